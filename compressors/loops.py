@@ -118,7 +118,10 @@ def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: A
     as many threads as `in_parallel` would take for their elements."""
     threads = torch.get_num_threads()
     cuts = [0, len(tiles)]
-    if threads > 1 and len(tiles) > 1:
+    if threads == 1:
+        kernel(*cuts, tiles, *arguments)
+        return
+    if len(tiles) > 1:
         upto = np.cumsum(tiles[:, 2] - tiles[:, 1])
         total = int(upto[-1])
         threads = min(threads, total // _WORTH_A_THREAD) if total >= _SHORT else 1

@@ -67,16 +67,20 @@ class Segments:
         return self.tiles_of(self.length)
 
     def tiles_of(self, counts: Column) -> NDArray[np.int64]:
-        """Tiles of this many elements of each tensor: `[tiles, 3]`."""
-        return tiles_of(counts, self._grain)
-
-    @cached_property
-    def _grain(self) -> Column:
-        return self.column(TILE)
+        """Tiles of so many elements of each tensor: `[tiles, 3]`."""
+        return tiles_of(counts, self.column(TILE))
 
     def column(self, values: ArrayLike) -> Column:
-        """A number for each row, or one for all."""
-        return np.full(len(self.table), values, dtype=np.int64)
+        """A number for each row, or one for all: a column that nobody changes."""
+        if not isinstance(values, int):
+            return np.full(len(self.table), values, dtype=np.int64)
+        if values not in self._columns:
+            self._columns[values] = np.full(len(self.table), values, dtype=np.int64)
+        return self._columns[values]
+
+    @cached_property
+    def _columns(self) -> dict[int, Column]:
+        return {}
 
     @cached_property
     def _cells(self) -> dict[int | None, Cells]:

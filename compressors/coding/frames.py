@@ -25,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import partial, wraps
+from functools import cache, partial, reduce, wraps
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,11 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.compressors.segments import Column, Segments
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
+_IN_ORDER = np.zeros(0, dtype=np.int64)
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
 """(first byte, bytes) of codec, flags, params, nonzero, numel, body bytes, checksum."""
 
@@ -155,7 +157,7 @@ class Frames:
         return taken_all(message, found)
 
     def demand_sizes(self, sizes: Column) -> None:
-        if (wrong := self.size != sizes).any():
+        if np.count_nonzero(wrong := self.size != sizes):
             found, asked = self.size[wrong][0], sizes[wrong][0]
             raise InputError(f"damaged payload: body of {found} bytes, its header asks for {asked}")
 
@@ -178,11 +180,10 @@ def frames(
     """
     travel = segments.length if nonzero is None else nonzero
     row = segments.column(flags), segments.column(params), travel, segments.length
-    known, heads = _known(codec, sizes, row)
-    if heads is None:
+    heads, at, total = _headers_of(codec, sizes, row)
+    if total < 0:
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
-    at = known.at
-    message = like.new_empty(int(sizes.sum()) + heads.size, dtype=torch.uint8)
+    message = like.new_empty(total, dtype=torch.uint8)
     head, place = torch.from_numpy(heads.reshape(-1)), at
     pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
     for source, lengths in parts:
@@ -191,30 +192,29 @@ def frames(
     put_all(message, pieces)
     exchange = entered()
     if fixed and exchange is not None:
+        known = at, sizes, segments.column(codec), *row, segments.column(1)
         for table in (segments, *([part] if part is not None else [])):
             n = len(table.table)
             shape = torch.Size([message.numel() * n // len(sizes)])
-            some = Frames(*(getattr(known, each.name)[:n] for each in fields(known)))
+            some = Frames(*(column[:n] for column in known))
             exchange.fixed[table, shape, message.dtype] = some, heads[:n]
     return message, at
 
 
-def _known(
+def _headers_of(
     codec: int, sizes: Column, row: tuple[Column, Column, Column, Column]
-) -> tuple[Frames, NDArray[np.uint8] | None]:
-    """(columns of a message's frames; headers, None where a number does not fit). `row`: columns of
-    flags, parameters, elements that travel, elements."""
-    heads, none = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.zeros_like(sizes)
-    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
-    found = Frames(at, sizes, none + int(codec), *row, none + 1)
-    return found, heads if _write_headers(heads, found.codec, *row, sizes) else None
+) -> tuple[NDArray[np.uint8], Column, int]:
+    """(headers of a message's frames; begins of bodies; bytes, -1 where a field is too small).
+    `row`: columns of flags, parameters, elements that travel, elements."""
+    heads, at = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.empty_like(sizes)
+    return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
 
 
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
     """The sealed message of bodies from parts with their bytes; `columns` as for `frames`."""
-    sizes = sum((lengths for _, lengths in parts), segments.column(0))
+    sizes = reduce(add, [lengths for _, lengths in parts])
     message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
 
@@ -241,7 +241,7 @@ def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> 
         for at, source, lengths in parts:
             if source.numel():
                 data = array(source.contiguous()).view(np.uint8)
-                _copy(data, starts(lengths), out, at, lengths)
+                _copy(data, _IN_ORDER, out, at, lengths)
 
 
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
@@ -256,7 +256,7 @@ def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype
     data, found = array(message), []
     for at, lengths, dtype in parts:
         out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-        _copy(data, at, array(out).view(np.uint8), starts(lengths), lengths)
+        _copy(data, at, array(out).view(np.uint8), _IN_ORDER, lengths)
         found.append(out.to(message.device))
     return found
 
@@ -309,10 +309,10 @@ def columns_of(found: Frames | Tensor) -> Frames:
 
 def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames | None:
     """The headers that all messages of the exchange have."""
-    exchange, key = entered(), (Segments.of(layout), message.shape, message.dtype)
-    if exchange is None or key not in exchange.fixed:
+    if (exchange := entered()) is None or not exchange.fixed:
         return None
-    return _agreed(message, layout, codec, *exchange.fixed[key])
+    known = exchange.fixed.get((Segments.of(layout), message.shape, message.dtype))
+    return None if known is None else _agreed(message, layout, codec, *known)
 
 
 def read_known(
@@ -320,12 +320,14 @@ def read_known(
 ) -> Frames:
     """`read` where each worker's sent length determines the elements that travel: bodies of these
     sizes, flags and parameters 0. Does not wait for a device."""
-    none, length = np.zeros_like(sizes), layout.table[:, 1]
-    found, heads = _known(codec, sizes, (none, none, nonzero, length))
-    whole = int(sizes.sum()) + HEADER_BYTES * len(sizes) == message.numel()
-    if heads is None or not whole or (nonzero > length).any():
+    segments = Segments.of(layout)
+    none, length = segments.column(0), segments.length
+    heads, at, total = _headers_of(codec, sizes, (none, none, nonzero, length))
+    if total != message.numel() or np.count_nonzero(nonzero > length):
         _read(message, layout, codec)  # says what is wrong
         raise InputError(f"damaged payload: bodies are not of {sizes.tolist()} bytes")
+    codecs, intact = segments.column(codec), segments.column(1)
+    found = Frames(at, sizes, codecs, none, none, nonzero, length, intact)
     return _agreed(message, layout, codec, found, heads)
 
 
@@ -369,12 +371,9 @@ def demand_frames(
     found: Frames, layout: BucketLayout, total: int, codec: int | Collection[int]
 ) -> None:
     """Raise `InputError` unless a message of `total` bytes is intact and of the layout."""
-    allowed = (codec,) if isinstance(codec, int) else tuple(codec)
-    columns = found.codec, found.nonzero, found.numel, found.intact
-    ends = int(found.at[-1] + found.size[-1])
-    known = np.zeros(256, dtype=np.bool_)
-    known[list(allowed)] = True
-    if ends != total or not _whole(*columns, layout.table, known):
+    allowed = (int(codec),) if isinstance(codec, int) else tuple(codec)
+    columns = found.at, found.size, found.codec, found.nonzero, found.numel, found.intact
+    if not _whole(*columns, layout.table, total, _among(allowed)):
         found.demand_intact(total, allowed)
         for number, piece in enumerate(layout.slices):
             if found.at[number] < 0:
@@ -383,6 +382,14 @@ def demand_frames(
                 other = found.numel[number]
                 raise InputError(f"{piece.name} has {piece.numel} elements, its frame {other}")
         raise InputError(f"the message holds more frames than bucket {layout.index} has tensors")
+
+
+@cache
+def _among(allowed: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Whether a codec is allowed, by its number."""
+    known = np.zeros(256, dtype=np.bool_)
+    known[list(allowed)] = True
+    return known
 
 
 @counted_as(lambda *_: ())  # as `headers`
@@ -508,23 +515,31 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
 
 @loop
 def _write_headers(
-    heads: Any, codec: Any, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
-) -> bool:
-    """Fill headers up to their checksums; False where a number does not fit its field."""
-    fits = True
+    heads: Any, at: Any, codec: int, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
+) -> int:
+    """Fill headers up to their checksums, and begins of bodies; the message's bytes.
+
+    -1 where a number does not fit its field.
+    """
+    fits, total = True, 0
     for t in range(sizes.size):
-        row = codec[t], flags[t], params[t], nonzero[t], numel[t], sizes[t]
+        row = codec, flags[t], params[t], nonzero[t], numel[t], sizes[t]
         # the row ends before the checksum, the last of the fields
-        for (at, size), field in zip(_FIELDS, row):  # noqa: B905
+        for (place, size), field in zip(_FIELDS, row):  # noqa: B905
             fits &= (field >> (8 * size)) == 0  # nor negative
-            put_number(heads[t], at, size, np.uint64(field))
-    return fits
+            put_number(heads[t], place, size, np.uint64(field))
+        at[t] = total + HEADER_BYTES
+        total = at[t] + sizes[t]
+    return total if fits else -1
 
 
 @loop
-def _whole(codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, known: Any) -> bool:
-    """Whether frames are intact, of the tensors, and of known codecs."""
-    whole = True
+def _whole(
+    at: Any, sizes: Any, codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, total: int,
+    known: Any,
+) -> bool:  # fmt: skip
+    """Whether frames are intact, of the tensors, of known codecs, and end with the message."""
+    whole = at[-1] + sizes[-1] == total
     for t in range(numel.size):
         whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
         # a codec of -1, where no header fits, reads the last entry: `numel` is -1 there, too
@@ -546,9 +561,12 @@ def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
 
 @loop
 def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
+    """Copy pieces; those without begins lie one behind the other."""
+    behind = 0
     for t in range(lengths.size):
-        given = source[begins[t] : begins[t] + lengths[t]]
-        out = target[at[t] : at[t] + lengths[t]]
+        begin, place = begins[t] if begins.size else behind, at[t] if at.size else behind
+        behind += lengths[t]
+        given, out = source[begin : begin + lengths[t]], target[place : place + lengths[t]]
         for i in range(out.size):
             out[i] = given[i]
 

@@ -1,9 +1,8 @@
 """Messages of a ring: how long each occupies its sender, and when it arrives.
 
-Messages have few distinct sizes and travel over few distinct links, so that times are looked up in
-tables by size class and link class instead of being computed a message at a time. On links whose
-rate changes over time `Departures` takes the place of the table, and where that cannot tell it, the
-link is asked, in the same loop, uncompiled.
+Times are looked up by size class and link class, of which there are few. On links whose rate
+changes over time `Departures` replaces the table, and where it cannot, the link is asked in the
+same loop, uncompiled.
 """
 
 from __future__ import annotations
@@ -23,19 +22,17 @@ from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
 DRAWN_AT_A_TIME = 1 << 18
-"""Random numbers."""
+"""Random numbers per draw."""
 Classes = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blocks:
-    """The blocks of p ranks, by size."""
+    """Blocks of p ranks by size."""
 
-    sizes: tuple[int, ...]
-    """Distinct, bytes."""
-    classes: Classes
-    """`[p]`: the place of each block's size among the distinct ones."""
+    sizes: tuple[int, ...]  # distinct, bytes
+    classes: Classes  # [p]: each block's index in `sizes`
 
     @staticmethod
     def of(blocks: Sequence[int]) -> Blocks:
@@ -46,11 +43,8 @@ class Blocks:
     @staticmethod
     @lru_cache(maxsize=64)
     def chunks(nbytes: int, parts: int, element: int = 1) -> Blocks:
-        """A vector split evenly between its elements; the larger parts come first.
-
-        A last element that is not whole counts as one of its own, and is last. O(1) Python
-        operations, however many parts there are. Clusters that differ in links ask for the same.
-        """
+        """A vector split evenly between elements, the larger parts first, a partial element last.
+        O(1) Python operations; cached for clusters with other links."""
         elements, rest = divmod(nbytes, element)
         share, longer = divmod(elements, parts)
         sizes = [(share + 1) * element, share * element, share * element + rest]
@@ -65,34 +59,27 @@ class Blocks:
         )
 
     def tolist(self) -> list[int]:
-        """The bytes of each block."""
+        """Bytes of each block."""
         return [self.sizes[place] for place in self.classes.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
-    """Times of messages of few distinct sizes on links of few distinct kinds."""
+    """Times of messages of few sizes on few kinds of links."""
 
-    nbytes: NDArray[np.int64]
-    """Bytes by size class."""
-    links: tuple[Link, ...]
-    """Links by link class."""
-    kinds: Classes
-    """Link class of the link that leaves each rank, `[p]`."""
+    nbytes: NDArray[np.int64]  # [sizes]
+    links: tuple[Link, ...]  # by link class
+    kinds: Classes  # class of the link from each rank, [p]
     serialisation: NDArray[np.int64]
     """Picoseconds by size class and link class; zeros where a link is timed."""
-    latency: NDArray[np.int64]
-    """Picoseconds by size class and link class, reception included."""
-    reductions: NDArray[np.int64]
-    """Picoseconds by size class."""
-    slowest: clock.Picoseconds
-    """No message takes longer, its reduction included, but for random delays."""
+    latency: NDArray[np.int64]  # picoseconds by size class and link class, reception included
+    reductions: NDArray[np.int64]  # picoseconds by size class
+    slowest: (
+        clock.Picoseconds
+    )  # bound on a message's time with its reduction, without random delays
     jitter: JitterDraws
-    """The random delays of messages on `links`."""
-    timed: bool
-    """On some links it depends on the absolute time when a message has left."""
-    table: Departures | None
-    """Departure times for compiled loops; None also where a link has to be asked."""
+    timed: bool  # some link's departures depend on absolute time
+    table: Departures | None  # departures for compiled loops; None where a link has to be asked
 
     @staticmethod
     def of(
@@ -102,11 +89,8 @@ class Messages:
         gamma: Fraction = clock.NO_COST,
         reception: Fraction = clock.NO_COST,
     ) -> Messages:
-        """Price messages of distinct sizes on the links of their senders.
-
-        `gamma` seconds a byte for a reduction; a message is there `reception` seconds a byte after
-        the link has delivered it.
-        """
+        """Price messages of distinct sizes on the links of their senders. Reducing costs `gamma`
+        seconds a byte; receiving, `reception` seconds a byte after the arrival."""
         named = {id(link): link for link in links}
         names, kinds = classes([id(link) for link in links])
         distinct = tuple(named[name] for name in names)
@@ -137,34 +121,32 @@ class Messages:
         )
 
     def serialization(self) -> NDArray[np.int64]:
-        """Time from a message's start until it has left, by size and link, flat."""
+        """Time from start to departure by size and link, flat."""
         if not self.timed:
             return self.serialisation.reshape(-1)
         table: Any = Asked(self) if self.table is None else self.table
         return cast("NDArray[np.int64]", table)
 
     def run(self, compiled: F) -> F:
-        """The loop to which `serialization` may be given."""
+        """Form of a loop that accepts `serialization`."""
         asked = self.timed and self.table is None
         return cast("F", getattr(compiled, "py_func", compiled)) if asked else compiled
 
     def check_departures(self, *times: clock.Times) -> None:
-        """Raise `InputError` when the clock cannot hold what a compiled loop has found."""
+        """Raise `InputError` if a compiled loop's times exceed the clock."""
         if self.table is not None:
             clock.check_time(max(int(time.max()) for time in times))
 
     @property
     def constant(self) -> bool:
-        """Every message takes as long whenever it is sent."""
+        """Whether no message's time depends on when it is sent."""
         return not (self.jitter.any or self.timed)
 
     def draw_jitter(
         self, sizes: Classes, *, key: int, message: NDArray[np.int64], rank: NDArray[np.int64]
     ) -> clock.Times:
-        """Random delays of messages, of the shape of `sizes` (size classes); int64.
-
-        `message` (numbers) and `rank` (senders) may be broadcast to it.
-        """
+        """Random delays of messages of size classes `sizes`, of their shape, int64. `message`
+        (numbers) and `rank` (senders) may be broadcast to it."""
         kinds, message, rank = (
             np.array(np.broadcast_to(values, sizes.shape), dtype=np.int64)
             for values in (self.kinds[rank], message, rank)
@@ -172,10 +154,8 @@ class Messages:
         return self.jitter(kinds, self.nbytes[sizes], key=key, message=message, rank=rank)
 
     def check_jitter(self, now: clock.Picoseconds, rounds: int, drawn: clock.Times) -> None:
-        """Raise `InputError` when the clock cannot hold what `rounds` rounds after `now` take.
-
-        Nobody waits for more than one message of each round, one after the other.
-        """
+        """Raise `InputError` if the clock cannot hold `rounds` rounds after `now`, in each of which
+        a rank waits for at most one message."""
         if drawn.size == 0:
             return
         worst = int(drawn.max()) * rounds
@@ -188,10 +168,7 @@ class Messages:
 
 
 class Asked:
-    """`start + asked[place]` is when a message has left that may start at `start`.
-
-    `place` counts size classes and, within one, link classes.
-    """
+    """Departures by size and link class: `start + asked[place]` is when a message has left."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
@@ -202,7 +179,7 @@ class Asked:
 
 
 class Departure:
-    """Departure of a message of some size from some link."""
+    """Departure of a message of one size from one link."""
 
     __array_ufunc__ = None  # numpy's numbers leave the addition to it
 
@@ -216,17 +193,15 @@ class Departure:
 
 
 def classes(values: Sequence[int]) -> tuple[list[int], Classes]:
-    """The distinct values in order of appearance, and each value's place among them."""
+    """Distinct values in order of appearance, and each value's index."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     return list(places), np.array([places[value] for value in values], dtype=np.int64)
 
 
 def common_period(*patterns: NDArray[np.int64], multiple_of: int = 1) -> int:
-    """The smallest divisor q of p such that every pattern `[p]` repeats after q entries.
-
-    Ranks r and r + q of such a ring do the same at the same time, so q ranks stand for all. Only
-    multiples of `multiple_of`, itself a divisor of p, are tried.
-    """
+    """Smallest divisor q of p such that every pattern `[p]` repeats after q entries. Ranks r and r
+    + q then do the same at the same time. Only multiples of `multiple_of`, a divisor of p, are
+    tried."""
     ranks = len(patterns[0])
     for period in range(multiple_of, ranks // 2 + 1, multiple_of):
         if ranks % period == 0 and all(

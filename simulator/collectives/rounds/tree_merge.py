@@ -1,11 +1,9 @@
 """Merge of all payloads two by two, and a broadcast of the result.
 
-Round j of the merge: rank r with r mod 2^(j+1) = 2^j sends what it holds to rank r - 2^j, which
-computes for `merge_time` and holds the merged payload then; ceil(log2 p) rounds bring everything
-to rank 0. The broadcast takes the same tree the other way: whoever has the result sends it to the
-subtrees it merged, the largest first, one after the other. Any number of ranks.
-
-A merged payload has the size of the result: methods that merge this way keep it (gTop-k).
+Round j: rank r with r mod 2^(j+1) = 2^j sends its payload to rank r - 2^j, which merges it for
+`merge_time`; ceil(log2 p) rounds bring everything to rank 0. The broadcast takes the same tree the
+other way, the largest subtree first, one after the other. Any number of ranks. A merged payload has
+the size of the result: methods that merge this way keep it (gTop-k).
 
 Assumptions: those of `fabric/rounds.py`; a rank sends one message at a time.
 
@@ -29,7 +27,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def tree_merge(
     sent: Sequence[int], result: int, fabric: Fabric, *, merge_time: Picoseconds = 0
 ) -> Rounds:
-    """Prepare a merge of `sent[r]` bytes from each rank r; a merged payload has `result` bytes."""
+    """Prepare a merge of `sent[r]` bytes from each rank r into payloads of `result` bytes."""
     ranks, size = fabric.ranks, np.array(sent, dtype=np.int64)
     rounds = Rounds(fabric)
     for distance in binomial_tree_allreduce.tree_distances(ranks):
@@ -41,5 +39,5 @@ def tree_merge(
 
 
 def prepare(call: Call) -> Rounds:
-    """Over all devices, ranks counted node by node."""
+    """Merge over all devices, node by node."""
     return tree_merge(call.sent, call.pulled, call.fabric, merge_time=call.server_time)

@@ -1,8 +1,7 @@
 """Spans of every rank in one iteration, when every rank differs.
 
-Once it is known when each rank enters and leaves each collective (`vectors/ranks.py`), none needs
-another one: a rank's streams and its loader are followed by themselves, piece after piece, as
-`vectors/step.py` does for all. With `==` to the spans of `events/step.py`.
+Once all entries and exits of collectives are known (`vectors/ranks.py`), each rank's streams and
+loader are followed on their own; `==` to the spans of `events/step.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
 
-_Jobs = list[tuple[step_plan.Job, Picoseconds]]
-"""Jobs with their times."""
+_Jobs = list[tuple[step_plan.Job, Picoseconds]]  # jobs with their times
 
 
 def spans(
@@ -31,11 +29,8 @@ def spans(
     execute: step_plan.CarryOut,
     slowdown: NDArray[np.float64] | None = None,
 ) -> tuple[step_plan.Span, ...]:
-    """Spans of the iteration of this number, which begins in a state, from when its first rank
-    begins.
-
-    Arguments, and errors, as of `vectors/step.py`.
-    """
+    """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin.
+    Arguments and errors as in `vectors/step.py`."""
     ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
     vectors = _Telling(schedule, ranks, execute, 0)
     vectors.begin(number, before)
@@ -54,21 +49,21 @@ def spans(
 
 
 class _Telling(Vectors):
-    """Keeps when ranks enter and leave the collectives of the iteration, in their order."""
+    """Vectors that record entries and exits of the iteration's collectives."""
 
     def __init__(
         self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
     ) -> None:
         super().__init__(schedule, ranks, execute, seed)
         self.exchanged: list[tuple[int, Times, Times]] = []
-        """The collective's number, then `[1 or ranks]` each."""
+        """Number of the collective; entries and exits `[1 or ranks]`."""
 
     def _enter(self, number: int) -> None:
         super()._enter(number)
         self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
 
     def told(self, plan: step_plan.StepPlan) -> Iterator[list[Exchanged]]:
-        """Spans of each collective, by rank."""
+        """Exchanges of each collective, by rank."""
         for number, entries, exits in self.exchanged:
             bucket, place = self._step.layout.names[number]
             record, last = plan.buckets[bucket].collectives[place], int(entries.max())
@@ -80,15 +75,12 @@ class _Telling(Vectors):
 
 
 class _Work:
-    """The jobs of an iteration at one pace."""
-
     def __init__(self, plan: step_plan.StepPlan, pace: float) -> None:
         self._pace, self._buckets = pace, len(plan.buckets)
         self._slower = plan.side_slowdown if plan.side_stream else 1
-        """Slowdown of the stream that serves the callbacks."""
         last, compute = plan.accumulation - 1, plan.compute
         self._micro: list[tuple[_Jobs, _Jobs]] = []
-        """Forward and backward of each micro-batch; the last one's backward goes by bucket."""
+        """Forward and backward of each micro-batch; the last backward goes by bucket."""
         for micro in range(last + 1):
             of = f", micro-batch {micro}" if last else ""
             backward = plan.backward if micro < last else 0
@@ -105,7 +97,7 @@ class _Work:
         parts.append(self._job("backward", "backward, rest", compute.rest))
         befores = [self._served(bucket.before) for bucket in plan.buckets]
         self._parts = parts if plan.side_stream else []
-        """Parts of the backward pass, where the callbacks have a stream of their own."""
+        """Parts of the backward pass, if callbacks have their own stream."""
         if not plan.side_stream:
             befores = [part + job for part, job in zip(parts, [*befores, []], strict=True)]
         self._order = [
@@ -133,7 +125,7 @@ class _Work:
     def followed(
         self, start: Picoseconds, loader: Loader, exchanged: Sequence[Exchanged]
     ) -> TimeBreakdown:
-        """One rank that begins at `start` and takes part in these collectives."""
+        """Breakdown of a rank that begins at `start` and takes part in these collectives."""
         found = TimeBreakdown(begin=start, network=list(exchanged))
         now = start
         for forward, backward in self._micro:
@@ -165,6 +157,6 @@ class _Work:
 
 
 def _done(done: list[Done], bucket: int | None, jobs: _Jobs, begin: Picoseconds) -> Picoseconds:
-    """Do a piece of work at `begin`; when it is done."""
+    """Do a piece of work at `begin`; return its end."""
     done += in_order(begin, bucket, jobs)
     return done[-1][-1]
