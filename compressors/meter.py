@@ -52,9 +52,8 @@ class Recorder:
         self._reading: list[KernelCost] | None = None
 
     def add(self, cost: KernelCost) -> None:
-        """Count a kernel for the payload being read, or for the exchange. The host's looks into a
-        payload, which a deployment leaves to the network or an accelerator's kernel, do not
-        count."""
+        """Count a kernel for the payload being read, or for the exchange; not the host's looks into
+        a payload, which a deployment leaves to the network or to an accelerator's kernel."""
         if self._reading is None:
             self.fixed.append(cost)
         elif cost.kind != "host_sync":
@@ -125,9 +124,8 @@ def kernel(
     kind: KernelClass, *, updates: tuple[str, ...] = (), name: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of the decorated function as one kernel of class `kind`: tensor operands read
-    once, tensor results and the operands in `updates` written once. Torch kernels inside are not
-    counted; random draws the function counts itself (`count_random`). `name` defaults to
-    `kernel_name`."""
+    once, tensor results and operands in `updates` written once; not the torch kernels inside. The
+    function counts its random draws (`count_random`). `name` defaults to `kernel_name`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         called = name or kernel_name(function)

@@ -433,8 +433,7 @@ def pack_frame(
     params: int = 0,
 ) -> Tensor:  # fmt: skip
     """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of `numel`
-    elements travel (None: all). `InternalError` for numbers beyond their field, or another body
-    than bytes."""
+    elements travel (None: all). `InternalError` for numbers beyond their field, or no bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travel = np.array([numel if nonzero is None else nonzero])

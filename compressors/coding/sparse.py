@@ -170,8 +170,7 @@ def add_plain(
 
 
 def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
-    """(indices within the tensor, int64, values float32, each `[sum of k]`; k of each tensor).
-    Raises `InputError` as `add_message` does."""
+    """(indices within the tensor, int64; values float32; k of each tensor); see `add_message`."""
     found = read(message, layout, Codec.SPARSE)
     values, coded, sizes, coders, k = _parts(message, found)
     return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k

@@ -212,8 +212,7 @@ def steps_stand_alone_without_memory(subject: Subject) -> None:
 
 
 def scale_is_told(subject: Subject) -> str | None:
-    """A note where gradients 10^-6 and 10^4 times as large behave differently, which is allowed:
-    float16 has a range, a threshold a unit."""
+    """A note where gradients 10^-6 and 10^4 times as large behave differently, which is allowed."""
     errors, bits, said = zip(*(_at_scale(subject, scale) for scale in SCALES), strict=True)
     alike = all(abs(each - bits[1]) <= APART * bits[1] for each in bits)
     if not subject.properties.scale_free:
@@ -227,9 +226,8 @@ def scale_is_told(subject: Subject) -> str | None:
 
 
 def _at_scale(subject: Subject, scale: float) -> tuple[float, float, str]:
-    """(relative error |updates - mean gradients|^2 / |mean gradients|^2 at one scale, 1 where
-    nothing is delivered and NaN where refused; bits an element that a worker sends; both as
-    text)."""
+    """(relative error |updates - mean gradients|^2 / |mean gradients|^2, 1 where nothing is
+    delivered, NaN where refused; bits an element that a worker sends), as text."""
     steps = subject.windows(STEPS)
     crew, collectives = subject.crew(), Collectives()
     wanted = delivered = torch.zeros(N, dtype=torch.float64)

@@ -39,8 +39,7 @@ def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
     """A group of the ranks that `model` exchanges gradients with, `given` or new, and whether it
     carries tensors of `device` (NCCL's does; Gloo's carries host memory). A new one is NCCL's where
     gradients lie on a GPU and the model's own group is NCCL's, with the model's timeout. All ranks
-    must call it. Raises `InputError` for other ranks or backends, or a rank that does not come in
-    time."""
+    must call it. Raises `InputError` for other ranks or backends, or late ranks."""
     import torch.distributed as dist
 
     ranks = dist.get_process_group_ranks(model.process_group)

@@ -74,8 +74,8 @@ def add_signed(
     levels: tuple[float, float] | None = None,
 ) -> None:  # fmt: skip
     """out += weight * level of each sign, in place; `out` is float32 `[layout.numel]`. `levels`:
-    (positive, negative), None when the message holds them. Raises `InputError` for a damaged
-    message, or one of another layout or kind."""
+    (positive, negative), None when in the message. Raises `InputError` for a damaged or other
+    one."""
     inside = LEVELS_INSIDE if levels is None else 0
     found = read_ahead(message, layout, Codec.SIGNED_INDEX, partial(_demand_words, 8 * inside))
     known = None if levels is None else np.array([levels])

@@ -147,7 +147,7 @@ def column_sums(
     values: Tensor, matrices: Matrices, added: Tensor | None = None
 ) -> NDArray[np.float64]:
     """Each column's sums of v and |v|, and number of v >= 0: float64 `[3, lines]`, 0 beyond a
-    matrix. Half the sum or difference of the first two is one side's. `added` is first added, in
+    matrix. Half the sum or difference of the first two is one side's. First adds `added`, in
     place."""
     tiles, blocks = matrices._blocks
     sums = np.zeros(int((3 * blocks[:, 1] * blocks[:, 4]).sum()), dtype=np.float64)
@@ -202,8 +202,8 @@ def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
 @loop
 def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, sums: Any) -> None:
     """sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows. Four
-    rows at a time: one read and write of a sum for four elements. `added`, unless empty, is added
-    to these rows while they are in the cache."""
+    rows at a time share a read and write of a sum; any `added` is added while they are in the
+    cache."""
     columns = sums.shape[2]
     for at in range(start, stop, together * columns):
         end = min(at + together * columns, stop)

@@ -152,8 +152,7 @@ def encoded(
 
 
 def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: float) -> None:
-    """out += weight * the levels of `encoded`'s message. Raises `InputError` for bodies of another
-    length, and as `add_rounded`."""
+    """Undo `encoded`, times weight, into `out`; raises as `add_rounded`, and for wrong lengths."""
     head, tail = levels.moved(form)
     found.demand_sizes(head + tail)
     add_rounded(out, levels, levels.numbers, found.at + head, form, weight)

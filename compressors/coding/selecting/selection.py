@@ -197,8 +197,8 @@ def _find_kth(start: int, stop: int, tiles: Any, bits: Any, table: Any, k: Any, 
 
 @loop
 def kth_of_few(bits: Any, k: int) -> Any:
-    """(bits of the k-th largest magnitude as uint32; its equals among the k largest): by 11, 10, 10
-    bits."""
+    """(bits of the k-th largest magnitude, uint32; its equals among the k largest), in three
+    passes."""
     counts = np.empty(2048, dtype=np.int32)
     # digits found so far; the rank among the magnitudes that begin with them
     prefix, rank = np.int64(0), np.int64(k)

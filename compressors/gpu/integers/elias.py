@@ -74,8 +74,8 @@ def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
 
 
 def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
-    """Value of the word that begins at each bit, and the bit behind it (one more than there are
-    bits where no word begins), int64 `[bits]`."""
+    """Value of the word from each bit on, and the bit behind it (past the end for none): int64
+    `[bits]`."""
     limit = 8 * body.numel()
     values, ends = (body.new_empty(limit, dtype=torch.int64) for _ in range(2))
     launch(

@@ -221,8 +221,7 @@ def _compact(
     drawn, upto, source, positions, kept, table, parts,
     KEPT: tl.constexpr, APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Places of the set bits, behind earlier programs': in the bucket, or with `APART` in the
-    tensor."""
+    """Places of set bits, behind earlier programs': in the bucket, or (`APART`) the tensor."""
     _, _, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     bits = tl.load(drawn + place, mask=block < count, other=0)
     own = upto + tl.program_id(0)

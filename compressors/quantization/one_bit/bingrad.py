@@ -3,8 +3,8 @@
 BinGrad-b. Per bucket: b0 = mean, low = mean of the elements below b0, high = mean of the others;
 the bit of v says v >= b0. Both means are the best levels for this b0, and the decoded bucket keeps
 its mean. The error is the variance within the two classes, at most the bucket's variance, for
-N(0, 1) 1 - 2 / pi = .363 of the energy. Biased element by element. Payload: 1 bit an element and 64
-a bucket.
+N(0, 1) 1 - 2 / pi = .363 of the energy. Deterministic, so biased element by element. Payload: 1 bit
+an element, 64 a bucket.
 
 BinGrad-pb: two symmetric levels ±b of least error, unbiased between them. An element with |v| <= b
 becomes b with probability (v + b) / 2b, else -b; larger ones saturate, hence a bias. The cost, the
@@ -125,8 +125,7 @@ def message_of(
     values: Tensor, cells: Cells, flags: int, lines: Tensor, levels: Tensor,
     keys: NDArray[np.uint64] | None = None,
 ) -> Tensor:  # fmt: skip
-    """The message of a bucket: `levels`, float32 `[1 or 2, cells]`, of the kind `flags`, then the
-    bits of `put_bits`."""
+    """The message of `levels`, float32 `[1 or 2, cells]`, of kind `flags`, then of `put_bits`."""
     segments, head = cells.segments, 4 * cells.count
     many = len(levels)
     sizes = many * head + packed_bytes(segments.length, 1)

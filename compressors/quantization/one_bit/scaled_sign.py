@@ -240,8 +240,8 @@ def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:
     """out += weight * scale * sign, in place, or with `overwrite` out = that; `out` is float32
-    `[layout.numel]`. The number of scales determines the blocks. Raises `InputError` for a damaged
-    message, or one of another layout."""
+    `[layout.numel]`. The number of scales determines blocks. `InputError` for damage or another
+    layout."""
     segments, found = Segments.of(layout), read(message, layout, Codec.SIGN_BLOCK)
     n, sign_bytes = segments.length, packed_bytes(segments.length, 1)
     blocks = (found.size - sign_bytes) // 4

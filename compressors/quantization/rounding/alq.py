@@ -180,7 +180,7 @@ def _errors(
 
 def statistics(values: Tensor, segments: Segments, chosen: AdaptiveParameters) -> Tensor:
     """Statistics that the workers add up, of a DDP bucket's `values`: float64 `[components, 3]`,
-    rows of weight w, w mean, w variance. Buckets without a norm (all zero, or not finite) do not
+    rows of weight w, w mean, w variance. Buckets without a norm (zero or not finite) do not
     count."""
     cells = segments.cells(chosen.bucket)
     norm = cell_norms(values, cells, chosen.norm).double()
