@@ -62,8 +62,7 @@ class Noise(Setting):
     """Probability that a worker is also slow in an iteration."""
     slow_factor: Factor = Fraction(1)
     skew: Variation = Fraction(0)
-    """Standard deviation over mean of a worker's passes; the expected longest of all workers counts
-    (`noise.longest`)."""
+    """Standard deviation over mean of a worker's passes, the longest of which counts."""
     skew_range: RangeOf[Variation] = None
 
 

@@ -11,8 +11,7 @@ There times depend on the block that is sent, not on its sender: let x[i] be the
 that sends block i, after piece j. The next times follow from x[i - 1], x[i] and x[i + 1] by a map f
 that is the same in every block number, with f(x + c) = f(x) + c. A place whose three inputs are one
 constant c later than a block before is itself c later; its times are then those last computed plus
-c per block. In a ring of full and empty segments only the ends of a few runs are computed; at last,
-none.
+c per block. In a ring of full and empty segments only the ends of a few runs are computed.
 
 `_keep_paces` assumes two messages in flight and p > 2.
 """
@@ -105,8 +104,8 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     """Post the messages of a phase from number `first` to before `last`.
 
     `pieces` `[s, 2 q]`: size class of each piece of each block, twice over, so that the blocks of q
-    ranks from any one on are one slice. `jitter` `[last - first, q]`: random delays by sender, or
-    `[0, q]`.
+    ranks from any one on are one slice. `jitter` `[last - first, q]`: delays by sender, or `[0,
+    q]`.
 
     A block's messages f commute with constants: f(state + c) = f(state) + c. Once one of equal
     blocks (`steady`) has shifted the state by a constant, the rest of the phase is done at once.

@@ -12,8 +12,7 @@ max-min fairly (`sharing/fair.py`); an announcement and the last byte take a lat
 when it has received everything and its own messages have left.
 
 Assumptions: an ideal switch (no racks, no shared medium); messages inside a node share nothing; TCP
-is fair at once: real broadcasts are up to a tenth faster, since copies that get ahead let their
-receivers send.
+is fair at once: real broadcasts are up to a tenth faster, as copies ahead let their receivers send.
 
 Source: pytorch/gloo, gloo/broadcast.cc, gloo/gather.cc, gloo/scatter.cc.
 """

@@ -16,8 +16,7 @@ before it waits for its own to leave; else as it arrives.
 | Gloo           | two phases | all-reduce: segments | 2         | yes       |
 
 On unshared links this is `rings/recurrence.py` and Gloo's rings event by event; two collectives
-share links by `events/egress_queue.py`. Each has its own thread: additions of two do not slow each
-other.
+share links by `events/egress_queue.py`. Their additions do not slow each other.
 
 Without a program, and so never overlapping: collectives other than rings, Gloo's rings of two ranks
 (announcements wait behind data on their one connection), rings with nothing to send, and all where
@@ -146,8 +145,7 @@ class _Place:
         self._sent = self._left = self.real[0]
         """The first message that has not been handed to the link; that has not left it."""
         self._arrived = 0
-        """First message not yet here from the predecessor (without announcements: not yet
-        added)."""
+        """First message that has not arrived (without announcements: been added)."""
         self._early: list[int] = []  # messages that came before the rank entered
         self._added = 0  # first message that has not been added, with announcements
         self._free = 0  # time at which the rank has finished the additions it has begun
