@@ -7,17 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from gcsim.fields import (
-    Factor,
-    Index,
-    Limits,
-    PositiveSeconds,
-    Probability,
-    RangeOf,
-    Seconds,
-    Setting,
-    Variation,
-)
+from gcsim import fields
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
@@ -34,106 +24,106 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 
 
 GradientType = Literal["fp32", "fp16", "bf16"]
-Batches = Annotated[int, Limits(least=1, most=1_000)]
-Node = Annotated[int, Index("node")]
-Worker = Annotated[int, Index("worker")]
+Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
+Node = Annotated[int, fields.Index("node")]
+Worker = Annotated[int, fields.Index("worker")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputLoading(Setting):
+class InputLoading(fields.Setting):
     """Loader of each worker, one batch after the other."""
 
-    batch: Seconds
+    batch: fields.Seconds
     """Seconds for a worker's batch; with accumulation, a micro-batch."""
-    batch_range: RangeOf[Seconds] = None
+    batch_range: fields.RangeOf[fields.Seconds] = None
     prefetch: Batches = 2
     """Finished batches that may wait before the loader stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise(Setting):
+class Noise(fields.Setting):
     """Random factor of mean 1 on each worker's computation in each iteration, or, as `skew`, the
     expected longest factor on all workers', without draws."""
 
     distribution: Literal["lognormal", "gamma"] = "lognormal"
-    variation: Variation = Fraction(0)
+    variation: fields.Variation = Fraction(0)
     """Coefficient of variation: standard deviation over mean."""
-    slow_probability: Probability = Fraction(0)
+    slow_probability: fields.Probability = Fraction(0)
     """Probability that a worker is also slow in an iteration."""
-    slow_factor: Factor = Fraction(1)
-    skew: Variation = Fraction(0)
+    slow_factor: fields.Factor = Fraction(1)
+    skew: fields.Variation = Fraction(0)
     """Standard deviation over mean of a worker's passes, the longest of which counts."""
-    skew_range: RangeOf[Variation] = None
+    skew_range: fields.RangeOf[fields.Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault(Setting):
+class Fault(fields.Setting):
     """A node dies and comes back."""
 
-    node: Annotated[int, Limits(least=0)]
-    at: Seconds
-    down: PositiveSeconds | None = None
+    node: Annotated[int, fields.Limits(least=0)]
+    at: fields.Seconds
+    down: fields.PositiveSeconds | None = None
     """Seconds until it is back; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults(Setting):
+class Faults(fields.Setting):
     """Deaths over a run."""
 
-    horizon: PositiveSeconds
+    horizon: fields.PositiveSeconds
     """Seconds of the whole run."""
-    restart: Seconds
+    restart: fields.Seconds
     """Seconds that all workers lose when a process group forms anew (elastic restart)."""
-    deaths: Annotated[tuple[Fault, ...], Limits(least=1, most=1_000)]
+    deaths: Annotated[tuple[Fault, ...], fields.Limits(least=1, most=1_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interference(Setting):
+class Interference(fields.Setting):
     """Slowdown of simultaneous computation and communication (`events/even_cluster.py`)."""
 
-    computation: Variation = Fraction(0)
+    computation: fields.Variation = Fraction(0)
     """Computation beside a collective takes 1 + this times as long."""
-    computation_range: RangeOf[Variation] = None
-    bus: Variation = Fraction(0)
+    computation_range: fields.RangeOf[fields.Variation] = None
+    bus: fields.Variation = Fraction(0)
     """A collective's time on the bus of a node that computes is multiplied by 1 + this."""
-    bus_range: RangeOf[Variation] = None
+    bus_range: fields.RangeOf[fields.Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedNode(Setting):
+class SharedNode(fields.Setting):
     """Contention between a node's devices: power, memory, processors."""
 
-    slowdown: Variation = Fraction(0)
+    slowdown: fields.Variation = Fraction(0)
     """On a node with several devices forward and backward take 1 + this times as long, before any
     network; not on a CPU or where ranks share cores (`on_host`)."""
-    slowdown_range: RangeOf[Variation] = None
+    slowdown_range: fields.RangeOf[fields.Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code(Setting):
+class Code(fields.Setting):
     """Code of forward and backward, relative to the catalogue's."""
 
-    slowdown: Factor = Fraction(1)
-    slowdown_range: RangeOf[Factor] = None
+    slowdown: fields.Factor = Fraction(1)
+    slowdown_range: fields.RangeOf[fields.Factor] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework(Setting):
+class Framework(fields.Setting):
     """Cost per worker of the framework's code around an exchange, beside the method's kernels. Half
     comes before a bucket's first collective (hooks, copies into the bucket), half after the last
     (write back); a step without exchange costs nothing."""
 
-    per_tensor: Seconds = Fraction(0)
+    per_tensor: fields.Seconds = Fraction(0)
     """Seconds per tensor of a bucket."""
-    per_tensor_range: RangeOf[Seconds] = None
-    per_bucket: Seconds = Fraction(0)
-    per_bucket_range: RangeOf[Seconds] = None
-    per_step: Seconds = Fraction(0)
+    per_tensor_range: fields.RangeOf[fields.Seconds] = None
+    per_bucket: fields.Seconds = Fraction(0)
+    per_bucket_range: fields.RangeOf[fields.Seconds] = None
+    per_step: fields.Seconds = Fraction(0)
     """Seconds per step with an exchange between nodes."""
-    per_step_range: RangeOf[Seconds] = None
-    passes: Variation = Fraction(0)
+    per_step_range: fields.RangeOf[fields.Seconds] = None
+    passes: fields.Variation = Fraction(0)
     """Reads and writes of each stored gradient element, at the rate of `streaming` kernels."""
-    passes_range: RangeOf[Variation] = None
+    passes_range: fields.RangeOf[fields.Variation] = None
 
     @property
     def free(self) -> bool:
@@ -142,7 +132,7 @@ class Framework(Setting):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training(Setting):
+class Training(fields.Setting):
     """The step beside forward, backward and the exchange."""
 
     precision: Precision = "fp32"
@@ -151,10 +141,10 @@ class Training(Setting):
     bf16 for codes in half precision throughout."""
     overlap: Overlap | None = None
     """None: not stated; runs as `ddp`, delayed by `exposed`."""
-    exposed: Probability = Fraction(0)
+    exposed: fields.Probability = Fraction(0)
     """Share of the time from a bucket's gradients to the end of backward that its exchange waits:
     from `ddp` (0) to `none` (1)."""
-    exposed_range: RangeOf[Probability] = None
+    exposed_range: fields.RangeOf[fields.Probability] = None
     interference: Interference = Interference()
     shared_node: SharedNode = SharedNode()
     code: Code = Code()
@@ -165,11 +155,11 @@ class Training(Setting):
     encode_on: Literal["compute", "side", "communicator"] = "compute"
     """Stream on which a bucket's exchange computes; communicator: the collectives' own, so that
     exchanges of two buckets never overlap."""
-    side_slowdown: Factor = Fraction(1)
+    side_slowdown: fields.Factor = Fraction(1)
     """Factor on encoding and decoding on a side stream."""
     concurrent_collectives: Literal[1, 2] = 1
     """Collectives under way at a time: 1 as in NCCL, 2 as Gloo's two threads."""
-    optimizer: Seconds = Fraction(0)
+    optimizer: fields.Seconds = Fraction(0)
     """Seconds after a worker's last bucket is decoded; 0: included in backward."""
     accumulation: Batches = 1
     """Micro-batches per iteration; only the last exchanges."""
@@ -180,12 +170,12 @@ class Training(Setting):
     on_host: frozenset[Kind] = frozenset()
     """Kinds of jobs on the cores of the worker's machine (`Cluster.host`), one core per worker,
     shared by the machine's workers; others have a device of their own."""
-    slow_nodes: Mapping[Node, Factor] = field(default_factory=dict)
+    slow_nodes: Mapping[Node, fields.Factor] = field(default_factory=dict)
     """Factor on the computation of a node's devices, by node."""
-    slow_workers: Mapping[Worker, Factor] = field(default_factory=dict)
+    slow_workers: Mapping[Worker, fields.Factor] = field(default_factory=dict)
     """Factor on a rank's computation, on top of its node's."""
     noise: Noise | None = None
-    iterations: Annotated[int, Limits(least=1, most=100_000)] = 100
+    iterations: Annotated[int, fields.Limits(least=1, most=100_000)] = 100
     """Consecutive iterations over which random times are averaged; memory limits them."""
     faults: Faults | None = None
 

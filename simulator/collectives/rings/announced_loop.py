@@ -3,8 +3,8 @@
 All ranks post one message at a time: they hear whether their successors have posted the receive
 (`_hear`), then the data leave (`_message`); between two ranks, data and announcements (`_announce`)
 queue on one connection. With `window` messages in flight a rank first waits for the oldest
-(`wait`). Arrays are of the q ranks that stand for all p; rank r sends to rank r + 1, block r +
-shift - b (mod p) as number b of a phase, piece after piece.
+(`wait`). Arrays are of the q ranks that stand for all p; rank r sends to rank r + 1, block
+r + shift - b (mod p) as number b of a phase, piece after piece.
 
 On a long ring of equal links only the ranks whose timing changes are computed (`_keep_paces`).
 There times depend on the block that is sent, not on its sender: let x[i] be the times of the rank
@@ -104,8 +104,8 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     """Post the messages of a phase from number `first` to before `last`.
 
     `pieces` `[s, 2 q]`: size class of each piece of each block, twice over, so that the blocks of q
-    ranks from any one on are one slice. `jitter` `[last - first, q]`: delays by sender, or `[0,
-    q]`.
+    ranks from any one on are one slice. `jitter` `[last - first, q]`: delays by sender, or
+    `[0, q]`.
 
     A block's messages f commute with constants: f(state + c) = f(state) + c. Once one of equal
     blocks (`steady`) has shifted the state by a constant, the rest of the phase is done at once.

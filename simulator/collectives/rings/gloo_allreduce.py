@@ -11,8 +11,8 @@ With equal links and entries and segments of m bytes, m beta >= 2 alpha + m gamm
 
 For shorter segments a chunk costs m beta + 2 alpha + m gamma: two segments travel in the time of
 one, an announcement, and the receiver's work before it announces the next. The host's time to take
-a segment in (`Host.per_received_byte`, kappa) counts in both halves: 2 alpha becomes 2 alpha + m
-kappa.
+a segment in (`Host.per_received_byte`, kappa) counts in both halves: 2 alpha becomes
+2 alpha + m kappa.
 
 Assumptions: those of `rings/announced.py`; an empty vector costs nothing after the last entry.
 

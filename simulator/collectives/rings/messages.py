@@ -16,15 +16,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import (
-    COLLECTIVE_LIMIT,
-    NO_COST,
-    PS_PER_SECOND,
-    Picoseconds,
-    Times,
-    check_range,
-    check_time,
-)
+from gcsim.simulator import clock
 from gcsim.simulator.network.departures import Departures
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
@@ -82,7 +74,9 @@ class Messages:
     """Picoseconds by size class and link class; zeros where a link is timed."""
     latency: NDArray[np.int64]  # picoseconds by size class and link class, reception included
     reductions: NDArray[np.int64]  # picoseconds by size class
-    slowest: Picoseconds  # bound on a message's time with its reduction, without random delays
+    slowest: (
+        clock.Picoseconds
+    )  # bound on a message's time with its reduction, without random delays
     jitter: JitterDraws
     timed: bool  # some link's departures depend on absolute time
     table: Departures | None  # departures for compiled loops; None where a link has to be asked
@@ -92,8 +86,8 @@ class Messages:
         sizes: Sequence[int],
         links: Sequence[Link],
         *,
-        gamma: Fraction = NO_COST,
-        reception: Fraction = NO_COST,
+        gamma: Fraction = clock.NO_COST,
+        reception: Fraction = clock.NO_COST,
     ) -> Messages:
         """Price messages of distinct sizes on the links of their senders. Reducing costs `gamma`
         seconds a byte; receiving, `reception` seconds a byte after the arrival."""
@@ -102,15 +96,17 @@ class Messages:
         distinct = tuple(named[name] for name in names)
         timed = any(link.timed for link in distinct)
         takes = [[0 if timed else link.serialization(size) for link in distinct] for size in sizes]
-        taken = [round(reception * size * PS_PER_SECOND) if reception else 0 for size in sizes]
+        taken = [
+            round(reception * size * clock.PS_PER_SECOND) if reception else 0 for size in sizes
+        ]
         arrives = [
             [link.latency_for(size) + more for link in distinct]
             for size, more in zip(sizes, taken, strict=True)
         ]
-        reductions = [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes]
+        reductions = [round(gamma * size * clock.PS_PER_SECOND) if gamma else 0 for size in sizes]
         # before 64 bits have to hold them
         slowest = max(map(max, takes)) + max(map(max, arrives)) + max(reductions)
-        check_range(np.zeros(1, dtype=np.int64), slowest)
+        clock.check_range(np.zeros(1, dtype=np.int64), slowest)
         return Messages(
             nbytes=np.array(sizes, dtype=np.int64),
             links=distinct,
@@ -136,10 +132,10 @@ class Messages:
         asked = self.timed and self.table is None
         return cast("F", getattr(compiled, "py_func", compiled)) if asked else compiled
 
-    def check_departures(self, *times: Times) -> None:
+    def check_departures(self, *times: clock.Times) -> None:
         """Raise `InputError` if a compiled loop's times exceed the clock."""
         if self.table is not None:
-            check_time(max(int(time.max()) for time in times))
+            clock.check_time(max(int(time.max()) for time in times))
 
     @property
     def constant(self) -> bool:
@@ -148,7 +144,7 @@ class Messages:
 
     def draw_jitter(
         self, sizes: Classes, *, key: int, message: NDArray[np.int64], rank: NDArray[np.int64]
-    ) -> Times:
+    ) -> clock.Times:
         """Random delays of messages of size classes `sizes`, of their shape, int64. `message`
         (numbers) and `rank` (senders) may be broadcast to it."""
         kinds, message, rank = (
@@ -157,18 +153,18 @@ class Messages:
         )
         return self.jitter(kinds, self.nbytes[sizes], key=key, message=message, rank=rank)
 
-    def check_jitter(self, now: Picoseconds, rounds: int, drawn: Times) -> None:
+    def check_jitter(self, now: clock.Picoseconds, rounds: int, drawn: clock.Times) -> None:
         """Raise `InputError` if the clock cannot hold `rounds` rounds after `now`, in each of which
         a rank waits for at most one message."""
         if drawn.size == 0:
             return
         worst = int(drawn.max()) * rounds
         if (
-            now + worst >= COLLECTIVE_LIMIT // 2
+            now + worst >= clock.COLLECTIVE_LIMIT // 2
         ):  # seldom; not all of them are as late as the latest
             latest = np.partition(drawn.reshape(-1), -min(rounds, drawn.size))
             worst = sum(latest[-rounds:].tolist())
-        check_time(now + rounds * self.slowest + worst)
+        clock.check_time(now + rounds * self.slowest + worst)
 
 
 class Asked:
@@ -190,9 +186,9 @@ class Departure:
     def __init__(self, link: Link, nbytes: int) -> None:
         self._link, self._nbytes = link, nbytes
 
-    def __radd__(self, start: Picoseconds) -> Picoseconds:
+    def __radd__(self, start: clock.Picoseconds) -> clock.Picoseconds:
         left = self._link.departure(int(start), self._nbytes)
-        check_time(left)
+        clock.check_time(left)
         return left
 
 
@@ -203,8 +199,8 @@ def classes(values: Sequence[int]) -> tuple[list[int], Classes]:
 
 
 def common_period(*patterns: NDArray[np.int64], multiple_of: int = 1) -> int:
-    """Smallest divisor q of p such that every pattern `[p]` repeats after q entries. Ranks r and r
-    + q then do the same at the same time. Only multiples of `multiple_of` are tried."""
+    """Smallest divisor q of p such that every pattern `[p]` repeats after q entries. Ranks r and
+    r + q then do the same at the same time. Only multiples of `multiple_of` are tried."""
     ranks = len(patterns[0])
     for period in range(multiple_of, ranks // 2 + 1, multiple_of):
         if ranks % period == 0 and all(

@@ -19,11 +19,7 @@ import numpy as np
 
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
-    broadcast_rounds,
-    children,
-    tree_distances,
-)
+from gcsim.simulator.collectives.rounds import binomial_tree_allreduce
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.rounds import Fabric
 
@@ -34,11 +30,11 @@ def tree_merge(
     """Prepare a merge of `sent[r]` bytes from each rank r into payloads of `result` bytes."""
     ranks, size = fabric.ranks, np.array(sent, dtype=np.int64)
     rounds = Rounds(fabric)
-    for distance in tree_distances(ranks):
-        senders = children(ranks, distance)
+    for distance in binomial_tree_allreduce.tree_distances(ranks):
+        senders = binomial_tree_allreduce.children(ranks, distance)
         rounds.exchange(senders, senders - distance, size[senders], adding=merge_time)
         size[senders - distance] = result
-    broadcast_rounds(rounds, ranks, result)
+    binomial_tree_allreduce.broadcast_rounds(rounds, ranks, result)
     return rounds
 
 

@@ -1,7 +1,7 @@
 """Push, aggregation and pull through parameter servers.
 
-Each of p workers cuts its payload into S equal stripes (fractions of a byte in the fluid picture; n
-/ S rounded up where size decides the latency) and sends stripe s to server s. A server with all
+Each of p workers cuts its payload into S equal stripes (fractions of a byte in the fluid picture;
+n / S rounded up where size decides the latency) and sends stripe s to server s. A server with all
 workers' stripes computes for `server_time`, then sends its stripe of the answer to every worker.
 
 Server s is a process on node s mod nodes and shares its network NIC, in both directions (incast at

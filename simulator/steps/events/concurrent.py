@@ -28,15 +28,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, reading
 from gcsim.simulator.network.jitter import collective_key, draw_jitter
-from gcsim.simulator.steps.events.communicator import (
-    Asked,
-    Name,
-    Pending,
-    Request,
-    UnlikeRanksError,
-    finishes_by_class,
-    order,
-)
+from gcsim.simulator.steps.events import communicator
 from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, Later
 from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
 from gcsim.simulator.steps.schedule import Schedule
@@ -51,7 +43,7 @@ SLOTS = 2
 class _Running:
     """A collective queued or under way."""
 
-    pending: Pending
+    pending: communicator.Pending
     ring: MessageRing | None  # None: runs alone
     entered: list[Picoseconds]  # entry by class of ranks; -1: not yet
     left: list[int] = field(default_factory=list)
@@ -83,16 +75,18 @@ class TwoSlots:
         self._members: list[list[int]] = [[] for _ in range(self._count)]
         for rank, member in enumerate(classes[:period].tolist()):
             self._members[member].append(rank)
-        self._asked = Asked(env, self._count)
-        self._running: dict[Name, _Running] = {}
+        self._asked = communicator.Asked(env, self._count)
+        self._running: dict[communicator.Name, _Running] = {}
         """Collectives that some, not all, classes have entered."""
-        self._order = [order(schedule, first) for _ in range(self._count)]
+        self._order = [communicator.order(schedule, first) for _ in range(self._count)]
         self._ahead = [next(names, None) for names in self._order]  # next collective of each class
         self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
         """Collectives that each class is in."""
         self._settling = False
 
-    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
+    def ask(
+        self, member: int, name: communicator.Name, request: communicator.Request
+    ) -> simpy.Event:
         """Enter a collective, as `Asking.ask`; the event comes when the class leaves."""
         self._settle_later()
         return self._asked.ask(member, name, request)
@@ -131,7 +125,7 @@ class TwoSlots:
         beside = len(inside) < SLOTS and all(one.ring is not None for one in (running, *inside))
         return running if beside or not inside else None
 
-    def _new(self, pending: Pending) -> _Running:
+    def _new(self, pending: communicator.Pending) -> _Running:
         program = self._programs[pending.request.record]
         running = _Running(pending=pending, ring=None, entered=[-1] * self._count)
         if program is not None:
@@ -161,7 +155,7 @@ class TwoSlots:
 
     def _run_alone(self, running: _Running) -> None:
         """Schedule all exits: every class has entered, so nothing later can change them."""
-        finishes = finishes_by_class(
+        finishes = communicator.finishes_by_class(
             running.pending, running.entered, self._classes, self._execute, self._seed
         )
         for member, left in enumerate(finishes):
@@ -183,7 +177,7 @@ class TwoSlots:
             # all are told apart at once: who leaves later would be told apart one at a time
             place = np.arange(len(self._classes)) % len(self._outlets)
             apart = np.where(self._classes == member, place, 0)
-            raise UnlikeRanksError(self._classes, apart.tolist())
+            raise communicator.UnlikeRanksError(self._classes, apart.tolist())
         running.left = [rank for rank in running.left if rank not in left]
         self._inside[member].remove(running)
         now, entered = reading(self._env.now), running.entered

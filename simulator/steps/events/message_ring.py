@@ -1,9 +1,9 @@
 """Ring collectives in messages: what each rank sends, and when it is ready to.
 
 A ring is a program (`RingProgram`): a rank sends messages 0, 1, 2, ..., pieces of blocks, to its
-successor. It posts message i, send and receive, when it has posted i - 1 and waited for i -
-`in_flight` (its own has left, its predecessor's arrived); at the end of a phase it waits for all. A
-posted message may leave; where receivers announce themselves, once the announcement that the
+successor. It posts message i, send and receive, when it has posted i - 1 and waited for
+i - `in_flight` (its own has left, its predecessor's arrived); at the end of a phase it waits for
+all. A posted message may leave; where receivers announce themselves, once the announcement that the
 successor has posted it has come, a latency later. Announcements occupy no link.
 
 Blocks among an all-reduce's first p - 1 are added to the rank's own, `gamma` seconds a byte, one
@@ -99,8 +99,8 @@ class MessageRing:
         jitter: Times | None,
         done: Callable[[int], None],
     ) -> None:
-        """`outlets` are the first ranks'; `order`: place in a link's queue; `jitter` `[messages,
-        ranks]` by sender; `done(rank)` is called when a rank leaves."""
+        """`outlets` are the first ranks'; `order`: place in a link's queue; `jitter`
+        `[messages, ranks]` by sender; `done(rank)` is called when a rank leaves."""
         self.program, self.env, self.order, self.jitter = program, env, order, jitter
         period = len(outlets)
         self._done = done

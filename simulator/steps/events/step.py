@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
+from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.breakdown import PARTS, Done, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.communicator import (
     Asking,
@@ -43,21 +44,6 @@ from gcsim.simulator.steps.schedule import (
     run_of,
     schedule_of,
 )
-from gcsim.simulator.steps.step_plan import (
-    BEFORE,
-    BucketWork,
-    CarryOut,
-    Job,
-    Kind,
-    Piece,
-    Run,
-    Slowdown,
-    Span,
-    StepPlan,
-    even,
-    order_of_service,
-    slowed_by,
-)
 
 Classes = NDArray[np.int64]
 """Class of each rank, numbered by lowest rank."""
@@ -67,17 +53,17 @@ Result = TypeVar("Result")
 
 
 def simulate(
-    plan: StepPlan | Schedule,
+    plan: step_plan.StepPlan | Schedule,
     *,
     ranks: int,
-    execute: CarryOut,
+    execute: step_plan.CarryOut,
     iterations: int = 1,
-    slowdown: Slowdown = even,
+    slowdown: step_plan.Slowdown = step_plan.even,
     seed: int = 0,
     collapse: bool = True,
     spans: bool = False,
     rings: Rings | None = None,
-) -> Run:
+) -> step_plan.Run:
     """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
 
     `execute(record, starts, server_time, key)` returns a collective's exit times `[ranks]`. With
@@ -88,7 +74,7 @@ def simulate(
     """
     schedule = schedule_of(plan)
 
-    def run(classes: Classes) -> Run:
+    def run(classes: Classes) -> step_plan.Run:
         simulation = Simulation(
             schedule, classes, execute=execute, slowdown=slowdown, seed=seed, rings=rings
         )
@@ -126,8 +112,8 @@ class Simulation:
         schedule: Schedule,
         classes: Classes,
         *,
-        execute: CarryOut,
-        slowdown: Slowdown = even,
+        execute: step_plan.CarryOut,
+        slowdown: step_plan.Slowdown = step_plan.even,
         seed: int = 0,
         rings: Rings | None = None,
         begin: State | None = None,
@@ -240,12 +226,12 @@ class Simulation:
             elapsed=first - min(before),
         )
 
-    def result(self, iterations: int, *, spans: bool = False) -> Run:
+    def result(self, iterations: int, *, spans: bool = False) -> step_plan.Run:
         """The first iterations; `spans` only if no more are finished."""
         found = [self.iteration(number) for number in range(iterations)]
         return run_of(found, spans=self.spans(iterations - 1) if spans else ())
 
-    def spans(self, iteration: int) -> tuple[Span, ...]:
+    def spans(self, iteration: int) -> tuple[step_plan.Span, ...]:
         """Spans of an iteration of the last finished round."""
         breakdowns = [
             breakdown for breakdown in self._breakdowns[iteration] if breakdown is not None
@@ -273,14 +259,16 @@ class _Worker:
         self.stream, self.side = _Stream(env, share), _Stream(env, share)
 
     def iteration(
-        self, plan: StepPlan, number: int, slowdown: float
+        self, plan: step_plan.StepPlan, number: int, slowdown: float
     ) -> Generator[simpy.Event, Any, TimeBreakdown]:
         """Run an iteration and return its breakdown."""
         return (yield from _Iteration(self, plan, number, slowdown).train())
 
 
 class _Iteration:
-    def __init__(self, worker: _Worker, plan: StepPlan, number: int, slowdown: float) -> None:
+    def __init__(
+        self, worker: _Worker, plan: step_plan.StepPlan, number: int, slowdown: float
+    ) -> None:
         self.worker, self.plan, self.env = worker, plan, worker.env
         self.number, self.slowdown, self.loader = number, slowdown, worker.loader
         self.breakdown = TimeBreakdown(begin=reading(self.env.now))
@@ -298,12 +286,12 @@ class _Iteration:
         self._serve()
         for bucket, work in enumerate(self.plan.buckets):
             jobs = self._thread_jobs(bucket)
-            piece = None if self.plan.side_stream else (bucket, BEFORE)
+            piece = None if self.plan.side_stream else (bucket, step_plan.BEFORE)
             yield from self._work(self.worker.stream, self.breakdown.compute, piece, bucket, jobs)
             if work.collectives or self.plan.side_stream:
                 behind = exchanges[-1:] if self.plan.in_turn else []
                 exchanges.append(self.env.process(self._exchange(bucket, work, behind)))
-        piece = None if self.plan.side_stream else (len(self.plan.buckets), BEFORE)
+        piece = None if self.plan.side_stream else (len(self.plan.buckets), step_plan.BEFORE)
         rest = self._thread_jobs(len(self.plan.buckets))
         yield from self._work(self.worker.stream, self.breakdown.compute, piece, None, rest)
         yield self.env.all_of(exchanges)
@@ -319,11 +307,13 @@ class _Iteration:
             yield self.env.timeout(taken - now)
             self.breakdown.waits.append((now, taken))
 
-    def _exchange(self, bucket: int, work: BucketWork, behind: Sequence[simpy.Event]) -> _Wait:
+    def _exchange(
+        self, bucket: int, work: step_plan.BucketWork, behind: Sequence[simpy.Event]
+    ) -> _Wait:
         """Run the callbacks of one bucket, after another's."""
         yield from behind
         if self.plan.side_stream:
-            yield from self._callback((bucket, BEFORE), work.before)
+            yield from self._callback((bucket, step_plan.BEFORE), work.before)
         for index, (record, job) in enumerate(zip(work.collectives, work.after, strict=True)):
             request = Request(
                 record=record,
@@ -339,22 +329,22 @@ class _Iteration:
             self.breakdown.network.append((record, bucket, index, entry, last, left))
             yield from self._callback((bucket, index), [job])
 
-    def _issue(self, kind: Kind, name: str, duration: Picoseconds) -> _Wait:
+    def _issue(self, kind: step_plan.Kind, name: str, duration: Picoseconds) -> _Wait:
         """Compute outside of any exchange, on the autograd thread."""
-        job = Job(kind=kind, name=name, duration=duration)
+        job = step_plan.Job(kind=kind, name=name, duration=duration)
         return self._work(self.worker.stream, self.breakdown.compute, None, None, [job])
 
-    def _thread_jobs(self, bucket: int) -> list[Job]:
+    def _thread_jobs(self, bucket: int) -> list[step_plan.Job]:
         """Jobs of a bucket's part of backward, with `before` unless a side stream does it; after
         the last bucket, the rest of backward."""
         if bucket == len(self.plan.buckets):
             rest = self.plan.compute.rest
-            return [Job(kind="backward", name="backward, rest", duration=rest)]
+            return [step_plan.Job(kind="backward", name="backward, rest", duration=rest)]
         duration = self.plan.compute.parts[bucket]
-        part = Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
+        part = step_plan.Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
         return [part, *(() if self.plan.side_stream else self.plan.buckets[bucket].before)]
 
-    def _callback(self, piece: Piece, jobs: Sequence[Job]) -> _Wait:
+    def _callback(self, piece: step_plan.Piece, jobs: Sequence[step_plan.Job]) -> _Wait:
         if self.plan.side_stream:
             return self._work(self.worker.side, self.breakdown.side, piece, piece[0], jobs)
         return self._work(self.worker.stream, self.breakdown.compute, piece, piece[0], jobs)
@@ -363,27 +353,27 @@ class _Iteration:
         """Give the stream that serves the callbacks their order."""
         side, buckets = self.plan.side_stream, self.plan.buckets
         stream = self.worker.side if side else self.worker.stream
-        order: list[Piece] = []
-        for bucket, place in order_of_service(self.plan):
-            if place != BEFORE:
-                jobs: Sequence[Job] = [buckets[bucket].after[place]]
+        order: list[step_plan.Piece] = []
+        for bucket, place in step_plan.order_of_service(self.plan):
+            if place != step_plan.BEFORE:
+                jobs: Sequence[step_plan.Job] = [buckets[bucket].after[place]]
             else:
                 jobs = buckets[bucket].before if side else self._thread_jobs(bucket)
             if any(self._durations(stream, jobs)):
                 order.append((bucket, place))
         stream.serve(order)
 
-    def _durations(self, stream: _Stream, jobs: Sequence[Job]) -> list[Picoseconds]:
+    def _durations(self, stream: _Stream, jobs: Sequence[step_plan.Job]) -> list[Picoseconds]:
         slower = self.plan.side_slowdown if stream is self.worker.side else 1
-        return [slowed_by(round(job.duration * slower), self.slowdown) for job in jobs]
+        return [step_plan.slowed_by(round(job.duration * slower), self.slowdown) for job in jobs]
 
     def _work(
         self,
         stream: _Stream,
         done: list[Done],
-        piece: Piece | None,
+        piece: step_plan.Piece | None,
         bucket: int | None,
-        jobs: Sequence[Job],
+        jobs: Sequence[step_plan.Job],
     ) -> _Wait:
         """Run jobs back to back on the stream as one piece."""
         durations = self._durations(stream, jobs)
@@ -407,17 +397,17 @@ _Jobs = Sequence[tuple[Picoseconds, bool]]
 class _Stream:
     def __init__(self, env: simpy.Environment, share: Share | None = None) -> None:
         self._env, self._share = env, share
-        self._coming: deque[Piece] = deque()
-        self._waiting: dict[Piece, tuple[Picoseconds | _Jobs, simpy.Event]] = {}
+        self._coming: deque[step_plan.Piece] = deque()
+        self._waiting: dict[step_plan.Piece, tuple[Picoseconds | _Jobs, simpy.Event]] = {}
         self._busy = False
 
-    def serve(self, order: Iterable[Piece]) -> None:
+    def serve(self, order: Iterable[step_plan.Piece]) -> None:
         """Serve an iteration's pieces in this order, and nothing else until they are done."""
         if self._coming or self._busy:
             raise InternalError(f"the stream has not served {[*self._coming]}")
         self._coming.extend(order)
 
-    def work(self, piece: Piece | None, work: Picoseconds | _Jobs) -> simpy.Event:
+    def work(self, piece: step_plan.Piece | None, work: Picoseconds | _Jobs) -> simpy.Event:
         """Event of the work's end, issued now: its value is the begin, or of jobs, begin and ends.
         `piece`: place in the iteration's order; None: no other work is on the stream."""
         done = self._env.event()

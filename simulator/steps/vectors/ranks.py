@@ -39,19 +39,11 @@ from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
+from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.events.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.step_plan import (
-    BEFORE,
-    CarryOut,
-    Job,
-    Kind,
-    Piece,
-    StepPlan,
-    order_of_service,
-)
 
-_KINDS: tuple[Kind, ...] = get_args(Kind)
+_KINDS: tuple[step_plan.Kind, ...] = get_args(step_plan.Kind)
 _FORWARD, _BACKWARD, _OPTIMIZER, _THREAD = range(4)
 
 
@@ -62,7 +54,7 @@ class _Layout:
     counts: tuple[int, ...]  # number of collectives by bucket
     first: tuple[int, ...]  # number of each bucket's first collective
     names: tuple[tuple[int, int], ...]  # bucket and place by collective
-    order: tuple[Piece, ...]  # pieces of the stream that serves callbacks
+    order: tuple[step_plan.Piece, ...]  # pieces of the stream that serves callbacks
     side: int
     after: int
     totals: int
@@ -73,7 +65,7 @@ class _Layout:
     `_KINDS`."""
 
     @staticmethod
-    def of(plan: StepPlan) -> _Layout:
+    def of(plan: step_plan.StepPlan) -> _Layout:
         """Layout of a plan; `InternalError` when its lists do not fit together."""
         compute, buckets = plan.compute, plan.buckets
         if len(buckets) != len(compute.parts):
@@ -115,7 +107,7 @@ class _Layout:
             counts=tuple(counts),
             first=tuple(accumulate(counts, initial=0)),
             names=tuple(names),
-            order=tuple(order_of_service(plan)),
+            order=tuple(step_plan.order_of_service(plan)),
             side=side,
             after=after,
             totals=totals,
@@ -142,10 +134,10 @@ class _Jobs:
         self.rows: list[tuple[int, int, int, int]] = []
         self._totals = totals
 
-    def add(self, row: int, kind: Kind, duration: Picoseconds, times: int = 1) -> None:
+    def add(self, row: int, kind: step_plan.Kind, duration: Picoseconds, times: int = 1) -> None:
         self.rows.append((duration, row, self._totals + _KINDS.index(kind), times))
 
-    def add_all(self, jobs: Iterable[tuple[int, Job]]) -> None:
+    def add_all(self, jobs: Iterable[tuple[int, step_plan.Job]]) -> None:
         for row, job in jobs:
             self.add(row, job.kind, job.duration)
 
@@ -195,7 +187,9 @@ class Vectors:
     share one column of the arrays. When they leave a collective at different times, or their paces
     differ, each has its own until they begin an iteration together."""
 
-    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
+    def __init__(
+        self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
+    ) -> None:
         self._schedule, self._ranks, self._seed = schedule, ranks, seed
         self._execute = execute
         self._steps = [_PlanArrays(plan) for plan in schedule.plans]
@@ -289,11 +283,11 @@ class Vectors:
         state[SHARED] = 0
         for piece in layout.order:
             # what asks for the collective stands in front of what follows it
-            if piece[1] != BEFORE:
+            if piece[1] != step_plan.BEFORE:
                 self._enter(self._number_of(piece))
             self._serve(piece, table)
 
-    def _number_of(self, piece: Piece) -> int:
+    def _number_of(self, piece: step_plan.Piece) -> int:
         """Number of the collective that a piece follows, or of its bucket's first."""
         bucket, place = piece
         return self._step.layout.first[bucket] + max(place, 0)
@@ -305,11 +299,11 @@ class Vectors:
         self._state[SHARED] += finishes - self._starts
         self._state[LEFT] = finishes
 
-    def _serve(self, piece: Piece, table: NDArray[np.int64]) -> None:
+    def _serve(self, piece: step_plan.Piece, table: NDArray[np.int64]) -> None:
         """Carry out the next piece on all ranks."""
         layout, state, (bucket, place) = self._step.layout, self._state, piece
         number = self._number_of(piece)
-        if place != BEFORE:
+        if place != step_plan.BEFORE:
             work, arrival, row = table[layout.after + number], state[LEFT], number
             asks = number + 1 if place + 1 < layout.counts[bucket] else None
         else:
@@ -327,7 +321,7 @@ class Vectors:
             begins = done = arrival
         if layout.side_stream:
             self._side[2 * layout.buckets + row] = begins
-        elif place == BEFORE:
+        elif place == step_plan.BEFORE:
             state[ISSUED] = done
         if asks is not None:
             self._asked[asks] = done
@@ -474,7 +468,7 @@ def _beside(
 
 
 class _PlanArrays:
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: step_plan.StepPlan) -> None:
         if plan.machines is not None:
             raise InternalError("ranks that share cores: only events simulate that")
         if plan.slots != 1:
@@ -503,7 +497,7 @@ class _PlanArrays:
         return self.asked, self.side
 
 
-def _work(plan: StepPlan) -> Picoseconds:
+def _work(plan: step_plan.StepPlan) -> Picoseconds:
     """Work of a rank's streams and loader in an iteration, at a pace of 1."""
     jobs = [job for bucket in plan.buckets for job in (*bucket.before, *bucket.after)]
     exchanges = ceil(

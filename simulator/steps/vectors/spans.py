@@ -12,22 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.breakdown import Done, Exchanged, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.step_plan import (
-    BEFORE,
-    CarryOut,
-    Job,
-    Kind,
-    Span,
-    StepPlan,
-    order_of_service,
-    slowed_by,
-)
 from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
 
-_Jobs = list[tuple[Job, Picoseconds]]  # jobs with their times
+_Jobs = list[tuple[step_plan.Job, Picoseconds]]  # jobs with their times
 
 
 def spans(
@@ -35,9 +26,9 @@ def spans(
     number: int,
     before: State,
     *,
-    execute: CarryOut,
+    execute: step_plan.CarryOut,
     slowdown: NDArray[np.float64] | None = None,
-) -> tuple[Span, ...]:
+) -> tuple[step_plan.Span, ...]:
     """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin.
     Arguments and errors as in `vectors/step.py`."""
     ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
@@ -48,7 +39,7 @@ def spans(
     work: dict[float, _Work] = {}
     starts, ahead = before.start.tolist(), before.ahead.T.tolist()
     exchanged = zip(*vectors.told(plan), strict=True) if vectors.exchanged else [()] * ranks
-    found: list[Span] = []
+    found: list[step_plan.Span] = []
     for rank, (pace, start, of_rank) in enumerate(zip(paces, starts, exchanged, strict=True)):
         if pace not in work:
             work[pace] = _Work(plan, pace)
@@ -60,7 +51,9 @@ def spans(
 class _Telling(Vectors):
     """Vectors that record entries and exits of the iteration's collectives."""
 
-    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
+    def __init__(
+        self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
+    ) -> None:
         super().__init__(schedule, ranks, execute, seed)
         self.exchanged: list[tuple[int, Times, Times]] = []
         """Number of the collective; entries and exits `[1 or ranks]`."""
@@ -69,7 +62,7 @@ class _Telling(Vectors):
         super()._enter(number)
         self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
 
-    def told(self, plan: StepPlan) -> Iterator[list[Exchanged]]:
+    def told(self, plan: step_plan.StepPlan) -> Iterator[list[Exchanged]]:
         """Exchanges of each collective, by rank."""
         for number, entries, exits in self.exchanged:
             bucket, place = self._step.layout.names[number]
@@ -82,7 +75,7 @@ class _Telling(Vectors):
 
 
 class _Work:
-    def __init__(self, plan: StepPlan, pace: float) -> None:
+    def __init__(self, plan: step_plan.StepPlan, pace: float) -> None:
         self._pace, self._buckets = pace, len(plan.buckets)
         self._slower = plan.side_slowdown if plan.side_stream else 1
         last, compute = plan.accumulation - 1, plan.compute
@@ -110,22 +103,24 @@ class _Work:
         self._order = [
             (
                 None if bucket == len(plan.buckets) else bucket,
-                place == BEFORE,
+                place == step_plan.BEFORE,
                 befores[bucket]
-                if place == BEFORE
+                if place == step_plan.BEFORE
                 else self._served([plan.buckets[bucket].after[place]]),
             )
-            for bucket, place in order_of_service(plan)
+            for bucket, place in step_plan.order_of_service(plan)
         ]
         self._optimizer = self._job("optimizer", "optimizer", plan.optimizer)
 
-    def _job(self, kind: Kind, name: str, duration: Picoseconds) -> _Jobs:
-        job = Job(kind=kind, name=name, duration=duration)
-        return [(job, slowed_by(duration, self._pace))]
+    def _job(self, kind: step_plan.Kind, name: str, duration: Picoseconds) -> _Jobs:
+        job = step_plan.Job(kind=kind, name=name, duration=duration)
+        return [(job, step_plan.slowed_by(duration, self._pace))]
 
-    def _served(self, jobs: Sequence[Job]) -> _Jobs:
+    def _served(self, jobs: Sequence[step_plan.Job]) -> _Jobs:
         slower = self._slower
-        return [(job, slowed_by(round(job.duration * slower), self._pace)) for job in jobs]
+        return [
+            (job, step_plan.slowed_by(round(job.duration * slower), self._pace)) for job in jobs
+        ]
 
     def followed(
         self, start: Picoseconds, loader: Loader, exchanged: Sequence[Exchanged]
