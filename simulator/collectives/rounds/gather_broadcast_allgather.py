@@ -4,8 +4,8 @@ Gather, round j: rank r with r mod 2^(j+1) = 2^j sends its subtree's blocks, of 
 r + 2^j - 1, to rank r - 2^j. All blocks are then broadcast along the same tree
 (`binomial_tree_allreduce.py`); the root's NIC carries all n bytes log2 p times.
 
-With p = 2^k, equal links, blocks and entries the last rank leaves after 2 k alpha + (p - 1)/p
-n beta + k n beta for n bytes in all.
+With p = 2^k, equal links, blocks and entries the last rank leaves after
+2 k alpha + (p - 1)/p n beta + k n beta for n bytes in all.
 
 Assumptions: those of `fabric/rounds.py`; sizes are known; blocks are not cut; empty blocks cost a
 message's latency.

@@ -2,8 +2,8 @@
 
 - Broadcast: rank v receives from v - 2^i, 2^i its highest bit, then sends to v + 2^j for all j > i
   at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's NIC. With p = 2^k,
-  equal links and entries the last rank leaves after k (k + 1)/2 n beta + (k + 1) alpha, not k
-  n beta as with one copy after the other.
+  equal links and entries the last rank leaves after k (k + 1)/2 n beta + (k + 1) alpha, not
+  k n beta as with one copy after the other.
 - Gather and scatter: every rank sends its part straight to the root, or gets it from there, all at
   once: the root's NIC carries (p - 1)/p of the whole.
 
