@@ -1,11 +1,10 @@
-"""Makes the shipped trajectories: `python -m gcsim.scenarios.trained.make_shipped`.
+"""Maker of the shipped trajectories: `python -m gcsim.scenarios.trained.make_shipped`.
 
-An hour on one core. All methods with their defaults (a warm-up takes a tenth of the steps), and
-those of the scenario; a file that is there and whose code is the same is not made again, so the
-same command goes on. Nor is one of other code that trains to the same bits until steps of every
-kind have come, on the same kind of processor: it is of this code from then on, with this code's
-kernels. On one thread: equal seeds give equal files on processors of one kind with the same
-versions, which the files name.
+An hour on one core: the scenario's methods, and all with their defaults (a warm-up takes a tenth of
+the steps). Files of this code are kept, so the command resumes. A file of other code that trains to
+the same bits, until steps of every kind have come, on the same kind of processor, becomes one of
+this code, with its kernels. One thread: equal seeds give equal files on processors of one kind with
+equal versions, which the files name.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gcsim.traces.training.trajectory import Trajectory
 
 SCENARIOS = ("digits_8", "characters_8")
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
-"""The parameter that counts the steps before a method compresses, where those would be most."""
+"""Parameter that counts the steps before a method compresses."""
 
 
 def wanted(scenario: Scenario) -> list[CompressorChoice]:
@@ -43,7 +42,7 @@ def wanted(scenario: Scenario) -> list[CompressorChoice]:
 
 
 def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoice]:
-    """All methods with their defaults that are not among these."""
+    """All methods not among these, with their defaults."""
     there = [(choice.kind, choice.parameters) for choice in known]
     for kind in REGISTRY:
         parameters = check_parameters(kind, {}).model_dump()
@@ -52,13 +51,13 @@ def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoic
 
 
 def made_here() -> str:
-    """Processor and libraries, for people."""
+    """Processor and libraries in words."""
     libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
     return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
 
 
 def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
-    """Each file that there is to be, the code that it is to be of, and a scenario of the method."""
+    """Files to make, with code and a scenario of the method."""
     for name in SCENARIOS:
         scenario = load_scenario(name)
         for choice in wanted(scenario):
