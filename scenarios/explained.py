@@ -38,14 +38,11 @@ FUSED: KernelClass = "streaming"
 class Kernel:
     """All launches of a kernel in a stage of a mean iteration, on one worker."""
 
-    stage: str
-    """moments, encode, server or decode."""
-    name: str
-    """torch's kernel ("aten.topk"), or the method's own ("signs.sign_bits")."""
+    stage: str  # moments, encode, server or decode
+    name: str  # torch's kernel ("aten.topk"), or the method's own ("signs.sign_bits")
     kind: KernelClass
     launches: float
-    nbytes: float
-    """Read and written."""
+    nbytes: float  # read and written
     seconds: float
 
 
@@ -57,8 +54,7 @@ class Carried:
     elements: int
     kind: str
     algorithm: str
-    sent: float
-    """Bytes from a worker, mean over iterations."""
+    sent: float  # bytes from a worker, mean over iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -239,10 +239,8 @@ def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
     return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)
 
 
-_DENSE = "dense"
-"""Label of kind `none`."""
-_LONGEST = 40
-"""Characters of a parameter's value."""
+_DENSE = "dense"  # label of kind `none`
+_LONGEST = 40  # characters of a parameter's value
 
 
 def _labelled(choices: Sequence[CompressorChoice]) -> tuple[CompressorChoice, ...]:

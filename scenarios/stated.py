@@ -318,10 +318,8 @@ class Stated:
     training: Training
     buckets: DdpBuckets
     traffic: TrafficSection
-    model: ModelFacts | None
-    """None: the exchange alone."""
-    shapes: tuple[Shape, ...]
-    """Tensors' shapes, in forward order."""
+    model: ModelFacts | None  # None: the exchange alone
+    shapes: tuple[Shape, ...]  # tensors' shapes, in forward order
     stated_step: float | None
     stated_backward: float | None
     own_optimizer: tuple[Any, ...]

@@ -97,8 +97,7 @@ _STAND_INS = {"model": "lenet", "device": "v100", "nodes": 2, "network": "10gbe"
 """Replace missing or wrong words while the others are checked."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMB]?)", re.IGNORECASE)
 _SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}
-_ALIKE = 0.05
-"""Relative difference of parameters up to which one model stands for another."""
+_ALIKE = 0.05  # relative difference of parameters up to which one model stands for another
 _LOG = logging.getLogger(__name__)
 
 

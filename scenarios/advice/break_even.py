@@ -22,20 +22,15 @@ from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.scenario import Scenario
 
-_STEP = 8.0
-"""Factor between rates, before the bisection."""
+_STEP = 8.0  # factor between rates, before the bisection
 CLOSE = 2e-3
 """Relative difference of both iterations that ends a bisection."""
-_CLOSER = 1e-2
-"""The same for printed iterations."""
+_CLOSER = 1e-2  # the same for printed iterations
 _MOST = 14
-_APART = 4.0
-"""Factor between rates with drawn worlds, common to all methods."""
-_FAR = 3
-"""Steps beyond these rates to which a world's line is extended."""
+_APART = 4.0  # factor between rates with drawn worlds, common to all methods
+_FAR = 3  # steps beyond these rates to which a world's line is extended
 _FLAT = 1e-9
-_CENTRED = 4
-"""Most attempts at centring the rates on the printed change."""
+_CENTRED = 4  # most attempts at centring the rates on the printed change
 
 
 def rate_key(scenario: Scenario) -> str | None:

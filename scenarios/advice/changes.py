@@ -20,8 +20,7 @@ LEAST = 0.01
 """Least share of some method's iteration that a listed change saves."""
 _FEW = 8
 """Most workers for trying two collectives at a time, which are simulated message by message."""
-_ALL = 1000
-"""Factor on the rate at which bytes no longer matter."""
+_ALL = 1000  # factor on the rate at which bytes no longer matter
 
 
 def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]:

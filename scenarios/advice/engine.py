@@ -32,8 +32,7 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
-_APART, _ROWS = "advice", "rows"
-"""Parts of a kept result's name: no timelines, no provenance."""
+_APART, _ROWS = "advice", "rows"  # parts of a kept result's name: no timelines, no provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +61,8 @@ class Engine:
         self._tell = tell
         self.asked, self.scenario = asked, asked.scenario
         self._cache, self._progress = cache, progress or SilentProgress()
-        self.came: tuple[str, ...] = ()
-        """Labels of methods with shipped profiles."""
-        self.measured: tuple[str, ...] = ()
-        """Methods just measured, and how long that took."""
+        self.came: tuple[str, ...] = ()  # labels of methods with shipped profiles
+        self.measured: tuple[str, ...] = ()  # methods just measured, and how long that took
         self.measured_s = 0.0
         check_trace(self.scenario)
         chosen = self.scenario.compressors[: len(known)]

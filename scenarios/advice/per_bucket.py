@@ -25,27 +25,20 @@ from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.simulator.half_gradients import as_stored
 from gcsim.traces.profile import Step, TrafficProfile
 
-_ALIKE = 1e-3
-"""Share of an iteration within which a bucket is left as exact as possible."""
+_ALIKE = 1e-3  # share of an iteration within which a bucket is left as exact as possible
 _PASSES = 4
-_WORLDS = 8
-"""Draws that judge a choice."""
+_WORLDS = 8  # draws that judge a choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Method for each bucket."""
 
-    label: str
-    """The method used beside dense and half precision."""
-    choices: tuple[CompressorChoice, ...]
-    """Methods of the buckets, in order of readiness."""
-    elements: tuple[int, ...]
-    """Elements of the buckets."""
-    row: Row
-    """Row of the plan; its error is at most the method's alone."""
-    alone: Row
-    """Fastest of its methods for all buckets."""
+    label: str  # the method used beside dense and half precision
+    choices: tuple[CompressorChoice, ...]  # methods of the buckets, in order of readiness
+    elements: tuple[int, ...]  # elements of the buckets
+    row: Row  # row of the plan; its error is at most the method's alone
+    alone: Row  # fastest of its methods for all buckets
 
     def share(self, label: str) -> float:
         """Share of the gradient sent by this method."""

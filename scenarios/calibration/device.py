@@ -268,11 +268,9 @@ def _four(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-_NBYTES = 1 << 23
-"""Bytes of a vector: beyond a core's own caches, like a bucket."""
+_NBYTES = 1 << 23  # bytes of a vector: beyond a core's own caches, like a bucket
 _NBYTES_ON_A_GPU = 1 << 27
-_FEW, _MANY = 2, 5
-"""Vectors."""
+_FEW, _MANY = 2, 5  # vectors
 
 
 def time_sums(
@@ -348,8 +346,7 @@ def _lowest(
 
 
 Way = Literal["to the host", "from the host", "within the device"]
-_SIZES = (4_000, 64_000, 1_000_000, 16_000_000, 64_000_000)
-"""Bytes."""
+_SIZES = (4_000, 64_000, 1_000_000, 16_000_000, 64_000_000)  # bytes
 
 
 def time_copies(
@@ -403,10 +400,8 @@ class Shape:
     """Gradients of a model: float32, in buckets of equal tensors."""
 
     buckets: int
-    tensors: int
-    """Per bucket."""
-    elements: int
-    """Per tensor."""
+    tensors: int  # per bucket
+    elements: int  # per tensor
 
     @property
     def nbytes(self) -> int:
@@ -422,20 +417,16 @@ SHAPES = (
 """Tensors and buckets vary separately, and some long vectors."""
 _FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
 """Name of the limit of DDP's first bucket in `torch.distributed`, 1 MB."""
-_WARM_UP = 6
-"""Steps: DDP re-forms its buckets after the first."""
+_WARM_UP = 6  # steps: DDP re-forms its buckets after the first
 
 
 @dataclass(frozen=True, slots=True)
 class CodeCost:
     """Processor time of the code around an exchange."""
 
-    per_tensor: float
-    """Seconds."""
-    per_bucket: float
-    """Seconds."""
-    per_byte: float
-    """Seconds per byte of the float32 gradient."""
+    per_tensor: float  # seconds
+    per_bucket: float  # seconds
+    per_byte: float  # seconds per byte of the float32 gradient
 
 
 def time_framework(

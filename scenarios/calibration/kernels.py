@@ -22,14 +22,11 @@ from gcsim.traces.timing.kernels import Site, gradient, time_kernels
 SIZES = tuple(side**2 for side in (95, 190, 375, 750, 1060, 1500, 3000, 6000))
 """Elements of a bucket, from a core's own cache to beyond all. Squares whose sides are no powers of
 two, which would map a matrix's rows to the same cache lines."""
-_SHARE = 0.08
-"""Share of the whole time per method and size."""
+_SHARE = 0.08  # share of the whole time per method and size
 _TOGETHER = 3_000_000
 """Largest buckets that two workers exchange too, for kernels that one worker never runs."""
-_AT_ANY_PRICE = 1_000_000
-"""Smaller sizes are always timed."""
-_BYTES_AN_ELEMENT = 200
-"""Most memory per element: gradient, state and temporaries."""
+_AT_ANY_PRICE = 1_000_000  # smaller sizes are always timed
+_BYTES_AN_ELEMENT = 200  # most memory per element: gradient, state and temporaries
 
 
 def time_compressors(

@@ -35,8 +35,7 @@ from gcsim.simulator.devices.training_rates import (
 FOLDER = Path(__file__).parent
 
 Processor = Literal["gpu", "cpu"]
-_SEVERAL = 3
-"""Models from which on a board's factor is as good as in cross-validation."""
+_SEVERAL = 3  # models from which on a board's factor is as good as in cross-validation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +44,13 @@ class Measurement:
 
     board: str
     model: str
-    tokens: int
-    """Length of a sample; 0 without tokens."""
+    tokens: int  # length of a sample; 0 without tokens
     batch: int
     precision: Precision
     samples_per_s: float
     framework: str
-    source: str
-    """Key in `sources`."""
-    confidence: str
-    """"read" from the source, or what was assumed."""
+    source: str  # key in `sources`
+    confidence: str  # "read" from the source, or what was assumed
     backward_over_forward: float | None
 
     @property
@@ -68,10 +64,8 @@ class Board:
     """A device's facts for the layer model."""
 
     processor: Processor
-    bandwidth: float
-    """Bytes per second of a copy, read plus written."""
-    flop_rates: Mapping[Precision, float]
-    """FLOP per second of large matrix products."""
+    bandwidth: float  # bytes per second of a copy, read plus written
+    flop_rates: Mapping[Precision, float]  # FLOP per second of large matrix products
     estimate: bool
     source: str
 

@@ -22,8 +22,7 @@ MOST_OVERLAPPING = 256
 """Most workers with two collectives at a time."""
 MOST_SHARING = 1024
 """Most different workers that share cores: each computation is an event."""
-_SOME = 6
-"""Algorithms named by a hint."""
+_SOME = 6  # algorithms named by a hint
 
 
 def contradictions(

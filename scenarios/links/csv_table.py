@@ -33,8 +33,7 @@ Row = TypeVar("Row")
 Point = tuple[Fraction, Fraction]
 """Seconds, and bytes per second from then on."""
 
-_SHOWN = 5
-"""Most wrong rows to name: a wrong separator makes all wrong."""
+_SHOWN = 5  # most wrong rows to name: a wrong separator makes all wrong
 _NUMBER = re.compile(r"(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _SMALLEST, _LARGEST = Fraction(1, 10**12), 10**15
 

@@ -24,10 +24,8 @@ from gcsim.scenarios.papers.preset import Agrees, Verdict
 
 TIE = 0.01
 """Relative difference that tells nothing without seeds."""
-_CONFIDENCE = 0.95
-"""One-sided: 90 % between both ends."""
-_SHOWN = 3
-"""Most reversed pairs to name."""
+_CONFIDENCE = 0.95  # one-sided: 90 % between both ends
+_SHOWN = 3  # most reversed pairs to name
 
 Groups = Sequence[Sequence[str]]
 """Best first; members of a group are not compared."""

@@ -148,12 +148,9 @@ class _Seen:
     """One tensor in one step: float32 `[n]` each."""
 
     name: str
-    step: int
-    """From 0."""
-    dense: Tensor
-    """Mean of the workers' gradients."""
-    updates: dict[str, tuple[Tensor, ...]]
-    """Each method's updates, by seed."""
+    step: int  # from 0
+    dense: Tensor  # mean of the workers' gradients
+    updates: dict[str, tuple[Tensor, ...]]  # each method's updates, by seed
 
 
 def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress) -> Iterator[_Seen]:

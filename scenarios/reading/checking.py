@@ -101,8 +101,7 @@ def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem
 
 
 _ELSEWHERE = {"gradients.dtype": "gradients in 16 bits are training: {gradients: fp16}"}
-_FEW = 4
-"""Most values in a hint."""
+_FEW = 4  # most values in a hint
 _EXAMPLES = {
     "batch_size": "32",
     "build": "package.module:build",
@@ -125,11 +124,9 @@ _EXAMPLES = {
     "shape": "[64, 3, 3, 3]",
     "source": "where the figure is from",
 }
-_ENTRIES = {"compressors": "topk", "nodes": "4"}
-"""Example entries of a list, by the list's name."""
+_ENTRIES = {"compressors": "topk", "nodes": "4"}  # example entries of a list, by the list's name
 _OF_TYPE = {"boolean": "true", "integer": "1", "number": "0.5", "array": "[1, 2]", "object": "{}"}
-_LONGEST = 320
-"""Most letters of a hint."""
+_LONGEST = 320  # most letters of a hint
 
 
 def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, value: Any) -> str:

@@ -46,10 +46,8 @@ class Document:
 
     name: str
     data: Any
-    values: dict[Keys, str] = field(default_factory=dict)
-    """`file:line:column` by path."""
-    keys: dict[Keys, str] = field(default_factory=dict)
-    """The same for mappings' keys."""
+    values: dict[Keys, str] = field(default_factory=dict)  # `file:line:column` by path
+    keys: dict[Keys, str] = field(default_factory=dict)  # the same for mappings' keys
     order: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Line and column by place, for sorting."""
 

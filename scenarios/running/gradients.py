@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from gcsim.traces.synthetic.gradients import SyntheticTrace
 
 
-_GRADIENTS = "gradients-"
-"""Prefix of a run's gradients in the cache folder."""
+_GRADIENTS = "gradients-"  # prefix of a run's gradients in the cache folder
 _KEPT = "gradients"
 KEPT_BYTES = 4 << 30
 """Bytes of all gradients kept after their runs."""

@@ -36,12 +36,9 @@ LARGEST = 32 << 20
 """Bytes."""
 ALL = 256 << 20
 """Bytes of all entries."""
-_LOOKS = 32
-"""A process checks the room after writing this fraction of it."""
-_written: list[int] = []
-"""Bytes of entries since that check."""
-_READ = 20e6
-"""Bytes of an unpacked result read per second."""
+_LOOKS = 32  # a process checks the room after writing this fraction of it
+_written: list[int] = []  # bytes of entries since that check
+_READ = 20e6  # bytes of an unpacked result read per second
 _RESULT = TypeAdapter(Result)
 _FINDINGS = TypeAdapter(Findings | None)
 _ROOMS = ("compressors", "traces", "simulator", "scenarios")

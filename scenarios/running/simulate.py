@@ -45,10 +45,8 @@ MATTERS = 1e-6
 class Simulated:
     """One method at one size."""
 
-    prediction: Prediction
-    """Prediction as stated."""
-    draws: tuple[float, ...] = ()
-    """Seconds per iteration by drawn world, for estimates."""
+    prediction: Prediction  # prediction as stated
+    draws: tuple[float, ...] = ()  # seconds per iteration by drawn world, for estimates
     widened: tuple[float, ...] = ()
     """The same with factors on whole steps, for ranges and probabilities."""
     either: tuple[float, float] | None = None

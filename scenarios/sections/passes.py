@@ -16,8 +16,7 @@ from gcsim.traces.profile import PassTimes, TrafficProfile
 from gcsim.traces.storage.manifest import read_manifest
 from gcsim.traces.storage.store import recorded_passes
 
-_ELEMENT = 4
-"""Bytes of a float32."""
+_ELEMENT = 4  # bytes of a float32
 
 
 def measured_passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:

@@ -35,10 +35,8 @@ _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\'\'|[^\'])*\'', re.DOTALL)
 class Value:
     """Value of a grid."""
 
-    text: str
-    """YAML as given."""
-    data: Any
-    """Value of the YAML text."""
+    text: str  # YAML as given
+    data: Any  # value of the YAML text
 
 
 Grid = dict[str, tuple[Value, ...]]
@@ -166,19 +164,16 @@ def _values(place: str, texts: Iterable[str], problems: list[Problem]) -> Iterat
         yield Value(text=text, data=data)
 
 
-_MANY = 1000
-"""Points from which on checking, which takes seconds, is shown."""
+_MANY = 1000  # points from which on checking, which takes seconds, is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """Combination of values, and its scenario."""
 
-    values: dict[str, Any]
-    """Values by the grids' keys, in order."""
+    values: dict[str, Any]  # values by the grids' keys, in order
     scenario: Scenario
-    key: str
-    """Hash of the resolved scenario, under which results are stored."""
+    key: str  # hash of the resolved scenario, under which results are stored
 
 
 def named(values: Mapping[str, Any]) -> str:

@@ -43,8 +43,7 @@ from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.traces.stage1 import cache as profile_cache
 
 HEADER, CSV, JSON, POINTS = "sweep.json", "results.csv", "results.json", "points"
-_DIGITS = 20
-"""Fixed width of a process's number, so that the lock is never cut."""
+_DIGITS = 20  # fixed width of a process's number, so that the lock is never cut
 ELSEWHERE = "choose another folder with -o"
 
 

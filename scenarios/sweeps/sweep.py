@@ -250,11 +250,9 @@ class _Running:
         return found
 
 
-_BATCH = 16
-"""Compressors that share gradients: the most that an interrupt loses."""
+_BATCH = 16  # compressors that share gradients: the most that an interrupt loses
 
-_Key = tuple[Hashable, str]
-"""Gradients, and a compressor with parameters."""
+_Key = tuple[Hashable, str]  # gradients, and a compressor with parameters
 
 
 def _gradients_of(scenario: Scenario) -> Hashable:
@@ -299,8 +297,7 @@ class Stage1:
             for scenario, choices in wanted.values()
             for start in range(0, len(choices), _BATCH)
         ]
-        self.missing = sum(len(choices) for _, choices in self._batches)
-        """Profiles to make."""
+        self.missing = sum(len(choices) for _, choices in self._batches)  # profiles to make
 
     def run(self, workers: Workers, progress: Progress) -> None:
         """Make the missing profiles."""

@@ -40,10 +40,8 @@ class Task:
     """Work for another process, perhaps on another machine."""
 
     scenario: Scenario
-    measure_only: bool = False
-    """Make the scenario's profiles, simulate nothing."""
-    profiles: Profiles = ()
-    """Earlier task's, for a machine with its own cache."""
+    measure_only: bool = False  # make the scenario's profiles, simulate nothing
+    profiles: Profiles = ()  # earlier task's, for a machine with its own cache
     set_threads: bool = False
     """Use all cores in spite of the environment: dask starts workers with one thread."""
 
@@ -117,8 +115,7 @@ class _Kept:
 
 
 _kept: _Kept | None = None
-_KEPT_FOR = 64
-"""Points: a process must not gather a whole sweep's profiles."""
+_KEPT_FOR = 64  # points: a process must not gather a whole sweep's profiles
 
 
 def _kept_for(device: Device) -> _Kept:

@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from gcsim.scenarios.result import HIGH, LOW, Row
 
-_MOST = 1e6
-"""Speed relative to a method that misses the target with a seed."""
-_PLACES = 64
-"""Points of Student's distribution, even in probability."""
+_MOST = 1e6  # speed relative to a method that misses the target with a seed
+_PLACES = 64  # points of Student's distribution, even in probability
 
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:

@@ -67,7 +67,7 @@ def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]
 
 
 def stale(folder: Path = shipped.FOLDER) -> list[Path]:
-    """Files that are damaged or of other code, and files that nothing asks for."""
+    """Damaged, outdated or unused files."""
     asked = {path: code for path, code, _ in files(folder)}
     found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
     return sorted(path for path, one in found.items() if not one or one.code != asked.get(path))
@@ -80,9 +80,8 @@ def keep(path: Path, code: str, tried: Tried) -> None:
 
 
 def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | None:
-    """The file as this code's, or None unless this code trains the same until steps of every kind
-    have come: losses, what is held out, every byte. The kernels of each kind are then those that
-    this code launches in its first step."""
+    """The file as this code's, if this code trains the same until steps of every kind have come
+    (losses, held-out results, every byte), with the kernels of this code's first step."""
     (choice,) = scenario.compressors
     first, came, until = found.trajectories[0], set[object](), 0
     for window in first.windows:
@@ -106,14 +105,14 @@ def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | N
 
 
 def _kind(phase: Phase) -> object:
-    """A kind of step: its name, and its collectives without their bytes."""
+    """Kind of step: name, and collectives without bytes."""
     (step,) = phase.steps
     sent = tuple(tuple((c.kind, c.dtype) for c in each.collectives) for each in step.exchanges)
     return phase.name, sent
 
 
 def _launching(one: Trajectory, kernels: Mapping[object, Sequence[Exchange]] | None) -> Trajectory:
-    """The trajectory with these kernels by kind of step (others keep their own), or without."""
+    """The trajectory with these kernels by kind of step (others keep theirs), or without."""
 
     def own(phase: Phase) -> Phase:
         (step,) = phase.steps
@@ -130,7 +129,7 @@ def _launching(one: Trajectory, kernels: Mapping[object, Sequence[Exchange]] | N
 
 
 def make(folder: Path = shipped.FOLDER) -> None:
-    """Train what is stale or missing, and remove what nobody asks for."""
+    """Train stale or missing files, and remove unused ones."""
     left = set(stale(folder))
     for path, code, scenario in files(folder):
         if path.exists() and path not in left:
