@@ -14,8 +14,7 @@ lies between. Messages of a round that cross the same thing in the same directio
 A message sees the path (`paths.py`) between its ends, each slowed by its share, and the uplink of
 the sender's or receiver's rack, whichever more messages share; the latency of both racks' switches
 comes on top once. Where a round has very many paths, of links without size factors, delays and
-traces, the links on the way are listed instead and the slowest counts: the same time from n links
-instead of n^2 paths.
+traces, the links on the way are listed instead and the slowest counts: the same time, from n links.
 
 Assumptions: messages that share something take as long as if they started together, whatever the
 skew; a switch holds nothing up. Shares are those of `sharing/fair.py` with equal messages.

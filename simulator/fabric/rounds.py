@@ -3,8 +3,7 @@
     left = start + serialisation      arrival = left + latency + random delay
 
 on each message's path, slowed by the round's other messages (`fabric/round_paths.py`). Messages are
-buffered, as in `rings/recurrence.py`, and numbered from 0 per rank. Source: alpha-beta links
-(Hockney 1994).
+buffered, as in `rings/recurrence.py`, and numbered from 0 per rank. Source: Hockney 1994.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ Between two ends with the same symmetric link the path is that link, whose figur
 whole path. Equal arguments give the identical object: links may be told apart by identity.
 
 The limit of "capped" losses counts the whole path's latency, both ways. Like size factors it holds
-per connection: sharing divides the line's rate, and a connection already below its share loses
-nothing.
+per connection: sharing divides the line's rate, not that of slower connections.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Rounds:
         *,
         adding: Picoseconds = 0,
     ) -> None:
-        """Add a round. `nbytes`: one size, or one per message. A receiver spends `gamma` seconds a
+        """Add a round. `nbytes`: one size, or one per message. Reducing costs `gamma` seconds a
         byte, or `adding`."""
         if len(senders):
             found = _Round(
