@@ -93,14 +93,15 @@ def simulated_run(
     `passes` are its `measured_passes`.
 
     `timelines=False` leaves them out, which costs a simulation of all ranks each, `sources=False`
-    the provenance. `prices` are those of the scenario's device, where they are at hand.
+    the provenance, and the times with rings and with trees. `prices` are those of the scenario's
+    device, where they are at hand.
     """
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
     simulated, uncertainty = simulate(
-        scenario, profiles, compute, prices, progress, spans=timelines
+        scenario, profiles, compute, prices, progress, spans=timelines, shapes=sources
     )
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
     rows = make_rows(

@@ -33,7 +33,8 @@ from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
 _APART, _ROWS = "advice", "rows"
-"""In the name of a kept result: it has no timelines, and no provenance either."""
+"""In the name of a kept result: it has no timelines; of rows alone: no provenance either, and no
+times with rings and with trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,10 @@ class Engine:
     def row_of(self, choice: CompressorChoice, known: Known, *, most_draws: int) -> Row:
         """Row of the scenario with one method whose traffic is known, with at most `most_draws`
         draws."""
-        scenario = replace(self.scenario, draws=min(self.scenario.draws, most_draws))
-        return self._with(scenario, [choice], [known]).rows[0]
+        draws = min(self.scenario.draws, most_draws)
+        whole = draws == self.scenario.draws
+        scenario = replace(self.scenario, draws=draws)
+        return self._with(scenario, [choice], [known], sources=whole).rows[0]
 
     def _simulated(
         self, scenario: Scenario, choices: Sequence[CompressorChoice], *, sources: bool = False
