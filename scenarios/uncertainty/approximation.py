@@ -46,6 +46,7 @@ from gcsim.scenarios.uncertainty.worlds import (
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import DENSE, Planner, shared
@@ -316,7 +317,7 @@ class Approximation:
                 if figure in slower:
                     clock = host if figure[0] in device.host else kernels
                     clock += count * slower[figure]
-            total += np.maximum(kernels, host) - float(stated.total)
+            total += together(host, kernels) - float(stated.total)
         return total
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:

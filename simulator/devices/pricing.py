@@ -4,10 +4,11 @@
     T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
 
 On a GPU a second clock runs: that of the host, which queues what the device does. A stretch takes
-the larger of the kernels' times and of what the launches, operators and waits behind its metered
-kernels (`compressors/queued.py`) take the host; metered waits are in both (a device that is waited
-for is idle until more is queued). Each stretch begins on an idle device. Stretches of a rank follow
-one another on its compute stream, with the backward pass between them: its host is one queue.
+the longer of the kernels' times and of what the launches, operators and waits behind its metered
+kernels (`compressors/queued.py`) take the host, and a share of the shorter (`clocks.py`); metered
+waits are in both (a device that is waited for is idle until more is queued). Each stretch begins on
+an idle device. Stretches of a rank follow one another on its compute stream, with the backward pass
+between them: its host is one queue. A stage that was timed on the device has factors on both.
 
 f is the kernel's own curve (`Device.primitives`), and its time includes what it draws at random
 inside. The second line is a roofline without overlap between the terms (Williams, Waterman and
@@ -32,6 +33,7 @@ from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.compressors.queued import QUEUED, queued
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
+from gcsim.simulator.devices.clocks import UNHIDDEN, TimedStage
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.traces.profile import Compute, Step, TrafficProfile
 
@@ -85,9 +87,19 @@ class PricedBy:
         return self.primitives + self.classes + self.estimates
 
     @property
+    def queueing(self) -> bool:
+        """Whether the host's clock is the longer."""
+        return self.host > self.device
+
+    def beside(self, *, queueing: bool) -> Fraction:
+        """Picoseconds of what is in a stretch whose host's clock is the longer, or is not."""
+        longer, shorter = (self.host, self.device) if queueing else (self.device, self.host)
+        return longer + UNHIDDEN * shorter
+
+    @property
     def total(self) -> Fraction:
-        """Picoseconds of one stretch: the slower clock's."""
-        return max(self.device, self.host)
+        """Picoseconds of one stretch."""
+        return self.beside(queueing=self.queueing)
 
 
 class PriceList:
@@ -134,6 +146,9 @@ class PriceList:
         if compute.per_part:
             parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
             fixed += self._exact(parts, servers)
+        if isinstance(compute, TimedStage):
+            host = fixed.host * compute.clocks.host
+            return replace(fixed.times(compute.clocks.device), host=host)
         return fixed
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
@@ -189,10 +204,10 @@ def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
 def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> dict[str, float]:
     """Seconds of encoding, decoding and serving in a mean step, by what they were priced with.
 
-    measured_kernels: curves of the kernels themselves; measured_classes and estimated_classes:
-    rates of their classes; a stretch whose host is the slower clock counts as an estimate. With one
-    server, which handles the payloads of all `workers`. Raises
-    `InputError` when the device has no price for a kernel.
+    measured_kernels: curves of the kernels themselves, and stages that were timed;
+    measured_classes and estimated_classes: rates of their classes; what the host's clock adds is
+    an estimate. With one server, which handles the payloads of all `workers`. Raises `InputError`
+    when the device has no price for a kernel.
     """
     sums = PricedBy()
     for phase in profile.phases:
@@ -200,8 +215,13 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
         for step in phase.steps:
             for compute in _computes(step):
                 price = prices.priced_by(compute, workers)
-                slower = PricedBy(estimates=price.host) if price.host > price.device else price
-                sums += slower.times(weight)
+                kernels = price.times(UNHIDDEN if price.queueing else 1)
+                queued = price.total - kernels.device
+                sums += (
+                    PricedBy(primitives=price.total)
+                    if isinstance(compute, TimedStage)
+                    else replace(kernels, estimates=kernels.estimates + queued)
+                ).times(weight)
     return {
         "measured_kernels": float(sums.primitives / PS_PER_SECOND),
         "measured_classes": float(sums.classes / PS_PER_SECOND),
