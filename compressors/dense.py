@@ -25,6 +25,5 @@ class Dense(Compressor):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean of the workers' gradients, float32 `[n]`."""
         mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
         return mean

@@ -31,6 +31,7 @@ from gcsim.scenarios.reading.document import Document, Keys, read_file
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.reading.types import per_cent
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
+from gcsim.scenarios.sections import workload
 from gcsim.scenarios.sections.cluster import build_cluster
 from gcsim.scenarios.sections.file import (
     FILE_NAME,
@@ -43,14 +44,6 @@ from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
-from gcsim.scenarios.sections.workload import (
-    compute_of,
-    gradients_of,
-    misfit_of_task,
-    missing_files,
-    model_of,
-    task_of,
-)
 
 _LOG = logging.getLogger(__name__)
 
@@ -122,7 +115,7 @@ def scenario_of(
     compressors, mistakes = _compressors(document)
     problems += faults + mistakes
     if file is not None:
-        problems += missing_files(document, file, path)
+        problems += workload.missing_files(document, file, path)
         problems += without_a_trace(document, file)
         unread = read_traces(file.cluster, document, path, ("cluster",))
         problems += unread
@@ -130,11 +123,11 @@ def scenario_of(
             cluster = build_cluster(file.cluster)
             training = build_training(file.training, cluster, measured=file.compute is not None)
             problems += contradictions(document, cluster, training, file.cluster.sizes)
-        model, mistakes = model_of(document, file, path)
+        model, mistakes = workload.model_of(document, file, path)
         problems += mistakes
-        task = task_of(document, file, path)
+        task = workload.task_of(document, file, path)
         if model is not None:
-            problems += misfit_of_task(document, task, model)
+            problems += workload.misfit_of_task(document, task, model)
             problems += untrainable(document, model, file.gradients.source, compressors)
     if file is not None and file.name is None and not FILE_NAME.fullmatch(path.stem):
         message = f"the file's name {path.stem!r} cannot name the folder of the results"
@@ -157,13 +150,13 @@ def scenario_of(
         name=file.name or path.stem,
         model=model,
         batch_size=file.batch_size,
-        gradients=gradients_of(document, file, path),
+        gradients=workload.gradients_of(document, file, path),
         cluster=cluster,
         training=training,
         node_counts=file.cluster.sizes,
         compressors=compressors,
         buckets=buckets,
-        compute=compute_of(document, file.compute, path),
+        compute=workload.compute_of(document, file.compute, path),
         draws=file.uncertainty.draws,
         discrepancy=file.uncertainty.discrepancy,
         seed=file.seed,

@@ -51,13 +51,7 @@ from gcsim.scenarios.tensor_groups import fused, grouped, merged_ends
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.collectives.servers.gloo_rooted import (
-    Message,
-    broadcast_messages,
-    carry_messages,
-    gather_messages,
-    scatter_messages,
-)
+from gcsim.simulator.collectives.servers import gloo_rooted
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
@@ -146,10 +140,10 @@ _Kernel = Annotated[
     BeforeValidator(lambda cost: (*cost, 0) if len(cost) == 3 else tuple(cost)),
 ]
 """Class, launches, bytes, and FLOPs where it has any."""
-_ROOTED: dict[str, Callable[[Sequence[int]], list[Message]]] = {
-    "broadcast": lambda sizes: broadcast_messages(sizes[0], len(sizes)),
-    "gather": gather_messages,
-    "scatter": scatter_messages,
+_ROOTED: dict[str, Callable[[Sequence[int]], list[gloo_rooted.Message]]] = {
+    "broadcast": lambda sizes: gloo_rooted.broadcast_messages(sizes[0], len(sizes)),
+    "gather": gloo_rooted.gather_messages,
+    "scatter": gloo_rooted.scatter_messages,
 }
 _COLLECTIVES = ("all_reduce", "all_gather", "all_to_all", "push_pull", "tree_merge", *_ROOTED,
                 "send")  # fmt: skip
@@ -415,7 +409,7 @@ class Stated:
                 sizes = [_evaluated(formula, each) for each in by_rank]
             if entry.kind in _ROOTED:
                 messages = [one for one in _ROOTED[entry.kind](sizes) if one.nbytes]
-                finishes = carry_messages(finishes, messages, cluster)
+                finishes = gloo_rooted.carry_messages(finishes, messages, cluster)
             elif entry.kind == "all_gather":
                 finishes = memo(replace(record, sent=tuple(sizes)), finishes)
             elif entry.kind == "send":

@@ -1,8 +1,8 @@
 """The checksum of a frame: four bytes that change with any byte of its header or body.
 
-BLAKE2b of 32 bytes: 16 of the frame's header, those of its body that are left after whole words of
-eight, and the sum of its words times odd numbers that differ, modulo 2^64. Compiled, because most
-frames are so short that calls would take longer than bytes: header, sum and hash are one call.
+BLAKE2b of 32 bytes: the header's 16, the body's bytes after its last whole word of eight, and the
+sum of its words times distinct odd numbers, modulo 2^64. Header, sum and hash are one compiled
+call, since most frames are short.
 
 Source: M.-J. Saarinen, J.-P. Aumasson, "The BLAKE2 cryptographic hash and message authentication
 code", RFC 7693.
@@ -34,7 +34,7 @@ ORDERS = np.array(
         )
     ]
 )  # fmt: skip
-"""Orders of the message's words, a row for each round; they begin again after ten."""
+"""Orders of the message's words, a row for each round, repeated after ten."""
 ROUNDS = 12
 
 
@@ -71,10 +71,8 @@ def put_number(data: Any, at: int, size: int, number: Any) -> None:
 
 @loop
 def _blake2b(words: Any, nbytes: int) -> Any:
-    """The first word of the hash of one block of 16 words, of which `nbytes` are given.
-
-    Sixteen variables, which registers hold, are a third faster than an array of them.
-    """
+    """First word of the hash of one block of 16 words, of which `nbytes` are given. Sixteen
+    variables stay in registers: a third faster than an array."""
     first = START[0] ^ KEYLESS_OF_FOUR_BYTES
     a0, a1, a2, a3 = first, START[1], START[2], START[3]
     b0, b1, b2, b3 = START[4], START[5], START[6], START[7]
@@ -95,7 +93,6 @@ def _blake2b(words: Any, nbytes: int) -> Any:
 
 @loop
 def _mixed(a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> Any:
-    """The function G."""
     a += b + x
     d = _turned(d ^ a, 32)
     c += d
@@ -108,5 +105,4 @@ def _mixed(a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> Any:
 
 @loop
 def _turned(word: Any, bits: int) -> Any:
-    """Rotated to the right."""
     return (word >> np.uint64(bits)) | (word << np.uint64(64 - bits))

@@ -1,10 +1,10 @@
-"""A method as it is chosen: a compressor with its parameters and options, checked.
+"""A chosen method: a compressor with its parameters and options, checked.
 
     {kind: powersgd, rank: 2, dense_steps: 0.1, payload: fp16,
      dense_tensors: {below: 2048, names: ["*.bias"]}}
 
 Options stand beside the method's own parameters, in scenarios and in `gcsim.ddp_hook`;
-`optioned.py` carries them out. Neither torch nor a loop's compiler is imported where none is given.
+`optioned.py` carries them out. Without options neither torch nor a loop's compiler is imported.
 """
 
 from __future__ import annotations
@@ -52,10 +52,7 @@ class Kept(CompressorParameters):
 
 
 class Options(CompressorParameters):
-    """Options of any method, and with them the method's own parameters.
-
-    Its plain form is one mapping of both, as in a scenario.
-    """
+    """Options of any method, and the method's own parameters; one mapping in plain form."""
 
     dense_steps: Annotated[int | float | None, BeforeValidator(_steps)] = Field(
         None, description="steps that are dense before the method starts; below 1: their share"
@@ -94,8 +91,6 @@ OPTIONS = tuple(Options.model_fields)
 
 
 class Method(NamedTuple):
-    """A compressor with its parameters, options included."""
-
     compressor: type[Compressor]
     parameters: CompressorParameters
 
@@ -105,7 +100,8 @@ class Method(NamedTuple):
         return self.parameters.before if isinstance(self.parameters, Options) else 0
 
     def of_steps(self, steps: int | None) -> Method:
-        """In a training of so many steps. Raises `InputError` for a share of an unknown number."""
+        """The method in a training of `steps`. Raises `InputError` for a share of an unknown
+        number."""
         share = self.parameters.dense_steps if isinstance(self.parameters, Options) else None
         if not isinstance(share, float):
             return self
@@ -129,7 +125,7 @@ class Method(NamedTuple):
 
 
 def method_of(kind: str, given: Mapping[str, Any]) -> Method:
-    """The compressor and the checked parameters of a scenario's entry; raises as `checked`."""
+    """Compressor and checked parameters of a scenario's entry; raises as `checked`."""
     return checked(kind, compressor_class(kind), given)
 
 
@@ -142,12 +138,10 @@ def code_of(kind: str, given: Mapping[str, Any]) -> str | None:
 
 
 def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Method:
-    """A method with its parameters and options, defaults filled in; `name` is what errors call it.
-
-    Where a method has a parameter that is called like an option, it is the method's.
-    Raises `InputError` with one problem for each unknown or impossible parameter, and for an
-    option that means nothing for the method.
-    """
+    """A method with its parameters and options, defaults filled in; `name` is its name in errors.
+    Where a parameter is named like an option, it is the method's. Raises `InputError` with one
+    problem for each unknown or impossible parameter, and for an option without meaning for the
+    method."""
     fields = cls.Parameters.model_fields
     options = {  # with slips of the pen from their names
         key: value
@@ -171,7 +165,6 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
 def _meaningless(
     name: str, cls: type[Compressor], own: CompressorParameters, stated: Options
 ) -> Iterable[Problem]:
-    """Options that mean nothing for a method."""
     from gcsim.compressors.options.optioned import adds_up_floats
 
     asked = [key for key, value in stated if value is not None]

@@ -18,13 +18,7 @@ from gcsim.compressors.queued import Queued
 from gcsim.errors import InputError
 from gcsim.fields import Key, Rule, Text
 from gcsim.files import write_text
-from gcsim.scenarios.catalog.rates import (
-    Board,
-    boards,
-    effective_range,
-    layer_times,
-    measured_times,
-)
+from gcsim.scenarios.catalog import rates
 from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.types import in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled, text_of
@@ -60,8 +54,8 @@ def old_host(entry: Spelled) -> bool:
 
 
 def _check_board(name: str) -> None:
-    if name not in boards():
-        hint = f"there are {', '.join(boards())}"
+    if name not in rates.boards():
+        hint = f"there are {', '.join(rates.boards())}"
         raise InputError(f"no board {name!r} stands in hardware.csv", hint=hint)
 
 
@@ -98,7 +92,7 @@ def build_device(name: str, entry: Spelled) -> Device:
     board = _board(entry)
     processor = entry.processor if board is None else board.processor
     factors_of = [each for each in (entry.board, scaled and scaled.board) if each is not None]
-    usual = effective_range(processor or "gpu", entry.effective_flop_rate)
+    usual = rates.effective_range(processor or "gpu", entry.effective_flop_rate)
     training = (entry.training or {}).items()
     return entry.value(
         Device,
@@ -107,7 +101,7 @@ def build_device(name: str, entry: Spelled) -> Device:
         host=HOST if processor == "gpu" and old_host(entry) else entry.host or {},
         training={model: rate.value(TrainingRate, model=model) for model, rate in training},
         measured=_measured(entry.board, scaled),
-        layer_times={} if board is None else layer_times(board, *factors_of),
+        layer_times={} if board is None else rates.layer_times(board, *factors_of),
         effective_flop_rate_range=entry.effective_flop_rate_range or usual,
     )
 
@@ -130,7 +124,7 @@ def _measured(
     board: str | None, scaled: Scaled | None
 ) -> dict[tuple[str, Precision, int], MeasuredTimes]:
     """The board's own curves over those that are scaled from another's."""
-    own = {} if board is None else measured_times(board)
+    own = {} if board is None else rates.measured_times(board)
     if scaled is None:
         return own
     return {
@@ -148,21 +142,21 @@ def _measured(
             estimate=True,
             time_range=scaled.time_range,
         )
-        for key, times in measured_times(scaled.board).items()
+        for key, times in rates.measured_times(scaled.board).items()
     } | own
 
 
-def _board(entry: Spelled) -> Board | None:
+def _board(entry: Spelled) -> rates.Board | None:
     """Layer model's data of the device: the table's, or the entry's own kernel rates where it says
     that it is a GPU (of processors the model says nothing without a factor)."""
     if entry.board is not None:
-        return boards()[entry.board]
+        return rates.boards()[entry.board]
     if entry.processor != "gpu":
         return None
     product, copy = entry.kernels.get("matmul"), entry.kernels.get("streaming")
     if product is None or copy is None or product.flop_rate is None or copy.bandwidth is None:
         return None
-    return Board(
+    return rates.Board(
         processor="gpu",
         bandwidth=copy.bandwidth,
         flop_rates={"fp32": product.flop_rate},

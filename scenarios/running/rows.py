@@ -24,12 +24,7 @@ from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import (
-    algorithm_of,
-    sizes_received,
-    sizes_sent,
-    traffic_of,
-)
+from gcsim.simulator.collectives import dispatch
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
@@ -322,13 +317,13 @@ class _Told:
 
     def _described(self, record: CollectiveRecord) -> Collective:
         workers = self._cluster.workers
-        sent = sizes_sent(record, workers)
-        received = tuple(sizes_received(record, sent))
+        sent = dispatch.sizes_sent(record, workers)
+        received = tuple(dispatch.sizes_received(record, sent))
         if record.kind == "all_gather":  # its own part it has already
             received = tuple(size - own for size, own in zip(received, sent, strict=True))
-        handled = traffic_of(record, self._cluster).nbytes
+        handled = dispatch.traffic_of(record, self._cluster).nbytes
         return Collective(
-            algorithm=algorithm_of(record, self._cluster).title,
+            algorithm=dispatch.algorithm_of(record, self._cluster).title,
             sent=sent,
             received=received,
             moved=tuple(handled[:workers].tolist()),

@@ -20,14 +20,7 @@ from pydantic import (
 )
 
 from gcsim.scenarios import catalog
-from gcsim.scenarios.reading.checking import (
-    NAMED,
-    SPELLED_OUT,
-    Section,
-    by_shape,
-    invalid,
-    not_a_list,
-)
+from gcsim.scenarios.reading import checking
 from gcsim.scenarios.reading.document import Keys
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
@@ -48,14 +41,14 @@ knows neither goodput nor latency, both are in it for long vectors."""
 
 
 AnyLink = Annotated[
-    Annotated[str, in_catalogue(catalog.link), Tag(NAMED)]
-    | Annotated[LinkSection, Tag(SPELLED_OUT)],
-    Discriminator(by_shape),
+    Annotated[str, in_catalogue(catalog.link), Tag(checking.NAMED)]
+    | Annotated[LinkSection, Tag(checking.SPELLED_OUT)],
+    Discriminator(checking.by_shape),
 ]
 """A link of the catalogue by its name, or spelled out."""
 
 
-class DeviceSection(Section):
+class DeviceSection(checking.Section):
     """A device of the catalogue, or of a file, as it was when a scenario was resolved."""
 
     file: Annotated[str, Field(min_length=1)] | None = None
@@ -74,7 +67,7 @@ class DeviceSection(Section):
         if catalog.fingerprint(self.device) != self.fingerprint:
             owner = "the catalogue" if self.file is None else self.file
             written = self.name if self.file is None else f"{self.file}:{self.name}"
-            raise invalid(
+            raise checking.invalid(
                 f"{owner}'s {self.name} is not what it was when this scenario was resolved",
                 f"write `device: {written}` to use what it is now",
             )
@@ -97,7 +90,7 @@ class ServerCount(NamedTuple):
 def _servers(value: Any) -> ServerCount | None:
     if value is None:
         return None
-    not_a_list(value)
+    checking.not_a_list(value)
     words = value.split() if isinstance(value, str) else [str(value)]
     dedicated = words[-1:] == [DEDICATED]
     count = words[:-1] if dedicated else words
@@ -106,10 +99,10 @@ def _servers(value: Any) -> ServerCount | None:
     digits = len(count) == 1 and count[0].isascii() and count[0].isdigit()
     if digits and len(count[0]) < 19 and not isinstance(value, bool):
         if not int(count[0]):
-            raise invalid("0 must be at least 1", "leave it out where there are none")
+            raise checking.invalid("0 must be at least 1", "leave it out where there are none")
         return ServerCount(int(count[0]), dedicated)
     hint = "write a number, per_node, dedicated (as many machines as nodes) or 2 dedicated"
-    raise invalid(f"{value!r:.40} is not a number of parameter servers", hint)
+    raise checking.invalid(f"{value!r:.40} is not a number of parameter servers", hint)
 
 
 _SERVERS = Annotated[
@@ -142,29 +135,31 @@ def _ascending(nodes: list[int]) -> list[int]:
     for smaller, larger in itertools.pairwise(nodes):
         if larger <= smaller:
             message = f"{larger} stands after {smaller}; cluster sizes must ascend"
-            raise invalid(message, f"write {sorted(set(nodes))}")
+            raise checking.invalid(message, f"write {sorted(set(nodes))}")
     return nodes
 
 
 def _none_or_spelled_out(value: object) -> str:
-    return NAMED if value == NONE else SPELLED_OUT
+    return checking.NAMED if value == NONE else checking.SPELLED_OUT
 
 
-class ClusterSection(Section):
+class ClusterSection(checking.Section):
     """Machines, devices and links."""
 
     nodes: Annotated[
-        Annotated[_Nodes, Tag(NAMED)]
+        Annotated[_Nodes, Tag(checking.NAMED)]
         | Annotated[
-            list[_Nodes], Field(min_length=1), AfterValidator(_ascending), Tag(SPELLED_OUT)
+            list[_Nodes], Field(min_length=1), AfterValidator(_ascending), Tag(checking.SPELLED_OUT)
         ],
-        Discriminator(lambda value: SPELLED_OUT if isinstance(value, list) else NAMED),
+        Discriminator(
+            lambda value: checking.SPELLED_OUT if isinstance(value, list) else checking.NAMED
+        ),
     ]
     devices_per_node: Count = 1
     device: Annotated[
-        Annotated[str, in_catalogue(catalog.device), Tag(NAMED)]
-        | Annotated[DeviceSection, Tag(SPELLED_OUT)],
-        Discriminator(by_shape),
+        Annotated[str, in_catalogue(catalog.device), Tag(checking.NAMED)]
+        | Annotated[DeviceSection, Tag(checking.SPELLED_OUT)],
+        Discriminator(checking.by_shape),
     ]
     network: AnyLink
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
@@ -174,12 +169,13 @@ class ClusterSection(Section):
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
-        Annotated[Literal["none", "bare_metal", "virtual_machine"], Tag(NAMED)]
-        | Annotated[Spelled, As(Host), Tag(SPELLED_OUT)],
-        Discriminator(by_shape),
+        Annotated[Literal["none", "bare_metal", "virtual_machine"], Tag(checking.NAMED)]
+        | Annotated[Spelled, As(Host), Tag(checking.SPELLED_OUT)],
+        Discriminator(checking.by_shape),
     ] | None = None  # fmt: skip
     sums: Annotated[
-        Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Sums), Tag(SPELLED_OUT)],
+        Annotated[Literal["none"], Tag(checking.NAMED)]
+        | Annotated[Spelled, As(Sums), Tag(checking.SPELLED_OUT)],
         Discriminator(_none_or_spelled_out),
     ] | None = None  # fmt: skip
 

@@ -10,15 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios import scenario
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.scenario import (
-    LiveGradients,
-    ProfiledCompute,
-    RecordedCompute,
-    RecordedGradients,
-    SyntheticGradients,
-)
 from gcsim.scenarios.sections.file import (
     RECORDED,
     ComputeSection,
@@ -77,34 +71,36 @@ def _table(
 
 def gradients_of(
     document: Document, file: ScenarioFile, path: Path
-) -> LiveGradients | RecordedGradients | SyntheticGradients:
+) -> scenario.LiveGradients | scenario.RecordedGradients | scenario.SyntheticGradients:
     """Source of the gradients; `missing_files` checks that its files exist."""
     section = file.gradients
     if section.trace is not None:
         trace = _trace(document, section.trace, path)
-        return RecordedGradients(trace=trace, workers=section.workers)
-    workers = section.workers or LiveGradients().workers
+        return scenario.RecordedGradients(trace=trace, workers=section.workers)
+    workers = section.workers or scenario.LiveGradients().workers
     if section.source == "synthetic":
         key_path = ("gradients", "fit")
-        return SyntheticGradients(
+        return scenario.SyntheticGradients(
             fit=None if section.fit is None else _named_path(document, key_path, section.fit, path),
             workers=workers,
             iterations=section.iterations,
         )
-    return section.value(LiveGradients, workers=workers)
+    return section.value(scenario.LiveGradients, workers=workers)
 
 
 def compute_of(
     document: Document, section: ComputeSection | None, path: Path
-) -> PassTimes | ProfiledCompute | RecordedCompute | None:
+) -> PassTimes | scenario.ProfiledCompute | scenario.RecordedCompute | None:
     """Source of forward and backward times; None: the catalogue."""
     if section is None:
         return None
     if section.profile is not None:
         key_path = ("compute", "profile")
-        return ProfiledCompute(profile=_named_path(document, key_path, section.profile, path))
+        return scenario.ProfiledCompute(
+            profile=_named_path(document, key_path, section.profile, path)
+        )
     if section.forward is None or section.backward is None:
-        return RecordedCompute()
+        return scenario.RecordedCompute()
     return PassTimes(
         forward=float(section.forward),
         backward=float(section.backward),

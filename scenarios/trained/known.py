@@ -17,21 +17,11 @@ import numpy as np
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import HIGH, LOW, Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained import study
 from gcsim.scenarios.trained.bands import grain, sooner
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.runs import plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, known_of
-from gcsim.scenarios.trained.study import (
-    curve_of,
-    dense_level,
-    described,
-    ends_of,
-    gained,
-    measured,
-    mostly,
-    steps_ratio,
-    until,
-)
 from gcsim.simulator.luck import doubted
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -50,15 +40,15 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
         return result
     priced = _priced(scenario, result, found)
     curves = _curves(scenario, result, found, priced)
-    result = replace(result, trained=Trained(measure=measured(plan.target), curves=curves))
+    result = replace(result, trained=Trained(measure=study.measured(plan.target), curves=curves))
     dense = found.get(label)
     if dense is None:
         return result
-    level = dense_level(dense)
-    base = ends_of(plan, dense, level)
-    if not mostly(base):
+    level = study.dense_level(dense)
+    base = study.ends_of(plan, dense, level)
+    if not study.mostly(base):
         return result
-    ends = {label: ends_of(plan, one, level) for label, one in found.items()}
+    ends = {label: study.ends_of(plan, one, level) for label, one in found.items()}
     uncompressed = {row.nodes: row for row in result.rows if row.label == label}
     rows = []
     for row in result.rows:
@@ -78,7 +68,7 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
     steps = float(np.median([one for one in base if one is not None]))
     rows = [_with_cost(row, reached[row.nodes], steps) for row in rows]
     told = {
-        "target": described(plan.target, level),
+        "target": study.described(plan.target, level),
         "workers": plan.workers,
         "seeds": plan.seeds,
         "trained_on": {label: one.made or "here" for label, one in found.items()},
@@ -108,7 +98,7 @@ def _curves(
         return [one.step * took[label] for one in trajectory.evaluations]
 
     return tuple(
-        curve_of(one, trajectory, seconds(label, trajectory))
+        study.curve_of(one, trajectory, seconds(label, trajectory))
         for label, one in found.items()
         for trajectory in one.trajectories
     )
@@ -117,7 +107,7 @@ def _curves(
 def _with(row: Row, own: list[int | None], base: list[int | None], every: int) -> Row:
     """The row with steps to the target, the method's and dense training's by seed; training is
     evaluated every `every` steps."""
-    steps = steps_ratio(own, base)
+    steps = study.steps_ratio(own, base)
     known = replace(
         row,
         seeds_trained=len(own),
@@ -188,6 +178,9 @@ def _over_its_training(
     gains = []
     for trajectory, (own, steps) in zip(one.trajectories, ends, strict=True):
         if steps is not None:
-            before, after = steps * dense.iteration_s, np.median(until(trajectory, own, clock)[0])
-            gains.append(float(gained(np.array(before), after)))
+            before, after = (
+                steps * dense.iteration_s,
+                np.median(study.until(trajectory, own, clock)[0]),
+            )
+            gains.append(float(study.gained(np.array(before), after)))
     return _gaining(row, gains)

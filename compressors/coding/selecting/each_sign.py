@@ -1,8 +1,8 @@
 """The largest share of the positive and of the negative elements of each tensor, exactly.
 
-A sample bounds both signs' thresholds from below, one pass adds up and marks what reaches the lower
-bound, and a selection among those follows. Where the sample misled it runs on all elements, and so
-it does in short tensors.
+A sample bounds both signs' thresholds from below, one pass adds up and marks elements above, and a
+selection among those follows. Short tensors, and those whose sample misled, are selected from
+whole.
 """
 
 from __future__ import annotations
@@ -13,15 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.selecting import selection
 from gcsim.compressors.coding.selecting.marks import Marks, collect, demand_numbers, mark_arrays
-from gcsim.compressors.coding.selecting.selection import (
-    SAMPLE_STRIDE,
-    WORTH_A_SAMPLE,
-    counts_kept,
-    kth_of_few,
-    safe_rank,
-    take_few,
-)
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
@@ -45,22 +38,12 @@ def _launches(
 def largest_of_each_sign(
     values: Tensor, segments: Segments, proportion: float, *, memory: Tensor
 ) -> tuple[Tensor, Tensor, Column, Tensor]:
-    """memory += values, and the largest max(1, round(proportion n)) of a sign's n elements.
+    """memory += values; return the largest max(1, round(proportion n)) of a sign's n elements.
+    `values` and `memory` are flat float32 of the table.
 
-    Parameters
-    ----------
-    values, memory : flat float32 of the table
-
-    Returns
-    -------
-    (indices within the tensor, int64 `[sum of k]`, ascending; values float32 `[sum of k]`; k of
-    each sign and tensor, int64 `[2, tensors]`; magnitudes float32 `[sum of k]`, first those of all
-    tensors' positive values, then those of the negative ones). Among equals the lowest index wins.
-
-    Raises
-    ------
-    InputError
-        When not-a-number is among the values.
+    Returns (indices within the tensor, int64 `[sum of k]`, ascending; values float32 `[sum of k]`;
+    k of each sign and tensor, int64 `[2, tensors]`; magnitudes float32 `[sum of k]`, all tensors'
+    positive, then negative ones). Among equals the lowest index wins. Raises `InputError` for NaN.
     """
     added, tensors = np.ascontiguousarray(array(values)), segments.cells(None).tiles
     limits = np.full(len(segments.table), np.inf, dtype=np.float32)
@@ -83,8 +66,8 @@ def largest_of_each_sign(
 
 
 def kept(sides: NDArray[Any], proportion: float) -> Column:
-    """Numbers of elements that travel of each side; none of none."""
-    return np.where(sides > 0, counts_kept(sides.astype(np.int64), proportion), 0)
+    """Elements that travel of each side; 0 of an empty one."""
+    return np.where(sides > 0, selection.counts_kept(sides.astype(np.int64), proportion), 0)
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -92,7 +75,7 @@ def kept(sides: NDArray[Any], proportion: float) -> Column:
 
 @loop
 def _split(values: Any) -> Any:
-    """Magnitudes of positive and of negative elements, and their places; how many there are."""
+    """Magnitudes and places of positive and of negative elements, and their numbers."""
     sizes = np.empty((2, values.size + 1), dtype=np.float32)  # room for one more
     places = np.empty(sizes.shape, dtype=np.int32)
     above, below = 0, 0
@@ -111,13 +94,12 @@ def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
     limits: Any,
 ) -> None:  # fmt: skip
-    """Bound the lower of both signs' thresholds from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]
         # 16 or more of the sample are expected of each sign
-        stride = min(SAMPLE_STRIDE, int(np.rint(n * proportion / 32)) | 1)
-        if n < WORTH_A_SAMPLE or stride < 3:
+        stride = min(selection.SAMPLE_STRIDE, int(np.rint(n * proportion / 32)) | 1)
+        if n < selection.WORTH_A_SAMPLE or stride < 3:
             continue
         sample = source[begin : begin + n : stride] + added[begin : begin + n : stride]
         for side in range(2):
@@ -125,8 +107,8 @@ def _bound(
             sizes = np.maximum(-sample if side else sample, np.float32(0))
             available = np.count_nonzero(sizes)
             if available > 0:
-                rank: Any = min(available, safe_rank(available * proportion))
-                bits = np.uint32(kth_of_few(sizes.view(np.uint32), rank)[0])
+                rank: Any = min(available, selection.safe_rank(available * proportion))
+                bits = np.uint32(selection.kth_of_few(sizes.view(np.uint32), rank)[0])
                 # bits of magnitudes order as the magnitudes; one limit serves both signs
                 limits[t] = min(limits[t], bits)
 
@@ -152,7 +134,7 @@ def _choose(
         for side in range(2):
             most, out = np.empty(k[side, t] + 1, dtype=np.int64), magnitudes[begins[side, t] :]
             if k[side, t]:
-                take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
+                selection.take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
             for j in range(k[side, t]):
                 out[j] = sizes[side, most[j]]
                 # one mask for both signs: the message lists them together, by place
