@@ -11,8 +11,9 @@ plus a launch overhead. Coefficients that a device does not state cost nothing.
 
 A GPU's host queues its work: a stretch takes the longer of the kernels' times and the host's time
 for the launches, operators and waits behind them (`compressors/queued.py`), and a share of the
-shorter (`clocks.py`); metered waits are in both. A stage that was timed has factors on both. Each stretch begins on an idle device; a rank's stretches follow one another on its compute
-stream, with the backward pass between: its host is one queue.
+shorter (`clocks.py`); metered waits are in both. A stage that was timed has factors on both. Each
+stretch begins on an idle device; a rank's stretches follow one another on its compute stream, with
+the backward pass between: its host is one queue.
 
 Prices are exact rationals, rounded to the picosecond once per stretch.
 """
