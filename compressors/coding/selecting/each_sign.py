@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gcsim.compressors.coding.one_bit.signs import sum_of_magnitudes
 from gcsim.compressors.coding.selecting.marks import Marks, collect, demand_numbers, mark_arrays
 from gcsim.compressors.coding.selecting.selection import (
     SAMPLE_STRIDE,
@@ -24,8 +24,16 @@ from gcsim.compressors.coding.selecting.selection import (
 )
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
-from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.loops import (
+    FLOAT32_MAX,
+    SUM_BLOCK,
+    array,
+    in_tiles,
+    loop,
+    tensor,
+    written_back,
+)
+from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
 
@@ -69,7 +77,7 @@ def largest_of_each_sign(
         in_tiles(_bound, tensors, *given)
         marks = Marks.room(torch.from_numpy(source[:0]), segments, limits)
         mark_arrays(source, added, segments, marks, segments.tiles, sides=True)
-        k, strange = kept(marks.host[2:4], proportion), np.zeros(1, dtype=np.uint8)
+        k, strange = counts_kept(marks.host[2:4], proportion), np.zeros(1, dtype=np.uint8)
         total = int(k.sum())
         indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
         sizes = np.empty(total, dtype=np.float32)
@@ -82,12 +90,35 @@ def largest_of_each_sign(
     return tensor(indices, values), tensor(taken, values), k, tensor(sizes, values)
 
 
-def kept(sides: NDArray[Any], proportion: float) -> Column:
-    """Numbers of elements that travel of each side; none of none."""
-    return np.where(sides > 0, counts_kept(sides.astype(np.int64), proportion), 0)
+@kernel("reduction", name="dryden._means")
+@primitive
+def means_of_signs(sizes: Tensor, k: Column) -> Tensor:
+    """Mean of the positive and of the negative values: float32 `[tensors, 2]`, 0 of none.
+
+    `sizes` are the magnitudes, `k` their numbers as in `largest_of_each_sign`.
+    """
+    counts = k.reshape(-1)
+    room = 1 - -counts // SUM_BLOCK  # a zero behind each row's sums, also where there is no sum
+    begins, sums = starts(room), np.zeros(room.sum())
+    _sum_rows(array(sizes), counts, begins, sums)
+    totals = np.add.reduceat(sums, begins) / np.maximum(1, counts)
+    means = np.minimum(totals, FLOAT32_MAX).astype(np.float32).reshape(k.shape)
+    return tensor(np.stack((means[0], 0 - means[1]), axis=1), sizes)
 
 
 # --- loops ------------------------------------------------------------------------------------
+
+
+@loop
+def _sum_rows(sizes: Any, counts: Any, begins: Any, sums: Any) -> None:
+    """Sums of blocks of magnitudes, so many of each row, from its begin on."""
+    at = 0
+    for row in range(counts.size):
+        own = sizes[at : at + counts[row]]
+        at += counts[row]
+        for first in range(0, own.size, SUM_BLOCK):
+            block = begins[row] + first // SUM_BLOCK
+            sums[block] = sum_of_magnitudes(own[first : min(first + SUM_BLOCK, own.size)])
 
 
 @loop
@@ -142,7 +173,7 @@ def _choose(
         part = source[table[t, 0] : table[t, 0] + n]
         own, found = np.empty(passed[t], dtype=np.int64), np.empty(passed[t], dtype=np.float32)
         first = blocks[t]
-        if collect(part, 0, up[t], counts[first:], places[first:], own, found, False):
+        if own.size and collect(part, 0, up[t], counts[first:], places[first:], own, found, False):
             strange[0] = 1
         # with k or more of each sign marked, the k largest of each are among the marked
         among = np.sum(found > 0) >= k[0, t] and np.sum(found < 0) >= k[1, t]

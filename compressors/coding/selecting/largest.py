@@ -117,7 +117,7 @@ def _bounded(source: Any, added: Any, segments: Segments, k: Column) -> Marks:
 
     Those that are marked are added up; a limit of infinity stands for the others.
     """
-    if segments.length.max(initial=0) < WORTH_A_SAMPLE:
+    if segments.longest < WORTH_A_SAMPLE:
         return _no_marks()
     limits = np.full(len(k), np.inf, dtype=np.float32)
     in_tiles(_bound, segments.cells(None).tiles, source, added, segments.table, k, limits)
