@@ -96,7 +96,7 @@ class Frame:
 _FRAME = ("codec", "flags", "params", "numel", "nonzero")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, as `Frame`
 class Frames:
     """Headers of a message, a column each."""
 

@@ -36,7 +36,7 @@ def count_kept(numel: int, ratio: float) -> int:
     return min(numel, max(1, round(numel * ratio)))
 
 
-def counts_kept(lengths: NDArray[np.int64], ratio: float) -> NDArray[np.int64]:
+def counts_kept(lengths: NDArray[Any], ratio: float) -> NDArray[np.int64]:
     """`count_kept` of each tensor."""
     rounded: NDArray[np.int64] = np.rint(lengths * ratio).astype(np.int64)
     return np.minimum(lengths, np.maximum(1, rounded))
@@ -106,7 +106,7 @@ def _delivering(
     _: object, update: object, residual: object, segments: Segments, own: Elements, kept: Elements,
     weight: float,
 ) -> Iterator[KernelCost]:  # fmt: skip
-    reach = spread(int(segments.length.max(initial=0)))
+    reach = spread(segments.longest)
     for name, (indices, *_rest) in (("index_add_", kept), ("index_copy_", own)):
         n = indices.numel()
         yield launch("gather_scatter", f"aten.{name}:{reach}", n, 20 * n)
