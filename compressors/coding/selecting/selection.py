@@ -147,7 +147,7 @@ def stride_of(n: int, k: int) -> int:
 
 @loop
 def safe_rank(expected: float) -> int:
-    """Rank in a sample likely below all `expected` elements: six standard deviations beyond."""
+    """Sample rank that most likely bounds `expected` from above, by six standard deviations."""
     return int(expected + 6 * expected**0.5) + 1
 
 
