@@ -1,14 +1,13 @@
 """Host time of a launch on a GPU, from whole stages of shipped methods.
 
-On a tensor of a million elements a GPU waits for its host: encoding takes about as long as at a
-sixth and at twenty-five times as many. So each stretch of a method between two collectives is
-timed on the host's clock, from an idle device to an idle device, and launches are priced so that
+On a million elements a GPU waits for its host: encoding takes about as long as on a sixth or
+twenty-five times as many. Each stretch of a method between collectives is timed on the host's
+clock, from idle to idle device, and launches are priced by
 
     T = kernels * host["kernel"] + operators * host["operator"] + waits * host["wait"]
 
-is off by the least factors over all stretches. `compressors/queued.py` counts them; all that a
-compressor does
-around a launch (tables that it uploads, Python) is in its price.
+with the least factors of error over all stretches (counts: `compressors/queued.py`). What a
+compressor does around a launch (uploads of tables, Python) is in its price.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def time_host(
 
 
 def fitted(stretches: Sequence[Stretch], over: str, conditions: str) -> dict[Queued, KernelRate]:
-    """The prices; a range holds 8 of 10 stretches, each as if both prices were off alike."""
+    """Prices, each with a range that holds 8 of 10 stretches, as if both prices were off alike."""
     used = [(counts, seconds) for counts, seconds in stretches if any(counts)]
     work, seconds = (np.array(each, dtype=float) for each in zip(*used, strict=True))
     prices = positive(work, seconds)
@@ -77,7 +76,7 @@ def fitted(stretches: Sequence[Stretch], over: str, conditions: str) -> dict[Que
 
 
 def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
-    """Stretches of the second step of each kind, the lowest time of some rounds."""
+    """Stretches of the second step of each kind, lowest time of some rounds."""
     cls, parameters = compressor_class(name), check_parameters(name, {})
     bucket = matrix_bucket(values, second_moments=bool(cls.requires))
     steps = steps_of(cls, parameters)
@@ -100,14 +99,14 @@ def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
 
 
 def launched(costs: Iterable[KernelCost]) -> tuple[float, ...]:
-    """Launches of metered kernels, by `QUEUED`."""
+    """Launches of metered kernels by `QUEUED`."""
     each = [[0.0] * len(QUEUED)]
     each += [[cost.launches * float(count) for count in queued(cost)] for cost in costs]
     return tuple(sum(column) for column in zip(*each, strict=True))
 
 
 class _Clock(Observer):
-    """Host seconds of each stretch, from an idle device to an idle device."""
+    """Host seconds of each stretch, from idle to idle device."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: list[float] = []
