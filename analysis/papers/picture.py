@@ -1,5 +1,5 @@
-"""Picture of a reproduced figure: panels side by side; a line is the median over seeds, a band or a
-bar reaches from the lowest seed to the highest."""
+"""Picture of a reproduced figure: panels side by side; lines are medians over seeds, bands or bars
+the whole range."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LETTERS = 10
 _BASELINES = ("dense", "SGD", "FP", "no compression", "BaseLine")
 """Names that the papers give to training without compression: black and solid."""
 _FEW_LINES = 6
-"""Lines whose bands do not hide one another."""
+"""Most lines whose bands do not hide one another."""
 _FEW_PLACES = 7
-"""Places on the axis that are all named."""
+"""Most places on the axis that are all named."""
 
 
 def figure(found: Reproduction) -> Figure:
