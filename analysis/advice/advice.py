@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 SCHEMA = 2
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
 _BISECTED = 4
-_PLANNED = 2
-"""Methods whose mixture with dense buckets is tried."""
+_PLANNED = 2  # methods whose mixture with dense buckets is tried
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -270,8 +269,7 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     return replace(evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts)
 
 
-_MATTERS = 0.1
-"""Relative change of dense training's time that makes an answer matter."""
+_MATTERS = 0.1  # relative change of dense training's time that makes an answer matter
 
 
 def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[Open]:
@@ -375,8 +373,7 @@ def _opened(one: Open) -> str:
     return f"{one.answer.option}{words}: dense {elapsed(one.dense_s)}{gain}\n"
 
 
-_GAIN = 0.01
-"""Share of the time that makes a plan faster."""
+_GAIN = 0.01  # share of the time that makes a plan faster
 
 
 def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:

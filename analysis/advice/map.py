@@ -34,10 +34,8 @@ from gcsim.scenarios.scenario import Scenario
 COLUMNS, ROWS = 24, 16
 _SIMULATED = (12, 8)
 _DRAWN = (4, 3)
-_TIMES = 16
-"""Default factor from the scenario's value to the axis' ends."""
-_SURE = 10
-"""Percentile of draws above which a sure lead lies."""
+_TIMES = 16  # default factor from the scenario's value to the axis' ends
+_SURE = 10  # percentile of draws above which a sure lead lies
 FORMATS = (".png", ".svg", ".pdf")
 
 _DASHES: tuple[Literal["solid", "dashed", "dotted"], ...] = ("solid", "dashed", "dotted")
@@ -48,15 +46,12 @@ Values = NDArray[np.float64]
 class Axis:
     """A setting and its values."""
 
-    key: str
-    """Key in the form of `--set`."""
+    key: str  # key in the form of `--set`
     title: str
     low: float
     high: float
-    unit: str
-    """Unit as in a scenario; empty for a count."""
-    own: float | None
-    """The scenario's value."""
+    unit: str  # unit as in a scenario; empty for a count
+    own: float | None  # the scenario's value
 
     def values(self, count: int) -> Values:
         """`count` values, evenly spaced in the logarithm."""
@@ -80,18 +75,13 @@ class Map:
 
     x: Axis
     y: Axis
-    labels: tuple[str, ...]
-    """Methods, the uncompressed one first."""
-    kinds: tuple[str, ...]
-    """Registered names."""
+    labels: tuple[str, ...]  # methods, the uncompressed one first
+    kinds: tuple[str, ...]  # registered names
     gains: Values
     """`[methods, rows, columns]`: logarithm of the median speedup over the uncompressed one."""
-    winner: NDArray[np.int64]
-    """Fastest method."""
-    sure: NDArray[np.bool_]
-    """Whether it surely is."""
-    costs: Values | None
-    """Cost of 1,000 iterations with it, if a node's is stated."""
+    winner: NDArray[np.int64]  # fastest method
+    sure: NDArray[np.bool_]  # whether it surely is
+    costs: Values | None  # cost of 1,000 iterations with it, if a node's is stated
 
 
 def axes_of(text: str, scenario: Scenario) -> tuple[Axis, Axis]:

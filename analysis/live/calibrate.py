@@ -22,11 +22,9 @@ from gcsim.traces.stage1.machine import usable
 
 SECONDS = 120.0
 """Time limit of each part; they take ten or less."""
-_KERNELS = 4.0
-"""Seconds for the compressors' own kernels."""
+_KERNELS = 4.0  # seconds for the compressors' own kernels
 _SIDES = (95, 375, 1060, 1500)
-_ALONE = 50
-"""Steps."""
+_ALONE = 50  # steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +35,7 @@ class Passes:
     forward: float
     backward: float
     optimizer: float
-    variation: float = 0.0
-    """Standard deviation over mean of their sum, from step to step."""
+    variation: float = 0.0  # standard deviation over mean of their sum, from step to step
     hooks: Mapping[str, float] = field(default_factory=dict)
     """Extra time of a step with a method's hook, by label, without exchange: kernels of one
     payload, Python, the hook's thread, copies."""
@@ -51,8 +48,7 @@ class Sample:
     ranks: int
     rate: int
     task: CollectiveTask
-    seconds: float
-    """Median of repeats."""
+    seconds: float  # median of repeats
 
 
 def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
@@ -163,8 +159,7 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
     return found
 
 
-_KINDS = 8
-"""Kinds of processor time."""
+_KINDS = 8  # kinds of processor time
 
 
 def cores() -> int:

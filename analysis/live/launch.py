@@ -20,8 +20,7 @@ from gcsim.errors import InputError
 from gcsim.files import temporary_folder
 
 _POLL = 0.05
-_STORE_PORT = 29400
-"""Free in a namespace of its own."""
+_STORE_PORT = 29400  # free in a namespace of its own
 
 
 class Place(Protocol):
@@ -59,8 +58,7 @@ class Times:
     seconds: tuple[float, ...]
     """Collective: each repeat from the announced start to the last rank's end; training: each step,
     from one last end to the next."""
-    replicas_agree: bool = True
-    """Training: all ranks end with equal parameters, bit for bit."""
+    replicas_agree: bool = True  # training: all ranks end with equal parameters, bit for bit
 
 
 def run_tasks(

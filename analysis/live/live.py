@@ -53,8 +53,7 @@ from gcsim.simulator.host import Host
 from gcsim.traces.profile import TrafficProfile
 
 MEASUREMENTS = "measurements.json"
-_PATIENCE = 6.0
-"""Factor on a round's predicted time, beside the ranks' start."""
+_PATIENCE = 6.0  # factor on a round's predicted time, beside the ranks' start
 _START = 60.0
 
 
@@ -203,8 +202,7 @@ def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[st
 
 
 _DIGITS = 6
-_BYTES = 10**6
-"""Costs per million bytes are of the others' size, which conditions the fit."""
+_BYTES = 10**6  # costs per million bytes are of the others' size, which conditions the fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +210,7 @@ class Observation:
     """Measured collective."""
 
     record: CollectiveRecord
-    cluster: Cluster
-    """Without a host."""
+    cluster: Cluster  # without a host
     seconds: float
 
 
@@ -379,10 +376,8 @@ _LIMITS: tuple[tuple[str, tuple[str, ...], float, float | None], ...] = (
     ("training steps, 100 Mbit/s", ("training steps, 100 Mbit/s",), 0.20, 0.08),
     ("training steps, 1 Gbit/s", ("training steps, 1 Gbit/s",), 0.25, 0.12),
 )
-_FEWEST = 4
-"""Least points of a bounded median: one with two modes spoils fewer."""
-_DECISIONS = 0.8
-"""Share of decisions, of training."""
+_FEWEST = 4  # least points of a bounded median: one with two modes spoils fewer
+_DECISIONS = 0.8  # share of decisions, of training
 
 
 def bounds(series: Mapping[str, int]) -> tuple[Bound, ...]:

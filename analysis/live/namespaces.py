@@ -43,8 +43,7 @@ CONTROLS = ("cubic", "reno")
 """Congestion controls, the first one allowed in a namespace. Linux ships with the first and always
 allows the second; a model-based one (BBR) would shape traffic again."""
 MOST_RANKS = 64
-_SECONDS = 20.0
-"""Time limit of a command."""
+_SECONDS = 20.0  # time limit of a command
 _NAME = re.compile(r"gcsim-(\d+)-(\d+)-\d+-(?:\d+|switch)")
 _counter = itertools.count()
 
@@ -53,11 +52,9 @@ _counter = itertools.count()
 class Network:
     """Existing namespaces."""
 
-    ranks: tuple[str, ...]
-    """Their names."""
+    ranks: tuple[str, ...]  # their names
     shape: Shape
-    control: str
-    """TCP's congestion control."""
+    control: str  # TCP's congestion control
 
     @property
     def interface(self) -> str:
@@ -249,22 +246,18 @@ SEGMENT = 1448
 """Bytes of data in a full segment."""
 CHARGED = 1514
 """Bytes charged for it."""
-_FEWEST, _MOST = 4, 44
-"""Segments of a frame: fewer, and interrupts rule; more, the kernel refuses."""
+_FEWEST, _MOST = 4, 44  # segments of a frame: fewer, and interrupts rule; more, the kernel refuses
 _FRAME_SECONDS = Fraction(1, 1000)
 _HEADERS = CHARGED - SEGMENT
-_QUEUE_SECONDS = Fraction(1, 10)
-"""Longest queue; more is dropped."""
+_QUEUE_SECONDS = Fraction(1, 10)  # longest queue; more is dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Limits of a NIC, each direction."""
 
-    rate: int
-    """Bits per second, as charged."""
-    segments: int
-    """Segments of the longest frame."""
+    rate: int  # bits per second, as charged
+    segments: int  # segments of the longest frame
 
     @staticmethod
     def of(rate: int) -> Shape:

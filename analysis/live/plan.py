@@ -23,10 +23,8 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 _QUICK = ("dense", "top-k 1 %")
 _LARGE = ("dense", "half precision")
 _TIMES_MORE = 4
-_FITTED = (4_000, 40_000, 400_000, 3_000_000)
-"""Bytes."""
-_LONG = 500_000
-"""Bytes."""
+_FITTED = (4_000, 40_000, 400_000, 3_000_000)  # bytes
+_LONG = 500_000  # bytes
 
 CollectiveKind = Literal["all_reduce", "all_gather"]
 _STREAM_SECONDS = 0.5
@@ -37,8 +35,7 @@ class CollectiveTask:
     """The same collective several times, after a warm-up."""
 
     kind: CollectiveKind
-    nbytes: int
-    """Bytes from each rank."""
+    nbytes: int  # bytes from each rank
     repeats: int
 
     @property
@@ -52,8 +49,7 @@ class StreamTask:
     """Messages both ways between two ranks at once, several times after a warm-up: the link's
     goodput."""
 
-    nbytes: int
-    """In each direction."""
+    nbytes: int  # in each direction
     repeats: int
 
     @property
@@ -66,13 +62,10 @@ class StreamTask:
 class TrainingTask:
     """Training with a compressor, after warm-up steps."""
 
-    compressor: str
-    """Name as in a scenario: "topk"."""
+    compressor: str  # name as in a scenario: "topk"
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    label: str
-    """For people: "top-k 1 %"."""
-    warm_up: int = 4
-    """Steps; DDP re-forms its buckets after the first."""
+    label: str  # for people: "top-k 1 %"
+    warm_up: int = 4  # steps; DDP re-forms its buckets after the first
     steps: int
 
     @property
@@ -87,10 +80,8 @@ class AloneTask:
     gradients."""
 
     steps: int
-    workers: int
-    """Workers of the recorded gradients, each with its samples."""
-    trace: str
-    """Folder for the gradients."""
+    workers: int  # workers of the recorded gradients, each with its samples
+    trace: str  # folder for the gradients
     methods: tuple[TrainingTask, ...] = ()
     warm_up: int = 4
 
@@ -108,8 +99,7 @@ class Round:
     """Tasks of ranks started once."""
 
     ranks: int
-    rate: int
-    """Bits per second of every link, as charged."""
+    rate: int  # bits per second of every link, as charged
     tasks: tuple[Task, ...]
 
     @property
@@ -123,12 +113,9 @@ class Plan:
     """Measured and judged tasks."""
 
     rounds: tuple[Round, ...]
-    calibration: tuple[Round, ...]
-    """Fit the host's costs; not judged."""
-    links: tuple[Round, ...]
-    """Measure a link of each rate; not judged."""
-    batch: int
-    """Samples per rank in training."""
+    calibration: tuple[Round, ...]  # fit the host's costs; not judged
+    links: tuple[Round, ...]  # measure a link of each rate; not judged
+    batch: int  # samples per rank in training
     seed: int = 0
 
     @property

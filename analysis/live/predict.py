@@ -52,10 +52,8 @@ class Predicted:
     series: str
     ranks: int
     rate: int
-    nbytes: int | None
-    """Collectives: bytes from each rank."""
-    method: str
-    """Training: compressor's label."""
+    nbytes: int | None  # collectives: bytes from each rank
+    method: str  # training: compressor's label
     seconds: float
     unfitted: float
 
@@ -64,8 +62,7 @@ class Predicted:
 class Knowledge:
     """Figures of this machine, or of the catalogue."""
 
-    link: Link | None
-    """For any bandwidth; None: as shaped."""
+    link: Link | None  # for any bandwidth; None: as shaped
     host: Host | None
     device: Device
     goodput: Mapping[int, float] = field(default_factory=dict)

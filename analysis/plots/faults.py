@@ -41,8 +41,7 @@ NAMED = 12
 
 _LEFT, _PLOT, _GAP, _TOP, _BOTTOM = 1.08, 6.4, 0.16, 0.48, 0.62
 _HEIGHTS = (3.6, 1.35)
-_BAR, _LABEL = 0.24, 0.21
-"""Inches."""
+_BAR, _LABEL = 0.24, 0.21  # inches
 
 _DEATH: dict[str, Any] = {"color": VERMILION, "linewidth": 0.8, "linestyle": (0, (5, 2))}
 _RETURN: dict[str, Any] = {"color": GREEN, "linewidth": 0.9, "linestyle": (0, (1, 1.5))}

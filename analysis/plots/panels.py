@@ -24,8 +24,7 @@ from gcsim.scenarios.sweeps.result import SweepResult
 
 PANELS = 12
 """Most panels of one picture."""
-_LONGEST = 24
-"""Letters of a value on an axis."""
+_LONGEST = 24  # letters of a value on an axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +32,9 @@ class Key:
     """Swept key; numbers, or quantities of one dimension, ascend."""
 
     name: str
-    short: str
-    """Shortest text that tells it from other swept keys."""
+    short: str  # shortest text that tells it from other swept keys
     values: tuple[Any, ...]
-    numbers: tuple[float, ...] | None
-    """In SI units, if numbers."""
+    numbers: tuple[float, ...] | None  # in SI units, if numbers
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -50,10 +47,8 @@ class Cell:
     """A point, at its largest cluster."""
 
     verdict: Verdict
-    winner: Row | None
-    """Fastest method to train with, if any."""
-    sure: bool
-    """Whether it is faster than every other in the interval of its lead."""
+    winner: Row | None  # fastest method to train with, if any
+    sure: bool  # whether it is faster than every other in the interval of its lead
 
     @property
     def risky(self) -> bool:
@@ -68,12 +63,9 @@ class Swept:
 
     result: SweepResult
     x: Key
-    y: Key | None
-    """None with one swept key."""
-    beside: tuple[Key, ...]
-    """Keys with a panel per combination of values."""
-    fixed: tuple[Key, ...]
-    """At their first value."""
+    y: Key | None  # None with one swept key
+    beside: tuple[Key, ...]  # keys with a panel per combination of values
+    fixed: tuple[Key, ...]  # at their first value
     cells: Mapping[str, Cell]
 
     @property

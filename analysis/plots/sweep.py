@@ -51,32 +51,19 @@ from gcsim.scenarios.result import PERCENTILES, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
 
-_WIDEST = 9.5
-"""Inches of all panels side by side."""
-_TALLEST = 8.0
-"""Inches of all panels one above the other."""
-_CELL = (1.15, 0.72)
-"""Inches of a cell where there is room."""
-_TOP = 0.55
-"""Inches of the title."""
-_RIGHT = 2.6
-"""Inches of the legend."""
-_ENTRY = 0.2
-"""Inches of one of its entries."""
-_LETTER = 0.078
-"""Inches of a letter of a tick."""
-_LINE = 0.19
-"""Inches of a line of the caption."""
-_ABREAST = 4
-"""Panels side by side, if each row of panels has one value of a key."""
-_WORD = 0.5
-"""Inches of a cell with room for a word."""
-_LIGHT = 0.55
-"""Point of a colour scale above which numbers are white."""
-_FAR = 8
-"""Ratio of a key's largest to least value from which its axis is logarithmic."""
-_LINEAR = 4
-"""The same for the heights of lines."""
+_WIDEST = 9.5  # inches of all panels side by side
+_TALLEST = 8.0  # inches of all panels one above the other
+_CELL = (1.15, 0.72)  # inches of a cell where there is room
+_TOP = 0.55  # inches of the title
+_RIGHT = 2.6  # inches of the legend
+_ENTRY = 0.2  # inches of one of its entries
+_LETTER = 0.078  # inches of a letter of a tick
+_LINE = 0.19  # inches of a line of the caption
+_ABREAST = 4  # panels side by side, if each row of panels has one value of a key
+_WORD = 0.5  # inches of a cell with room for a word
+_LIGHT = 0.55  # point of a colour scale above which numbers are white
+_FAR = 8  # ratio of a key's largest to least value from which its axis is logarithmic
+_LINEAR = 4  # the same for the heights of lines
 Draw = Callable[[Axes, list[list[Cell | None]]], None]
 """Draws the cells of a panel, by row and column."""
 

@@ -85,8 +85,7 @@ MOST = 0.5
 _CHANCE = 6.6
 """Squared correlation times draws that counts as chance, once in a hundred inputs (the square of
 the normal distribution's 99.5th percentile)."""
-_NAMED = 3
-"""Inputs named at most."""
+_NAMED = 3  # inputs named at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

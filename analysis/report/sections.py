@@ -86,14 +86,10 @@ class Recommendation:
 class Against:
     """Speed of one method relative to another."""
 
-    speedup: float
-    """Median over the drawn worlds; until the target, if known of both."""
-    low: float
-    """10th percentile over the drawn worlds."""
-    high: float
-    """90th percentile."""
-    probability: float
-    """Probability that it is faster."""
+    speedup: float  # median over the drawn worlds; until the target, if known of both
+    low: float  # 10th percentile over the drawn worlds
+    high: float  # 90th percentile
+    probability: float  # probability that it is faster
 
 
 def against(row: Row, other: Row, dense: Row | None = None) -> Against:
@@ -247,10 +243,8 @@ def _safe(advice: Recommendation) -> list[str]:
     return [*found, f"leaves {significant(left)}x on the table"] if left > _LEFT else found
 
 
-_OPEN = 0.05
-"""Probability of being faster above which a method is too close to call."""
-_LEFT = 1.3
-"""Expected time of the safe method over that of the one to use, above which it is told."""
+_OPEN = 0.05  # probability of being faster above which a method is too close to call
+_LEFT = 1.3  # expected time of the safe method over that of the one to use, above which it is told
 
 
 def _try(advice: Recommendation) -> list[str]:
@@ -358,10 +352,8 @@ def _limited(label: str, one: Limits) -> str:
     return f"{short(label)} {', '.join(found)}" if found else ""
 
 
-_NAMED, _CODED = 0.005, 0.02
-"""Shares of an iteration from which a part is named."""
-_ALONE = 0.95
-"""Share of the wait for the network above which its cause is named alone."""
+_NAMED, _CODED = 0.005, 0.02  # shares of an iteration from which a part is named
+_ALONE = 0.95  # share of the wait for the network above which its cause is named alone
 
 
 def _deploy(advice: Recommendation) -> list[str]:

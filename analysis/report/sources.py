@@ -9,8 +9,7 @@ from typing import Any
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.sections.link import carrier
 
-_SHORT = 200
-"""Characters of a source shown in a note."""
+_SHORT = 200  # characters of a source shown in a note
 
 _CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
 """Words of a note for a link's calibration in results.json."""
@@ -30,8 +29,7 @@ _UNITS = {
 }  # fmt: skip
 """A note's text for a unit of results.json, and the unit's size; a launch is short."""
 
-_NODES = 6
-"""Nodes with the same NIC named by a note."""
+_NODES = 6  # nodes with the same NIC named by a note
 
 
 def provenance_notes(result: Result) -> list[str]:

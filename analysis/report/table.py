@@ -47,8 +47,7 @@ class Column:
     """Decimals for the whole column; None for significant digits of each value."""
     above: Callable[[Row], float | None] | None = None
     """Upper end of an interval whose lower end is `value`."""
-    zero: str = "0"
-    """Text for zero."""
+    zero: str = "0"  # text for zero
 
     def cells(self, rows: Sequence[Row]) -> list[str]:
         """Cells of the column, in the order of `rows`."""

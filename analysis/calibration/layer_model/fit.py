@@ -34,8 +34,7 @@ FAMILIES: tuple[tuple[Processor, Precision], ...] = (
 """Terms with their own coefficients."""
 _ROUNDS = 30
 
-_Columns = Sequence[Sequence[int]]
-"""Terms that share a coefficient, by position in `layer_terms`."""
+_Columns = Sequence[Sequence[int]]  # terms that share a coefficient, by position in `layer_terms`
 _COLUMNS: Mapping[tuple[Processor, Precision], _Columns] = {
     ("gpu", "fp32"): ((0,), (1,), (2,), (3,)),
     ("gpu", "tf32"): ((0,), (1, 2), (3,)),
@@ -66,8 +65,7 @@ class Fit:
 
     costs: LayerCosts
     factors: Mapping[str, float]
-    models: Mapping[str, int]
-    """Models behind each factor."""
+    models: Mapping[str, int]  # models behind each factor
 
     def seconds(self, seen: Observation, board: Board, precision: Precision) -> float:
         """Predicted seconds, without the board's factor."""

@@ -31,8 +31,7 @@ _FAST = tuple(
 )
 """Networks at next to no cost: libraries choose by rate, and the fastest's choice need not be
 shortest."""
-_BEYOND = 1.5
-"""Factor on measured time that proves the bus wrong."""
+_BEYOND = 1.5  # factor on measured time that proves the bus wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +128,7 @@ def _possible(fit: LinkFit, place: str) -> LinkFit:
     return fit
 
 
-_FORM = re.compile(r"pcie|sxm\d*|\d+gb")
-"""Words of names that tell boards of one chip apart."""
+_FORM = re.compile(r"pcie|sxm\d*|\d+gb")  # words of names that tell boards of one chip apart
 _CARD = {"pcie", "nvl"}
 
 

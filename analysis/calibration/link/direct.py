@@ -34,8 +34,7 @@ class DirectLink:
     """The link, with explanations of its figures."""
 
     link: Link
-    figures: tuple[tuple[str, str, str, str], ...]
-    """Name, value, range, origin."""
+    figures: tuple[tuple[str, str, str, str], ...]  # name, value, range, origin
 
 
 def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -> DirectLink:

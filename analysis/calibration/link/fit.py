@@ -45,13 +45,10 @@ FAR_OFF = 0.2
 DIGITS = 5
 CONFIDENCE = 0.95
 
-_INSEPARABLE = 0.9999
-"""Cosine of two figures' effects that nothing tells apart."""
+_INSEPARABLE = 0.9999  # cosine of two figures' effects that nothing tells apart
 _FINALISTS = 2
-_UNKNOWN = 3.0
-"""Interval of a goodput's logarithm that says nothing: a factor of 20 either way."""
-_FLAT = 1e-9
-"""Relative change of all times by a figure's scale below which it has no effect."""
+_UNKNOWN = 3.0  # interval of a goodput's logarithm that says nothing: a factor of 20 either way
+_FLAT = 1e-9  # relative change of all times by a figure's scale below which it has no effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +56,10 @@ class Estimate:
     """A figure with its interval."""
 
     figure: Figure
-    from_bytes: int
-    """Smallest message for which it holds."""
-    value: float
-    """Seconds, or bytes per second."""
+    from_bytes: int  # smallest message for which it holds
+    value: float  # seconds, or bytes per second
     low: float | None
-    high: float | None
-    """None: a goodput undetermined by the sizes."""
+    high: float | None  # None: a goodput undetermined by the sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

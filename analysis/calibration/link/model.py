@@ -55,8 +55,7 @@ class Model:
     """Predicted times of measurements over any link."""
 
     measurements: Sequence[Measurement]
-    inside: Link
-    """Between a machine's devices, where the network is fitted."""
+    inside: Link  # between a machine's devices, where the network is fitted
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
     """Costs of additions; none where the goodput includes them."""
     host: Host | None = None

@@ -20,8 +20,7 @@ from gcsim.scenarios.sections.link import plain_link
 from gcsim.simulator.network.links import Link
 
 _WIDTH = 80
-_SHOWN = 40
-"""Most sizes in the report's table, the worst ones."""
+_SHOWN = 40  # most sizes in the report's table, the worst ones
 
 
 def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:

@@ -48,13 +48,10 @@ class Step:
 class Shape:
     """Set of fitted figures."""
 
-    scale: float
-    """Seconds of a latency of 1 in the vector."""
+    scale: float  # seconds of a latency of 1 in the vector
     overhead: bool = False
-    steps: tuple[Step, ...] = ()
-    """Steps by ascending size."""
-    line_rate: float | None = None
-    """Bytes per second, if known; goodput over it is the efficiency."""
+    steps: tuple[Step, ...] = ()  # steps by ascending size
+    line_rate: float | None = None  # bytes per second, if known; goodput over it is the efficiency
 
     @property
     def figures(self) -> int:

@@ -35,13 +35,10 @@ class Solution:
 
     shape: Shape
     x: Vector
-    loss: float
-    """Minimised loss."""
-    misses: Vector
-    """`[n]` and `slopes` `[n, k]`, weighted so that their squares stand for the loss."""
+    loss: float  # minimised loss
+    misses: Vector  # [n] and `slopes` [n, k], weighted so that their squares stand for the loss
     slopes: Vector
-    measured: Vector
-    """`[n]`, logarithms of seconds."""
+    measured: Vector  # [n], logarithms of seconds
 
     def criterion(self) -> float:
         """Information criterion (`criterion_of`)."""
@@ -58,8 +55,7 @@ class Problem:
     """Measured times and their predictor."""
 
     model: Model
-    measured: Vector
-    """Logarithms of seconds."""
+    measured: Vector  # logarithms of seconds
 
     def misses(self, shape: Shape, x: Vector) -> Vector:
         """Errors of the times' logarithms, `[n]`."""

@@ -23,8 +23,7 @@ from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Link
 
 LEAST = 0.8
-_SLOWEST, _FASTEST = 1e5, 1e12
-"""Bytes per second to try."""
+_SLOWEST, _FASTEST = 1e5, 1e12  # bytes per second to try
 _STEPS = 34
 _DIGITS = 3
 
@@ -34,12 +33,10 @@ class SumRate:
     """Rate of additions of a type."""
 
     dtype: str
-    rate: float
-    """Bytes per second added."""
+    rate: float  # bytes per second added
     low: float
     high: float
-    points: int
-    """Measurements that say something."""
+    points: int  # measurements that say something
 
     @property
     def sums(self) -> Sums:

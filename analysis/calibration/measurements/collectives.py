@@ -41,8 +41,7 @@ LONGEST_S = 86_400
 """A day."""
 THIS_MACHINE = ("127.", "::1", "localhost")
 """Prefixes of addresses that use no network."""
-_LONGEST = 200
-"""Characters repeated from a file."""
+_LONGEST = 200  # characters repeated from a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +74,7 @@ class Spread:
     value: float
     low: float
     high: float
-    how: str
-    """Kind and sample of the figure."""
+    how: str  # kind and sample of the figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +101,9 @@ class Reading:
 class Stated:
     """User's statements in place of, or beside, a file's."""
 
-    ranks: tuple[int, ...] = ()
-    """Only these; the number where a file has none."""
+    ranks: tuple[int, ...] = ()  # only these; the number where a file has none
     devices_per_node: int | None = None
-    collective: Collective | None = None
-    """For files that name none."""
+    collective: Collective | None = None  # for files that name none
     algorithm: str | None = None
 
 

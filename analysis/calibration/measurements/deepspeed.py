@@ -61,8 +61,7 @@ _OPERATION = re.compile(
 )
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP]?)B")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
-_COARSE = 0.05
-"""Milliseconds below which two decimals are off by a tenth and more."""
+_COARSE = 0.05  # milliseconds below which two decimals are off by a tenth and more
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,7 @@ class _Run:
     algorithm: str = ""
     options: dict[str, str] = field(default_factory=dict)
     headings: list[str] = field(default_factory=list)
-    table: int = 0
-    """Line of the headings."""
+    table: int = 0  # line of the headings
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
 
 

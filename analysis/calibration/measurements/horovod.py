@@ -50,8 +50,7 @@ _COLLECTIVES: dict[str, Collective] = {
     "ALLTOALL": "all_to_all",
 }
 _SHAPE = re.compile(r"\[(?:\d{1,12}(?:, \d{1,12})*)?\]")
-_TOGETHER = 0.1
-"""Share of a collective's duration within which it begins for all fused tensors."""
+_TOGETHER = 0.1  # share of a collective's duration within which it begins for all fused tensors
 _MOST_RANKS = 1 << 20
 
 

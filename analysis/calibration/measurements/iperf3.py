@@ -54,12 +54,10 @@ class _Test:
     streams: set[str] = field(default_factory=set)
     seconds: float = 0.0
     retransmits: int | None = None
-    round_trip: float | None = None
-    """Seconds, of a connection under load."""
+    round_trip: float | None = None  # seconds, of a connection under load
     finals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """Rate of all streams, by direction and counting end."""
-    intervals: dict[str, list[float]] = field(default_factory=dict)
-    """Rates by direction."""
+    intervals: dict[str, list[float]] = field(default_factory=dict)  # rates by direction
 
 
 def recognised(content: Any) -> bool:

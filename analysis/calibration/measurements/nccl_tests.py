@@ -66,16 +66,13 @@ class _Run:
     line: int
     program: str = ""
     per_process: int = 1
-    ranks: list[tuple[int, str]] = field(default_factory=list)
-    """Number and machine of each rank."""
+    ranks: list[tuple[int, str]] = field(default_factory=list)  # number and machine of each rank
     groups: set[str] = field(default_factory=set)
     device: str = ""
     headings: list[str] = field(default_factory=list)
-    table: int = 0
-    """Line of the headings."""
+    table: int = 0  # line of the headings
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
-    failed: tuple[int, str] | None = None
-    """Line and number of values that are out of bounds."""
+    failed: tuple[int, str] | None = None  # line and number of values that are out of bounds
 
 
 def recognised(text: str) -> bool:

@@ -31,10 +31,8 @@ _SUMMARY = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/(?:m|std)dev)? = ([\d.
 _COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 _DAMAGED = re.compile(r"wrong data byte #\d+|\(BAD CHECKSUM\)")
 _LIKE_PING = re.compile(r"\b(?:icmp_)?seq=\d+ ttl=\d+ |\bPING \S+ \(", re.ASCII)
-_LEAST = 3
-"""Round trips of a run from which the first is left out."""
-_LONGEST = 3600e3
-"""Milliseconds: an hour is no round trip."""
+_LEAST = 3  # round trips of a run from which the first is left out
+_LONGEST = 3600e3  # milliseconds: an hour is no round trip
 
 
 def recognised(text: str) -> bool:

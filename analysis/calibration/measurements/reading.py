@@ -28,8 +28,7 @@ from gcsim.json_stream import opened
 from gcsim.traces.kineto import json_stream
 
 Content = str | dict[str, Any] | Listed
-_SHOWN = 60
-"""Characters of an unclaimed content."""
+_SHOWN = 60  # characters of an unclaimed content
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[]{[\"]|$))")
 """Object, or list of something: `[1,0]<stdout>:` and `[INFO]` begin text."""
 
@@ -230,8 +229,7 @@ def _listed(counts: Iterable[int]) -> str:
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x07")
 """ECMA-48: CSI sequences, operating system commands, single functions."""
 _PIECE = re.compile(r"\d+|[^\W\d_]\w*|[ \t]+|.")
-_LONGEST = 200
-"""Characters of a prefix."""
+_LONGEST = 200  # characters of a prefix
 
 
 def _plain(text: str) -> str:

@@ -21,12 +21,12 @@ _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"
 _FITTED_AT = "1000000"
 _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50 bucket 3", 5, 161)}
-"""Bucket by model: the one whose stages were measured, buckets, tensors."""
+"""Measured bucket, number of buckets, and tensors, by model."""
 _PER_BUCKET, _PER_TENSOR = 313e-6, 21.8e-6
 """Seconds of DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
 _PHASES = {"gradient_sampling_bayes": "sampled"}
 _ON_HOST = frozenset({"adacomp"})
-"""Methods whose tensors come to the host: no launch says what that takes."""
+"""Methods that bring tensors to the host, which no launch count prices."""
 
 Row = dict[str, str]
 Prices = dict[Queued, float]
@@ -39,7 +39,7 @@ def _rows(name: str) -> list[Row]:
 
 
 def counts(row: Row) -> tuple[float, ...]:
-    """Launches of Triton, launches of torch, waits."""
+    """Launches of Triton, of torch, and waits."""
     launches, triton, waits = (
         float(row[column]) for column in ("launches", "triton_launches", "waits")
     )
@@ -47,7 +47,7 @@ def counts(row: Row) -> tuple[float, ...]:
 
 
 def priced(row: Row, host: Prices) -> float:
-    """Seconds of a stage: the slower clock's."""
+    """Seconds of a stage: those of the slower clock."""
     queued = sum(n * host[what] for n, what in zip(counts(row), QUEUED, strict=True))
     return max(queued, 1e-6 * float(row["device_us"]))
 
@@ -125,7 +125,7 @@ def _dense(model: str) -> float:
 
 
 def _iterations(stages: Iterable[Row], own: Prices, known: Prices) -> Iterator[Point]:
-    """Dense, and one behind the other each bucket's stages and the code around its exchange."""
+    """Dense, and with each bucket's stages and the code around its exchange in turn."""
     both: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in stages:
         if row["phase"] == _PHASES.get(row["method"], row["phase"]):
@@ -145,7 +145,7 @@ def _iterations(stages: Iterable[Row], own: Prices, known: Prices) -> Iterator[P
 
 
 def _by_launches(own: Prices, known: Prices) -> Iterator[Point]:
-    """Dense, and the launches that an iteration has beyond it: where no stages were measured."""
+    """Dense, and with an iteration's further launches, if no stages were measured."""
     for file, day in (("deployed", "27"), ("earlier", "26")):
         dense = {row["model"]: row for row in _rows(file) if row["hook"] == "dense"}
         for row in _rows(file):
