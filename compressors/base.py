@@ -34,7 +34,6 @@ from gcsim.compressors.requests import Exchange, WithoutServer
 from gcsim.compressors.sharing import fill_once
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
-"""A fraction of the elements, in (0, 1]."""
 
 
 Family = Literal[
@@ -161,8 +160,7 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def warmup_steps(cls, parameters: P) -> int:
-        """First step after a start-up that is not repeated; a long training consists of the phases
-        of the `period` steps from here on."""
+        """First step after a start-up; a long training repeats the `period` phases from here on."""
         return 0
 
     @classmethod
@@ -180,8 +178,7 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def window(cls, parameters: P) -> int:
-        """Steps whose updates are judged together: the synchronisation interval of methods whose
-        replicas differ in between, else 1."""
+        """Steps judged together: the synchronisation interval where replicas differ, else 1."""
         return 1
 
 

@@ -37,8 +37,7 @@ def variant(name: str) -> str:
 
 
 def queued(cost: KernelCost) -> Counts:
-    """Launches behind one metered launch; none without a name (the class prices other people's
-    code)."""
+    """Launches behind one metered launch; none without a name (other people's code)."""
     if not cost.name:
         return _NONE
     if cost.kind == "host_sync":

@@ -25,7 +25,6 @@ TILE = 1 << 16
 Column = NDArray[np.int64]
 """One number a row of the table."""
 ZERO = np.zeros(1, dtype=np.int64)
-"""The column of a single begin at 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +125,6 @@ class Cells:
 
     @cached_property
     def total(self) -> int:
-        """Cells of all tensors."""
         return int(self.count.sum())
 
     @cached_property

@@ -216,7 +216,6 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
         payloads = cluster.workers
         parts = payloads if compute.striped else servers
         stretch = prices.priced_by(compute, payloads, servers)
-        queueing = stretch.host > stretch.device
         for cost, alone, launched, moved in _costs(compute, payloads):
             found = sums[compute.stage, cost.name.partition(":")[0] or cost.kind, cost.kind]
             priced = prices.priced_by(alone, payloads, servers)
@@ -224,7 +223,7 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
                 (
                     Fraction(launched * cost.launches),
                     Fraction(moved * cost.nbytes, parts),
-                    (priced.host if queueing else priced.device) / PS_PER_SECOND,
+                    priced.beside(queueing=stretch.queueing) / PS_PER_SECOND,
                 )
             ):
                 found[place] += weight * number

@@ -86,15 +86,19 @@ def simulated_run(
     sources: bool = True,
     prices: PriceList | None = None,
 ) -> Result:
-    """Stage 2 of `run`, for the compressors' `profiles` under `keys` and the scenario's
-    `measured_passes`. `timelines=False` saves a simulation of all ranks each, `sources=False` the
-    provenance. `prices`: the device's, if at hand."""
+    """Stage 2 of `run`: `profiles` are those of the scenario's compressors, under these keys,
+    `passes` are its `measured_passes`.
+
+    `timelines=False` leaves them out, which costs a simulation of all ranks each, `sources=False`
+    the provenance, and the times with rings and with trees. `prices` are those of the scenario's
+    device, where they are at hand.
+    """
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
     simulated, uncertainty = simulate(
-        scenario, profiles, compute, prices, progress, spans=timelines
+        scenario, profiles, compute, prices, progress, spans=timelines, shapes=sources
     )
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
     rows = make_rows(

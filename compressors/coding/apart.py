@@ -27,7 +27,6 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments
 
 HEAD = 12
-"""Bytes before the values."""
 COUNTS, CODES, SIGNS, SCALE = 1, 2, 4, 8
 """Faults of a body, a bit each."""
 _FAULTS = {
@@ -75,8 +74,7 @@ def apart_message(
 
 
 def add_apart(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * the elements, in place. Raises `InputError` for a damaged message, or one of
-    another layout."""
+    """out += weight * the elements, in place; `InputError` for a damaged or other message."""
     found = read_ahead(message, layout, Codec.VARIANCE_BOUNDED, _demand_head)
     add_elements(out, Segments.of(layout), message, found, weight)
 

@@ -1,8 +1,7 @@
 """The checksum of a frame: four bytes that change with any byte of its header or body.
 
 BLAKE2b of 32 bytes: the header's 16, the body's bytes after its last whole word of eight, and the
-sum of its words times distinct odd numbers, modulo 2^64. Header, sum and hash are one compiled
-call, since most frames are short.
+sum of its words times distinct odd numbers, modulo 2^64, all in one compiled call.
 
 Source: M.-J. Saarinen, J.-P. Aumasson, "The BLAKE2 cryptographic hash and message authentication
 code", RFC 7693.

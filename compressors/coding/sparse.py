@@ -170,8 +170,7 @@ def add_plain(
 
 
 def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
-    """(indices within the tensor, int64, values float32, each `[sum of k]`; k of each tensor).
-    Raises `InputError` as `add_message` does."""
+    """(indices within the tensor, int64; values float32; k of each tensor); see `add_message`."""
     found = read(message, layout, Codec.SPARSE)
     values, coded, sizes, coders, k = _parts(message, found)
     return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
@@ -180,8 +179,7 @@ def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor,
 def read_raw(
     message: Tensor, layout: BucketLayout, lengths: Column
 ) -> tuple[Tensor, Tensor, Column]:
-    """`read_message` of raw indices and float32 values; frames' `lengths` determine k, so that the
-    host does not wait for a device."""
+    """`read_message` of raw indices and float32 values, without waiting: `lengths` determine k."""
     k = (lengths - HEADER_BYTES) // 8
     found = read_known(message, layout, Codec.SPARSE, 8 * k, k)
     values, coded = found.parts(message, (4 * k, torch.float32), (4 * k, torch.uint8))

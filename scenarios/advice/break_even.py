@@ -1,10 +1,11 @@
 """Network rate up to which a method pays.
 
-Uncompressed training and the method are simulated over rates, from slow to fast; where they change
-places, bisection finds the rate of equal stated times. Worlds drawn at three rates around it,
-powers of four apart, give its range: in each a method's gain is linear in the rate's logarithm
-between two of these. The rate returned is that of equal printed iterations, medians over the
-worlds.
+Uncompressed training and the method are simulated over rates, from slow to fast, and where they
+change places, a bisection finds the rate at which both take the same time as stated. The drawn
+worlds at three rates around it, which are powers of four apart, give its range: in each of them the
+method's gain is a line over the logarithm of the rate between two of these. The rate that is given
+is where the printed iterations, which are medians over the worlds, are the same: where the gain as
+stated and what the worlds add to it, a line between two of these rates, cancel.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ def break_even(
         if isinstance(span, bool):
             found.append(BreakEven(label=label, rate=None, pays=span))
         else:
-            rate = _crossing(partial(gain, label), span)
+            rate = _crossing(stated := partial(gain, label), span)
             one = BreakEven(label=label, rate=rate, pays=True)
-            one = _with_worlds(one, dense, near, rows)
+            one = _with_worlds(one, dense, near, stated)
             found.append(one if label in ranged else replace(one, low=None, high=None))
         progress()
     return found
@@ -131,6 +132,11 @@ def _gain(row: Row) -> float:
     return math.log(row.speedup_vs_dense or 1.0)
 
 
+def _from_worlds(row: Row) -> float:
+    """Part of the gain that the median over the worlds adds to the one as stated."""
+    return _gain(row) - math.log(row.speedup_as_stated or row.speedup_vs_dense or 1.0)
+
+
 def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE) -> float:
     """Rate at which a gain falls below 0, by regula falsi with the Illinois rule."""
     (slow, before), (fast, after) = span
@@ -156,14 +162,11 @@ def _with_worlds(
     one: BreakEven,
     dense: str,
     near: Callable[[float], dict[str, Row]],
-    rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
+    stated: Callable[[float], float],
 ) -> BreakEven:
     """Add the range of the worlds near the rate, and centre the rate."""
     label = one.label
     assert one.rate is not None  # noqa: S101
-
-    def printed_gain(rate: float) -> float:
-        return _gain(rows(rate, [label], True)[label])
 
     step = math.floor(math.log(one.rate / SLOWEST, _APART))
     for _ in range(_CENTRED):
@@ -188,5 +191,13 @@ def _with_worlds(
     limits = np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST)
     low, rate, high = map(float, limits)
     if span is not None:
+        at = [place for place, _ in span]
+        more = [
+            _from_worlds(of[label]) for place, of in zip(rates, found, strict=True) if place in at
+        ]
+
+        def printed_gain(rate: float) -> float:
+            return stated(rate) + float(np.interp(math.log(rate), np.log(at), more))
+
         rate = min(max(_crossing(printed_gain, span, _CLOSER), low), high)
     return replace(one, rate=rate, low=low, high=high)

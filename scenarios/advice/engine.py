@@ -32,7 +32,9 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
-_APART, _ROWS = "advice", "rows"  # parts of a kept result's name: no timelines, no provenance
+_APART, _ROWS = "advice", "rows"
+"""In the name of a kept result: it has no timelines; of rows alone: no provenance either, and no
+times with rings and with trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +162,12 @@ class Engine:
         return {row.label: row for row in found.rows}
 
     def row_of(self, choice: CompressorChoice, known: Known, *, most_draws: int) -> Row:
-        """Row of the scenario with one method of known traffic, with at most `most_draws` draws."""
-        scenario = replace(self.scenario, draws=min(self.scenario.draws, most_draws))
-        return self._with(scenario, [choice], [known]).rows[0]
+        """Row of the scenario with one method whose traffic is known, with at most `most_draws`
+        draws."""
+        draws = min(self.scenario.draws, most_draws)
+        whole = draws == self.scenario.draws
+        scenario = replace(self.scenario, draws=draws)
+        return self._with(scenario, [choice], [known], sources=whole).rows[0]
 
     def _simulated(
         self, scenario: Scenario, choices: Sequence[CompressorChoice], *, sources: bool = False

@@ -47,7 +47,7 @@ _LOG = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 DEVICE_FILES = (
     "devices.yaml",
-    "devices_ampere_hopper.yaml",
+    "devices_data_centre.yaml",
     "devices_geforce.yaml",
     "devices_inference.yaml",
     "devices_edge.yaml",
@@ -133,6 +133,7 @@ def fingerprint(value: Device | Link) -> str:
     if isinstance(value, Device):
         kernels.update((kind, value.kernels[kind]) for kind in KERNEL_CLASSES)
         kernels.update((what, rate) for what, rate in value.host.items())
+        kernels.update(value.stages)
     return hashlib.sha256(repr((value, kernels)).encode()).hexdigest()[:16]
 
 

@@ -115,10 +115,14 @@ def simulate(
     progress: Progress,
     *,
     spans: bool = True,
+    shapes: bool = True,
 ) -> tuple[list[list[Simulated]], Uncertainty]:
-    """Stage 2 by compressor and cluster size; `compute` is `uncertain_inputs`', profiles are
-    `carried`, `prices` the device's. `spans`: timelines of the largest size. Inputs that move no
-    method at any size are not drawn."""
+    """Stage 2, by compressor, then by cluster size; `compute` is that of `uncertain_inputs`, the
+    profiles are `carried` already, `prices` are the device's. With `spans` the largest size has
+    its timelines, with `shapes` a method its `either`.
+
+    Inputs that move no method at any size have no part in the draws.
+    """
     inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
     unexplained: list[Input] = []
     if scenario.draws and scenario.discrepancy:
@@ -153,20 +157,22 @@ def simulate(
                 )  # fmt: skip
                 first.append(one)
                 task.advance(part, note=f"{nodes} nodes, {profile.compressor}")
-            either = _ring_or_tree(
-                scenario, profiles, nodes, first, compute=compute["stated"], prices=prices
-            )
+            either: list[tuple[float, float] | None] = [None] * len(profiles)
+            if shapes:
+                either = _ring_or_tree(
+                    scenario, profiles, nodes, first, compute=compute["stated"], prices=prices
+                )
             again = partial(_over_more, scenario, profiles, cluster, training, compute, prices)
             of_size = []
-            for profile, prediction, shapes in zip(
+            for profile, prediction, ends in zip(
                 profiles, told_apart(first, scenario.dense, again), either, strict=True
             ):
                 ratios = np.ones(len(worlds))
                 by = discrepancy.factors(worlds, unexplained, profile.compressor)
                 if about is not None:
                     times = about.iteration(profile)
-                    ends = times[1 + len(worlds) :]  # each input's farther one
-                    moved = np.maximum(moved, abs(ends / times[0] - 1))
+                    alone_in = times[1 + len(worlds) :]  # each input's farther one
+                    moved = np.maximum(moved, abs(alone_in / times[0] - 1))
                     ratios = times[1 : 1 + len(worlds)] / times[0]
                 task.advance(part)
                 stated = prediction.iteration
@@ -174,7 +180,7 @@ def simulate(
                     prediction=prediction,
                     draws=in_worlds(stated, ratios),
                     widened=in_worlds(stated, discrepancy.widened(ratios, by)),
-                    either=shapes,
+                    either=ends,
                 )
                 of_size.append(known)
             found.append(of_size)

@@ -42,9 +42,10 @@ from gcsim.scenarios.uncertainty.worlds import (
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import DENSE, Planner, shared
+from gcsim.simulator.plans import CHECKS, DENSE, Planner, shared
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.noise import longest, slowdowns
@@ -305,7 +306,7 @@ class Approximation:
                 if figure in slower:
                     clock = host if figure[0] in device.host else kernels
                     clock += count * slower[figure]
-            total += np.maximum(kernels, host) - float(stated.total)
+            total += together(host, kernels) - float(stated.total)
         return total
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:
@@ -326,6 +327,10 @@ class Approximation:
             times[-1] += per_step * PS_PER_SECOND
         times += nbytes / max(1, nbytes.sum()) * each * passes
         longer: Rows = times - times[:, :1]
+        if profile.compressor != DENSE:
+            for figure, count in counts(CHECKS, self._cluster.device, 1).items():
+                if figure[0] in self._cluster.device.host:
+                    longer = longer + count * self._drawn.slower.get(figure, 0.0)
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:

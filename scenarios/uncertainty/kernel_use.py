@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.queued import QUEUED, Queued, queued
+from gcsim.simulator.devices.clocks import TimedStage
 from gcsim.simulator.devices.device import Device
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
 
@@ -49,10 +50,15 @@ def counts(
     """Use of each coefficient in a stretch, as a plan prices it."""
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
+    on_host, on_device = (
+        (float(compute.clocks.host), float(compute.clocks.device))
+        if isinstance(compute, TimedStage)
+        else (1.0, 1.0)
+    )
     for cost, launches, times in _costs(compute, payloads):
         for what, each in zip(QUEUED, queued(cost), strict=True):
             if what in device.host and each and cost.launches:
-                more = launches * cost.launches * float(each)
+                more = on_host * launches * cost.launches * float(each)
                 found[what, "launch"] = found.get((what, "launch"), 0.0) + more
         if device.primitive(cost.name) is not None:
             continue
@@ -61,7 +67,7 @@ def counts(
         for name, count in zip(COEFFICIENTS, needed, strict=True):
             if count:
                 figure = (cost.kind, name)
-                found[figure] = found.get(figure, 0.0) + count
+                found[figure] = found.get(figure, 0.0) + on_device * count
     return found
 
 

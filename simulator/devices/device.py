@@ -14,6 +14,7 @@ from gcsim.compressors.kernels import KernelClass
 from gcsim.compressors.queued import Queued
 from gcsim.errors import InputError, Problem
 from gcsim.fields import INTERNAL, POSITIVE, STATED, Bytes, Limits, RangeOf, Rule, Text
+from gcsim.simulator.devices.clocks import Clocks
 from gcsim.simulator.devices.ranges import (
     Bandwidth,
     End,
@@ -106,6 +107,8 @@ class Device:
     kernels: Mapping[KernelClass, KernelRate]
     host: Mapping[Queued, KernelRate] = field(default_factory=dict, repr=False)
     """Host time of a launch on a GPU's second clock; empty on a CPU."""
+    stages: Mapping[str, Clocks] = field(default_factory=dict, repr=False)
+    """Factors on both clocks by stage (`clocks.stage_name`), where whole stages were timed."""
     processor: Literal["gpu", "cpu"] | None = None
     bus: str | None = field(default=None, repr=False)
     """The catalogue's link between two devices in a node; None: PCIe 3, or unknown. It affects no

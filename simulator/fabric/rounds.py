@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,14 @@ class Fabric:
             "racks": racks,
             "shared_bus": shared_bus,
         }
-        self._paths = RoundPaths(**self._of, framing=framing or Framing())
+        self._framing = framing or Framing()
         self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
         self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
         self._framed: dict[Framing, Fabric] = {}
+
+    @cached_property
+    def _paths(self) -> RoundPaths:
+        return RoundPaths(**self._of, framing=self._framing)
 
     @staticmethod
     def of(cluster: Cluster) -> Fabric:

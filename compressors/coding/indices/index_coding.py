@@ -229,7 +229,6 @@ FAULTS = {
     UNKNOWN: "no such coder",
     UNORDERED: "they do not ascend",
 }
-"""Faults of a body."""
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its 64 windows of 6 bits all differ
 _PLACE = np.zeros(64, dtype=np.int64)

@@ -3,8 +3,7 @@
 A bit says negative; zero of either sign counts as positive. Error feedback takes one pass: the
 error after coding p with scale s is e = p - s sign(p), and the next vector is x + e, whose signs do
 not depend on its scale. So p and s are kept and e is formed when next read: one loop reads x and p,
-writes the new p and its bits, and adds up |p|. Writing e would need a second pass, after the scale
-is known.
+writes the new p and its bits, and adds up |p|. Writing e would take a second pass.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) 
 
 
 def pack_signs(values: Tensor) -> Tensor:
-    """One bit an element of float32 `[n]`, 1 = negative, zero of either sign positive: uint8
-    `[ceil(n / 8)]`."""
+    """Signs of float32 `[n]`, 1 = negative, either zero positive: uint8 `[ceil(n / 8)]`."""
     bits = values.new_empty(packed_bytes(values.numel(), 1), dtype=torch.uint8)
     put_sign_bits(values, Segments.alone(values.numel()), bits, ZERO)
     return bits
@@ -113,13 +111,12 @@ def fold_signs(
     mixed: Tensor | None = None, factors: tuple[float, float, float, float] = NO_FACTORS,
     keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
-    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`, 0
-    of an empty cell; in one pass.
+    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`.
 
     Parameters
     ----------
     values : flat float32 of the cells' table
-    cells : elements that share a scale
+    cells : elements that share a scale, 0 of an empty cell
     bits, at : uint8 to write to; first byte of each tensor's ceil(n / 8)
     head : first byte of each tensor's scales, which are written there too
     pieces : the one tensor's bits are cut into equal pieces, each at the end of one of equally long
@@ -129,7 +126,6 @@ def fold_signs(
     scales : float32 `[cells]`, those of `coded` (zeros at first)
     mixed, factors, keep : with factors (m, c, a, b), a values + b (m mixed + c values) is coded
         instead of the values; with `keep`, mixed = m mixed + c values
-    norm : kind of scale
     """
     table, count = cells.segments.table, cells.count
     slots = -(-cells.segments.length // loops.SUM_BLOCK) + count

@@ -1,8 +1,7 @@
 """The largest share of the positive and of the negative elements of each tensor, exactly.
 
 A sample bounds both signs' thresholds from below, one pass adds up and marks elements above, and a
-selection among those follows. Short tensors, and those whose sample misled, are selected from
-whole.
+selection among those follows: among all, in short tensors or where the sample misled.
 """
 
 from __future__ import annotations

@@ -108,8 +108,7 @@ def scales_for_count(
 
 
 def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
-    """The scales with sum(w^2 / p) = (1 + eps) |w|^2 of each tensor, eps > 0: `[tensors]`, 0 when
-    all its weights are."""
+    """The scales with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0: `[tensors]`, 0 for zero weights."""
     given = weights.values, weights.sums, weights.segments
     # this scale saturates all that is not 0: the sum of all squares
     energy = saturation(*given, np.full(len(weights.segments.table), LARGEST_SCALE))[2]

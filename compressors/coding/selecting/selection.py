@@ -90,8 +90,7 @@ def _kth_launches(_: object, values: object, segments: Segments, k: object) -> I
 @counted_as(_kth_launches)
 @primitive
 def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
-    """The k-th largest |value| of each tensor, k from 0 (infinity) to its length: float32
-    `[tensors]`. NaN counts as the largest."""
+    """The k-th largest |value|, k from 0 (infinity) on, NaN the largest: float32 `[tensors]`."""
     check_k(segments.length, k)
     found = np.full(len(k), np.inf, dtype=np.float32)
     bits, tiles = array(values).view(np.uint32), segments.cells(None).tiles
@@ -148,8 +147,7 @@ def stride_of(n: int, k: int) -> int:
 
 @loop
 def safe_rank(expected: float) -> int:
-    """Rank in a sample that most likely lies below all of the `expected` elements: six standard
-    deviations beyond."""
+    """Rank in a sample likely below all `expected` elements: six standard deviations beyond."""
     return int(expected + 6 * expected**0.5) + 1
 
 
@@ -199,8 +197,8 @@ def _find_kth(start: int, stop: int, tiles: Any, bits: Any, table: Any, k: Any, 
 
 @loop
 def kth_of_few(bits: Any, k: int) -> Any:
-    """(bits of the k-th largest magnitude of float32 as uint32; its equals among the k largest), by
-    eleven, ten and ten bits, a pass each."""
+    """(bits of the k-th largest magnitude, uint32; its equals among the k largest), in three
+    passes."""
     counts = np.empty(2048, dtype=np.int32)
     # digits found so far; the rank among the magnitudes that begin with them
     prefix, rank = np.int64(0), np.int64(k)
