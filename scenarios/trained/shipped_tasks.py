@@ -32,7 +32,7 @@ class Ended:
     reached: int  # seeds that reached the target
     steps_vs_dense: float | None
     """Steps to the target over dense training's; None where half or more seeds miss it."""
-    steps: int  # outcome of one task
+    steps: int
     share_sent: float  # bytes sent over those of dense training
 
 
