@@ -56,8 +56,7 @@ def together(host: Numbers, device: Numbers) -> Numbers:
 
 
 def fitted_clocks(stages: Sequence[tuple[Sequence[tuple[float, float]], float]]) -> Clocks:
-    """Factors of a stage: by length, its stretches' priced (host, device) and their measured
-    seconds in all."""
+    """Factors of a stage from its stretches' priced (host, device) and seconds, by length."""
     from scipy.optimize import least_squares
 
     priced = [np.array(stretches, dtype=float).T for stretches, _ in stages]

@@ -153,8 +153,7 @@ class RoundPaths:
         )
 
     def _alike(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
-        """Paths of a round and each message's number among them, the same on all clusters of a form
-        and found once."""
+        """Paths of a round, and each message's number among them, found once per cluster form."""
         name = (self._form, senders.tobytes(), receivers.tobytes())
         if name not in _FORMS:
             (out, into), uplink, _ = self._ends(senders, receivers)
