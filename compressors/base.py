@@ -79,6 +79,7 @@ class About:
     unbiased: bool = False
     """Whether it is unbiased with the default parameters; `Compressor.properties` knows others."""
     state: str = "none"
+    """State that a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
     paper: str
 
 
@@ -100,6 +101,7 @@ class Compressor(ABC, Generic[P]):
     about: ClassVar[About]
 
     requires: ClassVar[frozenset[Literal["second_moments"]]] = frozenset()
+    """Additional data that the gradients must have."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

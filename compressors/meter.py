@@ -148,9 +148,9 @@ def kernel(
 def counted_as(
     launches: Callable[..., Iterable[KernelCost]], running: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Count a primitive's call, for all tensors of a bucket, as the kernels of `launches(result,
-    *args, **kwargs)` (`launch`); torch's kernels inside are not counted. With a clock the call's
-    time is the last kernel's. `running` names what the function counts while it runs."""
+    """Count a primitive's call, for all tensors of a bucket, as the kernels of
+    `launches(result, *args, **kwargs)` (`launch`); torch's kernels inside are not counted. With a
+    clock the call's time is the last kernel's. `running` names its own counts."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)

@@ -1,6 +1,6 @@
-"""Launches that a GPU's host queues for a metered kernel, from `launches.csv`, which `python -m
-tests.benchmarks.launches` counts without a GPU. Means over calls: a few kernels' launches depend on
-arguments, and launches of frames count to kernels of the same message."""
+"""Launches that a GPU's host queues for a metered kernel, from `launches.csv`, which
+`python -m tests.benchmarks.launches` counts without a GPU. Means over calls: a few kernels'
+launches depend on arguments, and launches of frames count to kernels of the same message."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def apart_message(
     """
     if (exchange := entered()) is not None:
         exchange.plain = coding in ("raw", "packed")
-    (a, b), both = k, _twice(segments)
+    (a, b), both = k, segments.twice
     certain, others = values[: int(a.sum())], values[int(a.sum()) :]
     coders = index_coding.chosen_coders(coding, both, k.ravel())
     code, sizes_of_code = index_coding.coded_positions(places, both, k.ravel(), coders)
@@ -101,7 +101,7 @@ def _launches(
         places = (4 if coder == index_coding.Coder.RAW else 8) * k[own]
         if coder != index_coding.Coder.RAW:
             yield launch("streaming", decoding, k[own], sizes[own], places)
-        reach = spread(int(segments.length.max(initial=0)))
+        reach = spread(segments.longest)
         yield launch("gather_scatter", f"sparse._add_checked:{reach}", k[own], 12 * k[own], places)
 
 
@@ -138,10 +138,6 @@ def demand_whole(faults: int) -> None:
     for fault, what in _FAULTS.items():
         if faults & fault:
             raise damaged(what)
-
-
-def _twice(segments: Segments) -> Segments:
-    return Segments(np.concatenate((segments.table, segments.table)))
 
 
 # --- loops ------------------------------------------------------------------------------------

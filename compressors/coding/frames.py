@@ -96,7 +96,7 @@ class Frame:
 _FRAME = ("codec", "flags", "params", "numel", "nonzero")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, as `Frame`
 class Frames:
     """Headers of a message, a column each."""
 
@@ -463,9 +463,9 @@ def frames_of(
 
 
 def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message: `add(message,
-    layout, out, weight, **known)`, out += weight * decoded message, in place; `out` is float32
-    `[layout.numel]`. Raises `InputError` for a damaged message, or one of another layout."""
+    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message:
+    `add(message, layout, out, weight, **known)`, out += weight * decoded message, in place; `out`
+    is float32 `[layout.numel]`. Raises `InputError` for a damaged or other message."""
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
         @wraps(add)

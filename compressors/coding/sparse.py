@@ -111,7 +111,7 @@ def _half_launches(
     for name, each in ways:
         yield launch("streaming", f"aten.{name}", many, each * many)
     if memory is not None:
-        reach = spread(int(segments.length.max()))
+        reach = spread(segments.longest)
         yield launch("gather_scatter", f"aten.index_copy_:{reach}", memory.numel(), 16 * many)
 
 
@@ -208,7 +208,7 @@ def _scatter_launches(
     _: object, out: object, segments: Segments, coded: object, sizes: Column, coders: Column,
     values: Tensor, k: Column, weight: float,
 ) -> Iterator[KernelCost]:  # fmt: skip
-    total, reach = values.numel(), spread(int(segments.length.max(initial=0)))
+    total, reach = values.numel(), spread(segments.longest)
     if values.dtype == torch.float16 and total:
         yield launch("streaming", "aten._to_copy:float16_to_float32", total, 6 * total)
     for coder in np.unique(coders):

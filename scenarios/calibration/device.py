@@ -35,11 +35,10 @@ import numpy as np
 from gcsim.compressors.ddp.hook import ddp_hook
 from gcsim.compressors.kernels import KernelClass, KernelCost, TimedKernel
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.queued import Queued
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.streams import landing
 from gcsim.scenarios.calibration import machine
-from gcsim.scenarios.calibration.host import METHODS, time_host
+from gcsim.scenarios.calibration.host import DATA, all_methods, time_stages, with_stages
 from gcsim.scenarios.calibration.kernel_classes import SIZES as CLASS_SIZES
 from gcsim.scenarios.calibration.kernel_classes import class_rates, time_cases
 from gcsim.scenarios.calibration.kernels import SIZES as KERNEL_SIZES
@@ -60,6 +59,8 @@ from gcsim.traces.timing.steps import StepTimes, time_steps
 SECONDS = 45.0
 """Time for the compressors' kernels."""
 QUICK_SECONDS = 8.0
+LIMIT = {False: 285.0, True: 55.0}
+"""Seconds of all of it on a GPU, quick or not: whole stages take what the rest leaves."""
 REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
 """Models and batches of the training steps when none is named."""
 QUICK_REFERENCE = (("resnet18_cifar10", 4),)
@@ -126,6 +127,7 @@ def calibrate_device(
     on a CPU, for `seconds`. Freed memory is kept for the rest of the process. Raises `InputError`
     for a missing device or model, or a batch that does not fit.
     """
+    begun = time.monotonic()
     kind = pick_device(device)
     entries = [(shipped_model(model), batch) for model, batch in models]
     with _threads(threads):
@@ -140,14 +142,7 @@ def calibrate_device(
         rates = class_rates(cases, conditions)
         samples = tuple(one.timed for one in cases)
         sites: list[Site] = []
-        host: dict[Queued, KernelRate] = {}
-        if kind == "cuda":  # where a single launch would take as long as its host does
-            methods = METHODS[:5] if quick else METHODS
-            with progress.task("the host's launches", len(methods)) as task:
-                host = time_host(
-                    kind, conditions, methods=methods, advance=lambda note: task.advance(note=note)
-                )
-        else:
+        if kind == "cpu":  # on a GPU a single launch would take as long as its host does
             sites = time_compressors(
                 progress,
                 seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
@@ -188,8 +183,20 @@ def calibrate_device(
                 shapes=SHAPES[:-2] if quick else SHAPES, steps=12 if quick else 40
             )
             task.advance(note="")
-    curves_here = {} if host else _rounded(primitive_curves(samples, sites))
-    measured = replace(measured, primitives=curves_here, host=host)
+        if kind == "cuda":
+            data = DATA[:2] if quick else DATA
+            with progress.task("whole stages", len(data) * len(all_methods())) as task:
+                timed = time_stages(
+                    kind,
+                    all_methods(),
+                    data=data,
+                    seconds=LIMIT[quick] - (time.monotonic() - begun),
+                    advance=lambda note: task.advance(note=note),
+                )
+            measured = with_stages(measured, timed, conditions)
+        else:
+            curves_here = _rounded(primitive_curves(samples, sites))
+            measured = replace(measured, primitives=curves_here)
     return Calibration(
         device=measured,
         samples=samples,

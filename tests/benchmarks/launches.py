@@ -29,8 +29,9 @@ from gcsim.compressors.meter import Recorder, segment
 from gcsim.compressors.meter_dispatch import UncompiledMode, kernel_cost
 from gcsim.compressors.queued import variant
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.scenarios.calibration.host import layout_of
 from gcsim.traces.timing.kernels import matrix_bucket, steps_of
-from tests.benchmarks.gpu.stages import _gradient, _shrunk, layout_of
+from tests.benchmarks.gpu.stages import _gradient, _shrunk
 
 Counts = tuple[int, ...]
 """Launches of Triton, operators of torch that launch, waits of the host."""

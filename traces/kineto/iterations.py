@@ -421,7 +421,7 @@ def _complete(path: Path, marks: Marks, count: int) -> list[_Batch]:
 def _passes(
     inside: Sequence[Arrival], count: int, window: Span, *, whole: bool
 ) -> Iterator[tuple[float, Sequence[Arrival]]]:
-    """The last backward pass of an iteration; all, unless `whole`."""
+    """The last backward pass of an iteration; all, where nothing bounds an iteration."""
     single = whole or window.end != float("inf")
     for first in range(len(inside) - count if single else 0, len(inside), count):
         before = inside[first - 1].end if first else window.start

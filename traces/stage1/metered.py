@@ -53,8 +53,8 @@ def _divided(
     costs: Iterable[KernelCost], count: int, launches: Callable[[int], int] | None = None
 ) -> Costs:
     """The mean of `count` recorders: whole numbers that add up to the rounded mean of each class.
-    `launches` maps a sum of launches, when it is not the mean. Groups that a power of two split
-    between workers, though one launch in the mean, are joined."""
+    `launches` maps a sum of launches, when it is not the mean. Groups that differ only because
+    workers' launches lie on both sides of a power of two are joined."""
     of_launches = launches or (lambda number: round(number / count))
 
     def mean(sums: KernelCost) -> KernelCost:

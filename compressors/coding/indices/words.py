@@ -48,8 +48,8 @@ LARGEST = 0x7F000000
 
 
 def demand_short(segments: Segments, bits: int) -> None:
-    """Raise `InputError` when a tensor has more elements than this many bits can index."""
-    if (most := int(segments.length.max(initial=0))) > 1 << bits:
+    """`InputError` when a tensor has more elements than an index of so many bits tells apart."""
+    if (most := segments.longest) > 1 << bits:
         raise InputError(f"a tensor of {most} elements: {bits}-bit indices reach 2^{bits}")
 
 
@@ -86,7 +86,7 @@ def add_signed(
 
 
 def _reach(segments: Segments) -> str:
-    return spread(int(segments.length.max(initial=0)))
+    return spread(segments.longest)
 
 
 def _signed_launches(
@@ -254,7 +254,7 @@ def add_words(
 
 
 def _demand_words(head: int, found: Frames) -> None:
-    if head != 1 and (found.flags != (LEVELS_INSIDE if head else 0)).any():
+    if head != 1 and np.count_nonzero(found.flags != (LEVELS_INSIDE if head else 0)):
         raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
     found.demand_sizes(head + 4 * found.nonzero)
 

@@ -28,6 +28,7 @@ Norm = Literal["mean_abs", "rms"]
 """Scale of a cell: mean |p|, the best for given signs, or the root mean square."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
+_NO_SUMS = np.zeros(0)
 
 
 @counted_as(
@@ -41,11 +42,11 @@ _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 @primitive
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
-    g, cells = np.ascontiguousarray(loops.array(values)), segments.whole
+    g, size = np.ascontiguousarray(loops.array(values)), segments.length  # a tensor is one cell
     with loops.written_back(bits) as out:
         loops.in_tiles(
-            _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, cells.first,
-            cells.size, cells.first, *_NO_FACTORS, False, out, at, np.zeros(0), False,
+            _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, at, size, at,
+            *_NO_FACTORS, False, out, at, _NO_SUMS, False,
         )  # fmt: skip
 
 
@@ -190,7 +191,7 @@ def _code_tiles(
                 if sums.size:
                     # each step raises block, cell or both: no two parts share a sum
                     slot = slots[t] + first // loops.SUM_BLOCK + cell
-                    sums[slot] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
+                    sums[slot] = sum_of_squares(part) if squares else sum_of_magnitudes(part)
                 here = end
             put_signs(coded, words, bits[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
@@ -214,7 +215,8 @@ def _add_error(p: Any, x: Any, scale: Any) -> None:
 
 
 @loops.summing_loop
-def _sum_of_magnitudes(values: Any) -> float:
+def sum_of_magnitudes(values: Any) -> float:
+    """Inside a loop: the sum of a block's |v|, in float64."""
     total = np.float64(0)
     for i in range(values.size):
         total += np.float64(abs(values[i]))

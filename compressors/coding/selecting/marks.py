@@ -59,7 +59,7 @@ class Marks:
         if isinstance(up, torch.Tensor) and not on_gpu:
             up = array(up)
         if not isinstance(up, torch.Tensor):
-            up = np.array(np.broadcast_to(up, tensors), dtype=np.float32)
+            up = np.full(tensors, up, dtype=np.float32)
         columns = 4 + (ROUNDS + 1) * on_gpu
         return cls(
             up=up, first=blocks.first,
@@ -182,7 +182,7 @@ def _take_launches(
     found: tuple[Tensor, Tensor], values: object, segments: Segments, marks: object, *,
     clear: bool = False,
 ) -> Iterator[KernelCost]:  # fmt: skip
-    k, reach = found[0].numel(), spread(int(segments.length.max(initial=0)))
+    k, reach = found[0].numel(), spread(segments.longest)
     name = "marks.take" + ":clear" * clear + f":{reach}"
     cost = launch("gather_scatter", name, segments.length, 4 * segments.length, 12 * k)
     yield replace(cost, work=max(1, 12 * k))

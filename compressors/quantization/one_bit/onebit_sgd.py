@@ -6,7 +6,7 @@ within the two classes.
 
 Aggregation by stripes, as published: worker q owns the q-th of N stripes of columns of each matrix.
 An all-to-all brings it everybody's bits of its stripe; it averages them, adds its own error, codes
-the result in the same way and keeps the loss; an all-gather of the N coded stripes gives the
+the result in the same way and keeps the error; an all-gather of the N coded stripes gives the
 update.
 
 A tensor of shape (a, b, …) is a matrix of a rows and b * … columns; a vector is one column. Stripes

@@ -7,7 +7,7 @@ The scale, mean |v| of a tensor or of a block of it, is the best for given signs
 give a larger error). Biased. A payload holds one float32 a tensor or block, and n bits. The bit of
 zero says positive: an all-zero tensor has the scale zero; a zero among others does not stay zero.
 
-`ScaledSign` sends Q(g). `EfSignSgd` adds earlier losses: p = g + e, Q(p) travels, e = p - Q(p);
+`ScaledSign` sends Q(g). `EfSignSgd` adds the last error: p = g + e, Q(p) travels, e = p - Q(p);
 state: n floats (p, from which e follows). The update is the mean of all-gathered messages.
 
 `EfBlockSgdm`, both directions in the same code. Worker: momentum u = m u + g, Nesterov direction
@@ -147,7 +147,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         )
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
-            """The mean plus the server's error, coded; the loss is kept."""
+            """The mean plus the server's error, coded; the error is kept."""
             return self._server.encode(index, mean_of(payloads, bucket, self.worker.count), cells)
 
         answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
@@ -155,7 +155,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
 
 class SignMemory:
-    """Sign coding with a memory of its losses, by bucket: the vector p that was coded last and its
+    """Sign coding with a memory of its error, by bucket: the vector p that was coded last and its
     scales, from which the error p - Q(p) follows (`coding.one_bit.signs`)."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class SignMemory:
         self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
         part: Segments | None = None, **mixing: Any,
     ) -> Tensor:  # fmt: skip
-        """The message of a bucket's values plus the last loss. One tensor may be cut into equal
+        """The message of a bucket's values plus the last error. One tensor may be cut into equal
         pieces, the frames of `tensors`; for `part` see `frames`, for `mixing` `fold_signs`."""
         if index not in self.kept:
             self.kept[index] = torch.zeros_like(values), _no_scales(values, cells), cells.size
