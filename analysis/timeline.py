@@ -177,8 +177,7 @@ _WAIT, _TRANSFER = "wait for last rank", "transfer"
 
 _PLACES = {track: place for place, track in enumerate(_TITLES)}
 _FIRST_THREAD, _THREADS = 1000, 10
-"""Threads of rank r are numbered from 1000 + 10 r; Perfetto takes the number of a process for its
-main thread."""
+"""Threads of rank r, from 1000 + 10 r: a process's number is a main thread's to Perfetto."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,8 +146,7 @@ def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:
 
 
 def draw_sweep(result: SweepResult, folder: Path, form: str) -> tuple[Path, ...]:
-    """Draw the figures of a sweep, as `form`; see `draw_all`. Raises `InputError` without any
-    result."""
+    """Draw a sweep's figures as `form`; see `draw_all`. Raises `InputError` without results."""
     if len(result.failed) == len(result.points):
         message, hint = "no point of this sweep has a result", "gcsim sweep says why"
         raise InputError(message, place=str(result.folder or folder), hint=hint)

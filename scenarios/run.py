@@ -135,8 +135,7 @@ def traffic_profiles(
     progress: Progress,
     known: Mapping[str, TrafficProfile] | None = None,
 ) -> list[TrafficProfile]:
-    """Stage 1: each compressor's profile, `known`, from the cache, or measured and stored at
-    once."""
+    """Stage 1: each compressor's profile: `known`, cached, or measured and stored at once."""
     if known is None:
         known = profile_cache.load_all(keys) if use_cache else {}
     found = dict(known)
@@ -173,8 +172,7 @@ def measured(
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
     keep: bool = False,
 ) -> list[TrafficProfile]:
-    """Stage 1 of some methods on the scenario's gradients, which `keep` leaves in the cache; `made`
-    as in `measure`."""
+    """Stage 1 of methods on the scenario's gradients, cached if `keep`; `made` as in `measure`."""
     from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.stage1.measure import Subject, measure

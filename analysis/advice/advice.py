@@ -273,8 +273,7 @@ _MATTERS = 0.1  # relative change of dense training's time that makes an answer 
 
 
 def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[Open]:
-    """Answers that change the method (of the default inputs) or dense training's time (of the drawn
-    worlds)."""
+    """Answers that change the method (default inputs) or dense training's time (drawn worlds)."""
     now, use = found.verdict.dense, found.use
     if now is None or use is None:
         return
@@ -302,8 +301,7 @@ def _faster(found: Verdict) -> list[str]:
 
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
-    """Plans of dense and half precision, and with each of the fastest other methods that can share
-    a model."""
+    """Plans of dense and half precision, and with the fastest others that can share a model."""
     by_label = {choice.label: choice for choice in engine.scenario.compressors}
     exact = [row for row in (found.verdict.dense, found.half) if row is not None]
     base = [by_label[row.label] for row in exact]
@@ -344,8 +342,7 @@ def _bisected(found: sections.Recommendation) -> Sequence[str]:
 
 
 def lines(advice: Advice, width: int = 80) -> list[str]:
-    """The advice in lines of at most `width` cells, between 60 and 100; lines of code are never
-    wrapped."""
+    """The advice in lines of at most `width` cells (60 to 100); code is never wrapped."""
     width = max(60, min(width, sections.WIDEST))
     found = textwrap.wrap(
         header(advice.scenario, advice.verdict.dense),

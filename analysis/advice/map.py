@@ -85,8 +85,7 @@ class Map:
 
 
 def axes_of(text: str, scenario: Scenario) -> tuple[Axis, Axis]:
-    """Axes of `--map`: bandwidth, latency, nodes, gpus, or KEY=LOW..HIGH for a numeric setting;
-    raises `InputError`."""
+    """Axes: bandwidth, latency, nodes, gpus, or a numeric KEY=LOW..HIGH; raises `InputError`."""
     names = [one.strip() for one in text.split(",")]
     if len(names) != 2 or not all(names) or names[0] == names[1]:
         raise InputError(

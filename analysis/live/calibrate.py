@@ -29,8 +29,7 @@ _ALONE = 50  # steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Seconds of one rank's passes, DDP's own work included, while others compute on as many cores
-    and share the memory."""
+    """Seconds of one rank's passes, DDP's work included, while others use cores and memory."""
 
     forward: float
     backward: float

@@ -301,8 +301,7 @@ def _points(
 
 
 def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
-    """Costs of the host, fitted on these; all-gathers, in which alone Gloo copies, give that cost
-    only."""
+    """Costs of the host, fitted on these; all-gathers, where alone Gloo copies, give that one."""
     copying = sum(sample.task.kind == "all_gather" for sample in samples)
     others = len(samples) - copying
     costs: tuple[tuple[str, Fraction, float, str, int], ...] = (

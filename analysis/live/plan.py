@@ -46,8 +46,7 @@ class CollectiveTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTask:
-    """Messages both ways between two ranks at once, several times after a warm-up: the link's
-    goodput."""
+    """Messages both ways between two ranks at once, after a warm-up: the link's goodput."""
 
     nbytes: int  # in each direction
     repeats: int
@@ -76,8 +75,7 @@ class TrainingTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AloneTask:
-    """Training without exchange, on all ranks at once: times of passes and hooks beside others, and
-    gradients."""
+    """Training without exchange, on all ranks at once: times of passes and hooks, gradients."""
 
     steps: int
     workers: int  # workers of the recorded gradients, each with its samples

@@ -181,8 +181,7 @@ def step_seconds(
 
 
 def kernels_alone(profile: TrafficProfile, device: Device) -> Fraction:
-    """Seconds of a method's kernels over all buckets of a mean step, with one rank's payload
-    only."""
+    """Seconds of a method's kernels in a mean step, with one rank's payload only."""
     prices = PriceList(device)
     total = Fraction(0)
     for share, _, exchange in weighted(profile):

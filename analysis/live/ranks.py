@@ -36,8 +36,7 @@ RECORDED = 2
 """Iterations with recorded gradients."""
 _LEARNING_RATE = 0.01
 _TENTHS_APART = 2.563
-"""Standard deviations from a normal distribution's 10th to 90th percentile: a few pauses do not
-count."""
+"""Standard deviations in a normal distribution's middle 80 %: a few pauses do not count."""
 clock: Callable[[], float] = time.monotonic
 """Common to a machine's processes."""
 
@@ -224,8 +223,7 @@ def build() -> nn.Module:
 
 
 def _batch(samples: int, *, worker: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Samples float32 `[samples, PIXELS]` and labels int64 `[samples]` of a worker, all of one
-    task."""
+    """A worker's samples float32 `[samples, PIXELS]` and labels int64 `[samples]`, of one task."""
     with keyed_generator(seed, "labels of the live task"):
         teacher = torch.randn(_PIXELS, _CLASSES)
     with keyed_generator(seed, "samples of the live task", rank=worker):

@@ -195,8 +195,7 @@ def points_chart(points: Sequence[SweepPoint]) -> Chart:
 def training_sections(
     kinds: dict[str, str], every: Sequence[Curve], measure: Measure
 ) -> list[tuple[str, Html]]:
-    """Headings and charts of training over steps and seconds; `kinds`: registered names by
-    label."""
+    """Headings and charts over steps and seconds; `kinds`: registered names by label."""
     said = ["Median over seeds; band from the lowest seed to the highest."]
     over_steps, over_seconds = (
         chart(_judged_chart(kinds, every, measure, at), CURVES) for at in ("steps", "seconds")

@@ -1,5 +1,4 @@
-"""Picture of a reproduced figure: panels side by side; lines are medians over seeds, bands or bars
-the whole range."""
+"""Picture of a reproduced figure: lines are medians over seeds, bands or bars the range."""
 
 from __future__ import annotations
 

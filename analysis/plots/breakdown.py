@@ -155,8 +155,7 @@ def _percentiles(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _known(axes: Axes, rows: Sequence[Row], limit: float) -> None:
-    """Thin lines over the middle 80 % of the draws, with ends, above the bars' middle; none as
-    short as a dot."""
+    """Thin lines over the middle 80 % of the draws, with ends; none as short as a dot."""
     for place, row in enumerate(rows):
         low, high = (row.iteration_low_s or 0) * 1e3, (row.iteration_high_s or 0) * 1e3
         if high - low > DOT * limit:

@@ -51,8 +51,7 @@ Line = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def faults_figure(result: Result) -> Figure:
-    """Axes: lines (in the scenario's order), their shares, outages; `InternalError` without
-    faults."""
+    """Lines in the scenario's order, their shares, outages; `InternalError` without faults."""
     told = result.faulty
     if told is None:
         raise InternalError("a figure of faults was asked for, of a run that has none")

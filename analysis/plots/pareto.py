@@ -32,8 +32,7 @@ LEAST = 1e-8
 
 
 def pareto_figure(result: Result) -> Figure:
-    """NMSE against milliseconds, and against megabytes; updates without a scale have no NMSE, and
-    no point."""
+    """NMSE against milliseconds and megabytes, without updates that have no scale."""
     rows = [row for row in at_largest(result) if row.nmse is not None]
     with settings():
         figure = new_figure(11.0, 4.9)

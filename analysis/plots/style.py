@@ -78,8 +78,7 @@ def line_styles(result: Result) -> dict[str, LineStyle]:
 
 
 def styles_of(kinds: Mapping[str, str], foremost: AbstractSet[str]) -> dict[str, LineStyle]:
-    """Styles by label, in the order of `kinds` (compressors); all but `foremost` are thin and
-    grey."""
+    """Styles by label, in the order of `kinds` (compressors); thin grey but for `foremost`."""
     styles: dict[str, LineStyle] = {}
     number = 0
     for label, kind in kinds.items():

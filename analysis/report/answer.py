@@ -52,8 +52,7 @@ SYNTHETIC_ANSWER = (
 
 
 def answer(result: Result, *, full: bool = True) -> list[str]:
-    """The answer in sentences: sections and notes; `full` with the method's error, its rivals and
-    what is not counted."""
+    """The answer in sentences: sections and notes, in `full` with error, rivals, omissions."""
     found = Recommendation(result=result, verdict=largest_verdict(result))
     sections = (
         f"{word}: {'; '.join(parts)}."

@@ -22,8 +22,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def decimals_for(values: Iterable[float], *, digits: int) -> int:
-    """Decimals of a column with `digits` significant digits of its smallest nonzero value; at most
-    3."""
+    """Decimals that give the smallest nonzero value `digits` significant digits; at most 3."""
     smallest = min((abs(value) for value in values if value), default=1.0)
     return min(3, max(0, digits - 1 - math.floor(math.log10(smallest))))
 
@@ -38,8 +37,7 @@ def fixed(value: float, decimals: int) -> str:
 
 
 def unit_of_time(seconds: float) -> tuple[str, float]:
-    """Unit of an iteration's time and its number per second: milliseconds, from ten seconds on
-    seconds."""
+    """Unit of an iteration's time and its number per second: ms, from ten seconds on s."""
     return ("s", 1.0) if seconds >= 10 else ("ms", 1e3)
 
 

@@ -23,8 +23,7 @@ _CASTS = {
 
 
 def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
-    """Python for a model with a method per bucket: that of most parameters is the hook's, others go
-    by name."""
+    """Python for a plan: the method of most parameters is the hook's, others go by name."""
     kinds = list(dict.fromkeys(choice.kind for choice in choices))
     stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
     main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in ("none", *_CASTS)))

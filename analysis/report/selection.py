@@ -56,8 +56,7 @@ class Verdict:
     pays: Pays | None
     """None without methods to compare, or without dense training."""
     safe: Row | None
-    """The fastest method with practically the dense update, if it surely pays or there is no dense
-    row."""
+    """The fastest with practically the dense update, if it surely pays or nothing is dense."""
     best: Row | None
     """The method that may be the fastest; None if none is fit for training."""
     to_try: Row | None
@@ -160,8 +159,7 @@ def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
 
 
 def _sooner(row: Row, dense: Row, steps: float) -> float:
-    """Share of worlds in which a method is faster than dense training with 1 / `steps` as many
-    iterations."""
+    """Share of worlds in which a method beats dense training of 1 / `steps` as many iterations."""
     return float(np.mean(worlds(row) * steps < worlds(dense)))
 
 

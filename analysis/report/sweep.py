@@ -137,8 +137,7 @@ def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> 
 
 
 def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
-    """Recommended method and the fastest to try, each with its speedup and range, and whether
-    compression pays."""
+    """Recommended method, fastest to try, speedups and ranges, and whether compression pays."""
     if found is None:
         return ["failed", *[""] * (6 if ranges else 4)]
     chosen, best = found.recommended, found.to_try
@@ -178,8 +177,7 @@ def _range(row: Row) -> str:
 
 
 def _shares(wanted: Sequence[int], floors: Sequence[Sequence[int]], room: int) -> list[int]:
-    """Widths of columns in `room` cells: the widest shrink to the first floors, then to the
-    next."""
+    """Widths of columns in `room` cells; the widest shrink to the first floors, then the next."""
     shares = list(wanted)
     for floor in floors:
         while sum(shares) > room and any(

@@ -184,8 +184,7 @@ DRAWN = (
 
 
 def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Speed, its range, what is sent, and the error; if known, time to the target first and no
-    error."""
+    """Speed, range, traffic and error; if known, time to the target first and no error."""
     if known_to_target(rows):
         return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, *money(rows)[-1:], SENT)
     if any(row.speedup_vs_dense is not None for row in rows):

@@ -26,8 +26,7 @@ def short(row_or_label: Row | str) -> str:
 
 
 def uncompressed(found: Verdict) -> str:
-    """Why training is best left uncompressed; empty with a method to try or without uncompressed
-    rows."""
+    """Why training is best left uncompressed; empty with a method to try or no dense row."""
     best, chance = found.best, found.probability
     if found.dense is None or found.to_try is not None:
         return ""

@@ -60,8 +60,7 @@ def curves_figure(result: TrainingResult) -> Figure:
 
 
 def gains_figure(result: TrainingResult) -> Figure:
-    """Speedup to the target against the number of workers, with the range, of methods that reach
-    it."""
+    """Speedup to the target and its range against the number of workers, if it is reached."""
     with style.settings():
         figure = style.new_figure(8.6, 4.9)
         axes = figure.subplots()

@@ -39,8 +39,7 @@ def in_worlds(
     compute: Mapping[str, ComputeTimes],
     exact: float,
 ) -> NDArray[np.float64]:
-    """Seconds by world of a step of `exact` seconds as stated; `compute` as of
-    `uncertain_inputs`."""
+    """Seconds by world of a step of `exact` seconds; `compute` as of `uncertain_inputs`."""
     inputs = uncertain_inputs(cluster, training, compute)
     worlds = draw(inputs, DRAWS, _SEED)
     carried = as_collectives(profile, cluster)

@@ -64,8 +64,7 @@ def work_of(citation: str, otherwise: str) -> str:
 
 
 def with_factors(point: Point, suite: str, kind: str) -> tuple[float, ...]:
-    """Seconds in the drawn worlds of a point's method by the catalogue alone, with other sources'
-    factors."""
+    """Seconds by world of a point's method by the catalogue alone, with others' factors."""
     known = shipped().without(work_of(point.source, suite))
     found = discrepancy.inputs(known, stated=False, kinds=[kind])
     by = discrepancy.factors(draw(found, len(point.worlds), 0), found, kind)

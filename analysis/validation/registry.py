@@ -34,8 +34,7 @@ SUITES: dict[str, str] = {
     "scaling": "gcsim.analysis.validation.suites.scaling.suite:SUITE",
     "regret": "gcsim.analysis.validation.suites.regret.suite:SUITE",
 }
-"""Suites by name, in the report's order: the folder in `suites/`, or a module and the value in
-it."""
+"""Suites by name, in the report's order: a folder in `suites/`, or a module and a value."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[Suite]:

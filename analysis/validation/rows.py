@@ -110,8 +110,7 @@ class SuiteFile(Section):
 
 
 def schema_json() -> dict[str, Any]:
-    """JSON schema of `suite.yaml`, for editors. No key of a scenario is required, since rows add to
-    it."""
+    """JSON schema of `suite.yaml`, for editors; no scenario key is required, as rows add some."""
     dialect = "https://json-schema.org/draft/2020-12/schema"
     suite, run = SuiteFile.model_json_schema(), StatedFile.model_json_schema()
     run.pop("required")

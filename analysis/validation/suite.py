@@ -110,8 +110,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordering:
-    """Order of methods' speeds that a source gives without numbers (a figure, a sentence), and
-    gcsim's speeds."""
+    """Order of methods' speeds by a source without numbers (figure, sentence), and gcsim's."""
 
     name: str
     source: str

@@ -1,11 +1,11 @@
 """Network rate up to which a method pays.
 
-Uncompressed training and the method are simulated over rates, from slow to fast, and where they
-change places, a bisection finds the rate at which both take the same time as stated. The drawn
-worlds at three rates around it, which are powers of four apart, give its range: in each of them the
-method's gain is a line over the logarithm of the rate between two of these. The rate that is given
-is where the printed iterations, which are medians over the worlds, are the same: where the gain as
-stated and what the worlds add to it, a line between two of these rates, cancel.
+Uncompressed training and the method are simulated over rates, from slow to fast; where they change
+places, a bisection finds the rate at which both take the same time as stated. The drawn worlds at
+three rates around it, powers of four apart, give its range: in each, the gain is linear in the
+rate's logarithm between two of them. The rate itself is where the printed iterations (medians over
+the worlds) are equal: where the gain as stated and the worlds' addition to it, linear likewise,
+cancel.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def at_rate(key: str, rate: float) -> str:
 def break_even(
     engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
 ) -> list[BreakEven]:
-    """Break-evens of methods, for those in `ranged` with the drawn worlds' range. Empty where the
+    """Break-evens of methods, with the drawn worlds' range for those in `ranged`. Empty if the
     network's rate is no single number, or nothing is dense. `progress` is called after the scan of
-    rates, and after each method."""
+    rates and after each method."""
     scenario = engine.scenario
     key, number = rate_key(scenario), scenario.dense
     if key is None or number is None or not labels:
@@ -107,7 +107,7 @@ def _spans(
     rows: Callable[[float, Sequence[str]], dict[str, Row]],
 ) -> dict[str, _Ends | bool]:
     """Fastest two neighbouring rates between which each method stops being faster, else whether it
-    is faster at any rate; empty where a rate is refused."""
+    is faster at any; empty if a rate is refused."""
     found: dict[str, _Ends | bool] = {}
     faster = dict.fromkeys(labels, False)
     before: dict[str, float] = {}
@@ -133,7 +133,7 @@ def _gain(row: Row) -> float:
 
 
 def _from_worlds(row: Row) -> float:
-    """Part of the gain that the median over the worlds adds to the one as stated."""
+    """Difference of the gain's median over the worlds from the one as stated."""
     return _gain(row) - math.log(row.speedup_as_stated or row.speedup_vs_dense or 1.0)
 
 

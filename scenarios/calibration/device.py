@@ -477,8 +477,7 @@ def fitted(shapes: Sequence[Shape], longer: Sequence[float], steps: Sequence[flo
 def _step_seconds(
     shape: Shape, steps: int, clock: Callable[[], float]
 ) -> dict[_Code | Literal["alone"], float]:
-    """Lower quartile of a step's time alone, with DDP and with a hook, in turns so that a slow
-    minute meets all three."""
+    """Lower quartile of a step alone, with DDP and with a hook, in turns against slow minutes."""
     from torch.nn.parallel import DistributedDataParallel
 
     setattr(torch.distributed, _FIRST_BUCKET, shape.nbytes)

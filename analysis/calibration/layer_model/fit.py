@@ -133,8 +133,7 @@ def _solve(basis: np.ndarray, measured: np.ndarray, weights: np.ndarray) -> np.n
 
 
 def _factors(seen: Sequence[Observation], ratios: Iterable[float]) -> dict[str, tuple[float, int]]:
-    """Factor of each board: median over models of the median over batches of
-    measured / predicted."""
+    """Factor of each board: measured / predicted, median over models of medians over batches."""
     by_group: dict[tuple[str, str, int], list[float]] = {}
     for each, ratio in zip(seen, ratios, strict=True):
         by_group.setdefault(each.group, []).append(log(ratio))

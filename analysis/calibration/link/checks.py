@@ -29,8 +29,7 @@ _FAST = tuple(
     Link(name="fast", bandwidth=Fraction(rate), latency=Fraction(0))
     for rate in (10**11, 4 * 10**11, 10**12)
 )
-"""Networks at next to no cost: libraries choose by rate, and the fastest's choice need not be
-shortest."""
+"""Networks of next to no cost: libraries choose by rate, not always the shortest."""
 _BEYOND = 1.5  # factor on measured time that proves the bus wrong
 
 
@@ -43,8 +42,7 @@ class Inside:
 
 
 def inside_of(stated: str | None, readings: Sequence[Reading]) -> Inside:
-    """Stated bus, that of the GPU named by a file, or the assumed one; `InputError` for an unknown
-    link."""
+    """Stated bus, that of a file's GPU, or the assumed one; `InputError` for an unknown link."""
     if stated is not None:
         return Inside(link=catalog.link(stated), why="--intra-node")
     for device in (reading.device for reading in readings if reading.device):

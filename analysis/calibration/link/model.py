@@ -33,8 +33,7 @@ _NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, s
 
 
 def check_algorithm(algorithm: str, collectives: Iterable[Collective]) -> None:
-    """Raise `InputError` unless `algorithm`, a transport or a scenario's name, can carry out these
-    collectives."""
+    """Raise `InputError` unless `algorithm` (a transport's or scenario's) can carry these out."""
     kinds = {_kind(collective, algorithm) for collective in collectives}
     known: set[str] = set(TRANSPORTS)
     for kind, names in (("all_reduce", _ALL_REDUCE), ("all_gather", _ALL_GATHER)):

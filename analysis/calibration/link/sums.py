@@ -45,8 +45,7 @@ class SumRate:
 
 
 def by_type(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
-    """Measurements for the link's fit, where hosts add of one type (float32, else the commonest),
-    and the other types."""
+    """Measurements for the link's fit, of one added type (float32, else the commonest); others."""
     added = [point for point in measurements if _added_on_host(point)]
     counts = Counter(point.dtype for point in added)
     main = "float32" if "float32" in counts else next(iter(counts), "")

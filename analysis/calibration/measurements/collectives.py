@@ -108,8 +108,7 @@ class Stated:
 
 
 Parser = Callable[[str, Any, Stated], Reading]
-"""From a file's name and content (text or JSON) to a reading; `InputError` with `file:line` of each
-mistake."""
+"""From a file's name and content to a reading; `InputError` with `file:line` per mistake."""
 
 
 @dataclass(slots=True)

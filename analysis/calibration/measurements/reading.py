@@ -59,8 +59,7 @@ def read(
 
 
 def _last_to_come(readings: Sequence[collectives.Reading]) -> list[collectives.Reading]:
-    """Time of the last rank to come, which did not wait, for a collective in several ranks'
-    files."""
+    """Time of the last rank to come, which did not wait, if several ranks' files are given."""
     shortest: dict[collectives.Measurement, collectives.Measurement] = {}
     for point in (point for reading in readings for point in reading.measurements):
         known = shortest.setdefault(_shared(point), point)

@@ -44,12 +44,12 @@ _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"
 _FITTED_AT = "1000000"
 _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50 bucket 3", 5, 161)}
-"""Bucket by model: the one whose stages were measured, buckets, tensors."""
+"""Measured bucket, number of buckets, and tensors, by model."""
 HOOK = Framework(per_bucket=Fraction(313, 10**6), per_tensor=Fraction(218, 10**7))
 """DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
 _PHASES = {"gradient_sampling_bayes": "sampled"}
 _ON_HOST = frozenset({"adacomp"})
-"""Methods whose tensors come to the host: no launch says what that takes."""
+"""Methods that bring tensors to the host, which no launch count prices."""
 _TRITON = next(name for name, counts in launches().items() if counts == (1, 0, 0))
 """A kernel that is one launch of Triton."""
 _BYTE = 1e-9
@@ -183,8 +183,8 @@ def priced(row: Row, device: Device) -> float:
 
 
 def iteration(model: str, rows: Sequence[Row], device: Device) -> float:
-    """Seconds of an iteration: dense passes, and each bucket's stages around an exchange that takes
-    no time."""
+    """Seconds of an iteration: dense passes, and each bucket's stages around an instant
+    exchange."""
     _, buckets, tensors = _BUCKETS[model]
     passes = picoseconds(Fraction(_dense(model)))
     network = Link(name="none", bandwidth=Fraction(10**15), latency=Fraction(0))

@@ -35,8 +35,7 @@ CSER, GSB, QL, DGC, DENSE, EB = METHODS = (
     "cser", "gradient_sampling_bayes", "qsparse_local_sgd", "dgc", "none", "ef_block_sgdm",
 )  # fmt: skip
 MEASURED, AHEAD = 2.5, 1.76
-"""Speed of gradient sampling over dense training; the least over the fastest other that is as
-accurate."""
+"""Speed of gradient sampling over dense; the least over the fastest other as accurate."""
 SERIES = "2.5x, alexnet_32node with ranges"
 SOURCE = "Song et al., CVPR 2021, doi 10.1109/CVPR46437.2021.01189, sec. 4"
 _NODES = 32

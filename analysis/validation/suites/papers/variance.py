@@ -49,8 +49,7 @@ _DEVICES = ("p100_sxm2", "v100", "k80")
 """Devices of the paper's years (it names none) with a published rate of ResNet-50 at its batch."""
 _SLOW = "k80"  # device so slow that communication takes less than ten times as long
 _ESTIMATE = "p100_pcie"
-"""The scenario's own device, with the SXM2 board's step times the ratio of nominal rates; no
-verdict depends on it."""
+"""The scenario's device: the SXM2's step times the ratio of nominal rates; in no verdict."""
 
 Shape = Callable[[int], list[Fraction]]
 """Shares of the whole, by rank."""

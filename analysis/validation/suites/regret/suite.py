@@ -88,8 +88,7 @@ def _evidence(method: str, field: Field, file: Mapping[str, Any]) -> tuple[str, 
 
 
 def costs_of(choices: Sequence[tuple[Point, str, float | None]]) -> dict[str, float]:
-    """Regret by rule in one setting: points, kinds, and steps to the goal over dense training's if
-    known to train."""
+    """Regret by rule in one setting: points, kinds, steps to the goal over dense's if known."""
     points = [point for point, _, _ in choices]
     alone = all(point.unfitted is not None for point in points)
     rows = [_row(point, kind, alone) for point, kind, _ in choices]

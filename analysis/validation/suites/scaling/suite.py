@@ -44,8 +44,7 @@ def _jobs(points: Sequence[Point]) -> Iterator[list[Point]]:
 
 
 def efficiencies(suite: str, sizes: Sequence[Point]) -> Iterator[Point]:
-    """Throughput per worker over the first point's, measured and predicted, of points that served
-    no fit."""
+    """Measured and predicted throughput per worker over the first point's, if not fitted."""
     first, *larger = sizes
 
     def efficiency(value: float, of_first: float, workers: int) -> float:
