@@ -15,22 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.advice.setting import assumed, header
-from gcsim.analysis.report import selection
+from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.paste import paste_plan
-from gcsim.analysis.report.sections import (
-    INDENT,
-    WIDEST,
-    Line,
-    Recommendation,
-    Section,
-    against,
-    answer_sections,
-    compared,
-    percent,
-    section_lines,
-)
 from gcsim.analysis.report.selection import (
     Verdict,
     best_known,
@@ -67,7 +55,7 @@ _PLANNED = 2
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Advice(Recommendation):
+class Advice(sections.Recommendation):
     """Method to use on a cluster, and change that helps most."""
 
     scenario: Scenario
@@ -172,7 +160,7 @@ class Advice(Recommendation):
         }
         for name, other in (("dense", dense), ("half_precision", half)):
             if other is not None and other is not row:
-                found[f"against_{name}"] = asdict(against(row, other, dense))
+                found[f"against_{name}"] = asdict(sections.against(row, other, dense))
         return found
 
     def _planned(self, one: Plan) -> dict[str, Any]:
@@ -181,7 +169,7 @@ class Advice(Recommendation):
             "label": one.label,
             "by_bucket": [choice.label for choice in one.choices],
             "alone": one.alone.label,
-            "against_alone": asdict(against(one.row, one.alone)),
+            "against_alone": asdict(sections.against(one.row, one.alone)),
         }
 
     def __repr__(self) -> str:
@@ -239,7 +227,7 @@ def advised_run(
     watcher = progress or SilentProgress()
     result, keys, profiles = measured_run(scenario, cache=cache, progress=watcher)
     result = with_trained(scenario, result)
-    found = Recommendation(result=result, verdict=largest_verdict(result))
+    found = sections.Recommendation(result=result, verdict=largest_verdict(result))
 
     def estimated() -> Findings | None:
         methods = list(map(Known, keys, profiles))
@@ -266,13 +254,15 @@ def _name(
     return kept.result_key(scenario, ["advice", *keys, *rest], passes)
 
 
-def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findings | None:
+def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress) -> Findings | None:
     """Break-evens, changes, limits and evidence; None where nothing is dense, or one worker is
     alone."""
     if found.verdict.dense is None or found.workers == 1:
         return None
     evidence = Findings(known=evidence_of(engine.scenario, _faster(found.verdict)))
-    found = Recommendation(result=replace(found.result, advice=evidence), verdict=found.verdict)
+    found = sections.Recommendation(
+        result=replace(found.result, advice=evidence), verdict=found.verdict
+    )
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
     with watcher.task("advice", len(ranked) + 3) as task:
@@ -340,7 +330,7 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
     return sorted((one for one in plans if one), key=lambda one: one.row.iteration_s)
 
 
-def _named(found: Recommendation) -> list[str]:
+def _named(found: sections.Recommendation) -> list[str]:
     """Methods that are advised, and half precision."""
     rows = (found.use, found.safe, found.to_try, found.half)
     dense = found.verdict.dense
@@ -348,7 +338,7 @@ def _named(found: Recommendation) -> list[str]:
     return list(dict.fromkeys(labels))
 
 
-def _bisected(found: Recommendation) -> Sequence[str]:
+def _bisected(found: sections.Recommendation) -> Sequence[str]:
     """Methods whose break-even is asked for: few, of which people have heard."""
     known = [
         next((row.label for row in found.verdict.rows if row.compressor == kind), None)
@@ -364,17 +354,19 @@ def _bisected(found: Recommendation) -> Sequence[str]:
 def lines(advice: Advice, width: int = 80) -> list[str]:
     """The advice in lines of at most `width` cells, between 60 and 100; code to paste is one line
     for each of its lines, however long."""
-    width = max(60, min(width, WIDEST))
+    width = max(60, min(width, sections.WIDEST))
     found = textwrap.wrap(
-        header(advice.scenario, advice.verdict.dense), width, subsequent_indent=" " * INDENT
+        header(advice.scenario, advice.verdict.dense),
+        width,
+        subsequent_indent=" " * sections.INDENT,
     )
     for word, parts in _sections(advice):
-        found += section_lines(word, parts, width)
+        found += sections.section_lines(word, parts, width)
     return found
 
 
-def _sections(advice: Advice) -> Iterator[Section]:
-    yield from answer_sections(advice)
+def _sections(advice: Advice) -> Iterator[sections.Section]:
+    yield from sections.answer_sections(advice)
     if advice.findings.open:
         yield "Open", [_opened(one) for one in advice.findings.open]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
@@ -404,12 +396,12 @@ def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
         yield f"no mixture is faster than {short(best.alone)} for all {len(best.choices)} buckets"
         return
     kinds = list(dict.fromkeys(reversed([choice.label for choice in best.choices])))
-    shares = ", ".join(f"{short(label)} {percent(best.share(label))}" for label in kinds)
-    found, alone = against(best.row, best.alone), f"{short(best.alone)} for all"
-    gain = compared(best.row, best.alone, alone)
+    shares = ", ".join(f"{short(label)} {sections.percent(best.share(label))}" for label in kinds)
+    found, alone = sections.against(best.row, best.alone), f"{short(best.alone)} for all"
+    gain = sections.compared(best.row, best.alone, alone)
     if found.speedup < 1 + _GAIN:
         ends = "-".join(significant(end) for end in (found.low, found.high))
         gain = f"as fast as {alone} ({ends}x)"
     yield f"{elapsed(best.row.iteration_s)}, {gain}\n"
     yield f"of the gradient: {shares}\n"
-    yield from map(Line, paste_plan(best.choices))
+    yield from map(sections.Line, paste_plan(best.choices))

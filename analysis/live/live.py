@@ -34,20 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.analysis.live import calibrate
+from gcsim.analysis.live import calibrate, predict
 from gcsim.analysis.live.calibrate import Sample, busy_share, cores, machine, stolen
 from gcsim.analysis.live.launch import Times, run_tasks, times_of
 from gcsim.analysis.live.namespaces import missing, network
 from gcsim.analysis.live.plan import CollectiveTask, Plan, TrainingTask, default_plan
-from gcsim.analysis.live.predict import (
-    PREDICTIONS,
-    Knowledge,
-    Predicted,
-    predictions,
-    read_predictions,
-    record_of,
-    write_predictions,
-)
 from gcsim.analysis.validation.judge import Report, judge
 from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -82,8 +73,8 @@ def run_live(
     with network(1, 10**9):  # what cannot be made is said before minutes are spent
         pass
     with stoppable():
-        host, samples = _predict(chosen, folder / PREDICTIONS, watcher)
-        predicted = read_predictions(folder / PREDICTIONS)
+        host, samples = _predict(chosen, folder / predict.PREDICTIONS, watcher)
+        predicted = predict.read_predictions(folder / predict.PREDICTIONS)
         others, before = busy_share(), stolen()
         measured = _measure(chosen, predicted, watcher)
         after = stolen()
@@ -105,11 +96,11 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
         profiles = _traffic_profiles(plan, trace, progress)
     goodput = calibrate.calibrate_links(plan, progress)
     samples = calibrate.calibrate_messages(plan, progress)
-    alone = Knowledge(link=None, host=None, device=own)
+    alone = predict.Knowledge(link=None, host=None, device=own)
     host = fit_host(
         [
             Observation(
-                record=record_of(sample.task, sample.ranks),
+                record=predict.record_of(sample.task, sample.ranks),
                 cluster=alone.cluster(sample.ranks, sample.rate),
                 seconds=sample.seconds,
             )
@@ -117,22 +108,24 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
         ],
         cores=cores(),
     )
-    here = Knowledge(link=None, host=host, device=own, goodput=goodput)
-    catalogue = Knowledge(link=link("1gbe"), host=None, device=device("cpu_2core"))
+    here = predict.Knowledge(link=None, host=host, device=own, goodput=goodput)
+    catalogue = predict.Knowledge(link=link("1gbe"), host=None, device=device("cpu_2core"))
     with progress.task("live: predict", 1) as task:
-        found = predictions(plan, here, catalogue, passes, profiles)
+        found = predict.predictions(plan, here, catalogue, passes, profiles)
         known = {
             "passes": asdict(passes),
             "host": {key: str(value) for key, value in asdict(host).items()},
             "goodput": goodput,
             "samples": [asdict(sample) for sample in samples],
         }
-        write_predictions(found, path, known)
+        predict.write_predictions(found, path, known)
         task.advance()
     return host, samples
 
 
-def _measure(plan: Plan, predicted: Sequence[Predicted], progress: Progress) -> dict[str, Times]:
+def _measure(
+    plan: Plan, predicted: Sequence[predict.Predicted], progress: Progress
+) -> dict[str, Times]:
     by_name = {one.name: one for one in predicted}
     found: dict[str, Times] = {}
     for one in plan.rounds:
@@ -283,7 +276,9 @@ def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
     return low
 
 
-def _points(predicted: Sequence[Predicted], measured: Mapping[str, Times]) -> tuple[Point, ...]:
+def _points(
+    predicted: Sequence[predict.Predicted], measured: Mapping[str, Times]
+) -> tuple[Point, ...]:
     """Medians of what was measured, beside the predictions."""
     source = f"measured here on {date.today().isoformat()}: {machine()}"
     found = []
@@ -345,7 +340,7 @@ def _live_suite(
             "each network namespace, joined by virtual NICs that are shaped in both directions "
             "(tc tbf), and real DDP training with gcsim's compressors as communication hooks. All "
             f"ranks share this machine's cores.{busy} Predictions were on the disk "
-            f"({PREDICTIONS}) before the first of these ranks was started."
+            f"({predict.PREDICTIONS}) before the first of these ranks was started."
         ),
         fitted_on=(
             f"what the host costs: {calibration} collectives of other sizes at 4 Gbit/s; what "

@@ -20,14 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcsim.analysis.live.plan import (
-    AloneTask,
-    CollectiveTask,
-    StreamTask,
-    Task,
-    TrainingTask,
-    from_json,
-)
+from gcsim.analysis.live import plan
 from gcsim.compressors.lazy_torch import torch
 from gcsim.files import write_text
 from gcsim.traces.models.registry import ModelEntry
@@ -62,7 +55,7 @@ def common_start() -> float:
     return start
 
 
-def training_steps(task: TrainingTask, batch: int, seed: int) -> dict[str, Any]:
+def training_steps(task: plan.TrainingTask, batch: int, seed: int) -> dict[str, Any]:
     """`starts`: as announced, of the first step that counts; `ends`: of this rank's steps."""
     from torch import distributed as dist
 
@@ -78,7 +71,7 @@ def training_steps(task: TrainingTask, batch: int, seed: int) -> dict[str, Any]:
     return {"starts": starts, "ends": ends, "replicas": _equal_everywhere(model)}
 
 
-def steps_alone(task: AloneTask, batch: int, seed: int) -> dict[str, Any]:
+def steps_alone(task: plan.AloneTask, batch: int, seed: int) -> dict[str, Any]:
     """Medians of `forward`, `backward` and `optimizer`, in seconds, of DDP of this rank alone with
     a hook that hands each bucket back at once; `hooks`, by label, what a step takes longer with
     a method's `gcsim.ddp_hook`, which exchanges with nobody here; `variation` of the steps,
@@ -132,7 +125,7 @@ def _at_once(state, bucket):  # type: ignore[no-untyped-def]
     return future
 
 
-def _hook(task: TrainingTask, seed: int) -> Any:
+def _hook(task: plan.TrainingTask, seed: int) -> Any:
     from gcsim.compressors.ddp.hook import ddp_hook
 
     return ddp_hook({"kind": task.compressor, **task.parameters}, seed=seed)
@@ -163,7 +156,7 @@ def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[floa
         yield forward - begun, backward - forward, clock() - backward
 
 
-def _record(task: AloneTask, batch: int, seed: int) -> None:
+def _record(task: plan.AloneTask, batch: int, seed: int) -> None:
     """The gradients of as many workers, of the first iterations."""
     import torch
 
@@ -248,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     _die_with_parent(options.parent)
     signal.alarm(options.seconds)  # its default is the end of the process
-    tasks, batch, seed = from_json(options.plan.read_text(encoding="utf-8"))
+    tasks, batch, seed = plan.from_json(options.plan.read_text(encoding="utf-8"))
     import torch
     from torch import distributed as dist
 
@@ -282,17 +275,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _do(task: Task, batch: int, seed: int) -> dict[str, Any]:
-    if isinstance(task, CollectiveTask):
+def _do(task: plan.Task, batch: int, seed: int) -> dict[str, Any]:
+    if isinstance(task, plan.CollectiveTask):
         return _repeated(_collective(task), task.repeats)
-    if isinstance(task, StreamTask):
+    if isinstance(task, plan.StreamTask):
         return _repeated(_stream(task), task.repeats)
-    if isinstance(task, AloneTask):
+    if isinstance(task, plan.AloneTask):
         return steps_alone(task, batch, seed)
     return training_steps(task, batch, seed)
 
 
-def _collective(task: CollectiveTask) -> Callable[[], object]:
+def _collective(task: plan.CollectiveTask) -> Callable[[], object]:
     import torch
     from torch import distributed as dist
 
@@ -303,7 +296,7 @@ def _collective(task: CollectiveTask) -> Callable[[], object]:
     return lambda: dist.all_gather(gathered, own)
 
 
-def _stream(task: StreamTask) -> Callable[[], object]:
+def _stream(task: plan.StreamTask) -> Callable[[], object]:
     import torch
     from torch import distributed as dist
 

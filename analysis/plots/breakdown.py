@@ -14,32 +14,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gcsim.analysis.plots.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    MANY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    mark_synthetic,
-    new_figure,
-    settings,
-)
+from gcsim.analysis.plots import style
 from gcsim.analysis.report.intervals import averaged, speedup_known, spreads, uncertain, within
 from gcsim.analysis.report.numbers import elapsed, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
 PARTS = (
-    ("input wait", "input_s", GREY, "\\\\\\\\"),
-    ("forward", "forward_s", BLUE, ""),
-    ("backward", "backward_s", SKY, ""),
-    ("encode", "encode_s", ORANGE, "////"),
-    ("waiting for network", "exposed_communication_s", VERMILION, ""),
-    ("decode", "decode_s", PURPLE, "...."),
-    ("optimizer", "optimizer_s", GREEN, "--"),
+    ("input wait", "input_s", style.GREY, "\\\\\\\\"),
+    ("forward", "forward_s", style.BLUE, ""),
+    ("backward", "backward_s", style.SKY, ""),
+    ("encode", "encode_s", style.ORANGE, "////"),
+    ("waiting for network", "exposed_communication_s", style.VERMILION, ""),
+    ("decode", "decode_s", style.PURPLE, "...."),
+    ("optimizer", "optimizer_s", style.GREEN, "--"),
 )
 """Name, field of the row in seconds, colour, hatching (legible without colour)."""
 NOW_AND_THEN = ("input_s", "optimizer_s")
@@ -63,10 +51,10 @@ def breakdown_figure(result: Result) -> Figure:
     rows = at_largest(result)
     parts = parts_of(rows)
     cut = zoom_limit(rows)
-    with settings():
-        pitch = 0.36 if len(rows) <= MANY else 0.26
+    with style.settings():
+        pitch = 0.36 if len(rows) <= style.MANY else 0.26
         below = 0.62 if not uncertain(rows) else 0.8  # the label has a second line
-        figure = new_figure(10.0 if cut is None else 12.4, 1.08 + below + pitch * len(rows))
+        figure = style.new_figure(10.0 if cut is None else 12.4, 1.08 + below + pitch * len(rows))
         width, height = figure.get_size_inches()
         label_inches = 0.25 + 0.083 * max(len(row.label) for row in rows)
         left = min(0.35, label_inches / width)
@@ -102,7 +90,7 @@ def breakdown_figure(result: Result) -> Figure:
             left, 1 - 0.22 / height, _title(result, rows), fontsize=12, fontweight="bold",
             va="center",
         )  # fmt: skip
-        mark_synthetic(figure, result)
+        style.mark_synthetic(figure, result)
         return figure
 
 

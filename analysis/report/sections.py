@@ -338,10 +338,8 @@ def _limit(advice: Recommendation) -> list[str]:
     limits = advice.findings.limits
     found = [_limited(label, limits[label]) for label in dict.fromkeys(first) if label in limits]
     found = [part for part in found if part]
-    drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
-    if found and drawn:
-        text, end = (found[0][:-1], "; ") if found[0][-1] == ")" else (found[0], " (")
-        found[0] = f"{text}{end}default inputs)"
+    if found and any(row.iteration_as_stated_s is not None for row in advice.verdict.rows):
+        found[0] = f"with the default inputs {found[0]}"
     return found
 
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gcsim.analysis.report.intervals import (
-    averaged,
-    number,
-    range_of,
-    speedup_known,
-    to_target_known,
-    within,
-)
+from gcsim.analysis.report import intervals
 from gcsim.analysis.report.numbers import significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
 from gcsim.analysis.report.trust import DENSE
@@ -66,13 +59,14 @@ def advantage(row: Row) -> str:
     """The same with its range: "1.88 times (1.80 to 1.95)"; "" without a dense row."""
     if row.speedup_to_target is not None:
         gained = significant(row.speedup_to_target)
-        return f"{gained} times until the target{within(to_target_known(row))}"
+        return f"{gained} times until the target{intervals.within(intervals.to_target_known(row))}"
     return "" if row.speedup_vs_dense is None else iteration_advantage(row)
 
 
 def iteration_advantage(row: Row) -> str:
     """An iteration's, with a dense row."""
-    return f"{significant(row.speedup_vs_dense or 0.0)} times{within(speedup_known(row))}"
+    within = intervals.within(intervals.speedup_known(row))
+    return f"{significant(row.speedup_vs_dense or 0.0)} times{within}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -88,16 +82,16 @@ def name_of(row: Row) -> str:
 
 def spread(result: Result, rows: Iterable[Row]) -> list[str]:
     """Kind of times of these rows, where iterations differ."""
-    ranges = [f"{row.label} {range_of(row)}" for row in rows if range_of(row)]
+    ranges = [f"{row.label} {intervals.range_of(row)}" for row in rows if intervals.range_of(row)]
     if not ranges:
         return []
     return one_iteration(result) or [
-        f"These are {averaged(result)}; nine in ten take: {', '.join(ranges)}."
+        f"These are {intervals.averaged(result)}; nine in ten take: {', '.join(ranges)}."
     ]
 
 
 def one_iteration(result: Result) -> list[str]:
     """Note that a single iteration may be luck, where iterations differ."""
-    if result.rows[0].iteration_error_s is None and number(result) == "1 iteration":
+    if result.rows[0].iteration_error_s is None and intervals.number(result) == "1 iteration":
         return ["Each time is of one iteration, which may be luck. Set training.iterations higher."]
     return []

@@ -166,13 +166,16 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         share, count = (found.share, found.decided) if found and found.decided else (0.0, 0)
         return Kept(bound=bound, reached=share, points=count, kept=share >= bound.limit)
     summary = errors(points)
-    reached = math.inf if summary is None else summary.median
+    if summary is None:
+        return Kept(bound=bound, reached=math.inf, points=0, kept=False)
+    ninth = bound.statistic == "p90"
+    reached = summary.p90 if ninth else summary.median
     return Kept(
         bound=bound,
         reached=reached,
-        points=0 if summary is None else summary.points,
+        points=summary.points,
         kept=reached <= bound.limit,
-        unfitted=None if summary is None else summary.unfitted_median,
+        unfitted=summary.unfitted_p90 if ninth else summary.unfitted_median,
     )
 
 

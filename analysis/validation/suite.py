@@ -16,7 +16,7 @@ DENSE = "none"
 
 IN_ALL = "in all"
 
-Statistic = Literal["median", "decisions", "statements", "ordering", "regret"]
+Statistic = Literal["median", "p90", "decisions", "statements", "ordering", "regret"]
 Unit = Literal["s", "samples/s", "bytes", "x"]
 """Units of a measurement. Less is better of times and bytes, more of rates and speedups."""
 
@@ -201,9 +201,9 @@ class Bound:
     """Series of the points; (): all of the suite."""
     _: KW_ONLY
     statistic: Statistic = "median"
-    """median: of the absolute relative errors, at most `limit`; decisions: share of those right,
-    at least `limit` (broken where there is nothing to decide); statements: all exact, and all
-    verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
+    """median, p90: of the absolute relative errors, at most `limit`; decisions: share of those
+    right, at least `limit` (broken where there is nothing to decide); statements: all exact, and
+    all verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
     `limit`; regret: mean in all of the rule in `series`, at most
     `limit`."""
     limit: float = 0.0

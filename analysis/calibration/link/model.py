@@ -20,23 +20,17 @@ import numpy as np
 from gcsim.analysis.calibration.measurements.collectives import Collective, Measurement
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, did_you_mean
+from gcsim.simulator import cluster
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.cluster import (
-    AllGatherAlgorithm,
-    AllReduceAlgorithm,
-    Cluster,
-    Collectives,
-    TransportName,
-)
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Link
 
-TRANSPORTS = tuple(name for name in get_args(TransportName) if name != "custom")
-_ALL_REDUCE = get_args(AllReduceAlgorithm)
-_ALL_GATHER = get_args(AllGatherAlgorithm)
+TRANSPORTS = tuple(name for name in get_args(cluster.TransportName) if name != "custom")
+_ALL_REDUCE = get_args(cluster.AllReduceAlgorithm)
+_ALL_GATHER = get_args(cluster.AllGatherAlgorithm)
 Times = np.ndarray[Any, np.dtype[np.float64]]
 _NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 
@@ -102,9 +96,9 @@ class Model:
             times[number] = picoseconds / PS_PER_SECOND
         return times
 
-    def _cluster(self, point: Measurement, link: Link) -> Cluster:
+    def _cluster(self, point: Measurement, link: Link) -> cluster.Cluster:
         alone = point.devices_per_node == point.ranks
-        return Cluster(
+        return cluster.Cluster(
             nodes=point.ranks // point.devices_per_node,
             devices_per_node=point.devices_per_node,
             device=_NONE,
@@ -116,10 +110,10 @@ class Model:
         )
 
 
-def _collectives(algorithm: str) -> Collectives:
+def _collectives(algorithm: str) -> cluster.Collectives:
     if algorithm in TRANSPORTS:
-        return Collectives(transport=algorithm, host_staging=False)  # type: ignore[arg-type]
-    return Collectives(
+        return cluster.Collectives(transport=algorithm, host_staging=False)  # type: ignore[arg-type]
+    return cluster.Collectives(
         all_reduce=algorithm if algorithm in _ALL_REDUCE else "ring",  # type: ignore[arg-type]
         all_gather=algorithm if algorithm in _ALL_GATHER else "ring",  # type: ignore[arg-type]
         host_staging=False,

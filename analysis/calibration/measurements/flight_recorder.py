@@ -23,20 +23,13 @@ import math
 from collections import Counter
 from typing import Any
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    C10_TYPES,
-    Collective,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import EVENTS, at, entries, whole
 from gcsim.analysis.report.numbers import plural, size
 from gcsim.errors import InputError
 from gcsim.json_file import finite
 
-_NAMES: dict[str, tuple[Collective, str]] = {
+_NAMES: dict[str, tuple[collectives.Collective, str]] = {
     "all_reduce": ("all_reduce", "input"),
     "allreduce_coalesced": ("all_reduce", "input"),
     "all_gather": ("all_gather", "output"),
@@ -54,11 +47,11 @@ def recognised(body: Any) -> bool:
     return isinstance(at(body, "pg_config"), dict) and at(body, EVENTS) is None
 
 
-def parse(name: str, body: Any, stated: Stated) -> Reading:
+def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
     """Read a dump. Raises `InputError` where nothing was timed, or the ranks are not told."""
     listed = entries(body, "entries")
-    mistakes = Mistakes(name)
-    points: list[Measurement] = []
+    mistakes = collectives.Mistakes(name)
+    points: list[collectives.Measurement] = []
     left_out: Counter[str] = Counter()
     sizes: Counter[tuple[str, int]] = Counter()
     untimed = 0
@@ -87,14 +80,14 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
             mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
         elif ranks > 1:
             points.append(
-                Measurement(
+                collectives.Measurement(
                     collective=known[0],
                     ranks=ranks,
                     devices_per_node=devices,
                     nbytes=nbytes,
                     seconds=lasted / 1e3,
-                    element=C10_TYPES[dtype][1],
-                    dtype=C10_TYPES[dtype][0],
+                    element=collectives.C10_TYPES[dtype][1],
+                    dtype=collectives.C10_TYPES[dtype][0],
                     algorithm=stated.algorithm or library,
                     place=place,
                     call=_call(entry),
@@ -117,7 +110,7 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
         notes.append(f"{name}: left out: {', '.join(left_out)}")
     if not stated.devices_per_node:
         notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
-    return Reading(
+    return collectives.Reading(
         file=name, tool="PyTorch flight recorder", measurements=tuple(points), notes=tuple(notes)
     )
 
@@ -143,7 +136,7 @@ def _size(entry: Any, which: str) -> tuple[int, str | None]:
     """Bytes of all input or output tensors, and c10's name of their type where it is one."""
     types = {one for one in entries(entry, f"{which}_dtypes") if isinstance(one, str)}
     dtype = types.pop() if len(types) == 1 else None
-    if dtype not in C10_TYPES:
+    if dtype not in collectives.C10_TYPES:
         return 0, None
     elements = 0
     for shape in entries(entry, f"{which}_sizes"):
@@ -151,7 +144,7 @@ def _size(entry: Any, which: str) -> tuple[int, str | None]:
         if any(each is None for each in dims):
             return 0, None
         elements += math.prod(each or 0 for each in dims)
-    return elements * C10_TYPES[dtype][1], dtype
+    return elements * collectives.C10_TYPES[dtype][1], dtype
 
 
 def _call(entry: Any) -> str:

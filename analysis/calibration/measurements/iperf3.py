@@ -26,14 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    THIS_MACHINE,
-    Reading,
-    Spread,
-    Stated,
-    number,
-    refused_table,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import at, entries
 from gcsim.analysis.report.numbers import plural
 from gcsim.errors import InputError
@@ -77,7 +70,7 @@ def recognised(content: Any) -> bool:
     return isinstance(at(content, "intervals"), list) and at(content, "start") is not None
 
 
-def parse(name: str, content: Any, stated: Stated) -> Reading:
+def parse(name: str, content: Any, stated: collectives.Stated) -> collectives.Reading:
     """Read one or several tests. Raises `InputError` for one of UDP, or without a result."""
     del stated  # two hosts, no collective
     text = isinstance(content, str)
@@ -94,10 +87,10 @@ def parse(name: str, content: Any, stated: Stated) -> Reading:
     value = statistics.median(spread.value for spread in spreads)
     streams = sorted({len(test.streams) for test in tests})
     count = plural(len(spreads), "result") if len(spreads) > 1 else f"{tests[0].seconds:.3g} s"
-    return Reading(
+    return collectives.Reading(
         file=name,
         tool="iperf3",
-        goodput=Spread(
+        goodput=collectives.Spread(
             value=value,
             low=min(spread.low for spread in spreads),
             high=max(spread.high for spread in spreads),
@@ -107,7 +100,7 @@ def parse(name: str, content: Any, stated: Stated) -> Reading:
     )
 
 
-def _spreads(name: str, test: _Test) -> Iterator[Spread]:
+def _spreads(name: str, test: _Test) -> Iterator[collectives.Spread]:
     for direction, by in test.finals.items():
         rate = sum(by.get("receiver") or by["sender"])
         if rate <= 0:
@@ -117,11 +110,11 @@ def _spreads(name: str, test: _Test) -> Iterator[Spread]:
         if len(during) >= _LEAST_INTERVALS:
             tenths = statistics.quantiles(during, n=10, method="inclusive")
             low, high = min(rate, tenths[0]), max(rate, tenths[-1])
-        yield Spread(value=rate, low=low, high=high, how="")
+        yield collectives.Spread(value=rate, low=low, high=high, how="")
 
 
 def _notes(name: str, test: _Test) -> Iterator[str]:
-    if test.host.startswith(THIS_MACHINE):
+    if test.host.startswith(collectives.THIS_MACHINE):
         yield f"{name}: measured to {test.host}, which is this machine and no network"
     if len(test.streams) > 1:
         yield (
@@ -161,7 +154,7 @@ def _from_text(name: str, text: str) -> Iterator[_Test]:
             tests[-1].udp |= "Datagrams" in heading[1]
         elif _TABLE.search(line):
             found = re.findall(r"\[ ID\]|[^\s\[\]]+", line)
-            raise refused_table(f"{name}:{count}", _WANTED, found)
+            raise collectives.refused_table(f"{name}:{count}", _WANTED, found)
         if tests and (row := _ROW.search(line)):
             rows[-1].append((count, row))
     results = False
@@ -187,7 +180,7 @@ def _fill(name: str, test: _Test, rows: Sequence[tuple[int, re.Match[str]]]) -> 
             test.streams.add(stream)
         if (stream == "SUM") != sums or "(omitted)" in rest:
             continue
-        value = number(row[5])
+        value = collectives.number(row[5])
         if value is None or value < 0:
             message = f"{row[5]!r:.30} is no rate"
             raise InputError(

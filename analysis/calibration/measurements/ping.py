@@ -22,15 +22,7 @@ import re
 import statistics
 from collections.abc import Iterator
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    FAILED,
-    THIS_MACHINE,
-    Mistakes,
-    Reading,
-    Spread,
-    Stated,
-    number,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.report.numbers import plural
 from gcsim.errors import InputError
 
@@ -51,17 +43,21 @@ def recognised(text: str) -> bool:
     return any(_LIKE_PING.search(line) or _SUMMARY.search(line) for line in text.splitlines())
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
     """Read one or several runs. Raises `InputError` where nothing answered."""
     del stated  # two hosts, no collective
-    mistakes = Mistakes(name)
+    mistakes = collectives.Mistakes(name)
     runs: list[list[float]] = [[]]
     shorts: list[tuple[float, ...]] = []
     sent = received = 0
     hosts: list[str] = []
     for count, line in enumerate(text.splitlines(), 1):
         if damaged := _DAMAGED.search(line):
-            mistakes.add(count, f"{FAILED}: {damaged[0]}", "packets arrive damaged: mend the link")
+            mistakes.add(
+                count,
+                f"{collectives.FAILED}: {damaged[0]}",
+                "packets arrive damaged: mend the link",
+            )
         if begin := _BEGIN.search(line):
             hosts.append(begin[1])
             runs.append([])
@@ -93,17 +89,17 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
             place=name,
             hint="nothing answered, or ping spoke another language: LC_ALL=C ping -c 100 HOST",
         )
-    return Reading(file=name, tool="ping", latency=spread, notes=notes)
+    return collectives.Reading(file=name, tool="ping", latency=spread, notes=notes)
 
 
-def _half(value: float, low: float, high: float, how: str) -> Spread:
+def _half(value: float, low: float, high: float, how: str) -> collectives.Spread:
     one_way = [each / 2e3 for each in (value, low, high)]
-    return Spread(value=one_way[0], low=one_way[1], high=one_way[2], how=how)
+    return collectives.Spread(value=one_way[0], low=one_way[1], high=one_way[2], how=how)
 
 
-def _milliseconds(words: list[str], line: int, mistakes: Mistakes) -> list[float]:
+def _milliseconds(words: list[str], line: int, mistakes: collectives.Mistakes) -> list[float]:
     """The numbers; those of a line in which one is none are told."""
-    values = [number(word) for word in words]
+    values = [collectives.number(word) for word in words]
     good = [value for value in values if value is not None and 0 < value <= _LONGEST]
     least = 3 if len(words) > 1 else 1
     if len(good) == len(words) - words[3:].count("0.000") and len(good) >= least:
@@ -114,7 +110,7 @@ def _milliseconds(words: list[str], line: int, mistakes: Mistakes) -> list[float
 
 def _notes(name: str, hosts: list[str], sent: int, received: int) -> Iterator[str]:
     for host in dict.fromkeys(hosts):
-        if host.startswith(THIS_MACHINE):
+        if host.startswith(collectives.THIS_MACHINE):
             yield f"{name}: {host} is this machine: no network was measured"
     if received < sent:
         lost = sent - received

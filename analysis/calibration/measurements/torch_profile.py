@@ -22,19 +22,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    C10_TYPES,
-    Collective,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import EVENTS, at, entries, whole
 from gcsim.errors import InputError
 from gcsim.json_file import finite
 
-_NAMES: dict[str, tuple[Collective, str]] = {
+_NAMES: dict[str, tuple[collectives.Collective, str]] = {
     "allreduce": ("all_reduce", "In msg nelems"),
     "all_gather": ("all_gather", "Out msg nelems"),
     "_allgather_base": ("all_gather", "Out msg nelems"),
@@ -55,10 +48,10 @@ def kept(event: Any) -> bool:
     return at(event, "cat") == "kernel" and str(at(event, "name")).startswith("nccl")
 
 
-def parse(name: str, body: Any, stated: Stated) -> Reading:
+def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
     """Read a trace. Raises `InputError` where no kernel of NCCL says its size."""
-    mistakes = Mistakes(name)
-    points: list[Measurement] = []
+    mistakes = collectives.Mistakes(name)
+    points: list[collectives.Measurement] = []
     left_out: Counter[str] = Counter()
     devices = stated.devices_per_node or 1
     for number, event in enumerate(entries(body, EVENTS)):
@@ -69,7 +62,7 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
         known = _NAMES.get(called)
         elements = whole(at(event, "args", known[1])) if known else None
         ranks = whole(at(event, "args", "Group size"))
-        if known is None or not elements or ranks is None or dtype not in C10_TYPES:
+        if known is None or not elements or ranks is None or dtype not in collectives.C10_TYPES:
             left_out[(kernel if called == "None" else called)[:40]] += 1
             continue
         place, lasted = f"{name}: traceEvents[{number}]", finite(at(event, "dur"))
@@ -78,10 +71,10 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
         elif ranks % devices:
             mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
         elif ranks > 1:
-            torch_name, nbytes = C10_TYPES[dtype]
+            torch_name, nbytes = collectives.C10_TYPES[dtype]
             group, turn = (at(event, "args", key) for key in ("Process Group Name", "Seq"))
             points.append(
-                Measurement(
+                collectives.Measurement(
                     collective=known[0],
                     ranks=ranks,
                     devices_per_node=devices,
@@ -113,7 +106,7 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
         notes.append(f"{name}: left out: {', '.join(left_out)}")
     if not stated.devices_per_node:
         notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
-    return Reading(
+    return collectives.Reading(
         file=name,
         tool="PyTorch profiler",
         measurements=tuple(points),

@@ -142,8 +142,9 @@ def bound_text(kept: Kept) -> str:
     bare = "" if alone is None else f" ({percent(alone)} % by the catalogue alone)"
     missed = kept.bound.target is not None and kept.reached > kept.bound.target
     target = f"; the target of {kept.bound.target:.0%} is missed" if missed else ""
+    what = "90th percentile" if kept.bound.statistic == "p90" else "median"
     return (
-        f"{word} {kept.bound.name}: median {percent(kept.reached)} % of "
+        f"{word} {kept.bound.name}: {what} {percent(kept.reached)} % of "
         f"{plural(kept.points, 'point')}{bare}, at most {kept.bound.limit * 100:g} % asked{target}"
     )
 
