@@ -91,6 +91,8 @@ class Segments:
 
     def column(self, values: ArrayLike) -> Column:
         """A number for each row, or one for all: a column that nobody changes."""
+        if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim:
+            return values
         if not isinstance(values, int):
             return np.full(len(self.table), values, dtype=np.int64)
         if values not in self._columns:

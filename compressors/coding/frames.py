@@ -192,12 +192,7 @@ def frames(
     if total < 0:
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
     message = like.new_empty(total, dtype=torch.uint8)
-    head, place = torch.from_numpy(heads.reshape(-1)), at
-    pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
-    for source, lengths in parts:
-        pieces.append((place, source, lengths))
-        place = place + lengths
-    put_all(message, pieces)
+    put_heads(message, heads, at, parts)
     exchange = entered()
     if fixed and exchange is not None:
         known = at, sizes, segments.column(codec), *row, segments.column(1)
@@ -232,13 +227,29 @@ def packed(
     return seal(message, at, sizes)
 
 
-def _copying(
-    copied: list[Tensor] | None, message: object, parts: Sequence[tuple[Any, ...]]
-) -> Iterator[KernelCost]:
-    """The copies of parts of bodies: those that are put, or those that are taken."""
-    for part in [source for _, source, _ in parts] if copied is None else copied:
-        if n := part.nbytes:
-            yield launch("streaming", "aten.cat", n, 2 * n)
+def _copies(parts: Iterable[Tensor | NDArray[Any]]) -> list[KernelCost]:
+    """The copies of parts of bodies."""
+    return [launch("streaming", "aten.cat", n, 2 * n) for part in parts if (n := part.nbytes)]
+
+
+@counted_as(lambda _, message, heads, at, parts: _copies([heads, *(each for each, _ in parts)]))
+@primitive
+def put_heads(
+    message: Tensor, heads: NDArray[np.uint8], at: Column, parts: Sequence[tuple[Tensor, Column]]
+) -> None:
+    """Write headers, `[tensors, 20]`, and behind them parts of bodies, which begin at `at`."""
+    with written_back(message) as out:
+        _put_headers(heads, out, at)
+        place = at
+        for number, (source, lengths) in enumerate(parts):
+            if number:
+                place = place + parts[number - 1][1]
+            _put(source, out, place, lengths)
+
+
+def _put(source: Tensor, out: NDArray[np.uint8], at: Column, lengths: Column) -> None:
+    if source.numel():
+        _copy(array(source.contiguous()).view(np.uint8), _IN_ORDER, out, at, lengths)
 
 
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
@@ -246,15 +257,13 @@ def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
     put_all(message, [(at, source, lengths)])
 
 
-@counted_as(_copying)
+@counted_as(lambda _, message, parts: _copies(source for _, source, _ in parts))
 @primitive
 def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
     """`put` several sources."""
     with written_back(message) as out:
         for at, source, lengths in parts:
-            if source.numel():
-                data = array(source.contiguous()).view(np.uint8)
-                _copy(data, _IN_ORDER, out, at, lengths)
+            _put(source, out, at, lengths)
 
 
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
@@ -262,7 +271,7 @@ def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> T
     return taken_all(message, [(at, lengths, dtype)])[0]
 
 
-@counted_as(_copying)
+@counted_as(lambda taken, *_: _copies(taken))
 @primitive
 def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]) -> list[Tensor]:
     """Undo `put_all`: `taken` of each part."""
@@ -270,7 +279,7 @@ def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype
     for at, lengths, dtype in parts:
         out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
         _copy(data, at, array(out).view(np.uint8), _IN_ORDER, lengths)
-        found.append(out.to(message.device))
+        found.append(out if message.is_cpu else out.to(message.device))
     return found
 
 
@@ -606,6 +615,12 @@ def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
         given, out = source[begin : begin + lengths[t]], target[place : place + lengths[t]]
         for i in range(out.size):
             out[i] = given[i]
+
+
+@loop
+def _put_headers(heads: Any, message: Any, at: Any) -> None:
+    for t in range(at.size):
+        message[at[t] - HEADER_BYTES : at[t]] = heads[t]
 
 
 @loop
