@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import loop
+from gcsim.compressors.loops import SUM_BLOCK, loop
 from gcsim.compressors.random import random_keys
 
 TILE = 1 << 16
@@ -170,6 +170,16 @@ class Cells:
         """`[cells, 3]`: cell, its first element in the flat bucket, element behind its last."""
         begin = self.segments.begin[self.owner] + self.number * self.size[self.owner]
         return np.stack((np.arange(self.total), begin, begin + self.length), axis=1)
+
+    @cached_property
+    def slots(self) -> tuple[Column, Column, int]:
+        """Sums of what cells and blocks of `SUM_BLOCK` have in common: each tensor's first, each
+        cell's first, and their number."""
+        # block t and cell c meet in sum t + c; between two cells that end with a block lies a zero
+        rooms = -(-self.segments.length // SUM_BLOCK) + self.count
+        first, size = starts(rooms), self.size[self.owner]
+        begins = first[self.owner] + self.number * size // SUM_BLOCK + self.number
+        return first, begins, int(rooms.sum())
 
     @cached_property
     def tiles(self) -> NDArray[np.int64]:

@@ -45,7 +45,8 @@ from gcsim.compressors.segments import Column, Segments
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
-_IN_ORDER = np.zeros(0, dtype=np.int64)
+IN_ORDER = np.zeros(0, dtype=np.int64)
+"""Begins of pieces that lie one behind the other; see `copy_pieces`."""
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
 """First byte and bytes of a header's fields: codec, flags, params, elements that travel, elements,
 bytes of the body, checksum."""
@@ -244,12 +245,13 @@ def put_heads(
         for number, (source, lengths) in enumerate(parts):
             if number:
                 place = place + parts[number - 1][1]
-            _put(source, out, place, lengths)
+            put_in(out, place, source, lengths)
 
 
-def _put(source: Tensor, out: NDArray[np.uint8], at: Column, lengths: Column) -> None:
+def put_in(out: NDArray[np.uint8], at: Column, source: Tensor, lengths: Column) -> None:
+    """`put` into the bytes of a message."""
     if source.numel():
-        _copy(array(source.contiguous()).view(np.uint8), _IN_ORDER, out, at, lengths)
+        copy_pieces(array(source.contiguous()).view(np.uint8), IN_ORDER, out, at, lengths)
 
 
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
@@ -263,7 +265,7 @@ def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> 
     """`put` several sources."""
     with written_back(message) as out:
         for at, source, lengths in parts:
-            _put(source, out, at, lengths)
+            put_in(out, at, source, lengths)
 
 
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
@@ -278,7 +280,7 @@ def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype
     data, found = array(message), []
     for at, lengths, dtype in parts:
         out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-        _copy(data, at, array(out).view(np.uint8), _IN_ORDER, lengths)
+        copy_pieces(data, at, array(out).view(np.uint8), IN_ORDER, lengths)
         found.append(out if message.is_cpu else out.to(message.device))
     return found
 
@@ -300,7 +302,8 @@ def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
 
 def joined(parts: Iterable[Tensor]) -> Tensor:
     """One message of equal parts; `InputError` unless they are equally long."""
-    each = list(parts)
+    if len(each := list(parts)) == 1:
+        return each[0]
     if len(lengths := {len(part) for part in each}) != 1:
         raise InputError(f"damaged payload: parts of {sorted(lengths)} bytes are not equally long")
     return torch.cat(each)
@@ -606,7 +609,7 @@ def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
 
 
 @loop
-def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
+def copy_pieces(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
     """Copy pieces; those without begins lie one behind the other."""
     behind = 0
     for t in range(lengths.size):
