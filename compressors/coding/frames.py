@@ -41,10 +41,12 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
+FLAGS = 4
+"""Row of flags in the table that `read_ahead` gives on a device."""
 IN_ORDER = np.zeros(0, dtype=np.int64)
 """Begins of pieces that lie one behind the other; see `copy_pieces`."""
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
@@ -214,6 +216,11 @@ def _headers_of(
     """
     heads, at = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.empty_like(sizes)
     return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
+
+
+def bodies(sizes: Column) -> Column:
+    """Begin of each body in a message of bodies of so many bytes."""
+    return starts(sizes + HEADER_BYTES) + HEADER_BYTES
 
 
 def packed(

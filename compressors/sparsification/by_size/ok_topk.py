@@ -38,14 +38,7 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frames import (
-    HEADER_BYTES,
-    Codec,
-    as_bytes,
-    frames_of,
-    from_bytes,
-    pack_frame,
-)
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, as_bytes, pack_frame, read_known
 from gcsim.compressors.coding.indices.pairs import BEYOND, merged_pairs
 from gcsim.compressors.coding.selecting.largest import largest, largest_of
 from gcsim.compressors.coding.selecting.marks import at_least, passing
@@ -148,11 +141,15 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
 
         exact, layout = phase != "reuse", _as_one(bucket.layout)
         if exact:
-            chosen, values = self._largest(bucket, residual, k, schedule)
+            given = bucket.gradient, Segments.alone(n), np.array([k])
+            chosen, values = largest(*given, memory=residual)
             if phase == "repartition":
                 yield from self._repartition(chosen, schedule, n)
             ends = torch.from_numpy(schedule.regions.table.sum(axis=1)).to(chosen.device)
-            sizes = np.diff(array(torch.searchsorted(chosen, ends)), prepend=0)
+            cuts = torch.searchsorted(chosen, ends).double()
+            # one wait: places are exact in float64, and so is the least magnitude
+            schedule.local, *upto = torch.cat((values.abs().min().view(1), cuts)).tolist()
+            sizes = np.diff(np.array(upto, dtype=np.int64), prepend=0)
         else:
             chosen, values, sizes = self._passing(bucket, residual, k, schedule)
         sums = yield from self._reduce(chosen, values, sizes, schedule, layout)
@@ -160,15 +157,6 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         update, own = torch.zeros_like(bucket.gradient), (chosen, values, np.array([len(chosen)]))
         deliver(update, residual, Segments.of(layout), own, kept, 1.0 / self.worker.count)
         return update
-
-    def _largest(
-        self, bucket: Bucket, residual: Tensor, k: int, schedule: _Schedule
-    ) -> tuple[Tensor, Tensor]:
-        """The k largest of a, whose least magnitude is the local threshold; the rest is e."""
-        given = bucket.gradient, Segments.alone(bucket.layout.numel), np.array([k])
-        chosen, values = largest(*given, memory=residual)
-        schedule.local = float(values.abs().min())
-        return chosen, values
 
     def _passing(
         self, bucket: Bucket, residual: Tensor, k: int, schedule: _Schedule
@@ -224,7 +212,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
             own = as_bytes(sums[indices != BEYOND] if handled(sums) else sums)
             message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=len(own) // 4)
             gathered = yield from gather_variable(message, part=True)
-            everything = once(_all_sums, gathered, layout)
+            everything = once(_all_sums, gathered, _as_one(layout, self.worker.count))
             top = largest_of(everything, min(k, everything.numel()))
             schedule.total = float(everything[top].abs().min()) if top.numel() else 0.0
         passed, large = at_least(sums, max(schedule.total, _ANYTHING))
@@ -248,17 +236,25 @@ def _message(indices: Tensor, values: Tensor, sizes: Column, layout: BucketLayou
     return list(torch.split(message, (HEADER_BYTES + 8 * sizes).tolist()))
 
 
-def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:
+def _all_sums(payloads: Iterable[Tensor], regions: BucketLayout) -> Tensor:
     """The sums of all regions: float32, one behind the other."""
-    frames = [frame for p in payloads for _, frame in frames_of(p, layout, Codec.PAIRS)]
-    return torch.cat([from_bytes(f.body, torch.float32, f.nonzero) for f in frames])
+    message, lengths = _together(payloads)
+    sizes = lengths - HEADER_BYTES
+    found = read_known(message, regions, Codec.PAIRS, sizes, sizes // 4)
+    return found.parts(message, (sizes, torch.float32))[0]
 
 
 def _read_all(payloads: Iterable[Tensor], regions: BucketLayout) -> Elements:
     """Elements of all payloads, one behind the other; how many of each."""
-    first, *others = payloads
-    lengths = np.array([len(first), *map(len, others)])
-    return read_raw(torch.cat((first, *others)) if others else first, regions, lengths)
+    message, lengths = _together(payloads)
+    return read_raw(message, regions, lengths)
+
+
+def _together(payloads: Iterable[Tensor]) -> tuple[Tensor, Column]:
+    """(payloads as one message; bytes of each)."""
+    each = list(payloads)
+    message = torch.cat(each) if len(each) > 1 else each[0]
+    return message, np.array([len(payload) for payload in each])
 
 
 @unpriced
