@@ -16,6 +16,7 @@ passes BigCrush).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,15 @@ def random_key(
     seed: int, step: int, tensor: int, purpose: str, rank: int | None = None
 ) -> np.uint64:
     """The key of the numbers of one purpose, step and tensor, for `bits64`; see `stream`."""
-    key = _digest(8, _words(seed, step, tensor, purpose, rank))
-    return np.uint64(int.from_bytes(key, "little"))
+    return np.uint64(random_keys(seed, step, [tensor], purpose, rank)[0])
+
+
+def random_keys(
+    seed: int, step: int, tensors: Iterable[int], purpose: str, rank: int | None
+) -> NDArray[np.uint64]:
+    """`random_key` of each tensor: uint64 `[tensors]`."""
+    keys = [_digest(8, _words(seed, step, tensor, purpose, rank)) for tensor in tensors]
+    return np.frombuffer(bytearray().join(keys), dtype="<u8")
 
 
 @inlined

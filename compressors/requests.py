@@ -69,8 +69,7 @@ class PushPull:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllToAll:
     """Send one payload (uint8, one dimension) to each worker, oneself included: parts of one whole.
-    `variable`: parts may differ in length; the driver then exchanges lengths (8 bytes each)
-    first."""
+    `variable`: lengths may differ; the driver first exchanges them (8 bytes each)."""
 
     payloads: Sequence[Tensor]
     """Payloads by receiving rank."""

@@ -18,14 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import loop
-from gcsim.compressors.random import random_key
+from gcsim.compressors.random import random_keys
 
 TILE = 1 << 16
 """Elements of a tile: they stay in the processor's cache."""
 Column = NDArray[np.int64]
 """One number a row of the table."""
 ZERO = np.zeros(1, dtype=np.int64)
-"""The column of a single begin at 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +50,11 @@ class Segments:
         length = np.asarray(lengths, dtype=np.int64)
         return cls(np.stack((starts(length), length), axis=1))
 
+    @cached_property
+    def twice(self) -> Segments:
+        """The table with the rows of all tensors twice."""
+        return Segments(np.concatenate((self.table, self.table)))
+
     def rows(self, chosen: Any) -> Segments:
         return Segments(np.ascontiguousarray(self.table[chosen]))
 
@@ -61,6 +65,11 @@ class Segments:
     @cached_property
     def length(self) -> Column:
         return np.ascontiguousarray(self.table[:, 1])
+
+    @cached_property
+    def longest(self) -> int:
+        """Most elements of a tensor."""
+        return int(self.length.max(initial=0))
 
     @cached_property
     def tiles(self) -> NDArray[np.int64]:
@@ -126,7 +135,6 @@ class Cells:
 
     @cached_property
     def total(self) -> int:
-        """Cells of all tensors."""
         return int(self.count.sum())
 
     @cached_property
@@ -168,10 +176,11 @@ def starts(lengths: Column) -> Column:
 def keys_of(
     layout: BucketLayout, seed: int, step: int, purpose: str, rank: int | None
 ) -> NDArray[np.uint64]:
-    """A key for each tensor's random numbers (`random_key`), shared by all workers where `rank` is
-    None: uint64 `[tensors]`."""
-    keys = [random_key(seed, step, piece.index, purpose, rank) for piece in layout.slices]
-    return np.array(keys, dtype=np.uint64)
+    """A key for each tensor's random numbers (`random_key`): uint64 `[tensors]`.
+
+    A worker's, or with a rank of None that of all workers.
+    """
+    return random_keys(seed, step, layout.numbers, purpose, rank)
 
 
 def spread(numbers: Tensor, counts: Column) -> Tensor:

@@ -175,8 +175,7 @@ def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
 
 def in_its_stream(work: BucketWork) -> BucketWork:
     """An exchange computed in its collectives' stream: each rank leaves a collective when the
-    computation after it is done. (What precedes the first is done behind it: the same for equal
-    ranks.)"""
+    computation after it is done. (What precedes the first counts behind it.)"""
     if not work.collectives:
         return work
     held = [job.duration for job in work.after]

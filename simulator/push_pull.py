@@ -1,5 +1,4 @@
-"""Push-pulls without a parameter server, carried by collectives (Gloo, NCCL and MPI have no
-servers).
+"""Push-pulls without a parameter server, as Gloo, NCCL and MPI carry them.
 
 | way                | collectives                         | the server's computation          |
 |--------------------|-------------------------------------|-----------------------------------|

@@ -96,7 +96,7 @@ class Frame:
 _FRAME = ("codec", "flags", "params", "numel", "nonzero")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, as `Frame`
 class Frames:
     """Headers of a message, a column each."""
 
@@ -213,8 +213,7 @@ def _headers_of(
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
-    """The sealed message of bodies from given parts, each with its bytes for each tensor; `columns`
-    are those of `frames`."""
+    """The sealed message of bodies from parts with their bytes; `columns` as for `frames`."""
     sizes = reduce(add, [lengths for _, lengths in parts])
     message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
@@ -336,7 +335,6 @@ def _agreed(
     message: Tensor, layout: BucketLayout, codec: int | Collection[int], found: Frames,
     heads: NDArray[np.uint8],
 ) -> Frames:  # fmt: skip
-    """The headers, once checked against the message."""
     right = agree(message, heads, found.at, found.size)
     if right is False:
         _read(message, layout, codec)  # says what is wrong with which frame
@@ -397,8 +395,7 @@ def _among(allowed: tuple[int, ...]) -> NDArray[np.bool_]:
 @counted_as(lambda *_: ())  # as `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
-    """Whether frames have these headers, `[tensors, 20]`, and right checksums; of each, on a
-    device."""
+    """Whether headers, `[tensors, 20]`, and checksums are right; of each frame, on a device."""
     return bool(_agree(array(message), heads, at, sizes))
 
 
@@ -435,9 +432,8 @@ def pack_frame(
     codec: int, body: Tensor, *, numel: int, nonzero: int | None = None, flags: int = 0,
     params: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device;
-    `nonzero` of `numel` elements travel (None: all). Raises `InternalError` when a number does not
-    fit its field or the body is not bytes."""
+    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of `numel`
+    elements travel (None: all). `InternalError` for numbers beyond their field, or no bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travel = np.array([numel if nonzero is None else nonzero])
@@ -448,9 +444,8 @@ def pack_frame(
 def read_frames(
     message: Tensor, *, expected: int | Collection[int] = tuple(Codec), most: int | None = None
 ) -> list[Frame]:
-    """The frames of a message (uint8, one dimension) of unknown layout and an expected codec; the
-    first `most`, if given. Raises `InputError` for a truncated, altered or contradictory
-    message."""
+    """The first `most` frames of a message (uint8, one dimension) of unknown layout and an expected
+    codec. Raises `InputError` for a truncated, altered or contradictory message."""
     found = _headers(message, most or message.numel() // HEADER_BYTES + 1)
     found.demand_intact(
         message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
@@ -468,9 +463,9 @@ def frames_of(
 
 
 def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message: `add(message,
-    layout, out, weight, **known)`, out += weight * decoded message, in place; `out` is float32
-    `[layout.numel]`. Raises `InputError` for a damaged message, or one of another layout."""
+    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message:
+    `add(message, layout, out, weight, **known)`, out += weight * decoded message, in place; `out`
+    is float32 `[layout.numel]`. Raises `InputError` for a damaged or other message."""
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
         @wraps(add)
@@ -505,8 +500,7 @@ def as_bytes(values: Tensor) -> Tensor:
 
 @unpriced  # messages are laid out so that they need no realigning where that costs time
 def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
-    """`[count]` of `dtype` from exactly as many bytes, copied when not aligned; `InputError` when
-    the length does not fit."""
+    """`[count]` of `dtype`, copied when not aligned; `InputError` when the length does not fit."""
     size = dtype.itemsize
     if body.numel() != count * size:
         raise InputError(f"{body.numel()} bytes where {count} values of {size} bytes must be")

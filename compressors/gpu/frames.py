@@ -123,8 +123,7 @@ def _walked(message: Tensor, most: int) -> Tensor:
 def _hash_all(
     message: Tensor, table: Tensor, programs: int, right: Tensor, heads: Tensor | None
 ) -> None:
-    """Record in `right` whether frames' checksums, and headers where known, are right; or, where it
-    is the message, write the checksums."""
+    """Record in `right` whether checksums (and known headers) are; or write them to the message."""
     frames, device = table.shape[1], message.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     work = _zeros(1 << frames.bit_length(), device, stream)

@@ -28,9 +28,7 @@ from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange, Operation, Request
 
 _MOST_TRIED = 256
-"""Steps of a trial."""
 _TRIED = (("weight", 0, (32, 32)), ("bias", 1, (32,)))
-"""Tensors of a trial: a matrix and a vector."""
 _START, _BESIDE = "dense steps", "dense tensors"
 """Momentum buffers of dense parts."""
 
@@ -79,8 +77,7 @@ class Optioned(Around[Options]):
         return _together(bucket, (dense, torch.zeros_like(dense.gradient)), (rest, held))
 
     def _own_exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The method's, with its float32 sums in 16 bits; errors of a user's code have file and
-        line."""
+        """The method's, with its float32 sums in 16 bits; a user's errors have file and line."""
         if is_users(type(self._method)):
             exchange = participate(self._method, bucket, step, finite=False, unmodified=False)
         else:
@@ -151,7 +148,6 @@ class Optioned(Around[Options]):
 
     @classmethod
     def phase(cls, parameters: Options, step: int) -> str:
-        """ "dense" first, then the method's."""
         if step < parameters.before:
             return "dense"
         return super().phase(parameters, step - parameters.before)
@@ -187,7 +183,6 @@ def _together(bucket: Bucket, *parts: tuple[Bucket, Tensor]) -> Tensor:
 
 
 def _is_float_sum(tensor: Tensor, op: Operation) -> bool:
-    """Whether an all-reduce adds up float32 numbers."""
     return op == "sum" and tensor.dtype == torch.float32
 
 

@@ -203,7 +203,7 @@ def _stages(name: str, values: torch.Tensor, layout: BucketLayout | None) -> Ite
 
 
 class _Clock(Observer):
-    """Host seconds of each stretch, from an idle device to an idle device."""
+    """Host seconds of each stretch, from idle to idle device."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: list[float] = []

@@ -1,6 +1,6 @@
-"""Shares of a device's coefficients in a method: launches, bytes and FLOPs by class.
+"""Use of a device's coefficients by a method: launches, bytes and FLOPs by class.
 
-Kernels that were measured by themselves (`Device.primitives`) need none.
+Kernels with their own measurements (`Device.primitives`) use none.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gcsim.simulator.devices.device import Device
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
 
 Figure = tuple[KernelClass | Queued, str]
-"""A coefficient of a kernel class, or of the host's: its name is a field of `KernelRate`."""
+"""Coefficient of a kernel class, or the host's, as a field of `KernelRate`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficient:
-    """A coefficient as people call it."""
+    """Coefficient in words."""
 
     name: str
     unit: str
@@ -31,7 +31,7 @@ COEFFICIENTS = {
     "bandwidth": Coefficient(name="bandwidth", unit="B/s"),
     "flop_rate": Coefficient(name="FLOP rate", unit="FLOP/s"),
 }
-"""Figures by field of `KernelRate`; each has a range beside it."""
+"""Figures by field of `KernelRate`, each with a range."""
 
 
 def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, float]:
@@ -47,7 +47,7 @@ def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, f
 def counts(
     compute: Compute, device: Device, payloads: int, servers: int = 1
 ) -> dict[Figure, float]:
-    """Use of each coefficient in a stretch of computation, as a plan prices it."""
+    """Use of each coefficient in a stretch, as a plan prices it."""
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
     on_host, on_device = (
@@ -77,7 +77,7 @@ def _computes(exchange: Exchange) -> Iterable[Compute]:
 
 
 def _costs(compute: Compute, payloads: int) -> Iterable[tuple[KernelCost, int, int]]:
-    """Costs, and how many times their launches and their bytes are spent."""
+    """Costs, and how often their launches and bytes count."""
     yield from ((cost, 1, 1) for cost in compute.fixed)
     yield from ((cost, payloads, payloads) for cost in compute.per_payload)
     yield from ((cost, payloads, 1) for cost in compute.per_part)

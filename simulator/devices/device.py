@@ -83,8 +83,7 @@ class KernelRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate:
-    """Seconds of a model's step in float32, fixed + per_sample * batch, stated by a catalogue
-    entry."""
+    """Seconds of a model's step in float32, fixed + per_sample * batch, as catalogued."""
 
     model: Annotated[str, INTERNAL]
     fixed: Time
@@ -145,8 +144,8 @@ class Device:
 
     def primitive(self, name: str) -> Curve | None:
         """Curve of a metered kernel; without one, that of its measured variants together
-        ("file.function:variant:reach"), or of the product or factorization nearest in shape; None
-        if unknown."""
+        ("file.function:variant:reach"), or of the product or factorization nearest in shape; or
+        None."""
         while name and name not in self.primitives:
             name = name.rpartition(":")[0] or self._nearest_shape(name)
         return self.primitives.get(name)

@@ -23,12 +23,9 @@ def merged_pairs(
     segments: Segments, room: Column,
 ) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
     """The sum of two sparse vectors: (indices int64 `[u]`, ascending; values float32 `[u]`; how
-    many of each tensor).
-
-    Indices given are places in the flat bucket, ascending int64 `[k]` and `[m]`, values float32;
-    both together have at most `room` of each tensor. On a device each tensor takes its room, filled
-    up with `BEYOND` and zeros, so that the host need not wait.
-    """
+    many of each tensor). Given indices are places in the flat bucket, ascending int64 `[k]` and
+    `[m]`, values float32; both together have at most `room` of each tensor. On a device each tensor
+    takes its room, filled up with `BEYOND` and zeros, so that the host need not wait."""
     most = indices.numel() + other_indices.numel()
     out_indices = np.empty(most, dtype=np.int64)
     out_values = np.empty(most, dtype=np.float32)

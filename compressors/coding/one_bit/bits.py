@@ -3,8 +3,8 @@
 Bits follow the elements' order, the first in the lowest bit of the first byte; those after the last
 element are 0. Elements come in stripes: neighbouring columns of a matrix in a flat vector, with
 levels for bits 0 and 1 for each column; or a tensor's elements as one row, with levels for every
-`size` of them (`Stripes.of`). Loops pass over rows as they lie in memory; several rows of a narrow
-matrix are treated as one.
+`size` of them (`Stripes.of`). Loops pass over rows as they lie in memory, several of a narrow
+matrix as one.
 """
 
 from __future__ import annotations

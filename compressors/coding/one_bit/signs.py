@@ -3,8 +3,7 @@
 A bit says negative; zero of either sign counts as positive. Error feedback takes one pass: the
 error after coding p with scale s is e = p - s sign(p), and the next vector is x + e, whose signs do
 not depend on its scale. So p and s are kept and e is formed when next read: one loop reads x and p,
-writes the new p and its bits, and adds up |p|. Writing e would need a second pass, after the scale
-is known.
+writes the new p and its bits, and adds up |p|. Writing e would take a second pass.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ Norm = Literal["mean_abs", "rms"]
 """Scale of a cell: mean |p|, the best for given signs, or the root mean square."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
+_NO_SUMS = np.zeros(0)
 
 
 @counted_as(
@@ -42,17 +42,16 @@ _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 @primitive
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
-    g, cells = np.ascontiguousarray(loops.array(values)), segments.whole
+    g, size = np.ascontiguousarray(loops.array(values)), segments.length  # a tensor is one cell
     with loops.written_back(bits) as out:
         loops.in_tiles(
-            _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, cells.first,
-            cells.size, cells.first, *_NO_FACTORS, False, out, at, np.zeros(0), False,
+            _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, at, size, at,
+            *_NO_FACTORS, False, out, at, _NO_SUMS, False,
         )  # fmt: skip
 
 
 def pack_signs(values: Tensor) -> Tensor:
-    """One bit an element of float32 `[n]`, 1 = negative, zero of either sign positive: uint8
-    `[ceil(n / 8)]`."""
+    """Signs of float32 `[n]`, 1 = negative, either zero positive: uint8 `[ceil(n / 8)]`."""
     bits = values.new_empty(packed_bytes(values.numel(), 1), dtype=torch.uint8)
     put_sign_bits(values, Segments.alone(values.numel()), bits, ZERO)
     return bits
@@ -113,13 +112,12 @@ def fold_signs(
     mixed: Tensor | None = None, factors: tuple[float, float, float, float] = NO_FACTORS,
     keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
-    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`, 0
-    of an empty cell; in one pass.
+    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`.
 
     Parameters
     ----------
     values : flat float32 of the cells' table
-    cells : elements that share a scale
+    cells : elements that share a scale, 0 of an empty cell
     bits, at : uint8 to write to; first byte of each tensor's ceil(n / 8)
     head : first byte of each tensor's scales, which are written there too
     pieces : the one tensor's bits are cut into equal pieces, each at the end of one of equally long
@@ -129,7 +127,6 @@ def fold_signs(
     scales : float32 `[cells]`, those of `coded` (zeros at first)
     mixed, factors, keep : with factors (m, c, a, b), a values + b (m mixed + c values) is coded
         instead of the values; with `keep`, mixed = m mixed + c values
-    norm : kind of scale
     """
     table, count = cells.segments.table, cells.count
     slots = -(-cells.segments.length // loops.SUM_BLOCK) + count
@@ -194,7 +191,7 @@ def _code_tiles(
                 if sums.size:
                     # each step raises block, cell or both: no two parts share a sum
                     slot = slots[t] + first // loops.SUM_BLOCK + cell
-                    sums[slot] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
+                    sums[slot] = sum_of_squares(part) if squares else sum_of_magnitudes(part)
                 here = end
             put_signs(coded, words, bits[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
@@ -218,7 +215,8 @@ def _add_error(p: Any, x: Any, scale: Any) -> None:
 
 
 @loops.summing_loop
-def _sum_of_magnitudes(values: Any) -> float:
+def sum_of_magnitudes(values: Any) -> float:
+    """Inside a loop: the sum of a block's |v|, in float64."""
     total = np.float64(0)
     for i in range(values.size):
         total += np.float64(abs(values[i]))

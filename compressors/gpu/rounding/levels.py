@@ -101,7 +101,6 @@ def parts_of_cells(
 
 @triton.jit
 def _random16_at(key, at):
-    """16 random bits for each element: int32."""
     word = bits64(tl.cast(key, tl.uint64), at // 4)
     return ((word >> ((at % 4) * 16).to(tl.uint64)) & 0xFFFF).to(tl.int32)
 

@@ -2,9 +2,9 @@
 
 Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element one of the
 levels 0, ±p^m, …, ±p, ±1 times the norm, rounded at random to a neighbouring one, in `bits` bits.
-Most normalised elements of a long bucket are tiny, where these levels are dense. Workers all-gather
-and average decoded values. No state. Unbiased, and E|Q(v) - v|^2 = sum (|v| - lo) (hi - |v|), lo
-and hi the levels next to |v|, exactly.
+Most normalised elements of a long bucket are tiny, where these levels are dense. Messages are
+all-gathered and averaged. No state. Unbiased, and exactly E|Q(v) - v|^2 = sum (|v| - lo)
+(hi - |v|), lo and hi next to |v|.
 
 The paper's levels hold zero: of 2^bits codes one is not used, and m = 2^(bits-1) - 2. The published
 code instead has 2^bits levels without zero, m = 2^(bits-1) - 1, so that zero too becomes ±p^m at
