@@ -91,16 +91,16 @@ def build_device(name: str, entry: Spelled) -> Device:
     factors_of = [each for each in (entry.board, scaled and scaled.board) if each is not None]
     usual = rates.effective_range(processor or "gpu", entry.effective_flop_rate)
     training = (entry.training or {}).items()
-    return entry.value(
+    found: Device = entry.value(
         Device,
         name=name,
         processor=processor,
-        host=HOST if processor == "gpu" and old_host(entry) else entry.host or {},
         training={model: rate.value(TrainingRate, model=model) for model, rate in training},
         measured=_measured(entry.board, scaled),
         layer_times={} if board is None else rates.layer_times(board, *factors_of),
         effective_flop_rate_range=entry.effective_flop_rate_range or usual,
     )
+    return replace(found, host=HOST) if processor == "gpu" and old_host(entry) else found
 
 
 def merged_device(
