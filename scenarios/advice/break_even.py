@@ -4,8 +4,8 @@ Uncompressed training and the method are simulated over rates, from slow to fast
 change places, a bisection finds the rate at which both take the same time as stated. The drawn
 worlds at three rates around it, which are powers of four apart, give its range: in each of them the
 method's gain is a line over the logarithm of the rate between two of these. The rate that is given
-is where the printed iterations, which are medians over the worlds, are the same: where the gain as
-stated and what the worlds add to it, a line between two of these rates, cancel.
+is where the printed iterations, which are medians over the worlds, are the same; what the worlds
+add to the gain as stated is a line between two of these rates, where that leaves no doubt.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ CLOSE = 2e-3
 """Relative difference of the two iterations at which a bisection ends."""
 _CLOSER = 1e-2
 """The same of the printed iterations."""
+_SURELY = 0.5
+"""Share of that within which a line between two rates does for the drawn worlds at a third."""
 _MOST = 14
 _APART = 4.0
 """From one rate at which the worlds are asked to the next; all methods have these rates."""
@@ -74,8 +76,8 @@ def break_even(
         found = engine.rows([at_rate(key, rate)], names, draws=draws)
         return found or {}
 
-    def gain(label: str, rate: float) -> float:
-        return _gain(rows(rate, [label])[label])
+    def gain(label: str, rate: float, draws: bool = False) -> float:
+        return _gain(rows(rate, [label], draws)[label])
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
@@ -96,9 +98,9 @@ def break_even(
         if isinstance(span, bool):
             found.append(BreakEven(label=label, rate=None, pays=span))
         else:
-            rate = _crossing(stated := partial(gain, label), span)
+            rate = _crossing(partial(gain, label), span)
             one = BreakEven(label=label, rate=rate, pays=True)
-            one = _with_worlds(one, dense, near, stated)
+            one = _with_worlds(one, dense, near, partial(gain, label))
             found.append(one if label in ranged else replace(one, low=None, high=None))
         progress()
     return found
@@ -170,7 +172,7 @@ def _with_worlds(
     one: BreakEven,
     dense: str,
     near: Callable[[float], dict[str, Row]],
-    stated: Callable[[float], float],
+    gain: Callable[[float, bool], float],
 ) -> BreakEven:
     """Add the range that the worlds near the rate give, and centre the rate."""
     label = one.label
@@ -205,7 +207,8 @@ def _with_worlds(
         ]
 
         def printed_gain(rate: float) -> float:
-            return stated(rate) + float(np.interp(math.log(rate), np.log(at), more))
+            about = gain(rate, False) + float(np.interp(math.log(rate), np.log(at), more))
+            return about if abs(about) < _SURELY * _CLOSER else gain(rate, True)
 
         rate = min(max(_crossing(printed_gain, span, _CLOSER), low), high)
     return replace(one, rate=rate, low=low, high=high)
