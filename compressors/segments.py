@@ -1,12 +1,9 @@
 """A bucket's table: the tensors' begins and lengths, their cells, and the tiles that threads share.
 
-A primitive works on all tensors of a bucket in one call. Its loop takes the tiles of the table, a
-tensor's elements first … last - 1, and its kernel the same table. What differs from tensor to
-tensor (how many are selected, where a body begins) is a column: an array with one number a row. A
-tensor alone is a table of one row.
-
-Tiles are cut at multiples of their length from the tensor's first element, so that sums by blocks
-do not depend on the number of threads.
+A primitive works on all tensors of a bucket in one call over the table's tiles (a tensor's elements
+first … last - 1); a tensor alone is a table of one row. Per-tensor quantities (selected elements, a
+body's begin) are columns: arrays with one number a row. Tiles are cut at multiples of their length
+from the tensor's first element, so that sums by blocks do not depend on threads.
 """
 
 from __future__ import annotations
@@ -21,26 +18,22 @@ from numpy.typing import ArrayLike, NDArray
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import loop
-from gcsim.compressors.random import random_key
+from gcsim.compressors.random import random_keys
 
 TILE = 1 << 16
 """Elements of a tile: they stay in the processor's cache."""
 Column = NDArray[np.int64]
 """One number a row of the table."""
 ZERO = np.zeros(1, dtype=np.int64)
-"""The column of what begins at 0, of one row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The rows of a table."""
-
     table: NDArray[np.int64]
     """`[tensors, 2]`: first element in the flat bucket, and number of elements."""
 
     @classmethod
     def of(cls, layout: BucketLayout) -> Segments:
-        """The table of a layout."""
         if cls not in layout.facts:
             layout.facts[cls] = cls(layout.table)
         found: Segments = layout.facts[cls]
@@ -49,17 +42,20 @@ class Segments:
     @classmethod
     @lru_cache(maxsize=1 << 8)
     def alone(cls, n: int) -> Segments:
-        """The table of one tensor of n elements."""
         return cls(np.array([(0, n)], dtype=np.int64))
 
     @classmethod
     def behind(cls, lengths: ArrayLike) -> Segments:
-        """The table of tensors of these lengths, one behind the other."""
+        """The table of consecutive tensors of these lengths."""
         length = np.asarray(lengths, dtype=np.int64)
         return cls(np.stack((starts(length), length), axis=1))
 
+    @cached_property
+    def twice(self) -> Segments:
+        """The table with the rows of all tensors twice."""
+        return Segments(np.concatenate((self.table, self.table)))
+
     def rows(self, chosen: Any) -> Segments:
-        """The table of some of the tensors."""
         return Segments(np.ascontiguousarray(self.table[chosen]))
 
     @cached_property
@@ -71,35 +67,44 @@ class Segments:
         return np.ascontiguousarray(self.table[:, 1])
 
     @cached_property
+    def longest(self) -> int:
+        """Most elements of a tensor."""
+        return int(self.length.max(initial=0))
+
+    @cached_property
     def tiles(self) -> NDArray[np.int64]:
         """`[tiles, 3]`: tensor, first element, element behind the last."""
         return self.tiles_of(self.length)
 
     def tiles_of(self, counts: Column) -> NDArray[np.int64]:
         """Tiles of so many elements of each tensor: `[tiles, 3]`."""
-        return tiles_of(counts, self._grain)
-
-    @cached_property
-    def _grain(self) -> Column:
-        return self.column(TILE)
+        return tiles_of(counts, self.column(TILE))
 
     def column(self, values: ArrayLike) -> Column:
-        """A number for each row, or one for all."""
-        return np.full(len(self.table), values, dtype=np.int64)
+        """A number for each row, or one for all: a column that nobody changes."""
+        if not isinstance(values, int):
+            return np.full(len(self.table), values, dtype=np.int64)
+        if values not in self._columns:
+            self._columns[values] = np.full(len(self.table), values, dtype=np.int64)
+        return self._columns[values]
+
+    @cached_property
+    def _columns(self) -> dict[int, Column]:
+        return {}
 
     @cached_property
     def _cells(self) -> dict[int | None, Cells]:
         return {}
 
     def cells(self, size: int | None) -> Cells:
-        """Cells of `size` elements, of which the last may be shorter; None: a tensor is one."""
+        """Cells of `size` elements, the last perhaps shorter; None: one cell a tensor."""
         if size not in self._cells:
             sizes = np.maximum(1, self.length) if size is None else self.column(size)
             self._cells[size] = Cells(self, sizes, -(-self.length // sizes))
         return self._cells[size]
 
     def even_cells(self, most: int | None) -> Cells:
-        """Cells of at most `most` elements, as equal as can be; None: a tensor is one."""
+        """Cells of at most `most` elements, as equal as can be; None: one cell a tensor."""
         if most is None:
             return self.cells(None)
         if -most not in self._cells:  # beside those of a size
@@ -119,7 +124,7 @@ class Cells:
 
     segments: Segments
     size: Column
-    """Elements of a tensor's cells but perhaps the last."""
+    """Elements of each cell but perhaps the last."""
     count: Column
     """Cells of each tensor."""
 
@@ -130,7 +135,6 @@ class Cells:
 
     @cached_property
     def total(self) -> int:
-        """Cells of all tensors."""
         return int(self.count.sum())
 
     @cached_property
@@ -164,7 +168,7 @@ class Cells:
 
 
 def starts(lengths: Column) -> Column:
-    """Begin of each when they lie one behind the other."""
+    """Begin of each when they are consecutive."""
     begins: Column = lengths.cumsum() - lengths
     return begins
 
@@ -176,12 +180,11 @@ def keys_of(
 
     A worker's, or with a rank of None that of all workers.
     """
-    keys = [random_key(seed, step, piece.index, purpose, rank) for piece in layout.slices]
-    return np.array(keys, dtype=np.uint64)
+    return random_keys(seed, step, layout.numbers, purpose, rank)
 
 
 def spread(numbers: Tensor, counts: Column) -> Tensor:
-    """Each tensor's number as often as it says: `[tensors]` to `[sum of counts]`."""
+    """Repeat each tensor's number `counts` times: `[tensors]` to `[sum of counts]`."""
     times = torch.from_numpy(counts).to(numbers.device)
     return numbers.repeat_interleave(times, output_size=int(counts.sum()))
 

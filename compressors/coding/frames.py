@@ -13,12 +13,11 @@ A frame begins with 20 bytes, little endian:
 
     codec u8 | flags u8 | params u16 | numel u32 | nonzero u32 | body bytes u32 | checksum u32
 
-`flags` and `params` belong to the codec; `numel` is the length of the tensor, `nonzero` the number
-of elements that travel; the checksum is over the 16 bytes before it and the body, and is not
-priced: networks have their own. A receiver knows the layout and nothing else of the sender: frames
-that are damaged, or not those of the layout, are an `InputError`, never a wrong number.
-
-Methods that work tensor by tensor use `pack_frame`, `frames_of` and `decoder`.
+`flags` and `params` belong to the codec; `numel` is the tensor's length, `nonzero` its elements
+that travel; the checksum covers the 16 bytes before it and the body, and is not priced: networks
+have their own. A receiver knows only the layout: damaged frames, or those of another layout, are an
+`InputError`, never a wrong number. Methods that work tensor by tensor use `pack_frame`, `frames_of`
+and `decoder`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import partial, wraps
+from functools import cache, partial, reduce, wraps
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -40,13 +40,13 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.compressors.segments import Column, Segments
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
+_IN_ORDER = np.zeros(0, dtype=np.int64)
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
-"""First byte and bytes of a header's fields: codec, flags, params, elements that travel, elements,
-bytes of the body, checksum."""
+"""(first byte, bytes) of codec, flags, params, nonzero, numel, body bytes, checksum."""
 
 
 class Codec(IntEnum):
@@ -87,7 +87,6 @@ class Frame:
     flags: int
     params: int
     numel: int
-    """Elements of the tensor."""
     nonzero: int
     """Elements that travel."""
     body: Tensor
@@ -97,26 +96,23 @@ class Frame:
 _FRAME = ("codec", "flags", "params", "numel", "nonzero")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, as `Frame`
 class Frames:
     """Headers of a message, a column each."""
 
     at: Column
-    """First byte of the body in the message; -1 where no header fits."""
+    """First byte of the body; -1 where no header fits."""
     size: Column
-    """Bytes of the body."""
     codec: Column
     flags: Column
     params: Column
     nonzero: Column
-    """Elements that travel."""
     numel: Column
-    """Elements of the tensor."""
     intact: Column
     """1 where the body fits and the checksum is right."""
 
     def demand_intact(self, total: int, allowed: Collection[int]) -> None:
-        """`InputError` for the first frame of a message of `total` bytes that cannot be."""
+        """Raise `InputError` for the first impossible frame of a message of `total` bytes."""
         begin = 0
         for number in range(len(self.codec)):
             row = {each.name: int(getattr(self, each.name)[number]) for each in fields(self)}
@@ -141,7 +137,6 @@ class Frames:
             begin = row["at"] + row["size"]
 
     def frame(self, message: Tensor, number: int) -> Frame:
-        """One frame of the message."""
         row = {each: int(getattr(self, each)[number]) for each in _FRAME}
         body = message[self.at[number] : self.at[number] + self.size[number]]
         return Frame(**row, body=body)
@@ -154,7 +149,7 @@ class Frames:
         return int(values[0])
 
     def parts(self, message: Tensor, *parts: tuple[Column, torch.dtype]) -> list[Tensor]:
-        """Parts of the bodies, one behind the other: so many bytes of each tensor."""
+        """Consecutive parts of the bodies: given bytes of each tensor."""
         found, place = [], self.at
         for lengths, dtype in parts:
             found.append((place, lengths, dtype))
@@ -162,8 +157,7 @@ class Frames:
         return taken_all(message, found)
 
     def demand_sizes(self, sizes: Column) -> None:
-        """`InputError` unless bodies have so many bytes."""
-        if (wrong := self.size != sizes).any():
+        if np.count_nonzero(wrong := self.size != sizes):
             found, asked = self.size[wrong][0], sizes[wrong][0]
             raise InputError(f"damaged payload: body of {found} bytes, its header asks for {asked}")
 
@@ -176,21 +170,20 @@ def frames(
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
     part: Segments | None = None, parts: Sequence[tuple[Tensor, Column]] = (),
 ) -> tuple[Tensor, Column]:  # fmt: skip
-    """(a message with its headers, uint8 on the device of `like`; where each body begins).
+    """(message with its headers, uint8 on the device of `like`; where each body begins).
 
-    `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). With `fixed`,
-    all messages of the exchange have these headers: `read` need not wait for a device; so have
-    those of the table `part`, the first of equal parts that travel alone. Bodies begin with
+    `sizes` are the bodies' bytes, `nonzero` the elements that travel (None: all). With `fixed`, all
+    messages of the exchange have these headers, and `read` need not wait for a device; the same
+    holds for the table `part`, the first of equal parts that travel alone. Bodies begin with
     `parts`: the bytes of all tensors, and how many of each. Raises `InternalError` when a number
     does not fit its field.
     """
     travel = segments.length if nonzero is None else nonzero
     row = segments.column(flags), segments.column(params), travel, segments.length
-    known, heads = _known(codec, sizes, row)
-    if heads is None:
+    heads, at, total = _headers_of(codec, sizes, row)
+    if total < 0:
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
-    at = known.at
-    message = like.new_empty(int(sizes.sum()) + heads.size, dtype=torch.uint8)
+    message = like.new_empty(total, dtype=torch.uint8)
     head, place = torch.from_numpy(heads.reshape(-1)), at
     pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
     for source, lengths in parts:
@@ -199,35 +192,29 @@ def frames(
     put_all(message, pieces)
     exchange = entered()
     if fixed and exchange is not None:
+        known = at, sizes, segments.column(codec), *row, segments.column(1)
         for table in (segments, *([part] if part is not None else [])):
             n = len(table.table)
             shape = torch.Size([message.numel() * n // len(sizes)])
-            some = Frames(*(getattr(known, each.name)[:n] for each in fields(known)))
+            some = Frames(*(column[:n] for column in known))
             exchange.fixed[table, shape, message.dtype] = some, heads[:n]
     return message, at
 
 
-def _known(
+def _headers_of(
     codec: int, sizes: Column, row: tuple[Column, Column, Column, Column]
-) -> tuple[Frames, NDArray[np.uint8] | None]:
-    """(columns of a message's frames; their headers, None where a number does not fit its field).
-
-    `row` are the columns of flags, parameters, elements that travel, and elements.
-    """
-    heads, none = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.zeros_like(sizes)
-    at = starts(sizes + HEADER_BYTES) + HEADER_BYTES
-    found = Frames(at, sizes, none + int(codec), *row, none + 1)
-    return found, heads if _write_headers(heads, found.codec, *row, sizes) else None
+) -> tuple[NDArray[np.uint8], Column, int]:
+    """(headers of a message's frames; begins of bodies; bytes, -1 where a field is too small).
+    `row`: columns of flags, parameters, elements that travel, elements."""
+    heads, at = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.empty_like(sizes)
+    return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
 
 
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
-    """The sealed message of bodies whose parts, so many bytes for each tensor, are at hand.
-
-    `columns` are those of `frames`.
-    """
-    sizes = sum((lengths for _, lengths in parts), segments.column(0))
+    """The sealed message of bodies from parts with their bytes; `columns` as for `frames`."""
+    sizes = reduce(add, [lengths for _, lengths in parts])
     message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
 
@@ -235,14 +222,14 @@ def packed(
 def _copying(
     copied: list[Tensor] | None, message: object, parts: Sequence[tuple[Any, ...]]
 ) -> Iterator[KernelCost]:
-    """The copies of parts of bodies: those that are put, or those that are taken."""
+    """Copies of parts of bodies that are put or taken."""
     for part in [source for _, source, _ in parts] if copied is None else copied:
         if n := part.nbytes:
             yield launch("streaming", "aten.cat", n, 2 * n)
 
 
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
-    """Copy the bytes of `source`, so many for each tensor, to their places in a message."""
+    """Copy the bytes of `source`, `lengths` for each tensor, to their places in a message."""
     put_all(message, [(at, source, lengths)])
 
 
@@ -254,7 +241,7 @@ def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> 
         for at, source, lengths in parts:
             if source.numel():
                 data = array(source.contiguous()).view(np.uint8)
-                _copy(data, starts(lengths), out, at, lengths)
+                _copy(data, _IN_ORDER, out, at, lengths)
 
 
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
@@ -269,13 +256,13 @@ def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype
     data, found = array(message), []
     for at, lengths, dtype in parts:
         out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-        _copy(data, at, array(out).view(np.uint8), starts(lengths), lengths)
+        _copy(data, at, array(out).view(np.uint8), _IN_ORDER, lengths)
         found.append(out.to(message.device))
     return found
 
 
 def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:
-    """Pieces of a flat tensor, so many elements from each begin, one behind the other."""
+    """Pieces of a flat tensor, `counts` elements from each begin, concatenated."""
     size = values.element_size()
     return taken(values.view(torch.uint8), size * begins, size * counts, values.dtype)
 
@@ -283,7 +270,7 @@ def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:
 @counted_as(lambda *_: ())  # a deployment leaves checksums to the network
 @primitive
 def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
-    """The message, once the checksums of its frames are written."""
+    """Write the checksums of the frames; return the message."""
     with written_back(message) as data:
         _write_checksums(data, at, sizes)
     return message
@@ -298,29 +285,23 @@ def joined(parts: Iterable[Tensor]) -> Tensor:
 
 
 def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
-    """The headers of a message whose frames are those of the layout's tensors, and intact.
-
-    Raises `InputError` otherwise, or for another codec than this one (these ones). On a device the
-    host waits for the headers once, where they are not `fixed`.
-    """
+    """The headers of an intact message of the layout. Raises `InputError` otherwise, or for another
+    codec. The host waits for a device once, unless headers are `fixed`."""
     return _fixed(message, layout, codec) or _read(message, layout, codec)
 
 
 def read_ahead(
     message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
 ) -> Frames | Tensor:
-    """`read`, for kernels that find the headers where they lie: nobody waits.
-
-    On a device these are a table (`gpu/frames.py`), and `check`, which raises what is wrong with
-    bodies, is made `when_known`.
-    """
+    """`read` without waiting, for kernels that read headers in place. On a device the result is a
+    table (`gpu/frames.py`), and `check`, which raises faults of bodies, runs `when_known`."""
     if found := _fixed(message, layout, codec):
         check(found)
     return found or _read_ahead(message, layout, codec, check)
 
 
 def columns_of(found: Frames | Tensor) -> Frames:
-    """The columns of what `read_ahead` gives: for the meter."""
+    """The columns of `read_ahead`'s result, for the meter."""
     if isinstance(found, Frames):
         return found
     return Frames(*np.delete(np.from_dlpack(found.cpu()), 2, axis=0))
@@ -328,25 +309,25 @@ def columns_of(found: Frames | Tensor) -> Frames:
 
 def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames | None:
     """The headers that all messages of the exchange have."""
-    exchange, key = entered(), (Segments.of(layout), message.shape, message.dtype)
-    if exchange is None or key not in exchange.fixed:
+    if (exchange := entered()) is None or not exchange.fixed:
         return None
-    return _agreed(message, layout, codec, *exchange.fixed[key])
+    known = exchange.fixed.get((Segments.of(layout), message.shape, message.dtype))
+    return None if known is None else _agreed(message, layout, codec, *known)
 
 
 def read_known(
     message: Tensor, layout: BucketLayout, codec: int, sizes: Column, nonzero: Column
 ) -> Frames:
-    """`read`, where the length of what each worker has sent says how many elements travel.
-
-    Bodies have so many bytes, flags and parameters are 0. Nobody waits for a device.
-    """
-    none, length = np.zeros_like(sizes), layout.table[:, 1]
-    found, heads = _known(codec, sizes, (none, none, nonzero, length))
-    whole = int(sizes.sum()) + HEADER_BYTES * len(sizes) == message.numel()
-    if heads is None or not whole or (nonzero > length).any():
+    """`read` where each worker's sent length determines the elements that travel: bodies of these
+    sizes, flags and parameters 0. Does not wait for a device."""
+    segments = Segments.of(layout)
+    none, length = segments.column(0), segments.length
+    heads, at, total = _headers_of(codec, sizes, (none, none, nonzero, length))
+    if total != message.numel() or np.count_nonzero(nonzero > length):
         _read(message, layout, codec)  # says what is wrong
         raise InputError(f"damaged payload: bodies are not of {sizes.tolist()} bytes")
+    codecs, intact = segments.column(codec), segments.column(1)
+    found = Frames(at, sizes, codecs, none, none, nonzero, length, intact)
     return _agreed(message, layout, codec, found, heads)
 
 
@@ -354,7 +335,6 @@ def _agreed(
     message: Tensor, layout: BucketLayout, codec: int | Collection[int], found: Frames,
     heads: NDArray[np.uint8],
 ) -> Frames:  # fmt: skip
-    """The headers, once a message is known to have them."""
     right = agree(message, heads, found.at, found.size)
     if right is False:
         _read(message, layout, codec)  # says what is wrong with which frame
@@ -390,13 +370,10 @@ def _read_ahead(
 def demand_frames(
     found: Frames, layout: BucketLayout, total: int, codec: int | Collection[int]
 ) -> None:
-    """`InputError` unless a message of `total` bytes is intact and of the layout; see `read`."""
-    allowed = (codec,) if isinstance(codec, int) else tuple(codec)
-    columns = found.codec, found.nonzero, found.numel, found.intact
-    ends = int(found.at[-1] + found.size[-1])
-    known = np.zeros(256, dtype=np.bool_)
-    known[list(allowed)] = True
-    if ends != total or not _whole(*columns, layout.table, known):
+    """Raise `InputError` unless a message of `total` bytes is intact and of the layout."""
+    allowed = (int(codec),) if isinstance(codec, int) else tuple(codec)
+    columns = found.at, found.size, found.codec, found.nonzero, found.numel, found.intact
+    if not _whole(*columns, layout.table, total, _among(allowed)):
         found.demand_intact(total, allowed)
         for number, piece in enumerate(layout.slices):
             if found.at[number] < 0:
@@ -407,11 +384,18 @@ def demand_frames(
         raise InputError(f"the message holds more frames than bucket {layout.index} has tensors")
 
 
+@cache
+def _among(allowed: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Whether a codec is allowed, by its number."""
+    known = np.zeros(256, dtype=np.bool_)
+    known[list(allowed)] = True
+    return known
+
+
 @counted_as(lambda *_: ())  # as `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
-    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right; or of
-    each, on a device."""
+    """Whether headers, `[tensors, 20]`, and checksums are right; of each frame, on a device."""
     return bool(_agree(array(message), heads, at, sizes))
 
 
@@ -421,7 +405,7 @@ def _headers(message: Tensor, most: int) -> Frames:
 
 
 def demand_bytes(message: Tensor) -> None:
-    """`InputError` for a tensor that is no message."""
+    """Raise `InputError` for a tensor that is no message."""
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
 
@@ -448,11 +432,8 @@ def pack_frame(
     codec: int, body: Tensor, *, numel: int, nonzero: int | None = None, flags: int = 0,
     params: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device.
-
-    `numel` elements has the tensor, `nonzero` of them travel (None: all).
-    Raises `InternalError` when a number does not fit its field or the body is not bytes.
-    """
+    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of `numel`
+    elements travel (None: all). `InternalError` for numbers beyond their field, or no bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travel = np.array([numel if nonzero is None else nonzero])
@@ -463,11 +444,8 @@ def pack_frame(
 def read_frames(
     message: Tensor, *, expected: int | Collection[int] = tuple(Codec), most: int | None = None
 ) -> list[Frame]:
-    """The frames of a message (uint8, one dimension) of an unknown layout, of an expected codec;
-    the first `most`, where that is stated.
-
-    Raises `InputError` for a message that is cut off, changed on the way, or contradicts itself.
-    """
+    """The first `most` frames of a message (uint8, one dimension) of unknown layout and an expected
+    codec. Raises `InputError` for a truncated, altered or contradictory message."""
     found = _headers(message, most or message.numel() // HEADER_BYTES + 1)
     found.demand_intact(
         message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
@@ -478,22 +456,16 @@ def read_frames(
 def frames_of(
     message: Tensor, layout: BucketLayout, codec: int | Collection[int]
 ) -> Iterator[tuple[TensorSlice, Frame]]:
-    """Each tensor of the layout with its frame.
-
-    Raises `InputError` when the frames are not those of this layout.
-    """
+    """Each tensor of the layout with its frame; `InputError` for frames of another layout."""
     found = read(message, layout, codec)
     for number, piece in enumerate(layout.slices):
         yield piece, found.frame(message, number)
 
 
 def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message.
-
-    The result is `add(message, layout, out, weight, **known)`: out += weight * decoded message, in
-    place; `out` is float32 `[layout.numel]`. Raises `InputError` when the message is damaged or of
-    another layout.
-    """
+    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message:
+    `add(message, layout, out, weight, **known)`, out += weight * decoded message, in place; `out`
+    is float32 `[layout.numel]`. Raises `InputError` for a damaged or other message."""
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
         @wraps(add)
@@ -510,7 +482,7 @@ def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Cal
 
 
 def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, Tensor]:
-    """A frame's body in two parts of known length; `InputError` when it is not that long."""
+    """A frame's body in two parts of given lengths; `InputError` when its length differs."""
     if frame.body.numel() != head_bytes + tail_bytes:
         raise InputError(
             f"damaged payload: body of {frame.body.numel()} bytes, "
@@ -528,10 +500,7 @@ def as_bytes(values: Tensor) -> Tensor:
 
 @unpriced  # messages are laid out so that they need no realigning where that costs time
 def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
-    """`[count]` of `dtype` from exactly as many bytes; a copy when the bytes are not aligned.
-
-    Raises `InputError` when the length does not fit.
-    """
+    """`[count]` of `dtype`, copied when not aligned; `InputError` when the length does not fit."""
     size = dtype.itemsize
     if body.numel() != count * size:
         raise InputError(f"{body.numel()} bytes where {count} values of {size} bytes must be")
@@ -545,23 +514,31 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
 
 @loop
 def _write_headers(
-    heads: Any, codec: Any, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
-) -> bool:
-    """Fill headers up to their checksums; False where a number does not fit its field."""
-    fits = True
+    heads: Any, at: Any, codec: int, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
+) -> int:
+    """Fill headers up to their checksums, and begins of bodies; the message's bytes.
+
+    -1 where a number does not fit its field.
+    """
+    fits, total = True, 0
     for t in range(sizes.size):
-        row = codec[t], flags[t], params[t], nonzero[t], numel[t], sizes[t]
+        row = codec, flags[t], params[t], nonzero[t], numel[t], sizes[t]
         # the row ends before the checksum, the last of the fields
-        for (at, size), field in zip(_FIELDS, row):  # noqa: B905
+        for (place, size), field in zip(_FIELDS, row):  # noqa: B905
             fits &= (field >> (8 * size)) == 0  # nor negative
-            put_number(heads[t], at, size, np.uint64(field))
-    return fits
+            put_number(heads[t], place, size, np.uint64(field))
+        at[t] = total + HEADER_BYTES
+        total = at[t] + sizes[t]
+    return total if fits else -1
 
 
 @loop
-def _whole(codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, known: Any) -> bool:
-    """Whether frames are intact, those of the tensors, and of codecs that are known."""
-    whole = True
+def _whole(
+    at: Any, sizes: Any, codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, total: int,
+    known: Any,
+) -> bool:  # fmt: skip
+    """Whether frames are intact, of the tensors, of known codecs, and end with the message."""
+    whole = at[-1] + sizes[-1] == total
     for t in range(numel.size):
         whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
         # a codec of -1, where no header fits, reads the last entry: `numel` is -1 there, too
@@ -583,9 +560,12 @@ def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
 
 @loop
 def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
+    """Copy pieces; those without begins lie one behind the other."""
+    behind = 0
     for t in range(lengths.size):
-        given = source[begins[t] : begins[t] + lengths[t]]
-        out = target[at[t] : at[t] + lengths[t]]
+        begin, place = begins[t] if begins.size else behind, at[t] if at.size else behind
+        behind += lengths[t]
+        given, out = source[begin : begin + lengths[t]], target[place : place + lengths[t]]
         for i in range(out.size):
             out[i] = given[i]
 

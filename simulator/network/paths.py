@@ -1,22 +1,20 @@
-"""From the links of two ends to the path between them.
+"""Paths between two ends, from the ends' links.
 
 | property    | of a path from a to b                                                             |
 |-------------|-----------------------------------------------------------------------------------|
-| rate        | the smaller of a's outward and b's inward rate; at each instant, with a trace      |
-| latency     | half of each end's; an access link (`Link.up`) counts with its whole leg           |
-| overhead    | half of each end's                                                                 |
-| grants      | of a's outward leg                                                                 |
-| factors     | the sender's, parts of the rate that the path has when nobody shares it            |
-| delays      | both ends' jitter (what both ends have, once); the larger loss                     |
+| rate        | the smaller of a's outward and b's inward rate, at each instant                   |
+| latency     | half of each end's; an access link (`Link.up`) counts with its whole leg          |
+| overhead    | half of each end's                                                                |
+| grants      | of a's outward leg                                                                |
+| factors     | the sender's, of the path's unshared rate                                         |
+| delays      | both ends' jitter (equal ones once); the larger loss                              |
 | connection  | the smaller limit (`Link.flow`)                                                   |
 
-Between two ends with the same symmetric link the path is that link: a network link's figures are
-those of a whole path, half of which each end stands for. Equal arguments give the identical path,
-so that links may be told apart by identity.
+Between two ends with the same symmetric link the path is that link, whose figures are those of a
+whole path. Equal arguments give the identical object: links may be told apart by identity.
 
-What losses leave ("capped") is found for the latency of the whole path there and back, and holds
-for each connection, as do size factors: sharing a link divides what the line carries, and a
-connection that they keep below its share loses nothing.
+The limit of "capped" losses counts the whole path's latency, both ways. Like size factors it holds
+per connection: sharing divides the line's rate, not that of slower connections.
 """
 
 from __future__ import annotations
@@ -44,12 +42,9 @@ class _Leg:
 
 @lru_cache(maxsize=_KEPT)
 def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
-    """The link that a message sees which leaves through `out` and arrives through `into`.
-
-    `leaving` messages share what `out` carries away, `entering` what `into` does. Raises
-    `InputError` when nothing would ever get through, or when two traces repeat together only after
-    very many changes.
-    """
+    """Link seen by a message that leaves through `out` and arrives through `into`. `leaving`
+    messages share `out`'s rate, `entering` that of `into`. Raises `InputError` when nothing would
+    ever get through, or two traces repeat together only after very many changes."""
     if out == into and out.up is None and leaving == entering:
         return slowed(out, leaving)
     first, last = _outward_leg(out), _inward_leg(into)
@@ -75,10 +70,7 @@ def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def outward(link: Link) -> Link:
-    """Link from a node to a machine at the switch that limits nothing itself.
-
-    An access link's leg away from the node; any other link as it is.
-    """
+    """Link from a node to an unlimited machine at the switch: an access link's leg out."""
     if link.up is None:
         return link
     leg = _outward_leg(link)
@@ -89,17 +81,14 @@ def outward(link: Link) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def inward(link: Link) -> Link:
-    """Link from such a machine to a node, as `outward`."""
+    """Link from such a machine to a node."""
     return link if link.up is None else replace(link, name=_inward_leg(link).name, up=None)
 
 
 @lru_cache(maxsize=_KEPT)
 def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
-    """The path `link` when it also crosses `uplink`, of whose rate a message gets 1 / `share`.
-
-    The rate is the smaller one; the uplink's latency, overhead and jitter come on top, once for
-    the whole crossing; the larger loss counts.
-    """
+    """The path `link` across `uplink`, of whose rate a message gets 1 / `share`. The smaller rate
+    and larger loss count; the uplink's latency, overhead and jitter are added once."""
     _check_share(share)
     if uplink.up is not None or uplink.grant:
         raise InputError(
@@ -126,7 +115,7 @@ def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def slowed(link: Link, sharing: int | Fraction) -> Link:
-    """The same link when `sharing` >= 1 messages share what it carries."""
+    """The link shared by `sharing` >= 1 messages."""
     _check_share(sharing)
     if sharing == 1:
         return link
@@ -142,7 +131,7 @@ def slowed(link: Link, sharing: int | Fraction) -> Link:
 
 @lru_cache(maxsize=_KEPT)
 def framed(link: Link, part: Fraction, latency: Fraction) -> Link:
-    """The link as payloads see it that get a part of its rate, and a latency on top of its own."""
+    """The link seen by payloads that get a part of its rate, with extra latency."""
     if part == 1 and not latency:
         return link
     seen = slowed(link, 1 / part)
@@ -178,10 +167,8 @@ def _with_goodput(
     alone: RateTrace | Fraction | None = None,
     **others: Any,
 ) -> Link:
-    """The link with another goodput of its line, and other fields; what it was made of is in there.
-
-    `alone`: the line's where nobody shares it, of a link with size factors.
-    """
+    """The link with another goodput of its line, and other fields. `alone`: the unshared line's, of
+    a link with size factors."""
     trace = goodput if isinstance(goodput, RateTrace) else None
     rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
     alone = None if alone == goodput else alone

@@ -1,23 +1,23 @@
 """Scales that turn weights into sampling probabilities p_i = min(1, scale * |w_i|).
 
-Elements that would exceed 1 are saturated: they are certain, and the rest of the budget is spread
-over the others in proportion to their weights. That lifts others over 1, so the saturated set F
-grows over a few rounds until it stays (or `rounds` are used up).
+Elements that would exceed 1 are saturated: certain, with the rest of the budget spread over the
+others in proportion to their weights. That may lift others over 1, so the saturated set F grows
+over a few rounds until it stays (or `rounds` are used up).
 
 - For an expected number of k (`scales_for_count`): scale = (k - |F|) / sum_{not F} |w|, so that
-  sum(p) = k; a little less when the rounds were used up. When fewer than k weights are not zero,
-  all of them are saturated.
+  sum(p) = k; a little less when the rounds were used up. With fewer than k nonzero weights, all of
+  them are saturated.
 - For a second moment of (1 + eps) |w|^2 after division by p (`scales_for_variance`): scale =
-  sum_{not F} |w| / (eps |w|^2 + sum_{not F} w^2). The scale grows as long as something exceeds 1,
-  so the rounds end at the smallest F, the one of the closed form for sorted weights.
+  sum_{not F} |w| / (eps |w|^2 + sum_{not F} w^2). The scale grows as long as an element exceeds 1,
+  so the rounds end at the smallest F, that of the closed form for sorted weights.
 
-Sums are of float64 over blocks of 16 elements; a round reads n/16 of them and the elements of the
-few blocks that may hold a saturated one.
+Sums are float64 over blocks of 16 elements; a round reads n/16 of them and the elements of the few
+blocks that may hold a saturated one.
 
 Source: J. Wangni, J. Wang, J. Liu, T. Zhang, "Gradient Sparsification for Communication-Efficient
-Distributed Optimization", NeurIPS 2018, arXiv:1710.09854 (greedy, and
-closed form); the count is also that of L. Song et al., "Communication Efficient SGD via Gradient
-Sampling with Bayes Prior", CVPR 2021, Alg. 1, with the saturated set read cumulatively.
+Distributed Optimization", NeurIPS 2018, arXiv:1710.09854 (greedy, and closed form); the count is
+also that of L. Song et al., "Communication Efficient SGD via Gradient Sampling with Bayes Prior",
+CVPR 2021, Alg. 1, with the saturated set read cumulatively.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting.sampling import BLOCK, Weights
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_tiles, loop, summing_loop, tensor
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import TILE, Segments
 
 LARGEST_SCALE = 1e300
-"""A scale that saturates every weight that is not zero, however small."""
+"""Saturates every nonzero weight, however small."""
 LARGEST_INVERSE = 3e38
 """Largest inverse of a scale, which is a magnitude that is sent."""
 
@@ -51,11 +51,8 @@ def _pass(blocks: Any) -> KernelCost:
 def saturation(
     values: Tensor, sums: Tensor, segments: Segments, scales: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Moments of `Weights` under a scale for each tensor: float64 `[3, tensors]`.
-
-    The number of elements with scale |w| >= 1, the sum of |w| of all others, and the sum of w^2 of
-    the saturated.
-    """
+    """Moments of `Weights` under each tensor's scale, float64 `[3, tensors]`: number of elements
+    with scale |w| >= 1, sum of |w| of all others, sum of w^2 of the saturated."""
     going, moments = np.ones(len(scales), dtype=np.bool_), np.empty((3, len(scales)))
     _add_moments(array(values), array(sums), segments, scales, going, moments)
     return moments
@@ -92,38 +89,37 @@ def scales_for_count(
 
     Both float64 `[tensors]`; a scale is 0 when all weights of the tensor are zero.
     """
-    totals = zip(k.tolist(), _totals(sums, segments), strict=True)
-    scales = np.array([min(n / t, LARGEST_SCALE) if t > 0.0 else 0.0 for n, t in totals])
-    going, before, passes = scales > 0.0, np.zeros(len(k)), np.zeros(len(k))
+    before, passes, scales = (np.zeros(len(k)) for _ in range(3))
     own, blocks, moments = array(values), array(sums), np.empty((3, len(k)))
-    for _ in range(rounds):
-        if not going.any():
-            break
-        _add_moments(own, blocks, segments, scales, going, moments)
-        passes += going
-        count, rest, _ = moments
-        going &= (count != before) & (count < k)  # in exact arithmetic count < k unless no other
-        before = count.copy()  # weight is left
-        with np.errstate(all="ignore"):
+    count, rest, _ = moments
+    _add_moments(own, blocks, segments, scales, np.ones(len(k), dtype=np.bool_), moments)
+    going = rest > 0.0
+    with np.errstate(all="ignore"):
+        scales = np.where(going, np.minimum(k / rest, LARGEST_SCALE), scales)
+        for _ in range(rounds):
+            if not np.count_nonzero(going):
+                break
+            _add_moments(own, blocks, segments, scales, going, moments)
+            passes += going
+            # in exact arithmetic count < k unless no other weight is left
+            going &= (count != before) & (count < k)
+            before = count.copy()
             more = np.minimum((k - count) / rest, LARGEST_SCALE)
-        # where nothing else has a weight, all that is not 0 is certain
-        scales = np.where(going, np.where(rest <= 0.0, LARGEST_SCALE, more), scales)
-        going &= rest > 0.0
+            # where nothing else has a weight, all that is not 0 is certain
+            scales = np.where(going, np.where(rest <= 0.0, LARGEST_SCALE, more), scales)
+            going &= rest > 0.0
     return tensor(scales, values), tensor(passes, values)
 
 
 def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
-    """The scales with sum(w^2 / p) = (1 + eps) |w|^2 of each tensor, eps > 0: `[tensors]`.
-
-    0 when all weights of a tensor are zero.
-    """
+    """The scales with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0: `[tensors]`, 0 for zero weights."""
     given = weights.values, weights.sums, weights.segments
     # this scale saturates all that is not 0: the sum of all squares
     energy = saturation(*given, np.full(len(weights.segments.table), LARGEST_SCALE))[2]
     going, saturated = energy > 0.0, np.zeros(len(energy))
     with np.errstate(all="ignore"):
-        # the formula for an empty F
-        scales = np.where(going, _totals(*given[1:]) / ((1.0 + eps) * energy), 0.0)
+        # the formula for an empty F, whose sum is that of all
+        scales = np.where(going, saturation(*given, saturated)[1] / ((1.0 + eps) * energy), 0.0)
         while going.any():
             count, rest, squares = saturation(*given, scales)
             going &= count != saturated
@@ -137,21 +133,14 @@ def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
 @counted_as(lambda *_: ())
 @primitive
 def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales whose inverse is a float32 of at most 3e38, float64, and that inverse: `[tensors]`.
-
-    The inverse of a scale of 0, or that float32 cannot hold, is 0.
-    """
+    """Scales whose inverse is a float32 of at most 3e38, float64, and that inverse: `[tensors]`;
+    the inverse of 0, or one that float32 cannot hold, is 0."""
     given = array(scales)
     with np.errstate(divide="ignore"):
         single = np.minimum(1.0 / given, LARGEST_INVERSE).astype(np.float32)
         inverses = np.where(given > 0.0, np.minimum(single.astype(float), LARGEST_INVERSE), 0.0)
         exact = np.where(inverses > 0.0, 1.0 / inverses, given)
     return tensor(exact, scales), tensor(inverses.astype(np.float32), scales)
-
-
-def _totals(sums: Tensor, segments: Segments) -> list[float]:
-    """The sum over each tensor's blocks."""
-    return [float(part.sum()) for part in torch.split(sums, segments.cells(BLOCK).count.tolist())]
 
 
 # --- loops ------------------------------------------------------------------------------------
