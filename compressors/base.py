@@ -34,7 +34,6 @@ from gcsim.compressors.requests import Exchange, WithoutServer
 from gcsim.compressors.sharing import fill_once
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
-"""A fraction of the elements, in (0, 1]."""
 
 
 Family = Literal[
@@ -44,7 +43,7 @@ Family = Literal[
     "low rank",
     "sketching",
     "local updates",
-    "controller",
+    "option",  # around another method
     "reference",  # what PyTorch's own communication hooks do
 ]
 
@@ -80,6 +79,7 @@ class About:
     unbiased: bool = False
     """Whether it is unbiased with the default parameters; `Compressor.properties` knows others."""
     state: str = "none"
+    """State that a worker keeps between steps, in units of n elements, e.g. "residual (n)"."""
     paper: str
 
 
@@ -101,6 +101,7 @@ class Compressor(ABC, Generic[P]):
     about: ClassVar[About]
 
     requires: ClassVar[frozenset[Literal["second_moments"]]] = frozenset()
+    """Additional data that the gradients must have."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -161,8 +162,7 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def warmup_steps(cls, parameters: P) -> int:
-        """First step after a start-up that is not repeated; a long training consists of the phases
-        of the `period` steps from here on."""
+        """First step after a start-up; a long training repeats the `period` phases from here on."""
         return 0
 
     @classmethod
@@ -180,8 +180,7 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def window(cls, parameters: P) -> int:
-        """Steps whose updates are judged together: the synchronisation interval of methods whose
-        replicas differ in between, else 1."""
+        """Steps judged together: the synchronisation interval where replicas differ, else 1."""
         return 1
 
 

@@ -61,6 +61,11 @@ class BucketLayout:
         return sum(piece.numel for piece in self.slices)
 
     @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Index of each parameter."""
+        return tuple(piece.index for piece in self.slices)
+
+    @cached_property
     def table(self) -> NDArray[np.int64]:
         """Offset and number of elements of each parameter, for loops: int64 `[parameters, 2]`."""
         rows = [(piece.offset, piece.numel) for piece in self.slices]

@@ -1,5 +1,4 @@
-"""Checks of numbers that a device finds in payloads: the host waits once for an exchange or
-iteration.
+"""Checks of numbers that a device finds in payloads; the host waits once for all of them.
 
     when_known(highest, demand_codes)      # demand_codes(number) raises the fault
 

@@ -13,8 +13,6 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class Dense(Compressor):
-    """The mean gradient, exact up to float32 rounding."""
-
     about = About(
         title="Dense float32 all-reduce (no compression)",
         family="dense",

@@ -78,9 +78,8 @@ def worked(cost: KernelCost) -> int:
 
 
 def spread(elements: int) -> str:
-    """Reach of indexed accesses: the power of four of elements that holds them all. Part of the
-    name of gathers and scatters: few touches of a large tensor cost more than as many within a
-    cache."""
+    """Reach of indexed accesses: the power of four of elements that holds them all. In the name of
+    gathers and scatters: few touches of a large tensor cost more than as many within a cache."""
     return f"2^{2 * (max(0, elements - 1).bit_length() + 1 >> 1)}"
 
 

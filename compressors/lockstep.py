@@ -110,11 +110,11 @@ def lockstep(
     """Run one exchange of all workers to its end; return the updates in rank order.
 
     `reduction` carries out all-reduces; rounding depends on its order. `share`: compute work on one
-    reply that all workers share once, to the same bits ("checked": compute it again and compare);
-    None: where nobody observes. An observer of each worker's computation needs it off. Raises
-    `RefusedRequestError` when workers ask for different collectives at one point (a deadlock on a
-    cluster) or for an impossible one; for guarded exchanges (`participate`) of a user's code,
-    `InputError` with file and line.
+    reply that all workers share once, to the same bits ("checked": again, and compare); None: where
+    nobody observes; an observer of each worker needs it off. Raises `RefusedRequestError` when
+    workers ask for different collectives at one point (a deadlock on a cluster) or for an
+    impossible one; for guarded exchanges (`participate`) of a user's code, `InputError` with file
+    and line.
     """
     seen = observer or Observer()
     sharing = observer is None if share is None else share
@@ -243,6 +243,5 @@ def _merge_along_tree(
 
 
 def _unlike(values: Sequence[str]) -> str:
-    """Worker 0's value and the first different one."""
     rank = next(rank for rank, value in enumerate(values) if value != values[0])
     return f"worker 0 has {values[0]}, worker {rank} {values[rank]}"

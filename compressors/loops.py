@@ -70,9 +70,8 @@ def loop(function: F) -> F:
 
 
 def summing_loop(function: F) -> F:
-    """`loop` with sums of floats free to be reordered: several times faster. Only for loops over a
-    fixed range of at most `SUM_BLOCK`: the order depends on its length and the processor, not on
-    threads."""
+    """`loop` with sums of floats free to be reordered: several times faster. Only over a fixed
+    range of at most `SUM_BLOCK`: the order depends on its length and the processor."""
     # neither `nnan` nor `ninf`: infinity and NaN must show in a sum
     return _compiled(function, fastmath={"reassoc", "nsz", "contract"})
 
@@ -105,9 +104,8 @@ def _by_one_process(compile_: Callable[..., Any], function: Callable[..., Any]) 
 
 
 def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 1 << 16) -> None:
-    """Call `kernel(start, stop, *arguments)` over 0 … n, cut at multiples of `grain`, on
-    `torch.get_num_threads()` threads (one when n is small). Results are dropped, exceptions
-    raised."""
+    """Call `kernel(start, stop, *arguments)` over 0 … n, cut at multiples of `grain`, on torch's
+    threads (one when n is small). Results are dropped, exceptions raised."""
     parts = n // max(grain, _WORTH_A_THREAD) if n >= _SHORT else 1
     threads = min(torch.get_num_threads(), parts) if parts > 1 else 1
     grains = -(-n // grain)
@@ -161,8 +159,7 @@ def tensor(values: NDArray[Any], like: Tensor) -> Tensor:
 
 
 class written_back:  # noqa: N801 - used as a function; a generator would take longer than a loop
-    """Context of `array(target)` to be written to; a tensor of another device is updated at its
-    end."""
+    """Context of `array(target)` to be written to, copied back at its end where necessary."""
 
     __slots__ = ("_target", "_values")
 

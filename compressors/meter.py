@@ -3,11 +3,8 @@
 A torch dispatch mode adds each tensor kernel's bytes (read plus written) and FLOPs to its class and
 name. Code outside torch is wrapped by `kernel`, which counts one kernel with the bytes of the
 tensors that enter and leave: the traffic of one fused kernel on an accelerator. With a clock, a
-recorder also times each kernel.
-
-Cost that grows with the number of workers is separated by watching payloads: work between two steps
-of an iteration over the received payloads belongs to a payload. (Test: cost at four
-workers = fixed + 4 per payload as metered with two.)
+recorder also times each kernel. Cost that grows with the number of workers is separated by watching
+payloads: work between two steps of an iteration over them belongs to a payload.
 
 Assumes that a kernel reads each operand and writes each result once, and that views are free;
 indexed reads count touched elements only.
@@ -43,7 +40,6 @@ class Recorder:
         self._clock = clock
         self.counting = counting
         self._left_out: list[tuple[Any, Any]] = []
-        """Instants around what is `unpriced`."""
         self._timed: list[tuple[KernelCost, Any, Any]] = []
         self.running = ""
         self.paused = False
@@ -56,9 +52,8 @@ class Recorder:
         self._reading: list[KernelCost] | None = None
 
     def add(self, cost: KernelCost) -> None:
-        """Count a kernel for the payload being read, or for the exchange. The host's looks into a
-        payload are not counted: checks that a deployment leaves to the network, or scales that an
-        accelerator's kernel reads in place."""
+        """Count a kernel for the payload being read, or for the exchange; not the host's looks into
+        a payload, which a deployment leaves to the network or to an accelerator's kernel."""
         if self._reading is None:
             self.fixed.append(cost)
         elif cost.kind != "host_sync":
@@ -87,15 +82,13 @@ class Recorder:
         return modes
 
     def launched(self, cost: KernelCost, begin: Any, end: Any) -> None:
-        """Count a kernel that ran between two instants; with `end` None its time is not its
-        device's and is not recorded."""
+        """Count a kernel between two instants; `end` None: its time is not its device's."""
         self.add(cost)
         if self._clock is not None and end is not None:
             self._timed.append((cost, begin, end))
 
     def watch(self, received: Iterable[Tensor], *, parts: bool = False) -> Iterator[Tensor]:
-        """Iterate over payloads, or parts of one whole; kernels until the next one is requested are
-        theirs."""
+        """Iterate over payloads, or parts of one whole, and attribute the kernels in between."""
         try:
             for payload in received:
                 self._reading = self.per_part if parts else self.per_payload
@@ -131,9 +124,8 @@ def kernel(
     kind: KernelClass, *, updates: tuple[str, ...] = (), name: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of the decorated function as one kernel of class `kind`: tensor operands read
-    once, tensor results and the operands in `updates` written once. Torch kernels inside are not
-    counted again; random numbers the function counts itself (`count_random`). `name` defaults to
-    `kernel_name`."""
+    once, tensor results and operands in `updates` written once; not the torch kernels inside. The
+    function counts its random draws (`count_random`). `name` defaults to `kernel_name`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         called = name or kernel_name(function)
@@ -156,9 +148,9 @@ def kernel(
 def counted_as(
     launches: Callable[..., Iterable[KernelCost]], running: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Count a primitive's call, for all tensors of a bucket, as the kernels of `launches(result,
-    *args, **kwargs)` (`launch`); torch's kernels inside are not counted. With a clock the call's
-    time is the last kernel's. `running` names what the function counts while it runs."""
+    """Count a primitive's call, for all tensors of a bucket, as the kernels of
+    `launches(result, *args, **kwargs)` (`launch`); torch's kernels inside are not counted. With a
+    clock the call's time is the last kernel's. `running` names its own counts."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)

@@ -20,8 +20,8 @@ from gcsim.errors import InputError, InternalError, Problem
 
 
 class RefusedRequestError(InternalError):
-    """Workers' requests cannot be carried out; `ranks` are the workers. The driver throws it into
-    the exchanges that yielded them (`blame`)."""
+    """Requests of workers `ranks` that cannot be carried out; thrown into their exchanges
+    (`blame`)."""
 
     def __init__(self, message: str, *, hint: str = "", ranks: tuple[int, ...] = (0,)) -> None:
         self.message, self.hint, self.ranks = message, hint, ranks

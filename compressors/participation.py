@@ -65,7 +65,6 @@ def participate(
 
 @unpriced
 def _in_one_piece(bucket: Bucket) -> Bucket:
-    """The bucket with contiguous tensors."""
     gradient, moment = bucket.gradient, bucket.second_moment
     for tensor, what in ((gradient, "gradient"), (moment, "second moment")):
         if tensor is None:
@@ -161,7 +160,6 @@ def _guarded(
 
 
 def _told(fault: tuple[str, str], exchange: requests.Exchange, cls: type[Compressor]) -> InputError:
-    """The error of the request at which a worker waits."""
     return InputError(fault[0], place=mistakes.location_of_request(exchange, cls), hint=fault[1])
 
 

@@ -17,9 +17,8 @@ class Properties:
     """The mean over the method's own randomness of the update is the mean gradient."""
 
     error_bound: Callable[[Tensor], float] | None = None
-    """For a tensor v, float32 `[n]`: bound on the mean of |Q(v) - v|^2 over the method's
-    randomness, one worker without memory at its first settled step; as sharp as the theory, cited
-    by the method."""
+    """Bound on the mean of |Q(v) - v|^2 for a float32 v `[n]`, one worker without memory at its
+    first settled step; as sharp as the theory that the method cites."""
 
     error_is_exact: bool = False
     """The mean of |Q(v) - v|^2 equals `error_bound(v)`."""

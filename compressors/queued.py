@@ -1,6 +1,6 @@
-"""Launches that a GPU's host queues for a metered kernel, from `launches.csv`, which `python -m
-tests.benchmarks.launches` counts without a GPU. Means over calls: a few kernels' launches depend on
-arguments, and launches of frames count to kernels of the same message."""
+"""Launches that a GPU's host queues for a metered kernel, from `launches.csv`, which
+`python -m tests.benchmarks.launches` counts without a GPU. Means over calls: a few kernels'
+launches depend on arguments, and launches of frames count to kernels of the same message."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def variant(name: str) -> str:
 
 
 def queued(cost: KernelCost) -> Counts:
-    """Launches behind one metered launch; none without a name (the class prices other people's
-    code)."""
+    """Launches behind one metered launch; none without a name (other people's code)."""
     if not cost.name:
         return _NONE
     if cost.kind == "host_sync":

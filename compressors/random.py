@@ -15,7 +15,8 @@ passes BigCrush).
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,12 @@ from gcsim.compressors.loops import inlined
 def stream(
     seed: int, step: int, tensor: int, purpose: str, rank: int | None = None
 ) -> np.random.Generator:
-    """The generator of one purpose, step and tensor. Equal arguments give equal numbers in every
-    process; any difference gives an independent stream. All workers share `rank=None`."""
-    key = _digest(16, _words(seed, step, tensor, purpose, rank))
+    """The generator of one purpose, at one step, for one tensor.
+
+    Equal arguments give equal numbers in every process; any difference gives an independent
+    stream. `rank=None` is the stream that all workers share.
+    """
+    (key,) = _digests(16, seed, step, [tensor], purpose, rank)
     given: Any = _Key(np.frombuffer(key, dtype="<u8"))
     return np.random.Generator(np.random.Philox(given))
 
@@ -49,8 +53,15 @@ def random_key(
     seed: int, step: int, tensor: int, purpose: str, rank: int | None = None
 ) -> np.uint64:
     """The key of the numbers of one purpose, step and tensor, for `bits64`; see `stream`."""
-    key = _digest(8, _words(seed, step, tensor, purpose, rank))
-    return np.uint64(int.from_bytes(key, "little"))
+    return np.uint64(random_keys(seed, step, [tensor], purpose, rank)[0])
+
+
+def random_keys(
+    seed: int, step: int, tensors: Iterable[int], purpose: str, rank: int | None
+) -> NDArray[np.uint64]:
+    """`random_key` of each tensor: uint64 `[tensors]`."""
+    keys = bytearray().join(_digests(8, seed, step, tensors, purpose, rank))
+    return np.frombuffer(keys, dtype="<u8")
 
 
 @inlined
@@ -70,9 +81,9 @@ def fraction64(key: np.uint64, index: int) -> float:
     return float(bits64(key, index) >> np.uint64(11)) * 2.0**-53  # 53 bits: no rounding
 
 
-def _words(seed: int, step: int, tensor: int, purpose: str, rank: int | None) -> str:
-    return f"{seed}/{step}/{tensor}/{'shared' if rank is None else rank}/{purpose}"
-
-
-def _digest(size: int, words: str) -> bytes:
-    return hashlib.blake2b(words.encode(), digest_size=size).digest()
+def _digests(
+    size: int, seed: int, step: int, tensors: Iterable[int], purpose: str, rank: int | None
+) -> list[bytes]:
+    before, behind = f"{seed}/{step}/", f"/{'shared' if rank is None else rank}/{purpose}"
+    words = [f"{before}{tensor}{behind}".encode() for tensor in tensors]
+    return [blake2b(each, digest_size=size).digest() for each in words]

@@ -41,7 +41,7 @@ class AllGather:
     part: bool = False
     lengths: tuple[Iterable[Tensor], ...] = ()
     """Replies of the gathers of lengths, int64 as bytes; several for payloads that are packed into
-    this one behind their lengths (`controllers/fusing.py`)."""
+    this one behind their lengths (`options/fusing.py`)."""
 
 
 WithoutServer = Literal["alltoall_allgather", "all_gather"]
@@ -69,8 +69,7 @@ class PushPull:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllToAll:
     """Send one payload (uint8, one dimension) to each worker, oneself included: parts of one whole.
-    `variable`: parts may differ in length; the driver then exchanges lengths (8 bytes each)
-    first."""
+    `variable`: lengths may differ; the driver first exchanges them (8 bytes each)."""
 
     payloads: Sequence[Tensor]
     """Payloads by receiving rank."""

@@ -17,15 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import loop
-from gcsim.compressors.random import random_key
+from gcsim.compressors.loops import SUM_BLOCK, loop
+from gcsim.compressors.random import random_keys
 
 TILE = 1 << 16
 """Elements of a tile: they stay in the processor's cache."""
 Column = NDArray[np.int64]
 """One number a row of the table."""
 ZERO = np.zeros(1, dtype=np.int64)
-"""The column of a single begin at 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +50,11 @@ class Segments:
         length = np.asarray(lengths, dtype=np.int64)
         return cls(np.stack((starts(length), length), axis=1))
 
+    @cached_property
+    def twice(self) -> Segments:
+        """The table with the rows of all tensors twice."""
+        return Segments(np.concatenate((self.table, self.table)))
+
     def rows(self, chosen: Any) -> Segments:
         return Segments(np.ascontiguousarray(self.table[chosen]))
 
@@ -63,6 +67,11 @@ class Segments:
         return np.ascontiguousarray(self.table[:, 1])
 
     @cached_property
+    def longest(self) -> int:
+        """Most elements of a tensor."""
+        return int(self.length.max(initial=0))
+
+    @cached_property
     def tiles(self) -> NDArray[np.int64]:
         """`[tiles, 3]`: tensor, first element, element behind the last."""
         return self.tiles_of(self.length)
@@ -73,6 +82,8 @@ class Segments:
 
     def column(self, values: ArrayLike) -> Column:
         """A number for each row, or one for all: a column that nobody changes."""
+        if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim:
+            return values
         if not isinstance(values, int):
             return np.full(len(self.table), values, dtype=np.int64)
         if values not in self._columns:
@@ -126,7 +137,6 @@ class Cells:
 
     @cached_property
     def total(self) -> int:
-        """Cells of all tensors."""
         return int(self.count.sum())
 
     @cached_property
@@ -152,6 +162,16 @@ class Cells:
         return np.stack((np.arange(self.total), begin, begin + self.length), axis=1)
 
     @cached_property
+    def slots(self) -> tuple[Column, Column, int]:
+        """Sums of what cells and blocks of `SUM_BLOCK` have in common: each tensor's first, each
+        cell's first, and their number."""
+        # block t and cell c meet in sum t + c; between two cells that end with a block lies a zero
+        rooms = -(-self.segments.length // SUM_BLOCK) + self.count
+        first, size = starts(rooms), self.size[self.owner]
+        begins = first[self.owner] + self.number * size // SUM_BLOCK + self.number
+        return first, begins, int(rooms.sum())
+
+    @cached_property
     def tiles(self) -> NDArray[np.int64]:
         """Tiles of whole cells, `[tiles, 3]` as those of `Segments`."""
         # no cell is cut: one of more than `TILE` elements is a tile of its own
@@ -168,10 +188,11 @@ def starts(lengths: Column) -> Column:
 def keys_of(
     layout: BucketLayout, seed: int, step: int, purpose: str, rank: int | None
 ) -> NDArray[np.uint64]:
-    """A key for each tensor's random numbers (`random_key`), shared by all workers where `rank` is
-    None: uint64 `[tensors]`."""
-    keys = [random_key(seed, step, piece.index, purpose, rank) for piece in layout.slices]
-    return np.array(keys, dtype=np.uint64)
+    """A key for each tensor's random numbers (`random_key`): uint64 `[tensors]`.
+
+    A worker's, or with a rank of None that of all workers.
+    """
+    return random_keys(seed, step, layout.numbers, purpose, rank)
 
 
 def spread(numbers: Tensor, counts: Column) -> Tensor:

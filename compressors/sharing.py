@@ -64,9 +64,8 @@ def is_shared(received: Iterable[Tensor]) -> bool:
 
 
 def once(make: Callable[..., V], received: Iterable[Tensor], *given: Any) -> V:
-    """`make(received, *given)`, a function of its arguments, whose value nobody changes. Arguments
-    stay unchanged until the exchange's next request. Raises `InternalError` where sharing is
-    checked and the values differ."""
+    """`make(received, *given)`, a function of its arguments, whose value nobody changes, nor
+    arguments before the next request. Raises `InternalError` where checked values differ."""
     return _once(make, received, given, lambda: make(received, *given))
 
 

@@ -25,13 +25,11 @@ _Numbered = dict[int, tuple[str, Tensor]]
 
 
 class CannotBeKeptError(GcsimError):
-    """A compressor's state holds something else than tensors, numbers, text, or collections of
-    them."""
+    """A compressor's state holds more than tensors, numbers, text, or collections of them."""
 
 
 def plain(value: object) -> tuple[Any, dict[str, Tensor]]:
-    """Return `value` as JSON-ready data, and copies of its tensors by name. Raises
-    `CannotBeKeptError`."""
+    """Return `value` as JSON-ready data and its tensors' copies; or raise `CannotBeKeptError`."""
     found: _Numbered = {}
     structure = _written(value, found)
     return structure, {name: one.detach().contiguous().clone() for name, one in found.values()}

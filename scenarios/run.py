@@ -39,19 +39,16 @@ from gcsim.traces.stage1 import cache as profile_cache
 
 
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
-    """Run the compressors where needed, simulate every size, and put the rows together.
-
-    `cache=False` runs every compressor again and stores nothing; else a run that is known comes
-    from the cache as a whole. Raises `InputError` for gradients that cannot be used, before
-    anything is simulated.
-    """
+    """Run compressors where needed, simulate every size, and assemble the rows. `cache=False` runs
+    every compressor again and stores nothing; else a known run is taken from the cache whole.
+    Raises `InputError` for unusable gradients, before any simulation."""
     return measured_run(scenario, cache=cache, progress=progress)[0]
 
 
 def measured_run(
     scenario: Scenario, *, cache: bool = True, progress: Progress | None = None
 ) -> tuple[Result, list[str], list[TrafficProfile]]:
-    """`run`, and the profiles of its compressors with their keys."""
+    """`run`, with its compressors' keys and profiles."""
     watcher = progress or SilentProgress()
     started = time.perf_counter()
     remove_left_gradients()
@@ -96,14 +93,15 @@ def simulated_run(
     `passes` are its `measured_passes`.
 
     `timelines=False` leaves them out, which costs a simulation of all ranks each, `sources=False`
-    the provenance. `prices` are those of the scenario's device, where they are at hand.
+    the provenance, and the times with rings and with trees. `prices` are those of the scenario's
+    device, where they are at hand.
     """
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
     simulated, uncertainty = simulate(
-        scenario, profiles, compute, prices, progress, spans=timelines
+        scenario, profiles, compute, prices, progress, spans=timelines, shapes=sources
     )
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
     rows = make_rows(
@@ -140,8 +138,7 @@ def traffic_profiles(
     progress: Progress,
     known: Mapping[str, TrafficProfile] | None = None,
 ) -> list[TrafficProfile]:
-    """Stage 1: each compressor's profile, from the cache (`known`, where it was read) or measured
-    now; each is stored as soon as it is made."""
+    """Stage 1: each compressor's profile: `known`, cached, or measured and stored at once."""
     if known is None:
         known = profile_cache.load_all(keys) if use_cache else {}
     found = dict(known)
@@ -178,8 +175,7 @@ def measured(
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
     keep: bool = False,
 ) -> list[TrafficProfile]:
-    """Stage 1 of some methods, here and now: on gradients as the scenario says, which with `keep`
-    are kept in the cache. `made`: see `measure`."""
+    """Stage 1 of methods on the scenario's gradients, cached if `keep`; `made` as in `measure`."""
     from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.stage1.measure import Subject, measure

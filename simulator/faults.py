@@ -7,11 +7,11 @@ A job's iterations follow one another until the run ends:
   death or return starts that anew.
 - Parameter server: nobody waits for the dead. The iteration goes on without the node's gradient,
   the next take as long as without the node; `restart` after its return it joins the next iteration.
-- Parameter servers on nodes: a node with a server is needed as in a collective, the others are not;
-  the caller tells which.
+- Parameter servers on nodes: a node with a server is needed as in a collective, the others are not,
+  as the caller says.
 
-Without any node the iteration is lost and nothing happens until one is back. An iteration cut off
-by the run's end does not count.
+Without any node the iteration is lost and nothing happens until one is back. One cut off by the
+run's end does not count.
 
 Assumptions: death is noticed at once (a time-out belongs into `restart`); weights survive on the
 others, so at most one iteration is lost.

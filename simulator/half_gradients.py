@@ -2,8 +2,7 @@
 
 Dense training all-reduces 2 bytes per element and casts nothing: one pass divides the bucket by the
 number of workers (2 bytes read, 2 written). A cast to that very type is dense training. Other
-methods are as measured on float32: kernels, payload and error of code that widens the gradient as
-it reads it.
+methods are as measured on float32: kernels, payload and error of code that widens it on reading.
 """
 
 from __future__ import annotations

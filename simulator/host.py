@@ -18,8 +18,7 @@ flight and exponential service times, the closed queueing network (Gordon and Ne
 
 N + W for k = 1 (nothing overlaps), max(N, W) for infinite k; Gloo's rings have k = 2. With C the
 time to copy out of the library's own buffer, of the busiest process or machine, plus `dispatch`
-(queueing a call, waking a thread, waiting for a device, before the first message and after the
-last),
+(queueing, waking a thread, waiting for a device, before the first message and after the last),
 
     exit[r] = e + T(exit[r] without host - e, W) + C      e: when the last rank enters
 
@@ -27,8 +26,7 @@ T grows with N and W, never by more than they do: later entries never give earli
 
 Assumptions: a machine's other work (passes, compressors) does not slow messages; collectives run
 one at a time; a dedicated parameter server's machine is like the nodes; work before the last entry
-counts as after it; messages inside a node cost as much as others. Integer picoseconds, rounded
-once.
+counts as after it; messages inside a node cost as much as others. Rounded once, to picoseconds.
 
 Source: W. Gordon and G. Newell 1967 (Operations Research 15, 254-265), "Closed queuing systems with
 exponential servers"; J. Buzen 1973 (Communications of the ACM 16, 527-531), "Computational

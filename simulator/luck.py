@@ -6,12 +6,11 @@ treated as b independent draws of standard deviation s:
 
     standard error = s / sqrt(b)
 
-A batch is whole rounds, so batches differ by luck alone. With ten s is known to a quarter (one
-standard deviation), with five, of long rounds, to a third.
+A batch is whole rounds, so batches differ by luck alone. With ten, s is known to a quarter (one
+standard deviation); with five, of long rounds, to a third.
 
 Equal seeds give methods the same luck in the same iteration, so a difference of two means is
-estimated from the differences of their batches (common random numbers, sec. 11.2), where most of it
-cancels.
+estimated from the differences of their batches (common random numbers, sec. 11.2).
 """
 
 from __future__ import annotations

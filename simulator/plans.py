@@ -20,11 +20,17 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events.even_cluster import Together, on_even_cluster
 from gcsim.simulator.steps.noise import longest
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
-from gcsim.simulator.training import Framework, Training
+from gcsim.simulator.training import Training
 from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
 
 DENSE = "none"
 """Compressor for which a framework needs no hook."""
+CHECKS = Compute(
+    stage="encode",
+    fixed=(KernelCost(kind="streaming", name="ddp.bucket", launches=1, elements=0, nbytes=0),),
+)
+"""Checks of a bucket by gcsim's hook: whether gradient and update are finite. A GPU's host queues
+them; their bytes are in `Framework.passes`."""
 
 
 class Planner:
@@ -51,14 +57,13 @@ class Planner:
         self._interference = training.interference
         self._together = together or Together(cluster, training, execute or _collectives(cluster))
 
-    def around(
-        self, profile: TrafficProfile, code: Framework | None = None
-    ) -> tuple[Picoseconds, ...]:
-        """Time of the code around each bucket's exchange, by default the training's."""
-        if code is None:
-            code = self._training.reducer if profile.compressor == DENSE else self._training.hook
+    def around(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
+        """Time of the code around each bucket's exchange."""
+        dense = profile.compressor == DENSE
+        code = self._training.reducer if dense else self._training.hook
         if code.free or self._cluster.workers == 1:
             return ()
+        checks = 0 if dense else round(self._prices.priced_by(CHECKS, 1).host)
         last = len(profile.buckets) - 1 if self._cluster.nodes > 1 else None
         return tuple(
             picoseconds(
@@ -67,6 +72,7 @@ class Planner:
                 + (code.per_step if place == last else 0)
             )
             + self._passes(layout.numel, code.passes)
+            + checks
             for place, layout in enumerate(profile.buckets)
         )
 
@@ -169,8 +175,7 @@ def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
 
 def in_its_stream(work: BucketWork) -> BucketWork:
     """An exchange computed in its collectives' stream: each rank leaves a collective when the
-    computation after it is done. (What precedes the first is done behind it: the same for equal
-    ranks.)"""
+    computation after it is done. (What precedes the first counts behind it.)"""
     if not work.collectives:
         return work
     held = [job.duration for job in work.after]

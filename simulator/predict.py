@@ -4,8 +4,7 @@ The period is simulated again and again, with all that an iteration leaves for t
 local steps is paid at the synchronisation. Place i of a period has the phase of
 `TrafficProfile.order`; the k-th step of a phase over all periods does what its recorded step k mod
 n did, so all n occur equally often. A round (`Schedule`) is as many periods as that takes for all
-phases; one of more than `LONGEST` steps is cut to the fewest periods with every recorded step, some
-once more often than others.
+phases; one of more than `LONGEST` steps is cut to the fewest periods with every recorded step.
 
 The mean is over whole rounds (`averages.py`), in exact rationals until the end. With equal ranks,
 ready batches and nothing random it is the weighted mean of the steps by themselves. Batch means
@@ -62,7 +61,7 @@ class Prediction:
     """The device waits for a batch."""
     iteration_p5: float | None
     iteration_p95: float | None
-    """Smallest iterations that 5 %, 95 % of the rank's do not exceed; None if all are equal."""
+    """Smallest iterations that 5 %, 95 % of the rank's do not exceed; None if nothing varies."""
     iteration_error: float | None
     """Standard error of `iteration`; None where nothing is random, or for a single iteration."""
     iterations: int | None = None
@@ -73,8 +72,7 @@ class Prediction:
     """Sorted titles of the collective algorithms used."""
     sample_phase: str
     spans: tuple[Span, ...]
-    """A step of the most frequent phase that communicates (if any), all ranks, picoseconds from the
-    first rank's begin."""
+    """A step of the most frequent communicating phase, from its first rank's begin on."""
 
 
 def predict(
@@ -93,8 +91,7 @@ def predict(
     `compute`: a worker's forward and backward pass of a micro-batch (`training_times`); `seed`: of
     all random times; `spans=False` saves another simulation of all ranks; `averager`: of earlier
     predictions with the same training, seed and cluster, on any device; `prices`: the device's, if
-    at hand. Raises `InputError` when the device has no price for a kernel, or times exceed the
-    clock.
+    at hand. Raises `InputError` when the device has no price for a kernel, or beyond the clock.
     """
     profile = as_collectives(profile, cluster)
     averager = averager or Averager(cluster, training, seed)

@@ -1,5 +1,4 @@
-"""Push-pulls without a parameter server, carried by collectives (Gloo, NCCL and MPI have no
-servers).
+"""Push-pulls without a parameter server, as Gloo, NCCL and MPI carry them.
 
 | way                | collectives                         | the server's computation          |
 |--------------------|-------------------------------------|-----------------------------------|
@@ -22,12 +21,13 @@ anew, all-gather), which H. Tang et al. 2021 (ICML), "1-bit Adam", describe as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, PushPullAlgorithm
-from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
+from gcsim.simulator.devices.clocks import as_timed, with_exchanges
+from gcsim.traces.profile import Compute, Exchange, Phase, TrafficProfile, weighted
 
 SERVED: PushPullAlgorithm = "parameter_server"
 LENGTH_BYTES = 8
@@ -60,40 +60,31 @@ def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, 
 
 
 def as_collectives(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
-    """The profile with the cluster's collectives in place of push-pulls. The same object where
-    nothing changes; independent of the number of workers."""
+    """The profile with the cluster's collectives in place of push-pulls, and the factors of stages
+    timed on its device; the same object if nothing changes. Independent of the number of
+    workers."""
+    profile = as_timed(profile, cluster.device.stages)
     if set(ways(profile, cluster)) <= {SERVED}:
         return profile
-    return _each(profile, lambda exchange: _without_server(exchange, cluster))
+    return with_exchanges(profile, lambda exchange, _: _without_server(exchange, cluster))
 
 
 def by_servers(profile: TrafficProfile) -> TrafficProfile:
     """The profile with all-reduces through parameter servers."""
 
-    def served(exchange: Exchange) -> Exchange:
+    def served(exchange: Exchange, phase: Phase) -> Exchange:
         records = [
             replace(record, by_servers=record.kind == "all_reduce")
             for record in exchange.collectives
         ]
         return replace(exchange, collectives=tuple(records))
 
-    return _each(profile, served)
+    return with_exchanges(profile, served)
 
 
 def _records(profile: TrafficProfile) -> Iterator[CollectiveRecord]:
     for _, _, exchange in weighted(profile):
         yield from exchange.collectives
-
-
-def _each(profile: TrafficProfile, change: Callable[[Exchange], Exchange]) -> TrafficProfile:
-    phases = []
-    for phase in profile.phases:
-        steps = [
-            replace(step, exchanges=tuple(change(exchange) for exchange in step.exchanges))
-            for step in phase.steps
-        ]
-        phases.append(replace(phase, steps=tuple(steps)))
-    return replace(profile, phases=tuple(phases))
 
 
 def _without_server(exchange: Exchange, cluster: Cluster) -> Exchange:

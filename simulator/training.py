@@ -52,8 +52,7 @@ class Noise(fields.Setting):
     """Probability that a worker is also slow in an iteration."""
     slow_factor: fields.Factor = Fraction(1)
     skew: fields.Variation = Fraction(0)
-    """Standard deviation over mean of a worker's passes; the expected longest of all workers counts
-    (`noise.longest`)."""
+    """Standard deviation over mean of a worker's passes, the longest of which counts."""
     skew_range: fields.RangeOf[fields.Variation] = None
 
 

@@ -27,7 +27,6 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments
 
 HEAD = 12
-"""Bytes before the values."""
 COUNTS, CODES, SIGNS, SCALE = 1, 2, 4, 8
 """Faults of a body, a bit each."""
 _FAULTS = {
@@ -53,21 +52,26 @@ def apart_message(
     """
     if (exchange := entered()) is not None:
         exchange.plain = coding in ("raw", "packed")
-    (a, b), both = k, _twice(segments)
-    certain, others = values[: int(a.sum())], values[int(a.sum()) :]
+    (a, b), both = k, segments.twice
+    certain, others = values.tensor_split([int(a.sum())])
     coders = index_coding.chosen_coders(coding, both, k.ravel())
     code, sizes_of_code = index_coding.coded_positions(places, both, k.ravel(), coders)
     size_a, size_b = sizes_of_code.reshape(2, -1)
     flags_a, flags_b = coders.reshape(2, -1)
     signs = packed_bytes(b, 1)
-    sizes = HEAD + 4 * a + signs + size_a + size_b
-    counts = torch.from_numpy(np.stack((a, size_a), axis=1).astype(np.int32).ravel())
-    parts = (magnitudes, segments.column(4)), (counts, segments.column(8)), (certain, 4 * a)
+    head, counts = HEAD + 4 * a, np.empty((len(a), 2), dtype=np.int32)
+    sizes = head + signs + size_a + size_b
+    counts[:, 0], counts[:, 1] = a, size_a
+    parts = (
+        (magnitudes, segments.column(4)),
+        (torch.from_numpy(counts.reshape(-1)), segments.column(8)),
+        (certain, 4 * a),
+    )
     message, at = frames(
         values, Codec.VARIANCE_BOUNDED, segments, sizes, nonzero=a + b,
         flags=flags_a | flags_b << 4, parts=parts,
     )  # fmt: skip
-    behind = at + HEAD + 4 * a
+    behind = at + head
     put_sign_bits(others, Segments.behind(b), message, behind)
     ends = behind + signs
     put(message, np.concatenate((ends, ends + size_a)), code, sizes_of_code)
@@ -75,8 +79,7 @@ def apart_message(
 
 
 def add_apart(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * the elements, in place. Raises `InputError` for a damaged message, or one of
-    another layout."""
+    """out += weight * the elements, in place; `InputError` for a damaged or other message."""
     found = read_ahead(message, layout, Codec.VARIANCE_BOUNDED, _demand_head)
     add_elements(out, Segments.of(layout), message, found, weight)
 
@@ -103,7 +106,7 @@ def _launches(
         places = (4 if coder == index_coding.Coder.RAW else 8) * k[own]
         if coder != index_coding.Coder.RAW:
             yield launch("streaming", decoding, k[own], sizes[own], places)
-        reach = spread(int(segments.length.max(initial=0)))
+        reach = spread(segments.longest)
         yield launch("gather_scatter", f"sparse._add_checked:{reach}", k[own], 12 * k[own], places)
 
 
@@ -140,10 +143,6 @@ def demand_whole(faults: int) -> None:
     for fault, what in _FAULTS.items():
         if faults & fault:
             raise damaged(what)
-
-
-def _twice(segments: Segments) -> Segments:
-    return Segments(np.concatenate((segments.table, segments.table)))
 
 
 # --- loops ------------------------------------------------------------------------------------

@@ -40,11 +40,14 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
-_IN_ORDER = np.zeros(0, dtype=np.int64)
+FLAGS = 4
+"""Row of flags in the table that `read_ahead` gives on a device."""
+IN_ORDER = np.zeros(0, dtype=np.int64)
+"""Begins of pieces that lie one behind the other; see `copy_pieces`."""
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
 """(first byte, bytes) of codec, flags, params, nonzero, numel, body bytes, checksum."""
 
@@ -96,7 +99,7 @@ class Frame:
 _FRAME = ("codec", "flags", "params", "numel", "nonzero")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, as `Frame`
 class Frames:
     """Headers of a message, a column each."""
 
@@ -184,12 +187,7 @@ def frames(
     if total < 0:
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
     message = like.new_empty(total, dtype=torch.uint8)
-    head, place = torch.from_numpy(heads.reshape(-1)), at
-    pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
-    for source, lengths in parts:
-        pieces.append((place, source, lengths))
-        place = place + lengths
-    put_all(message, pieces)
+    put_heads(message, heads, at, parts)
     exchange = entered()
     if fixed and exchange is not None:
         known = at, sizes, segments.column(codec), *row, segments.column(1)
@@ -210,23 +208,44 @@ def _headers_of(
     return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
 
 
+def bodies(sizes: Column) -> Column:
+    """Begin of each body in a message of bodies of so many bytes."""
+    return starts(sizes + HEADER_BYTES) + HEADER_BYTES
+
+
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
-    """The sealed message of bodies from given parts, each with its bytes for each tensor; `columns`
-    are those of `frames`."""
+    """The sealed message of bodies from parts with their bytes; `columns` as for `frames`."""
     sizes = reduce(add, [lengths for _, lengths in parts])
     message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
 
 
-def _copying(
-    copied: list[Tensor] | None, message: object, parts: Sequence[tuple[Any, ...]]
-) -> Iterator[KernelCost]:
-    """Copies of parts of bodies that are put or taken."""
-    for part in [source for _, source, _ in parts] if copied is None else copied:
-        if n := part.nbytes:
-            yield launch("streaming", "aten.cat", n, 2 * n)
+def _copies(parts: Iterable[Tensor | NDArray[Any]]) -> list[KernelCost]:
+    """The copies of parts of bodies."""
+    return [launch("streaming", "aten.cat", n, 2 * n) for part in parts if (n := part.nbytes)]
+
+
+@counted_as(lambda _, message, heads, at, parts: _copies([heads, *(each for each, _ in parts)]))
+@primitive
+def put_heads(
+    message: Tensor, heads: NDArray[np.uint8], at: Column, parts: Sequence[tuple[Tensor, Column]]
+) -> None:
+    """Write headers, `[tensors, 20]`, and behind them parts of bodies, which begin at `at`."""
+    with written_back(message) as out:
+        _put_headers(heads, out, at)
+        place = at
+        for number, (source, lengths) in enumerate(parts):
+            if number:
+                place = place + parts[number - 1][1]
+            put_in(out, place, source, lengths)
+
+
+def put_in(out: NDArray[np.uint8], at: Column, source: Tensor, lengths: Column) -> None:
+    """`put` into the bytes of a message."""
+    if source.numel():
+        copy_pieces(array(source.contiguous()).view(np.uint8), IN_ORDER, out, at, lengths)
 
 
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
@@ -234,15 +253,13 @@ def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
     put_all(message, [(at, source, lengths)])
 
 
-@counted_as(_copying)
+@counted_as(lambda _, message, parts: _copies(source for _, source, _ in parts))
 @primitive
 def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
     """`put` several sources."""
     with written_back(message) as out:
         for at, source, lengths in parts:
-            if source.numel():
-                data = array(source.contiguous()).view(np.uint8)
-                _copy(data, _IN_ORDER, out, at, lengths)
+            put_in(out, at, source, lengths)
 
 
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
@@ -250,15 +267,15 @@ def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> T
     return taken_all(message, [(at, lengths, dtype)])[0]
 
 
-@counted_as(_copying)
+@counted_as(lambda taken, *_: _copies(taken))
 @primitive
 def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]) -> list[Tensor]:
     """Undo `put_all`: `taken` of each part."""
     data, found = array(message), []
     for at, lengths, dtype in parts:
         out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-        _copy(data, at, array(out).view(np.uint8), _IN_ORDER, lengths)
-        found.append(out.to(message.device))
+        copy_pieces(data, at, array(out).view(np.uint8), IN_ORDER, lengths)
+        found.append(out if message.is_cpu else out.to(message.device))
     return found
 
 
@@ -279,7 +296,8 @@ def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
 
 def joined(parts: Iterable[Tensor]) -> Tensor:
     """One message of equal parts; `InputError` unless they are equally long."""
-    each = list(parts)
+    if len(each := list(parts)) == 1:
+        return each[0]
     if len(lengths := {len(part) for part in each}) != 1:
         raise InputError(f"damaged payload: parts of {sorted(lengths)} bytes are not equally long")
     return torch.cat(each)
@@ -336,7 +354,6 @@ def _agreed(
     message: Tensor, layout: BucketLayout, codec: int | Collection[int], found: Frames,
     heads: NDArray[np.uint8],
 ) -> Frames:  # fmt: skip
-    """The headers, once checked against the message."""
     right = agree(message, heads, found.at, found.size)
     if right is False:
         _read(message, layout, codec)  # says what is wrong with which frame
@@ -397,8 +414,7 @@ def _among(allowed: tuple[int, ...]) -> NDArray[np.bool_]:
 @counted_as(lambda *_: ())  # as `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
-    """Whether frames have these headers, `[tensors, 20]`, and right checksums; of each, on a
-    device."""
+    """Whether headers, `[tensors, 20]`, and checksums are right; of each frame, on a device."""
     return bool(_agree(array(message), heads, at, sizes))
 
 
@@ -435,9 +451,8 @@ def pack_frame(
     codec: int, body: Tensor, *, numel: int, nonzero: int | None = None, flags: int = 0,
     params: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device;
-    `nonzero` of `numel` elements travel (None: all). Raises `InternalError` when a number does not
-    fit its field or the body is not bytes."""
+    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of `numel`
+    elements travel (None: all). `InternalError` for numbers beyond their field, or no bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travel = np.array([numel if nonzero is None else nonzero])
@@ -448,9 +463,8 @@ def pack_frame(
 def read_frames(
     message: Tensor, *, expected: int | Collection[int] = tuple(Codec), most: int | None = None
 ) -> list[Frame]:
-    """The frames of a message (uint8, one dimension) of unknown layout and an expected codec; the
-    first `most`, if given. Raises `InputError` for a truncated, altered or contradictory
-    message."""
+    """The first `most` frames of a message (uint8, one dimension) of unknown layout and an expected
+    codec. Raises `InputError` for a truncated, altered or contradictory message."""
     found = _headers(message, most or message.numel() // HEADER_BYTES + 1)
     found.demand_intact(
         message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
@@ -468,9 +482,9 @@ def frames_of(
 
 
 def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message: `add(message,
-    layout, out, weight, **known)`, out += weight * decoded message, in place; `out` is float32
-    `[layout.numel]`. Raises `InputError` for a damaged message, or one of another layout."""
+    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message:
+    `add(message, layout, out, weight, **known)`, out += weight * decoded message, in place; `out`
+    is float32 `[layout.numel]`. Raises `InputError` for a damaged or other message."""
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
         @wraps(add)
@@ -505,8 +519,7 @@ def as_bytes(values: Tensor) -> Tensor:
 
 @unpriced  # messages are laid out so that they need no realigning where that costs time
 def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
-    """`[count]` of `dtype` from exactly as many bytes, copied when not aligned; `InputError` when
-    the length does not fit."""
+    """`[count]` of `dtype`, copied when not aligned; `InputError` when the length does not fit."""
     size = dtype.itemsize
     if body.numel() != count * size:
         raise InputError(f"{body.numel()} bytes where {count} values of {size} bytes must be")
@@ -565,7 +578,7 @@ def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
 
 
 @loop
-def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
+def copy_pieces(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
     """Copy pieces; those without begins lie one behind the other."""
     behind = 0
     for t in range(lengths.size):
@@ -574,6 +587,12 @@ def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
         given, out = source[begin : begin + lengths[t]], target[place : place + lengths[t]]
         for i in range(out.size):
             out[i] = given[i]
+
+
+@loop
+def _put_headers(heads: Any, message: Any, at: Any) -> None:
+    for t in range(at.size):
+        message[at[t] - HEADER_BYTES : at[t]] = heads[t]
 
 
 @loop

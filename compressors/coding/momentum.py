@@ -66,8 +66,7 @@ def local_step(
     error: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """u = m u + g, and sums += d, in place; return the direction d = u, or Nesterov's g + m u. With
-    `error`, d = u ends a round: error += sums + d, and minus the old `sums` is returned. All are
-    float32 `[n]`."""
+    `error` the round ends: error += sums + d, and -sums is returned. All float32 `[n]`."""
     direction = np.empty(gradient.numel(), dtype=np.float32)
     with written_to(momentum, sums, error) as (u, s, e):
         in_parallel(

@@ -111,7 +111,7 @@ def _half_launches(
     for name, each in ways:
         yield launch("streaming", f"aten.{name}", many, each * many)
     if memory is not None:
-        reach = spread(int(segments.length.max()))
+        reach = spread(segments.longest)
         yield launch("gather_scatter", f"aten.index_copy_:{reach}", memory.numel(), 16 * many)
 
 
@@ -170,8 +170,7 @@ def add_plain(
 
 
 def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
-    """(indices within the tensor, int64, values float32, each `[sum of k]`; k of each tensor).
-    Raises `InputError` as `add_message` does."""
+    """(indices within the tensor, int64; values float32; k of each tensor); see `add_message`."""
     found = read(message, layout, Codec.SPARSE)
     values, coded, sizes, coders, k = _parts(message, found)
     return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
@@ -180,8 +179,7 @@ def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor,
 def read_raw(
     message: Tensor, layout: BucketLayout, lengths: Column
 ) -> tuple[Tensor, Tensor, Column]:
-    """`read_message` of raw indices and float32 values; frames' `lengths` determine k, so that the
-    host does not wait for a device."""
+    """`read_message` of raw indices and float32 values, without waiting: `lengths` determine k."""
     k = (lengths - HEADER_BYTES) // 8
     found = read_known(message, layout, Codec.SPARSE, 8 * k, k)
     values, coded = found.parts(message, (4 * k, torch.float32), (4 * k, torch.uint8))
@@ -210,7 +208,7 @@ def _scatter_launches(
     _: object, out: object, segments: Segments, coded: object, sizes: Column, coders: Column,
     values: Tensor, k: Column, weight: float,
 ) -> Iterator[KernelCost]:  # fmt: skip
-    total, reach = values.numel(), spread(int(segments.length.max(initial=0)))
+    total, reach = values.numel(), spread(segments.longest)
     if values.dtype == torch.float16 and total:
         yield launch("streaming", "aten._to_copy:float16_to_float32", total, 6 * total)
     for coder in np.unique(coders):

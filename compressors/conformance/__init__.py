@@ -95,9 +95,8 @@ def check(
     *,
     device: str = "cpu",
 ) -> tuple[str, ...]:
-    """Run all checks on a compressor, with gradients on a device; return the checks' names. Raises
-    `ExpectationError` that lists each cause and its failed checks, and `InputError` for an unknown
-    compressor or impossible parameters."""
+    """Run all checks on a compressor, with gradients on a device; return their names. Raises
+    `ExpectationError` that lists causes and failed checks; `InputError` for unusable arguments."""
     report = examine(compressor, parameters, device=device)
     if report.findings:
         raise ExpectationError(str(report))
@@ -105,8 +104,7 @@ def check(
 
 
 def refuse_side_channels(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raise `InputError` where workers of a user's compressor exchange data outside collectives,
-    such as through a variable of one process."""
+    """Raise `InputError` where a user's workers exchange data outside of collectives."""
     subject = subject_of(name, parameters)
     if not is_users(subject.compressor):
         return

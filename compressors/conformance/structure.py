@@ -152,8 +152,7 @@ def metering_changes_nothing(subject: Subject) -> None:
 
 
 def sharing_changes_nothing(subject: Subject) -> None:
-    """Four workers send and apply the same with and without sharing, and shared values are equal on
-    each worker."""
+    """Four workers send and apply the same with and without sharing; shared values are equal."""
     apart, together = subject.crew(workers=4), subject.crew(workers=4)
     for t in range(subject.first, subject.first + subject.windows(STEPS)):
         given = gradients(N, 4, t)
@@ -177,8 +176,7 @@ def something_is_sent(subject: Subject) -> None:
 
 
 def every_workers_gradient_counts(subject: Subject) -> None:
-    """An update depends on all gradients: changing that of one of three workers changes the next
-    worker's updates."""
+    """Changing the gradient of one of three workers changes the next worker's updates."""
     crews = [subject.crew(workers=3) for _ in range(4)]
     without_effect = {0, 1, 2}
     for t in range(subject.windows(3 * STEPS)):
@@ -214,8 +212,7 @@ def steps_stand_alone_without_memory(subject: Subject) -> None:
 
 
 def scale_is_told(subject: Subject) -> str | None:
-    """A note where gradients 10^-6 and 10^4 times as large behave differently, which is allowed:
-    float16 has a range, a threshold a unit."""
+    """A note where gradients 10^-6 and 10^4 times as large behave differently, which is allowed."""
     errors, bits, said = zip(*(_at_scale(subject, scale) for scale in SCALES), strict=True)
     alike = all(abs(each - bits[1]) <= APART * bits[1] for each in bits)
     if not subject.properties.scale_free:
@@ -229,9 +226,8 @@ def scale_is_told(subject: Subject) -> str | None:
 
 
 def _at_scale(subject: Subject, scale: float) -> tuple[float, float, str]:
-    """(relative error |updates - mean gradients|^2 / |mean gradients|^2 at one scale, 1 where
-    nothing is delivered and NaN where refused; bits an element that a worker sends; both as
-    text)."""
+    """(relative error |updates - mean gradients|^2 / |mean gradients|^2, 1 where nothing is
+    delivered, NaN where refused; bits an element that a worker sends), as text."""
     steps = subject.windows(STEPS)
     crew, collectives = subject.crew(), Collectives()
     wanted = delivered = torch.zeros(N, dtype=torch.float64)

@@ -21,7 +21,6 @@ from gcsim.compressors.requests import AllGather, AllToAll, Exchange, Request, t
 from gcsim.compressors.sharing import same
 
 SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
-"""A matrix, a bias, a convolution, a scalar and an empty tensor."""
 STEPS = 4
 
 
@@ -35,8 +34,6 @@ N = numel(SHAPES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A compressor with its parameters."""
-
     name: str
     compressor: type[Compressor]
     parameters: CompressorParameters
@@ -64,7 +61,6 @@ class Subject:
     def crew(
         self, shapes: Sequence[tuple[int, ...]] = SHAPES, *, workers: int = 2, seed: int = 3
     ) -> Crew:
-        """Workers with empty memories."""
         pieces = ((f"tensor {index}", index, shape) for index, shape in enumerate(shapes))
         return Crew(self, BucketLayout.behind(0, pieces), workers, seed)
 
@@ -142,8 +138,6 @@ def gradients(n: int, workers: int, step: int) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Heard:
-    """Copies of one request and its reply."""
-
     kind: type[Request]
     sent: list[Tensor]
     reply: Any

@@ -18,9 +18,8 @@ Tamper = Callable[["Tensor"], "Tensor"]
 
 
 def only_what_travelled_is_used(subject: Subject) -> None:
-    """A worker alone, given copies of its replies, asks for and applies the same: the last worker
-    is rerun in a new object. (Not the first, whose object also holds a parameter server's
-    state.)"""
+    """The last worker, rerun in a new object with copies of its replies, asks for and applies the
+    same. (Not the first, whose object also holds a parameter server's state.)"""
     crew = subject.crew(workers=3)
     heard = [crew.heard(gradients(N, 3, t), subject.first + t, share=True) for t in range(STEPS)]
     disturbing = subject.crew(workers=3)  # of what workers share beside collectives
@@ -51,8 +50,7 @@ def _payloads(log: list[Heard]) -> list[Tensor]:
 
 
 def damaged_payloads_are_refused(subject: Subject) -> None:
-    """A truncated, lengthened, empty or bit-flipped message is an `InputError`, never another
-    tensor."""
+    """A cut, lengthened, empty or altered message is an `InputError`, not another tensor."""
     for name, tamper in _TAMPERS.items():
         for phase_step in _one_of_each_phase(subject):
             _expect_refusal(subject, name, tamper, phase_step)

@@ -55,9 +55,8 @@ class Collectives:
         self._global = dist.get_process_group_ranks(group)
 
     def execute(self, request: requests.Request) -> Any:
-        """The reply to one request, which the other ranks carry out too. Raises
-        `torch.distributed`'s errors when a rank is gone, and `RefusedRequestError` when payloads do
-        not fit together."""
+        """The reply to one request of all ranks. Raises `torch.distributed`'s errors when a rank is
+        gone, and `RefusedRequestError` when payloads do not fit together."""
         if isinstance(request, requests.AllReduce):
             return self._all_reduce(request.tensor, request.op)
         if isinstance(request, requests.AllToAll):
@@ -84,8 +83,7 @@ class Collectives:
         return ended
 
     def require_alike(self, bucket: int, request: requests.Request | None) -> None:
-        """Raise `RefusedRequestError` on all ranks where requests differ; None at the end of an
-        exchange."""
+        """Raise `RefusedRequestError` on all ranks where requests differ; None ends an exchange."""
         own = f"bucket {bucket}, {_text(request)}".encode()[:_LONGEST].ljust(_LONGEST)
         gathered = self._gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
         texts = [bytes(text.tolist()).decode().rstrip() for text in gathered]

@@ -283,8 +283,8 @@ class DdpHook:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from this rank's `state_dict`, to the same bits. Call it on every rank, before
         or after `register`, between iterations. Raises `InputError`, then or in `register`, for a
-        state of another method, model, rank, or number of ranks; the latter two do not matter where
-        every step of a method stands alone."""
+        state of another method or model, or, unless steps stand alone, another rank or number of
+        ranks."""
         saved.require_method(state, self._facts())
         if self._slices:
             self._resume(state, self._slices.values())

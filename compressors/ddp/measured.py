@@ -41,7 +41,6 @@ class MeasuredBucket:
     computed_s: Annotated[float, Limits(least=0)]
     """Seconds of encoding, decoding, and what a server does."""
     exchanged_s: Annotated[float, Limits(least=0)]
-    """Seconds in collectives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +63,14 @@ class Measured:
 
     @property
     def sent_bytes(self) -> float:
-        """In a step."""
         return sum(bucket.sent_bytes for bucket in self.buckets)
 
     @property
     def computed_s(self) -> float:
-        """Seconds of a step."""
         return sum(bucket.computed_s for bucket in self.buckets)
 
     @property
     def exchanged_s(self) -> float:
-        """Seconds of a step."""
         return sum(bucket.exchanged_s for bucket in self.buckets)
 
     def write(self, path: str | PathLike[str]) -> None:

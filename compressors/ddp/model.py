@@ -39,8 +39,7 @@ def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
     """A group of the ranks that `model` exchanges gradients with, `given` or new, and whether it
     carries tensors of `device` (NCCL's does; Gloo's carries host memory). A new one is NCCL's where
     gradients lie on a GPU and the model's own group is NCCL's, with the model's timeout. All ranks
-    must call it. Raises `InputError` when `given` has other ranks or another backend, and where a
-    rank does not come in time."""
+    must call it. Raises `InputError` for other ranks or backends, or late ranks."""
     import torch.distributed as dist
 
     ranks = dist.get_process_group_ranks(model.process_group)
@@ -83,8 +82,7 @@ def timeout_of(group: Any, device: torch.device) -> timedelta | None:
 
 
 def await_ranks(ranks: Sequence[int], timeout: timedelta | None) -> None:
-    """Wait until all these ranks have called as often as this one. Raises `InputError` that names
-    missing ranks at the timeout."""
+    """Wait until all these ranks have called as often; `InputError` names late ones."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
 

@@ -102,8 +102,7 @@ class Step:
             self.shared_problem = error.problems[0]
 
     def remember(self, members: Members, number: int) -> None:
-        """Copy a bucket's member before it takes part. Raises `InputError` for a user's that cannot
-        be copied."""
+        """Copy a bucket's member before it takes part; `InputError` if impossible."""
         self._before[number] = None
         if number not in members:
             return
@@ -130,8 +129,7 @@ class Step:
         part.right = finite(part.update.float())
 
     def error(self, title: str, group: Any, agreed: bool) -> NotFiniteError:
-        """The error of this iteration, the same on all ranks; they exchange it where they have
-        agreed."""
+        """The error of this iteration, equal on all ranks (exchanged where `agreed`)."""
         import torch.distributed as dist
 
         problems = [shared] if (shared := self.shared()) else []

@@ -25,7 +25,6 @@ class Parts:
     firsts: list[int]
     """First program of each part; at the end, the number of programs."""
     index: Any
-    """The type of a place within a part."""
 
     @property
     def count(self) -> int:

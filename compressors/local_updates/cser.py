@@ -92,7 +92,6 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
     @classmethod
     def phase(cls, parameters: ErrorAveragingParameters, step: int) -> str:
-        """The last step of each interval resets errors."""
         if (step + 1) % cls.period(parameters) == 0:
             return "reset"
         return "partial" if hasattr(parameters, "gradient_blocks") else "local"

@@ -89,7 +89,6 @@ class QsparseLocalSgdParameters(CompressorParameters):
 
     @property
     def steps(self) -> int:
-        """H as a number."""
         if isinstance(self.interval, int):
             return self.interval
         bits = 8.0
@@ -121,7 +120,6 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: QsparseLocalSgdParameters, step: int) -> str:
-        """The last step of each round synchronises."""
         last = (step + 1) % cls.period(parameters) == 0
         return "synchronisation" if last else "local"
 

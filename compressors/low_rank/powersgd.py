@@ -7,7 +7,7 @@ two all-reduces of thin matrices replace one of the whole: 32 r (a + b) bits.
 
 `alternate` takes half an iteration a step: Q is orthonormalised, P = M Q averaged and P Q^T the
 update; at the next step P is orthonormalised and Q = M^T P averaged. One all-reduce of 32 r a or
-32 r b bits a step, half as many on average.
+32 r b bits a step.
 
 A lone worker's update is an orthogonal projection of M on r columns (or rows): the error is the
 energy outside the subspace, at most |M|^2 (no smaller constant holds for every matrix), and once
@@ -23,8 +23,8 @@ or rank-deficient P, so that a zero gradient does no harm.
 
 Source: T. Vogels, S. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 Distributed Optimization", NeurIPS 2019, arXiv:1905.13727, Algorithms 1 and 2; the rate rule and
-`start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `alternate` that of
-the authors' current code (epfml/powersgd).
+`start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `alternate` the
+authors' current code's (epfml/powersgd).
 """
 
 from __future__ import annotations
@@ -64,8 +64,6 @@ class PowerSgdParameters(CompressorParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix to be compressed, and where it lies in a flat tensor."""
-
     key: int
     """Key of the factors that are kept: the parameter's index."""
     offset: int
@@ -109,7 +107,6 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: PowerSgdParameters, step: int) -> str:
-        """ "dense" before `start`, then "step", or "P" and "Q" in turn."""
         if step < parameters.start:
             return "dense"
         if not parameters.alternate:

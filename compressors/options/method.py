@@ -38,8 +38,6 @@ def _steps(given: Any) -> Any:
 
 
 class Kept(CompressorParameters):
-    """Tensors that stay dense."""
-
     names: tuple[str, ...] = Field((), description="patterns of names, such as *.bias")
     below: int = Field(0, ge=0, description="tensors of fewer elements than this")
 
@@ -63,7 +61,6 @@ class Options(CompressorParameters):
 
     @property
     def own(self) -> Method:
-        """The method without options."""
         return self._own
 
     @property
@@ -72,7 +69,6 @@ class Options(CompressorParameters):
         return self.dense_steps if isinstance(self.dense_steps, int) else 0
 
     def joined(self, own: Method) -> Self:
-        """These options of a method."""
         copy = self.model_copy()
         copy._own = own
         return copy
@@ -96,12 +92,10 @@ class Method(NamedTuple):
 
     @property
     def dense_steps(self) -> int:
-        """Steps that an option leaves dense before the method starts."""
         return self.parameters.before if isinstance(self.parameters, Options) else 0
 
     def of_steps(self, steps: int | None) -> Method:
-        """The method in a training of `steps`. Raises `InputError` for a share of an unknown
-        number."""
+        """The method in a training of `steps`; `InputError` for a share of an unknown number."""
         share = self.parameters.dense_steps if isinstance(self.parameters, Options) else None
         if not isinstance(share, float):
             return self
@@ -138,10 +132,9 @@ def code_of(kind: str, given: Mapping[str, Any]) -> str | None:
 
 
 def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Method:
-    """A method with its parameters and options, defaults filled in; `name` is its name in errors.
-    Where a parameter is named like an option, it is the method's. Raises `InputError` with one
-    problem for each unknown or impossible parameter, and for an option without meaning for the
-    method."""
+    """A method with its parameters and options, defaults filled in; `name` is its name in errors. A
+    parameter wins over an option of its name. Raises `InputError` with one problem for each unknown
+    or impossible parameter and each option without meaning for the method."""
     fields = cls.Parameters.model_fields
     options = {  # with slips of the pen from their names
         key: value

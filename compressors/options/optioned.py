@@ -17,28 +17,25 @@ from typing import Any
 
 from gcsim.compressors.base import About, Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.controllers.fusing import fused
-from gcsim.compressors.controllers.inner import Around
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import in_rank_order, lockstep
 from gcsim.compressors.mistakes import is_users, new_member, passed_on
+from gcsim.compressors.options.fusing import fused
 from gcsim.compressors.options.method import Options
 from gcsim.compressors.participation import participate
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange, Operation, Request
 
 _MOST_TRIED = 256
-"""Steps of a trial."""
 _TRIED = (("weight", 0, (32, 32)), ("bias", 1, (32,)))
-"""Tensors of a trial: a matrix and a vector."""
 _START, _BESIDE = "dense steps", "dense tensors"
 """Momentum buffers of dense parts."""
 
 
-class Optioned(Around[Options]):
+class Optioned(Compressor[Options]):
     about = About(
         title="A method with options",
-        family="controller",
+        family="option",
         collective="the method's; all-reduce of what stays dense",
         bits="the method's; 32 of what stays dense",
         state="the method's",
@@ -52,8 +49,19 @@ class Optioned(Around[Options]):
         self._method = new_member(method, worker, own)
 
     @classmethod
-    def inside(cls, parameters: Options) -> tuple[type[Compressor], Any]:
-        return parameters.own
+    def period(cls, parameters: Options) -> int:
+        method, own = parameters.own
+        return method.period(own)
+
+    @classmethod
+    def momentum(cls, parameters: Options) -> tuple[float, bool]:
+        method, own = parameters.own
+        return method.momentum(own)
+
+    @classmethod
+    def window(cls, parameters: Options) -> int:
+        method, own = parameters.own
+        return method.window(own)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         before = self.parameters.before
@@ -79,8 +87,7 @@ class Optioned(Around[Options]):
         return _together(bucket, (dense, torch.zeros_like(dense.gradient)), (rest, held))
 
     def _own_exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The method's, with its float32 sums in 16 bits; errors of a user's code have file and
-        line."""
+        """The method's, with its float32 sums in 16 bits; a user's errors have file and line."""
         if is_users(type(self._method)):
             exchange = participate(self._method, bucket, step, finite=False, unmodified=False)
         else:
@@ -151,7 +158,6 @@ class Optioned(Around[Options]):
 
     @classmethod
     def phase(cls, parameters: Options, step: int) -> str:
-        """ "dense" first, then the method's."""
         if step < parameters.before:
             return "dense"
         return super().phase(parameters, step - parameters.before)
@@ -187,14 +193,13 @@ def _together(bucket: Bucket, *parts: tuple[Bucket, Tensor]) -> Tensor:
 
 
 def _is_float_sum(tensor: Tensor, op: Operation) -> bool:
-    """Whether an all-reduce adds up float32 numbers."""
     return op == "sum" and tensor.dtype == torch.float32
 
 
 @lru_cache(maxsize=256)
 def adds_up_floats(method: type[Compressor], parameters: str) -> bool:
     """Whether a method all-reduces sums of float32 in its settled steps, by a trial on small
-    tensors: that may depend on parameters (JSON), a controller's on its inner method."""
+    tensors: that may depend on parameters (JSON)."""
     layout, own = BucketLayout.behind(0, _TRIED), method.Parameters.model_validate_json(parameters)
     team = [method(Worker(rank=rank, count=2, seed=0), own) for rank in range(2)]
     heard = False

@@ -7,8 +7,7 @@ start, start + period, …. An averaging step sends 32 n bits, others nothing.
 A compressor returns updates, not parameters: with a constant learning rate and an optimiser that is
 linear in its updates (SGD, whose momentum is part of the update here), parameters are the sum of
 the updates, and the update mean(S) - S' reaches their mean, S the sum of a worker's own steps since
-the last averaging with the present one, S' without. Equal to averaging the parameters up to
-rounding.
+the last averaging with the present one, S' without. Equal up to rounding.
 
 Assumes that one worker is one node: by default the hook also averages gradients within a node at
 each step (`post_local_gradient_allreduce` with intra-node subgroups), which is not compressed.
@@ -70,7 +69,6 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: TorchPostLocalSgdParameters, step: int) -> str:
-        """ "dense" before `start`, then "averaging" or "local"."""
         if step < parameters.start:
             return "dense"
         return "local" if (step - parameters.start) % parameters.interval else "averaging"

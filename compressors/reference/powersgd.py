@@ -4,8 +4,7 @@ The torch operators of `powerSGD_hook` in the same order: dense steps before `st
 uncompressed tensors in one all-reduce, all P in a second one, all Q in a third. P is summed, not
 averaged, since it is orthonormalised anyway: by Gram and Schmidt's procedure up to rank 2, by QR
 above. Q is orthonormalised too before it is used. Tensors of the same shape lie next to each other
-in P and Q. The error memory covers the uncompressed tensors as well (gradient - mean, which adds up
-to zero over the workers).
+in P and Q. The error memory covers uncompressed tensors too (gradient - mean: their sum is zero).
 
 Differs in two things. The hook draws Q from torch's generator, seeded by a numpy generator that
 counts the draws of all buckets; here its stream is keyed by seed, step and bucket, so that buckets'
@@ -77,7 +76,6 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: TorchPowerSgdParameters, step: int) -> str:
-        """ "dense" before `start`, then "step"."""
         return "dense" if step < parameters.start else "step"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:

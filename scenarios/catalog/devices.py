@@ -1,10 +1,8 @@
-"""Entries of devices: the value that each makes, and the file that a measured one is written to.
+"""Entries of devices: their values, and the file of a measured one.
 
-The keys of `devices*.yaml` are the fields of `Device`. A device is put together from its entry
-(kernels, and what it states of training itself) and from the tables of `catalog/rates.py`, in which
-it stands under its `board`.
-
-A measured device is written in the same form, as a table `devices` with one entry.
+Keys of `devices*.yaml` are fields of `Device`. A device combines its entry (kernels, its own
+training rates) with its `board`'s rows in the tables of `catalog/rates.py`. A measured device is
+written in the same form, as a table `devices` with one entry.
 """
 
 from __future__ import annotations
@@ -44,12 +42,11 @@ HOST: dict[Queued, KernelRate] = {
     "operator": _host(32e-6, 4e-6, 43e-6, "a launch of torch alone takes 4 to 12 us."),
     "wait": _host(74e-6, 8e-6, 98e-6, "a wait alone takes 8 to 11 us there."),
 }
-"""Host time of a launch, operator or wait on a GPU whose entry does not state it."""
+"""Default host times of a launch, operator and wait on a GPU."""
 
 
 def old_host(entry: Spelled) -> bool:
-    """Whether an entry states no price of a wait, and so none of a launch: in older files `host`
-    prices metered kernels."""
+    """Whether an entry has no price of a wait: older files' `host` prices metered kernels."""
     return "wait" not in (entry.host or ())
 
 
@@ -61,7 +58,7 @@ def _check_board(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """Another board's measured steps, so many times as long."""
+    """Another board's measured steps, scaled."""
 
     board: Annotated[Text, Rule(_check_board)]
     factor: Annotated[Times, Key("time")]
@@ -87,7 +84,7 @@ class DeviceTable(Section):
 
 
 def build_device(name: str, entry: Spelled) -> Device:
-    """The simulator's value of a checked entry."""
+    """Value of a checked entry."""
     scaled = None if entry.scaled_from is None else entry.scaled_from.value(Scaled)
     board = _board(entry)
     processor = entry.processor if board is None else board.processor
@@ -109,7 +106,7 @@ def build_device(name: str, entry: Spelled) -> Device:
 def merged_device(
     base: Mapping[str, Any], own: Mapping[str, Any], depth: int = 0
 ) -> dict[str, Any]:
-    """`own` over `base`; tables inside an entry are merged by key, rates replaced whole."""
+    """`own` over `base`: tables inside an entry merge by key, rates are replaced whole."""
     merged = dict(base)
     for key, value in own.items():
         inherited = merged.get(key)
@@ -123,7 +120,7 @@ def merged_device(
 def _measured(
     board: str | None, scaled: Scaled | None
 ) -> dict[tuple[str, Precision, int], MeasuredTimes]:
-    """The board's own curves over those that are scaled from another's."""
+    """The board's own curves over those scaled from another's."""
     own = {} if board is None else rates.measured_times(board)
     if scaled is None:
         return own
@@ -147,8 +144,8 @@ def _measured(
 
 
 def _board(entry: Spelled) -> rates.Board | None:
-    """Layer model's data of the device: the table's, or the entry's own kernel rates where it says
-    that it is a GPU (of processors the model says nothing without a factor)."""
+    """Data for the layer model: the table's, or the entry's kernel rates if it is a GPU (on
+    processors the model needs a factor)."""
     if entry.board is not None:
         return rates.boards()[entry.board]
     if entry.processor != "gpu":
@@ -166,15 +163,13 @@ def _board(entry: Spelled) -> rates.Board | None:
 
 
 def write_device(device: Device, path: Path, head: str) -> None:
-    """Write `device` to `path`; `head` goes in front of it as comments.
-
-    Raises `InputError` when the file cannot be written; an earlier file is then as it was.
-    """
+    """Write `device` to `path` with the comment `head`. Raises `InputError` when the file cannot be
+    written; an earlier file then stays."""
     write_text(path, device_yaml(device, head))
 
 
 def device_yaml(device: Device, head: str) -> str:
-    """The file's text."""
+    """Text of the file."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -52,8 +52,7 @@ _TRAINED = {"ResNet-20": {}, "LeNet": {"model": "lenet"}, "CNN": {"model": "cnn_
 _STEPS = {"LeNet": {"train.steps": "120"}, "CNN": {"train.steps": "180"}}
 """Steps of models that take longer than ResNet-20 to learn digits with Adam at 0.001."""
 _BOTH = {"compressors": "[{kind: none, label: BaseLine}, {kind: ce_sgd, label: CE-SGD}]"}
-_LOST = 2.42
-"""Points that CE-SGD loses against the baseline in Table I, the only place with both."""
+_LOST = 2.42  # points that CE-SGD loses against the baseline in Table I, the only place with both
 
 
 @preset.preset_of(
@@ -99,8 +98,7 @@ def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
 _TIMED = {"ResNet-20": "resnet20_cifar10", "VGG-16": "vgg16_bn_cifar10"}
 """On CIFAR's images: 0.27 and 14.7 million parameters."""
 _METHODS = ("CE-SGD", "QSGD", "TernGrad")
-_ALIKE = 1.1
-"""Batch times within a tenth are like one another."""
+_ALIKE = 1.1  # batch times within a tenth are like one another
 
 
 @preset.preset_of(

@@ -1,4 +1,4 @@
-"""The section `cluster` of a scenario file: machines, devices, links, topology, collectives."""
+"""Section `cluster`: machines, devices, links, topology, collectives."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from gcsim.simulator.training import Noise, Training
 PER_NODE: Final = "per_node"
 DEDICATED: Final = "dedicated"
 _NEAR, _OVER_TCP = (Fraction(3, 4), Fraction(4, 3)), (Fraction(1, 2), Fraction(2))
-"""Factor by which NCCL's tuner may be off between a ring and a tree: assumed. Over TCP, of which it
-knows neither goodput nor latency, both are in it for long vectors."""
+"""Assumed error of NCCL's tuner between ring and tree. Over TCP, of which it knows neither goodput
+nor latency, both are in it for long vectors."""
 
 
 AnyLink = Annotated[
@@ -45,11 +45,11 @@ AnyLink = Annotated[
     | Annotated[LinkSection, Tag(checking.SPELLED_OUT)],
     Discriminator(checking.by_shape),
 ]
-"""A link of the catalogue by its name, or spelled out."""
+"""Link of the catalogue, or spelled out."""
 
 
 class DeviceSection(checking.Section):
-    """A device of the catalogue, or of a file, as it was when a scenario was resolved."""
+    """Device of the catalogue or of a file, as when the scenario was resolved."""
 
     file: Annotated[str, Field(min_length=1)] | None = None
     name: str
@@ -125,7 +125,7 @@ COLLECTIVES = As(
     server_hosts=None,
     server_network=(AnyLink | None, None),
 )
-"""Transport of a scenario that states none: its device's (`usual_transport`)."""
+"""Default transport: the device's (`usual_transport`)."""
 
 
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
@@ -165,7 +165,7 @@ class ClusterSection(checking.Section):
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
     intra_node: AnyLink | None = None
-    """None: `usual_bus`; figures alone change that one."""
+    """None: `usual_bus`; figures alone change that."""
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
@@ -221,7 +221,7 @@ def build_cluster(section: ClusterSection) -> Cluster:
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:
-    """Prices of additions and calls: stated, or those of the transport."""
+    """Prices of additions and calls: stated, or the transport's."""
     sums, host = defaults(collectives)
     if section.sums is not None:
         sums = Sums() if isinstance(section.sums, str) else section.sums.value(Sums, sums)
@@ -251,7 +251,7 @@ def _collectives(section: Spelled) -> Collectives:
 
 
 def links_of(cluster: Cluster) -> dict[Keys, Link]:
-    """Every link that is in use by the way to its setting, in the order of a scenario file."""
+    """Links in use by setting, in file order."""
     found: dict[Keys, Link] = {("cluster", "network"): cluster.network}
     for node, nic in sorted(cluster.nics.items()):
         found["cluster", "nics", str(node)] = nic
@@ -265,7 +265,7 @@ def links_of(cluster: Cluster) -> dict[Keys, Link]:
 
 
 def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
-    """Ways to the settings for which random numbers are drawn, in the order of the file."""
+    """Settings with random numbers, in file order."""
     found = [key_path for key_path, link in links_of(cluster).items() if link.random]
     noise = training.noise
     drawn = noise is not None and (noise.variation > 0 or noise.slow_probability > 0)
@@ -273,15 +273,15 @@ def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
 
 
 def timed_settings(cluster: Cluster) -> list[Keys]:
-    """Ways to the links whose messages take longer at one time than at another."""
+    """Links whose messages' times depend on the time."""
     return [key_path for key_path, link in links_of(cluster).items() if link.timed]
 
 
 def matters(noise: Noise | None) -> bool:
-    """Whether noise makes any difference."""
+    """Whether noise has any effect."""
     return noise is not None and (noise.variation > 0 or noise.skew > 0 or slows(noise))
 
 
 def slows(noise: Noise) -> bool:
-    """Whether workers are slow now and then."""
+    """Whether workers are slow at times."""
     return noise.slow_probability > 0 and noise.slow_factor != 1

@@ -1,7 +1,7 @@
-"""Model, gradients and measured times that a checked scenario file names.
+"""Model, gradients and measured times named by a checked scenario file.
 
-Shipped ones by their names, the user's own by paths: one in the file counts from the file's
-folder, one of an option from where the user is.
+Shipped ones by name, the user's by path: from the file's folder, or of an option from the working
+directory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gcsim.traces.tasks.folder import PREFIX, fault
 def model_of(
     document: Document, file: ScenarioFile, path: Path
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """The model with its task, or what is wrong with it."""
+    """Model with its task, or its problems."""
     chosen = file.model
     if isinstance(chosen, ModelTable):
         return _table(document, chosen, path)
@@ -72,7 +72,7 @@ def _table(
 def gradients_of(
     document: Document, file: ScenarioFile, path: Path
 ) -> scenario.LiveGradients | scenario.RecordedGradients | scenario.SyntheticGradients:
-    """Source of the gradients; `missing_files` checks that its files exist."""
+    """Source of the gradients; `missing_files` checks its files."""
     section = file.gradients
     if section.trace is not None:
         trace = _trace(document, section.trace, path)
@@ -109,7 +109,7 @@ def compute_of(
 
 
 def task_of(document: Document, file: ScenarioFile, path: Path) -> str:
-    """Task of `gcsim train`; "" for the model's own. A folder with its whole path."""
+    """Task of `gcsim train`, a folder with its whole path; "" for the model's own."""
     task = "" if file.train is None else file.train.task or ""
     if not task.startswith(PREFIX):
         return task
@@ -124,7 +124,7 @@ def misfit_of_task(document: Document, task: str, model: ModelEntry) -> list[Pro
 
 
 def _trace(document: Document, written: str, path: Path) -> Path:
-    """A folder by its path, or a shipped trace by its name."""
+    """Folder by path, or a shipped trace by name."""
     found = _named_path(document, ("gradients", "trace"), written, path)
     return found if found.exists() else shipped_traces().get(written, found)
 
@@ -134,7 +134,7 @@ def _named_path(document: Document, key_path: Keys, written: str, path: Path) ->
 
 
 def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Problem]:
-    """The traces, fits and profiles that the file names and that are not there."""
+    """Named traces, fits and profiles that do not exist."""
     compute, gradients = file.compute, file.gradients
     named: list[tuple[Keys, str | None, str]] = [
         (("gradients", "fit"), gradients.fit, "fit one with: gcsim fit TRACE -o FILE"),

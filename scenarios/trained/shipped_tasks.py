@@ -1,8 +1,8 @@
-"""Outcomes of the shipped tasks' trainings with a method. Nothing is trained for it.
+"""Outcomes of the shipped tasks' trainings with a method; nothing is trained.
 
-A scenario that does not say how to train has no time to the target. What is known of its methods
-then is how they did on small tasks, over a number of steps that says little of longer ones: a
-method that sends a hundredth of a gradient has sent three whole ones after 300 steps.
+They stand in where a scenario does not say how to train: results on small tasks over few steps,
+which say little of longer ones (a method that sends a hundredth of a gradient has sent three whole
+ones after 300 steps).
 """
 
 from __future__ import annotations
@@ -23,26 +23,21 @@ from gcsim.scenarios.trained.study import dense_level, described, ends_of, steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Training of one task with a method."""
+    """Outcome of one task with a method."""
 
     task: str
     target: str
-    same: bool
-    """Whether the parameters are those that were asked for; else others of the same method."""
+    same: bool  # whether the parameters are the requested ones
     seeds: int
-    reached: int
-    """Seeds that reached the target."""
+    reached: int  # seeds that reached the target
     steps_vs_dense: float | None
-    """Steps to the target over dense training's; None where half of the seeds or more did not
-    reach it."""
+    """Steps to the target over dense training's; None where half or more seeds miss it."""
     steps: int
-    """Outcome of one task."""
-    share_sent: float
-    """Bytes sent over those of dense training."""
+    share_sent: float  # bytes sent over those of dense training
 
 
 def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
-    """Outcome of each task; empty where no training with the method is known."""
+    """Outcomes of the tasks with known training."""
     if kind not in REGISTRY:
         return ()
     parameters = check_parameters(kind, given).model_dump()
@@ -55,7 +50,7 @@ def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
 
 
 def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]]) -> Ended | None:
-    """Outcome of one task with the first of these parameters that was trained with."""
+    """Outcome of a task with the first of these parameters that was trained."""
     scenario, dense = _task(name)
     tries = (known_of(scenario, CompressorChoice(kind=kind, label=kind, parameters=dict(one)))
              for one in parameters)  # fmt: skip

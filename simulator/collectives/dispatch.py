@@ -90,8 +90,8 @@ class CollectiveMemo:
         sent; parts of one whole are scaled by N / p, rounded up. `server_time`: computation of
         parameter servers or of a merge; `key`: of the random delays (`jitter.collective_key`).
         Entry times are absolute where links change over time. A single worker leaves at once.
-        Raises `InternalError` when a rank would leave before the last one has entered, which no
-        collective here can do.
+        Raises `InternalError` when a rank would leave before the last entry, which none here can
+        do.
         """
         workers = self.cluster.workers
         if starts.shape != (workers,):

@@ -1,9 +1,10 @@
 """All-reduce that first reduces inside each node.
 
 1. A node's devices hand their vectors to its first device, the leader, over the node's own link,
-which takes one vector at a time. 2. The leaders run a ring all-reduce over the network: 2 (N - 1)
-steps instead of 2 (p - 1), and 2 (N - 1) n / N bytes per NIC, for N nodes. 3. Each leader sends the
-result to its node's other devices, one after the other.
+   which takes one vector at a time.
+2. The leaders run a ring all-reduce over the network: 2 (N - 1) steps instead of 2 (p - 1), and
+   2 (N - 1) n / N bytes per NIC, for N nodes.
+3. Each leader sends the result to its node's other devices, one after the other.
 
 Assumptions: a transfer inside the node starts when device and leader have entered and the link is
 free, in order of entry (ties: by rank); the three parts are not pipelined; the leader adds each

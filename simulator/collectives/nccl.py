@@ -6,8 +6,8 @@ nodes, W the line rate of the network NIC (of the bus for one node), with the co
     ring   base + (2 (p - 1) - 2 (N - 1)) bus + 2 (N - 1) net + 2 (p - 1)/p n / (share W)
     tree   base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
 
-and half of the ring's steps for an all-gather, which has no tree. The latency of a Simple ring
-between nodes counts 1.4 times.
+and half of the ring's steps for an all-gather, which has no tree. A Simple ring's latency between
+nodes counts 1.4 times.
 
 The choice is carried out in the tuner's terms: every rank begins `base` later; a hop costs the
 path's latency and the table's, and carries `share` of the path's rate; the ring is
@@ -17,8 +17,7 @@ slices and channels is in the table's latencies.
 
 Assumptions: devices of capability 8.0 or more with an Intel host; two channels; LL128 only for one
 device per node (NCCL: over NVLink, not over PCIe). Ceilings that bind only above 20 GB/s, NVLS,
-CollNet and PAT are left out. The tuner does not know the link's latency: NCCL's own transports
-report none.
+CollNet and PAT are left out. The tuner knows no link's latency: NCCL's transports report none.
 
 Source: NCCL 2.28.3, src/graph/tuning.cc (`ncclTunerConstantsDefaults`, `ncclTopoTuneModel`,
 `treeCorrectionFactor`, `ncclTopoGetAlgoTime`), src/enqueue.cc (chunk sizes), and

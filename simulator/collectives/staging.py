@@ -1,8 +1,8 @@
 """Copies of device tensors to host memory and back.
 
 PyTorch copies a device tensor to pinned host memory before Gloo's collective and the result back
-after it. A copy takes latency + bytes / bandwidth of the link between device and memory, and ends
-before the collective uses it.
+after it. A copy takes latency + bytes / bandwidth of their link, and ends before the collective
+uses it.
 
 | collective | host to device                                                         |
 |------------|------------------------------------------------------------------------|
@@ -12,8 +12,7 @@ before the collective uses it.
 | all-to-all | as much as was handed over                                             |
 | tree merge | the result                                                             |
 
-All devices of a node copy at once, and share a shared bus (`Cluster.shared_bus`). Copies have no
-random delays.
+All devices of a node copy at once, and share a shared bus (`Cluster.shared_bus`). No random delays.
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (AsyncAllreduceCUDAWork,
 AsyncAllgatherCUDAWork).

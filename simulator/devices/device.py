@@ -14,6 +14,7 @@ from gcsim.compressors.kernels import KernelClass
 from gcsim.compressors.queued import Queued
 from gcsim.errors import InputError, Problem
 from gcsim.fields import INTERNAL, POSITIVE, STATED, Bytes, Limits, RangeOf, Rule, Text
+from gcsim.simulator.devices.clocks import Clocks
 from gcsim.simulator.devices.ranges import (
     Bandwidth,
     End,
@@ -82,8 +83,7 @@ class KernelRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate:
-    """Seconds of a model's step in float32, fixed + per_sample * batch, stated by a catalogue
-    entry."""
+    """Seconds of a model's step in float32, fixed + per_sample * batch, as catalogued."""
 
     model: Annotated[str, INTERNAL]
     fixed: Time
@@ -107,6 +107,8 @@ class Device:
     kernels: Mapping[KernelClass, KernelRate]
     host: Mapping[Queued, KernelRate] = field(default_factory=dict, repr=False)
     """Host time of a launch on a GPU's second clock; empty on a CPU."""
+    stages: Mapping[str, Clocks] = field(default_factory=dict, repr=False)
+    """Factors on both clocks by stage (`clocks.stage_name`), where whole stages were timed."""
     processor: Literal["gpu", "cpu"] | None = None
     bus: str | None = field(default=None, repr=False)
     """The catalogue's link between two devices in a node; None: PCIe 3, or unknown. It affects no
@@ -142,8 +144,8 @@ class Device:
 
     def primitive(self, name: str) -> Curve | None:
         """Curve of a metered kernel; without one, that of its measured variants together
-        ("file.function:variant:reach"), or of the product or factorization nearest in shape; None
-        if unknown."""
+        ("file.function:variant:reach"), or of the product or factorization nearest in shape; or
+        None."""
         while name and name not in self.primitives:
             name = name.rpartition(":")[0] or self._nearest_shape(name)
         return self.primitives.get(name)

@@ -9,10 +9,11 @@ byte than the first point (else short kernels could be free); a single point is 
 second line is a roofline without overlap (Williams, Waterman and Patterson 2009, Commun. ACM 52(4))
 plus a launch overhead. Coefficients that a device does not state cost nothing.
 
-A GPU's host queues its work: a stretch takes the larger of the kernels' times and the host's time
-for the launches, operators and waits behind them (`compressors/queued.py`); metered waits are in
-both. Each stretch begins on an idle device; a rank's stretches follow one another on its compute
-stream, with the backward pass between: its host is one queue.
+A GPU's host queues its work: a stretch takes the longer of the kernels' times and the host's time
+for the launches, operators and waits behind them (`compressors/queued.py`), and a share of the
+shorter (`clocks.py`); metered waits are in both. A stage that was timed has factors on both. Each
+stretch begins on an idle device; a rank's stretches follow one another on its compute stream, with
+the backward pass between: its host is one queue.
 
 Prices are exact rationals, rounded to the picosecond once per stretch.
 """
@@ -28,6 +29,7 @@ from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.compressors.queued import QUEUED, queued
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
+from gcsim.simulator.devices.clocks import UNHIDDEN, TimedStage
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.traces.profile import Compute, Step, TrafficProfile
 
@@ -77,9 +79,19 @@ class PricedBy:
         return self.primitives + self.classes + self.estimates
 
     @property
+    def queueing(self) -> bool:
+        """Whether the host's clock is the longer."""
+        return self.host > self.device
+
+    def beside(self, *, queueing: bool) -> Fraction:
+        """Picoseconds in a stretch whose host's clock is the longer (`queueing`), or is not."""
+        longer, shorter = (self.host, self.device) if queueing else (self.device, self.host)
+        return longer + UNHIDDEN * shorter
+
+    @property
     def total(self) -> Fraction:
-        """Picoseconds of one stretch: the slower clock's."""
-        return max(self.device, self.host)
+        """Picoseconds of one stretch."""
+        return self.beside(queueing=self.queueing)
 
 
 class PriceList:
@@ -123,6 +135,9 @@ class PriceList:
         if compute.per_part:
             parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
             fixed += self._exact(parts, servers)
+        if isinstance(compute, TimedStage):
+            host = fixed.host * compute.clocks.host
+            return replace(fixed.times(compute.clocks.device), host=host)
         return fixed
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
@@ -178,9 +193,9 @@ def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
 def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> dict[str, float]:
     """Seconds of encoding, decoding and serving in a mean step, by source of their prices.
 
-    measured_kernels: own curves; measured_classes, estimated_classes: rates of their classes; a
-    stretch whose host is slower counts as an estimate. One server handles the payloads of all
-    `workers`. Raises `InputError` without a price for a kernel.
+    measured_kernels: own curves, and stages that were timed; measured_classes, estimated_classes:
+    rates of their classes; what the host adds counts as an estimate. One server handles the
+    payloads of all `workers`. Raises `InputError` without a price for a kernel.
     """
     sums = PricedBy()
     for phase in profile.phases:
@@ -188,8 +203,13 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
         for step in phase.steps:
             for compute in _computes(step):
                 price = prices.priced_by(compute, workers)
-                slower = PricedBy(estimates=price.host) if price.host > price.device else price
-                sums += slower.times(weight)
+                kernels = price.times(UNHIDDEN if price.queueing else 1)
+                queued = price.total - kernels.device
+                sums += (
+                    PricedBy(primitives=price.total)
+                    if isinstance(compute, TimedStage)
+                    else replace(kernels, estimates=kernels.estimates + queued)
+                ).times(weight)
     return {
         "measured_kernels": float(sums.primitives / PS_PER_SECOND),
         "measured_classes": float(sums.classes / PS_PER_SECOND),

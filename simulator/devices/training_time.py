@@ -77,8 +77,7 @@ def training_times(
     precision: Precision = "fp32",
 ) -> ComputeTimes:
     """Forward and backward times of `model.samples_per_worker` samples, split over the buckets.
-    `precision` selects the catalogue's times, not `measured`. Raises `InputError` as
-    `step_time`."""
+    `precision` selects the catalogue's times, not `measured`. Errors as `step_time`."""
     figures: tuple[tuple[str, float], ...] = ()
     if measured is not None:
         forward, backward = picoseconds(measured.forward), picoseconds(measured.backward)

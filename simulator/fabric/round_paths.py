@@ -14,8 +14,7 @@ lies between. Messages of a round that cross the same thing in the same directio
 A message sees the path (`paths.py`) between its ends, each slowed by its share, and the uplink of
 the sender's or receiver's rack, whichever more messages share; the latency of both racks' switches
 comes on top once. Where a round has very many paths, of links without size factors, delays and
-traces, the links on the way are listed instead and the slowest counts: the same time from n links
-instead of n^2 paths.
+traces, the links on the way are listed instead and the slowest counts: the same time, from n links.
 
 Assumptions: messages that share something take as long as if they started together, whatever the
 skew; a switch holds nothing up. Shares are those of `sharing/fair.py` with equal messages.
@@ -39,8 +38,10 @@ from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import framed, path, slowed, through
 
-_MANY = 64  # different paths of a round above which links are listed
-_KEPT_FORMS = 64
+_MANY = 64
+"""Different paths in a round."""
+_KEPT = 1 << 19
+"""Messages of rounds whose paths are kept."""
 Integers = NDArray[np.int64]
 _FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = OrderedDict()
 """Paths, and each message's path, by form of a cluster and a round's senders and receivers."""
@@ -119,7 +120,7 @@ class RoundPaths:
 
     def ends(self) -> tuple[Kinds, Integers] | None:
         """Each rank's NIC in the table, and its latency, for rounds in which only the ends' NICs
-        matter. The slower NIC's rate and half of each latency count. None where more matters."""
+        matter (the slower rate and half of each latency); else None."""
         racks = self._racks is not None and self._racks.nodes < self._nodes
         if self._devices > 1 or racks or not self._plain or self._framing.network:
             return None
@@ -129,16 +130,8 @@ class RoundPaths:
         return self._numbers(_Ends(kind=self._nic, share=one)), self._latency[self._nic]
 
     def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
-        """Path of each message of a round, found once for all clusters of a form."""
-        name = (self._form, senders.tobytes(), receivers.tobytes())
-        if name not in _FORMS:
-            (out, into), uplink, _ = self._ends(senders, receivers)
-            columns = (out.kind, out.share, into.kind, into.share, uplink)
-            chosen, place = _distinct(*columns)
-            _FORMS[name] = np.stack(columns, axis=1)[chosen].tolist(), place
-            if len(_FORMS) > _KEPT_FORMS:
-                _FORMS.popitem(last=False)
-        paths, place = _FORMS[name]
+        """The path of each message of a round, however many there are."""
+        paths, place = self._alike(senders, receivers)
         found = [self.table.links[self._path(*numbers)] for numbers in paths]
         if len(found) == 1:
             return tuple(found) * len(place)
@@ -146,11 +139,30 @@ class RoundPaths:
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
         """Hops of the messages of one round, `[n]`."""
-        ends, uplink, crosses = self._ends(senders, receivers)
-        kinds, latencies = self._kinds(ends, uplink, crosses)
+        kinds: tuple[Kinds, ...] | None = None
+        latencies: Integers | None = None
+        if not self._plain or len(self._links) <= _MANY:
+            paths, place = self._alike(senders, receivers)
+            if not self._plain or len(paths) <= _MANY:
+                numbers = [self._path(*numbers) for numbers in paths]
+                kinds = (np.array(numbers, dtype=np.int64)[place],)
+        if kinds is None:
+            kinds, latencies = self._passed(*self._ends(senders, receivers))
         return Hops(
             senders=senders, receivers=receivers, table=self.table, kinds=kinds, latencies=latencies
         )
+
+    def _alike(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
+        """Paths of a round, and each message's number among them, found once per cluster form."""
+        name = (self._form, senders.tobytes(), receivers.tobytes())
+        if name not in _FORMS:
+            (out, into), uplink, _ = self._ends(senders, receivers)
+            columns = (out.kind, out.share, into.kind, into.share, uplink)
+            chosen, place = _distinct(*columns)
+            _FORMS[name] = np.stack(columns, axis=1)[chosen].tolist(), place
+            while len(_FORMS) > max(1, _KEPT // max(1, len(senders))):
+                _FORMS.popitem(last=False)
+        return _FORMS[name]
 
     def _ends(
         self, senders: Ranks, receivers: Ranks
@@ -179,17 +191,11 @@ class RoundPaths:
             uplink[leaves] = np.maximum(*(_crowd(rack[leaves]) for rack in racks))
         return ends, uplink, crosses
 
-    def _kinds(
+    def _passed(
         self, ends: list[_Ends], uplink: Integers, crosses: NDArray[np.bool_]
-    ) -> tuple[tuple[Kinds, ...], Integers | None]:
-        """Numbers of the paths, or of the links on the way and the paths' latencies."""
+    ) -> tuple[tuple[Kinds, ...], Integers]:
+        """Numbers of the links on the way, and the paths' latencies."""
         out, into = ends
-        if not self._plain or len(self._links) <= _MANY:
-            chosen, place = _distinct(out.kind, out.share, into.kind, into.share, uplink)
-            if not self._plain or len(chosen) <= _MANY:
-                paths = np.stack((out.kind, out.share, into.kind, into.share, uplink), axis=1)
-                numbers = [self._path(*numbers) for numbers in paths[chosen].tolist()]
-                return (np.array(numbers, dtype=np.int64)[place],), None
         kinds = [self._numbers(end) for end in ends]
         framing = self._framing
         extra = np.where(crosses, picoseconds(framing.network), picoseconds(framing.inside))
@@ -291,6 +297,23 @@ class Hops:
     kinds: tuple[Kinds, ...]
     """Link numbers of the whole path, or of all it crosses, the slowest of which counts."""
     latencies: Times | None = None  # None: the links'
+
+    @staticmethod
+    def joined(rounds: Sequence[Hops]) -> Hops:
+        """Messages of consecutive rounds of one fabric."""
+        most = max(len(each.kinds) for each in rounds)
+        listed = any(each.latencies is not None for each in rounds)
+        return Hops(
+            senders=np.concatenate([each.senders for each in rounds]),
+            receivers=np.concatenate([each.receivers for each in rounds]),
+            table=rounds[0].table,
+            kinds=tuple(
+                np.concatenate([each.kinds[min(n, len(each.kinds) - 1)] for each in rounds])
+                for n in range(most)
+            ),
+            # where links are listed somewhere, all are plain: a latency is the same for all sizes
+            latencies=np.concatenate([each.latency(0) for each in rounds]) if listed else None,
+        )
 
     def serialization(self, nbytes: Bytes | int) -> Times:
         """Time each message occupies its sender; 0 if that depends on the start."""

@@ -3,8 +3,7 @@
     left = start + serialisation      arrival = left + latency + random delay
 
 on each message's path, slowed by the round's other messages (`fabric/round_paths.py`). Messages are
-buffered, as in `rings/recurrence.py`, and numbered from 0 per rank. Source: alpha-beta links
-(Hockney 1994).
+buffered, as in `rings/recurrence.py`, and numbered from 0 per rank. Source: Hockney 1994.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,14 @@ class Fabric:
             "racks": racks,
             "shared_bus": shared_bus,
         }
-        self._paths = RoundPaths(**self._of, framing=framing or Framing())
+        self._framing = framing or Framing()
         self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
         self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
         self._framed: dict[Framing, Fabric] = {}
+
+    @cached_property
+    def _paths(self) -> RoundPaths:
+        return RoundPaths(**self._of, framing=self._framing)
 
     @staticmethod
     def of(cluster: Cluster) -> Fabric:
@@ -74,8 +78,8 @@ class Fabric:
         return self._paths.flat
 
     def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
-        """Table of NICs, each rank's number in it, and its latency, where a message sees only its
-        ends' NICs, in rounds as those of `flat`; None where more matters."""
+        """Table of NICs, each rank's number in it, and its latency, if a message sees only its
+        ends' NICs, in rounds as those of `flat`; else None."""
         found = self._paths.ends()
         return None if found is None else (self._paths.table, *found)
 

@@ -18,8 +18,7 @@ that each delays (`probability`), by inversion with v = 1 - u in (0, 1]:
 | lognormal    | exp(ln mean - shape^2/2 + shape z), z the normal quantile of u (Wichura 1988)    |
 | pareto       | mean (1 - 1/shape) v^(-1/shape), never less than mean (1 - 1/shape)              |
 
-plus the repair of sampled losses (`loss_draws.py`). SplitMix64 is that of
-`gcsim.compressors.random`.
+plus the repair of sampled losses (`loss_draws.py`). SplitMix64: `gcsim.compressors.random`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Point-to-point links: how long a message occupies its sender, and when it arrives.
 
-left = start + overhead + nbytes / rate        arrival = left + latency + random delay
+    left = start + overhead + nbytes / rate        arrival = left + latency + random delay
 
 The alpha-beta model (Hockney 1994) with LogGP's overhead per message (Alexandrov et al. 1997). The
 rate is the goodput: line rate times `efficiency` (1448/1538 = 0.9415 for TCP over Ethernet with an
@@ -88,8 +88,7 @@ class Uplink(Setting):
 
 @dataclass(frozen=True, kw_only=True)
 class Link(Setting):
-    """One direction of a full-duplex link; an access link's is the one to the node (`up`: from
-    it)."""
+    """One direction of a full-duplex link; with `up`, the one to the node."""
 
     name: str
     bandwidth: BytesPerSecond
@@ -116,13 +115,11 @@ class Link(Setting):
     trace: RateTrace | None = None
     """Replaces bandwidth times efficiency where the rate changes over time."""
     up: Uplink | None = None
-    """Direction away from the node, where it differs; a path joins one node's `up`, the other's
-    down."""
+    """Direction away from the node, where it differs; paths join one `up` and one down."""
     grant: Seconds = Fraction(0)
     """Seconds between the times at which a message may start in this direction; 0: any time."""
     shared: bool = False
-    """One half-duplex medium of all nodes (Wi-Fi): messages cross it twice, via the access
-    point."""
+    """One half-duplex medium of all nodes (Wi-Fi): messages cross it twice."""
     source: Annotated[str, SHOWN] = ""
     """Source of the figures, shown in every report."""
     alone: Annotated[RateTrace | Fraction | None, INTERNAL] = None
@@ -297,8 +294,7 @@ class SizeFactor(Setting):
 
     from_bytes: Annotated[int, Unit("size"), Key("from")]
     bandwidth: Annotated[Fraction, Limits(above=0, most=1)] = Fraction(1)
-    """Largest share of the link's full rate for one connection; sharing below it costs nothing
-    more."""
+    """Largest share of the link's full rate for one connection, shared or not."""
     latency: Factor = Fraction(1)
 
 

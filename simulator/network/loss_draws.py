@@ -10,8 +10,7 @@ again, and with p it waits again, twice as long (RFC 6298, sec. 5.4 and 5.5):
 
 **rack**, **fast_retransmit**: packets leave `packet` = segment / rate apart, acknowledgements are
 never lost, and delays count from the end of the message: early losses are repaired while the rest
-flows. R = 2 latency is the round trip (size factors aside); a is the number of packets behind a
-lost one that arrived.
+flows. R = 2 latency is the round trip (size factors aside); a packets behind a lost one arrived.
 
 *a >= 3*: three acknowledgements show the loss (RFC 5681, sec. 3.2; RFC 6675, sec. 4), and the
 packet is sent again `found` = min(R + 3 packet, T) after it was sent. A lost retransmission waits
@@ -128,8 +127,7 @@ def _tail_repaired(  # noqa: PLR0917
     lost: float, at_end: float, acknowledged: float, repaired: float, timer: float, trip: float
 ) -> float:
     """Time after the end of the message at which RACK-TLP sends the tail again, at most `timer`.
-    `acknowledged`: last restart of the timer; `repaired`: last retransmission of the other
-    losses."""
+    `acknowledged`: last restart of the timer; `repaired`: last other retransmission."""
     if at_end == 0.0:
         late = 1.25 * trip
     elif lost > at_end:

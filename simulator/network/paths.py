@@ -14,8 +14,7 @@ Between two ends with the same symmetric link the path is that link, whose figur
 whole path. Equal arguments give the identical object: links may be told apart by identity.
 
 The limit of "capped" losses counts the whole path's latency, both ways. Like size factors it holds
-per connection: sharing divides the line's rate, and a connection already below its share loses
-nothing.
+per connection: sharing divides the line's rate, not that of slower connections.
 """
 
 from __future__ import annotations
@@ -23,12 +22,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.network.links import Link, Loss
 from gcsim.simulator.network.rate_trace import RateTrace, slower, times_factor
 
 _KEPT = 1 << 16
+_ONE, _NONE = Fraction(1), Fraction(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +51,20 @@ def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
     names = (_shared_name(leg.name, by) for leg, by in ((first, leaving), (last, entering)))
     shared = _share(first.goodput, leaving), _share(last.goodput, entering)
     return _with_goodput(
-        out.exactly(
-            name=" to ".join(names),
-            latency=first.latency + last.latency,
-            overhead=(out.overhead + into.overhead) / 2,
-            jitter=out.jitter + tuple(jitter for jitter in into.jitter if jitter not in out.jitter),
-            loss=_larger(out.loss, into.loss),
-            flow=_smaller(out.flow, into.flow),
-            grant=first.grant,
-            up=None,
-            shared=out.shared or into.shared,
-            source=_joined(out.source, into.source),
-            estimate=out.estimate or into.estimate,
-        ),
+        out,
         _least(*shared, out, into),
         _least(first.goodput, last.goodput, out, into) if out.factors else None,
+        name=" to ".join(names),
+        latency=first.latency + last.latency,
+        overhead=(out.overhead + into.overhead) / 2,
+        jitter=out.jitter + tuple(jitter for jitter in into.jitter if jitter not in out.jitter),
+        loss=_larger(out.loss, into.loss),
+        flow=_smaller(out.flow, into.flow),
+        grant=first.grant,
+        up=None,
+        shared=out.shared or into.shared,
+        source=_joined(out.source, into.source),
+        estimate=out.estimate or into.estimate,
     )
 
 
@@ -74,8 +74,9 @@ def outward(link: Link) -> Link:
     if link.up is None:
         return link
     leg = _outward_leg(link)
-    plain = link.exactly(name=leg.name, latency=leg.latency, grant=leg.grant, up=None)
-    return _with_goodput(plain, leg.goodput)
+    return _with_goodput(
+        link, leg.goodput, name=leg.name, latency=leg.latency, grant=leg.grant, up=None
+    )
 
 
 @lru_cache(maxsize=_KEPT)
@@ -98,18 +99,17 @@ def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
         )
     alone = link.alone or link.line_goodput
     return _with_goodput(
-        link.exactly(
-            name=_shared_name(f"{link.name} over {uplink.name}", share),
-            latency=link.latency + uplink.latency,
-            overhead=link.overhead + uplink.overhead,
-            jitter=link.jitter + uplink.jitter,
-            loss=_larger(link.loss, uplink.loss),
-            flow=_smaller(link.flow, uplink.flow),
-            source=_joined(link.source, uplink.source),
-            estimate=link.estimate or uplink.estimate,
-        ),
+        link,
         _least(link.line_goodput, _share(uplink.line_goodput, share), link, uplink),
         _least(alone, uplink.line_goodput, link, uplink) if link.factors else None,
+        name=_shared_name(f"{link.name} over {uplink.name}", share),
+        latency=link.latency + uplink.latency,
+        overhead=link.overhead + uplink.overhead,
+        jitter=link.jitter + uplink.jitter,
+        loss=_larger(link.loss, uplink.loss),
+        flow=_smaller(link.flow, uplink.flow),
+        source=_joined(link.source, uplink.source),
+        estimate=link.estimate or uplink.estimate,
     )
 
 
@@ -122,9 +122,10 @@ def slowed(link: Link, sharing: int | Fraction) -> Link:
     if link.up is not None:
         raise InternalError(f"{link.name}: an access link is shared leg by leg")
     return _with_goodput(
-        replace(link, name=_shared_name(link.name, sharing)),
+        link,
         _share(link.line_goodput, sharing),
         (link.alone or link.line_goodput) if link.factors else None,
+        name=_shared_name(link.name, sharing),
     )
 
 
@@ -161,16 +162,18 @@ def _inward_leg(link: Link) -> _Leg:
 
 
 def _with_goodput(
-    link: Link, goodput: RateTrace | Fraction, alone: RateTrace | Fraction | None = None
+    link: Link,
+    goodput: RateTrace | Fraction,
+    alone: RateTrace | Fraction | None = None,
+    **others: Any,
 ) -> Link:
-    """The link with another line goodput, already computed from its figures. `alone`: the unshared
-    line's, of a link with size factors."""
+    """The link with another goodput of its line, and other fields. `alone`: the unshared line's, of
+    a link with size factors."""
     trace = goodput if isinstance(goodput, RateTrace) else None
     rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
-    one = Fraction(1)
     alone = None if alone == goodput else alone
     return link.exactly(
-        bandwidth=rate, efficiency=one, background=one - 1, trace=trace, alone=alone
+        bandwidth=rate, efficiency=_ONE, background=_NONE, trace=trace, alone=alone, **others
     )
 
 

@@ -6,8 +6,7 @@ through at the first whole picosecond F with
     C(F) - C(S) >= n,        F = C^-1(C(S) + n) rounded up
 
 computed exactly, in integers, in O(log pieces) for any length. F is monotone in S and n; exact F
-compose: F(F(S, a), b) is F(S, a + b) up to the rounding between, less than a picosecond of bytes. A
-rate of 0 holds everything up.
+compose: F(F(S, a), b) is F(S, a + b) up to the rounding between, less than a picosecond of bytes.
 """
 
 from __future__ import annotations
@@ -152,8 +151,8 @@ class RateTrace:
 
 def slower(one: RateTrace | Fraction, other: RateTrace | Fraction) -> RateTrace | Fraction:
     """The smaller rate at each instant, exact for any two repetitions. A constant rate is returned
-    as a number. Raises `InputError` when nothing would ever get through, or the two repeat together
-    only after very many changes."""
+    as a number. Raises `InputError` when nothing would ever get through, or the common period has
+    too many changes."""
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return min(one, other)
     if one == other:

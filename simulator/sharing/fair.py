@@ -2,7 +2,7 @@
 
 No flow can go faster without slowing one that is not faster than itself: the fluid picture of long
 TCP flows. Rates change at once when a flow starts or ends, or a capacity changes. Equal flows are
-one class with a multiplicity.
+one class.
 
 Exact: rates and remaining bytes are rational. A flow ends, and frees its share, at the first whole
 picosecond at which its bytes are through, so the clock stays integer.
@@ -25,8 +25,8 @@ their exact shares follow in integers:
 
 The levels are right if all links of a level have equal exact shares: the loop takes links within
 1e-8 of the smallest share as full, far above its rounding errors, so no other link can have one as
-small. Where shares differ, or counts are large enough for rounding to matter, exact progressive
-filling finds the levels.
+small. Where shares differ, or counts are large enough for rounding to matter, exact filling finds
+the levels.
 
 Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2.
 """

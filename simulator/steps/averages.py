@@ -18,7 +18,7 @@ More iterations than asked for count
 - where several plans follow each other: whole rounds, `_FEWEST_ROUNDS` of them to compare (of long
   ones two, or one where `MOST_ITERATIONS` hold no more);
 - where a link's trace is longer: until all of it is met; then only the last ones that fill whole
-  passes, to less than a round.
+  passes, to a round.
 
 If `MOST_ITERATIONS` do not suffice, a warning says what the mean leaves out.
 """

@@ -19,8 +19,8 @@ beginning state and plan have been before is not simulated again; equal ranks th
 always begin in one state, so each plan of a round is simulated once.
 
 Exception: a rank that shares cores and begins iteration i + 1 slows down those still in i. Such
-plans are simulated in one go, and only states in which the ranks of each machine begin together
-count as repeats.
+plans are simulated in one go, and only states in which a machine's ranks begin together are
+repeats.
 
 The theorem needs a fixed order of events; with first come, first served a cycle may come late or
 never, and on p ranks be p iterations long: chunks that differ by one element let a skew of
@@ -180,8 +180,7 @@ class Search:
 def settle(
     schedule: Schedule, search: Search, simulate: Callable[[int, State], Iteration]
 ) -> Steady:
-    """Run the search, simulating only iterations that are not known yet. `simulate(number, state)`
-    simulates one iteration by itself."""
+    """Run the search, simulating only unknown iterations. `simulate(number, state)` runs one."""
     known = _Known(search) if len(schedule) > 1 else None
     while not search.over:
         turn, state = schedule.turn(search.number), search.state

@@ -9,8 +9,7 @@ with Q the quantile function, for the coefficient of variation c, of
 
 Slow workers come on top of the mean of 1. u and v of rank r are number r of a counter-based
 generator with key (seed, iteration, purpose): a factor depends neither on the number of ranks nor
-on the order of draws. Factors are multiples of 2^-32, which hides the last bit of a platform's
-logarithm.
+on the order of draws. Factors are multiples of 2^-32, which hides a platform's last bits.
 
 Source: inversion as in Devroye 1986, "Non-uniform random variate generation", sec. II.2.
 """

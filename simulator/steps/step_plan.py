@@ -57,8 +57,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_time import ComputeTimes
 
 CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
-"""Exit times `[p]` of a collective from its record, entry times `[p]`, server time, and random key
-(`jitter.collective_key`)."""
+"""Exit times `[p]` of a record, from entry times `[p]`, server time, `jitter.collective_key`."""
 Slowdown = Callable[[int], "NDArray[np.float64] | None"]
 """Factor on each rank's computation by iteration, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]
@@ -208,8 +207,7 @@ def slowed_by(duration: Picoseconds, factor: float) -> Picoseconds:
 
 Piece = tuple[int, int]
 """A bucket, and the place among its collectives of the one that the piece follows; -1: before the
-first, which without a side stream is its part of backward. The rest of backward is one more
-bucket."""
+first, which without a side stream is its part of backward. The rest of backward is a bucket too."""
 BEFORE = -1
 
 

@@ -1,10 +1,10 @@
-"""Distance of an update from the one that dense training would have applied.
+"""Distance of an update from dense training's.
 
 NMSE = |update - dense|^2 / |dense|^2 and the cosine between the two, over all buckets of a step.
-`dense` is the mean of the workers' gradients, under the momentum that the algorithm itself
-applies (if any). For methods whose replicas move on their own between synchronisations, both
-are summed over a window of steps first. Where the replicas stay apart, squared lengths are means
-over the replicas: the mean of the replicas may be exact when none of them is.
+`dense` is the mean of the workers' gradients, under the algorithm's own momentum (if any). Where
+replicas move on their own between synchronisations, both are first summed over a window of steps.
+Where replicas stay apart, squared lengths are means over the replicas: their mean may be exact when
+none of them is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gcsim.compressors.loops import array, in_parallel
 from gcsim.errors import InternalError
 
 _PART = 1 << 15
-"""Elements that are added at a time, so that means over workers stay in the processor's cache."""
+"""Elements added at a time, so that means over workers stay in the processor's cache."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class ErrorMetrics:
 
 
 class ErrorMeter:
-    """Compares what was delivered with what dense training would have applied."""
+    """Compares applied updates with dense training's."""
 
     def __init__(self, numel: int, momentum: tuple[float, bool], *, apart: bool = False) -> None:
         """`apart`: judge each replica, not their mean."""

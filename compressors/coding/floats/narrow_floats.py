@@ -36,20 +36,17 @@ class Narrow:
     bias: int
     """The least normal number is 2^(1 - bias)."""
     largest: float
-    """The largest finite number."""
     overflow: int
     """Code, without sign, of larger magnitudes: infinity, or `largest` where a cast saturates."""
     nan: int
 
     @property
     def rounding(self) -> float:
-        """Largest relative error in the normal range: half a unit u = 2^-(mantissa + 1) of a power
-        of two, over the number: u / (1 + u)."""
+        """Largest relative error of normal numbers: u / (1 + u), u = 2^-(mantissa + 1)."""
         return 1 / (2.0 ** (self.mantissa + 1) + 1)
 
     @property
     def smallest_step(self) -> float:
-        """Distance of subnormal numbers."""
         return 2.0 ** (1 - self.bias - self.mantissa)
 
     @property
@@ -113,8 +110,7 @@ def decoding_table(form: Narrow | None) -> NDArray[np.float64]:
     ]
 )
 def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
-    """max |v| of each tensor of a flat float32, 0 if empty, NaN when there is one: float32
-    `[tensors]`."""
+    """max |v| of each tensor, 0 if empty, NaN when there is one: float32 `[tensors]`."""
     return cell_norms(values, segments.whole, "max")
 
 

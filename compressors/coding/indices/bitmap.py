@@ -39,8 +39,7 @@ def places(segments: Segments) -> NDArray[np.int64]:
 
 
 def bit_starts(bits: Tensor, segments: Segments) -> NDArray[np.int64]:
-    """Set bits before each block of all bitmaps, then of all: int64 `[blocks + 1]`. Not metered:
-    some other kernel reads the bits anyway."""
+    """Set bits before each block of all bitmaps, then of all: int64 `[blocks + 1]`; not metered."""
     blocks = segments.cells(BLOCK)
     begins = starts(bytes_of(segments))[blocks.owner] + blocks.number * (BLOCK // 8)
     # no block is empty and bitmaps leave no gap: each block ends where the next begins

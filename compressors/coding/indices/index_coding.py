@@ -90,14 +90,14 @@ def expected_bits(coder: Coder, n: int, k: int) -> float:
 def chosen_coders(coding: IndexCoding, segments: Segments, k: Column) -> Column:
     """`choose_coder` for each tensor."""
     if coding != "auto":
-        return segments.column(Coder[coding.upper()])
+        return segments.column(int(Coder[coding.upper()]))
     pairs = zip(segments.length.tolist(), k.tolist(), strict=True)
     return np.array([choose_coder(coding, n, many) for n, many in pairs], dtype=np.int64)
 
 
 def fixed_length(coders: Column) -> bool:
     """Whether the bytes of all tensors follow from n and k."""
-    return not (coders == _RICE).any()
+    return not np.count_nonzero(coders == _RICE)
 
 
 def _launches(
@@ -126,13 +126,13 @@ def words_of_positions(
 ) -> tuple[Tensor, Column]:
     """`coded_positions`, but int32 of any stride where all are raw."""
     positions = np.ascontiguousarray(array(indices))
-    if not coders.any():  # raw
+    if not np.count_nonzero(coders):  # raw
         return tensor(positions.astype("<i4"), indices), 4 * k
     n, (_, room) = segments.length, rooms(segments.length, k, coders)
     at, out, sizes = starts(room), np.zeros(int(room.sum()), dtype=np.uint8), np.empty_like(k)
     in_tiles(_put, _whole(k), n, coders, starts(k), at, room, positions, out, sizes)
     # a Rice body may be shorter than its room: close the gaps; -1 is less than any room
-    if (sizes < room).any():
+    if np.count_nonzero(sizes < room):
         if (wrong := np.flatnonzero(sizes < 0)).size:
             raise InternalError(f"positions to be coded do not ascend below {n[wrong[0]]}")
         pairs = zip(at.tolist(), sizes.tolist(), strict=True)
@@ -172,7 +172,7 @@ def positions_in(
     positions, faults = np.empty(int(k.sum()), dtype=np.int64), np.empty_like(k)
     rows = segments.length, coders, starts(k), starts(sizes), sizes
     in_tiles(_get, _whole(k), *rows, np.ascontiguousarray(coded), positions, faults)
-    if faults.any():
+    if np.count_nonzero(faults):
         t = int(np.flatnonzero(faults)[0])
         n, coder, many, size = (int(each[t]) for each in (segments.length, coders, k, sizes))
         name = Coder(coder).name.lower() if coder in set(Coder) else f"coder {coder}"
@@ -229,7 +229,6 @@ FAULTS = {
     UNKNOWN: "no such coder",
     UNORDERED: "they do not ascend",
 }
-"""Faults of a body."""
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its 64 windows of 6 bits all differ
 _PLACE = np.zeros(64, dtype=np.int64)

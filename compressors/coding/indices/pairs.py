@@ -23,12 +23,9 @@ def merged_pairs(
     segments: Segments, room: Column,
 ) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
     """The sum of two sparse vectors: (indices int64 `[u]`, ascending; values float32 `[u]`; how
-    many of each tensor).
-
-    Indices given are places in the flat bucket, ascending int64 `[k]` and `[m]`, values float32;
-    both together have at most `room` of each tensor. On a device each tensor takes its room, filled
-    up with `BEYOND` and zeros, so that the host need not wait.
-    """
+    many of each tensor). Given indices are places in the flat bucket, ascending int64 `[k]` and
+    `[m]`, values float32; both together have at most `room` of each tensor. On a device each tensor
+    takes its room, filled up with `BEYOND` and zeros, so that the host need not wait."""
     most = indices.numel() + other_indices.numel()
     out_indices = np.empty(most, dtype=np.int64)
     out_values = np.empty(most, dtype=np.float32)
@@ -38,7 +35,8 @@ def merged_pairs(
     )  # fmt: skip
     # pairs lie in the bucket's order: a tensor's last is the last below its end
     upto = np.searchsorted(out_indices[:used], segments.begin + segments.length)
-    many = np.diff(upto, prepend=0)
+    many = upto.copy()
+    many[1:] -= upto[:-1]
     return tensor(out_indices[:used], values), tensor(out_values[:used], values), many
 
 

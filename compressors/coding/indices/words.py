@@ -1,13 +1,12 @@
 """Words of 32 bits, one for each element that travels: its index and the number of its level.
 
 Signs: the index in the low 31 bits, bit 31 set for negative. A tensor's positive elements have one
-level, its negative ones another; receivers know both, or the body begins with them as two float32
-(flags = 1).
+level, its negative ones another, known to receivers or two float32 before the words (flags = 1).
 
-Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31; the value is sign
-* 2^(e - d), with e the exponent of the largest magnitude, one int8 a tensor. A magnitude is rounded
-by adding half of the mantissa's range, clearing the mantissa and capping at 2^e; one more than 2^7
-below 2^e has no d.
+Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31, for the value
+sign * 2^(e - d), with e the exponent of the largest magnitude, one int8 a tensor. A magnitude is
+rounded by adding half of the mantissa's range, clearing the mantissa and capping at 2^e; one more
+than 2^7 below 2^e has no d.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ LARGEST = 0x7F000000
 
 
 def demand_short(segments: Segments, bits: int) -> None:
-    """Raise `InputError` when a tensor has more elements than this many bits can index."""
-    if (most := int(segments.length.max(initial=0))) > 1 << bits:
+    """`InputError` when a tensor has more elements than an index of so many bits tells apart."""
+    if (most := segments.longest) > 1 << bits:
         raise InputError(f"a tensor of {most} elements: {bits}-bit indices reach 2^{bits}")
 
 
@@ -75,8 +74,8 @@ def add_signed(
     levels: tuple[float, float] | None = None,
 ) -> None:  # fmt: skip
     """out += weight * level of each sign, in place; `out` is float32 `[layout.numel]`. `levels`:
-    (positive, negative), None when the message holds them. Raises `InputError` for a damaged
-    message, or one of another layout or kind."""
+    (positive, negative), None when in the message. Raises `InputError` for a damaged or other
+    one."""
     inside = LEVELS_INSIDE if levels is None else 0
     found = read_ahead(message, layout, Codec.SIGNED_INDEX, partial(_demand_words, 8 * inside))
     known = None if levels is None else np.array([levels])
@@ -87,7 +86,7 @@ def add_signed(
 
 
 def _reach(segments: Segments) -> str:
-    return spread(int(segments.length.max(initial=0)))
+    return spread(segments.longest)
 
 
 def _signed_launches(
@@ -104,8 +103,7 @@ def _signed_launches(
 def signed_words(
     memory: Tensor, segments: Segments, indices: Tensor, values: Tensor, k: Column, levels: Levels
 ) -> Tensor:
-    """Return the signs of selected elements, int32 `[sum of k]`; subtract their levels from
-    `memory`.
+    """Subtract selected elements' levels from `memory`; return their signs, int32 `[sum of k]`.
 
     Parameters
     ----------
@@ -256,7 +254,7 @@ def add_words(
 
 
 def _demand_words(head: int, found: Frames) -> None:
-    if head != 1 and (found.flags != (LEVELS_INSIDE if head else 0)).any():
+    if head != 1 and np.count_nonzero(found.flags != (LEVELS_INSIDE if head else 0)):
         raise InputError(f"damaged payload: flags {found.flags} of frames of signed indices")
     found.demand_sizes(head + 4 * found.nonzero)
 
@@ -313,8 +311,7 @@ def _find_clear(
     start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, gradient: Any,
     second_moment: Any, alpha: float, least: Any, zeta: Any, found: Any, counts: Any, tops: Any,
 ) -> None:  # fmt: skip
-    """Find each tile's clear indices, from the tile's first place on, and its largest magnitude; v
-    decays only elsewhere."""
+    """Find each tile's clear indices and largest magnitude; v decays only elsewhere."""
     clear = np.zeros(BLOCK, dtype=np.uint8)
     sizes = np.empty(BLOCK, dtype=np.float32)
     bits = sizes.view(np.int32)

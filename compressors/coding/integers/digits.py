@@ -7,10 +7,9 @@
 | 9     | 5                 | 16              | 3.2    (3.170)           |
 | other | 1                 | ceil(log2 base) | ceil(log2 base)          |
 
-A group is the number sum_j digit_j base^j, packed bit after bit (`packing.py`). The layout is
-planar: digit j of group i is element i + j * ceil(n / digits in a group), so that whole planes are
-added, as in TernGrad's published code (Wen et al. 2017, arXiv:1705.07878). Digits after the last
-are 0.
+A group is the number sum_j digit_j base^j, packed bit after bit (`packing.py`), zeros behind the
+last. Layout is planar: digit j of group i is element i + j * ceil(n / digits in a group), so that
+whole planes are added, as in TernGrad's published code (Wen et al. 2017, arXiv:1705.07878).
 """
 
 from __future__ import annotations

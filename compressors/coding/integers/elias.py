@@ -5,11 +5,9 @@ followed by a zero: 1, 2, 4, 16 and 100 take 1, 3, 6, 11 and 13 bits. Bits trave
 writing (4 = 101000) and fill each byte from the lowest.
 
 Loops neither check values, 1 … 2^32 - 1, nor room for writing; two threads must not write into the
-same byte. A reader is given a limit in bits: it never reads outside the buffer nor takes more steps
-than there are bits. Short words, nearly all, are coded and decoded by one table look-up.
-
-Source: P. Elias, "Universal codeword sets and representations of the integers", IEEE Trans. Inform.
-Theory 21(2), 1975.
+same byte. A reader never reads beyond its limit in bits nor takes more steps than there are bits.
+Short words, nearly all, are coded and decoded by one table look-up. Source: P. Elias, "Universal
+codeword sets and representations of the integers", IEEE Trans. Inform. Theory 21(2), 1975.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ def _moving(
 @counted_as(_moving("streaming", "bucket_levels.clip_to_spread", 8, 0))
 @primitive
 def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
-    """Clip each cell of a flat float32 to `clip` standard deviations (population, about the mean;
-    not where 0), in place."""
+    """Clip cells to `clip` population standard deviations (not where 0), in place."""
     with loops.written_back(values) as data:
         loops.in_tiles(_clip, cells.spans, data, clip)
 

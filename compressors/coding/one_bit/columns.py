@@ -43,7 +43,6 @@ class Matrices:
     rows: Column
     columns: Column
     offset: Column
-    """First element of each."""
     count: int
     """Stripes of each."""
 
@@ -147,9 +146,9 @@ def column_levels(
 def column_sums(
     values: Tensor, matrices: Matrices, added: Tensor | None = None
 ) -> NDArray[np.float64]:
-    """Each column's sums of v and |v|, and number of v >= 0: float64 `[3, lines]`, 0 for lines
-    beyond a matrix. Half the sum or difference of the first two is one side's sum. `added` is first
-    added to the values, in place."""
+    """Each column's sums of v and |v|, and number of v >= 0: float64 `[3, lines]`, 0 beyond a
+    matrix. Half the sum or difference of the first two is one side's. First adds `added`, in
+    place."""
     tiles, blocks = matrices._blocks
     sums = np.zeros(int((3 * blocks[:, 1] * blocks[:, 4]).sum()), dtype=np.float64)
     found = np.zeros((3, matrices.count * matrices.lines), dtype=np.float64)
@@ -203,8 +202,8 @@ def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
 @loop
 def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, sums: Any) -> None:
     """sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows. Four
-    rows at a time: one read and write of a sum for four elements. `added`, unless empty, is added
-    to these rows while they are in the cache."""
+    rows at a time share a read and write of a sum; any `added` is added while they are in the
+    cache."""
     columns = sums.shape[2]
     for at in range(start, stop, together * columns):
         end = min(at + together * columns, stop)
@@ -243,8 +242,7 @@ def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, 
 
 @loop
 def _sum_by_halves(values: Any) -> Any:
-    """Sum of a multiple of 512 numbers in numpy's order for contiguous data: by halves, and at most
-    128 of them in eight sums."""
+    """Sum 512 m contiguous numbers in numpy's order: by halves, and up to 128 in eight sums."""
     if values.size > 128:
         half = values.size // 2 - values.size // 2 % 8
         return _sum_by_halves(values[:half]) + _sum_by_halves(values[half:])

@@ -3,8 +3,7 @@
 A bit says negative; zero of either sign counts as positive. Error feedback takes one pass: the
 error after coding p with scale s is e = p - s sign(p), and the next vector is x + e, whose signs do
 not depend on its scale. So p and s are kept and e is formed when next read: one loop reads x and p,
-writes the new p and its bits, and adds up |p|. Writing e would need a second pass, after the scale
-is known.
+writes the new p and its bits, and adds up |p|. Writing e would take a second pass.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gcsim.compressors import loops
-from gcsim.compressors.coding.frames import put
+from gcsim.compressors.coding.frames import put_in
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
@@ -23,12 +22,13 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, kernel, launch, unpriced
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
+from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 Norm = Literal["mean_abs", "rms"]
 """Scale of a cell: mean |p|, the best for given signs, or the root mean square."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
+_NO_SUMS = np.zeros(0)
 
 
 @counted_as(
@@ -42,17 +42,16 @@ _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 @primitive
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
-    g, cells = np.ascontiguousarray(loops.array(values)), segments.whole
+    g, size = np.ascontiguousarray(loops.array(values)), segments.length  # a tensor is one cell
     with loops.written_back(bits) as out:
         loops.in_tiles(
-            _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, cells.first,
-            cells.size, cells.first, *_NO_FACTORS, False, out, at, np.zeros(0), False,
+            _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, at, size, at,
+            *_NO_FACTORS, False, out, at, _NO_SUMS, False,
         )  # fmt: skip
 
 
 def pack_signs(values: Tensor) -> Tensor:
-    """One bit an element of float32 `[n]`, 1 = negative, zero of either sign positive: uint8
-    `[ceil(n / 8)]`."""
+    """Signs of float32 `[n]`, 1 = negative, either zero positive: uint8 `[ceil(n / 8)]`."""
     bits = values.new_empty(packed_bytes(values.numel(), 1), dtype=torch.uint8)
     put_sign_bits(values, Segments.alone(values.numel()), bits, ZERO)
     return bits
@@ -113,13 +112,12 @@ def fold_signs(
     mixed: Tensor | None = None, factors: tuple[float, float, float, float] = NO_FACTORS,
     keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
-    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`, 0
-    of an empty cell; in one pass.
+    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`.
 
     Parameters
     ----------
     values : flat float32 of the cells' table
-    cells : elements that share a scale
+    cells : elements that share a scale, 0 of an empty cell
     bits, at : uint8 to write to; first byte of each tensor's ceil(n / 8)
     head : first byte of each tensor's scales, which are written there too
     pieces : the one tensor's bits are cut into equal pieces, each at the end of one of equally long
@@ -129,11 +127,10 @@ def fold_signs(
     scales : float32 `[cells]`, those of `coded` (zeros at first)
     mixed, factors, keep : with factors (m, c, a, b), a values + b (m mixed + c values) is coded
         instead of the values; with `keep`, mixed = m mixed + c values
-    norm : kind of scale
     """
     table, count = cells.segments.table, cells.count
-    slots = -(-cells.segments.length // loops.SUM_BLOCK) + count
-    sums = np.zeros(int(slots.sum()), dtype=np.float64)
+    slots, begins, room = cells.slots
+    sums = np.zeros(room, dtype=np.float64)
     squares = norm == "rms"
     g = np.ascontiguousarray(loops.array(values))
     before = NONE if scales is None else loops.array(scales)
@@ -142,21 +139,19 @@ def fold_signs(
         found = np.zeros(places.size, dtype=np.uint8) if pieces else out
         loops.in_tiles(
             _code_tiles, cells.segments.tiles, g, u, p, before, table, cells.first, cells.size,
-            starts(slots), *map(np.float32, factors), keep, found, ZERO if pieces else at, sums,
+            slots, *map(np.float32, factors), keep, found, ZERO if pieces else at, sums,
             squares,
         )  # fmt: skip
         if pieces:
             places[:] = found.reshape(places.shape)
-    if not cells.total:
-        return values.new_empty(0)
-    # Block t and cell c meet in sum t + c; between two cells that end with a block lies a zero.
-    size = cells.size[cells.owner]
-    begins = starts(slots)[cells.owner] + cells.number * size // loops.SUM_BLOCK + cells.number
-    totals = np.add.reduceat(sums, begins) / np.maximum(1, cells.length)
-    means = np.sqrt(totals) if squares else totals
-    fresh = loops.tensor(np.minimum(means, loops.FLOAT32_MAX).astype(np.float32), values)
-    if head is not None:
-        put(bits, head, *(fresh.expand(len(at)), 4 + 0 * at) if pieces else (fresh, 4 * count))
+        if not cells.total:
+            return values.new_empty(0)
+        totals = np.add.reduceat(sums, begins) / np.maximum(1, cells.length)
+        means = np.sqrt(totals) if squares else totals
+        fresh = loops.tensor(np.minimum(means, loops.FLOAT32_MAX).astype(np.float32), values)
+        if head is not None:
+            own = (fresh.expand(len(at)), 4 + 0 * at) if pieces else (fresh, 4 * count)
+            put_in(out, head, *own)
     return fresh
 
 
@@ -194,7 +189,7 @@ def _code_tiles(
                 if sums.size:
                     # each step raises block, cell or both: no two parts share a sum
                     slot = slots[t] + first // loops.SUM_BLOCK + cell
-                    sums[slot] = sum_of_squares(part) if squares else _sum_of_magnitudes(part)
+                    sums[slot] = sum_of_squares(part) if squares else sum_of_magnitudes(part)
                 here = end
             put_signs(coded, words, bits[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
@@ -218,7 +213,8 @@ def _add_error(p: Any, x: Any, scale: Any) -> None:
 
 
 @loops.summing_loop
-def _sum_of_magnitudes(values: Any) -> float:
+def sum_of_magnitudes(values: Any) -> float:
+    """Inside a loop: the sum of a block's |v|, in float64."""
     total = np.float64(0)
     for i in range(values.size):
         total += np.float64(abs(values[i]))

@@ -35,9 +35,8 @@ def add_votes(
     counts: Tensor, message: Tensor, at: Column, segments: Segments, *, first: bool = False
 ) -> None:
     """Count each set bit of a message, in place; the `first` one begins the counts. Each tensor's
-    ceil(n / 8) bytes begin at `at`. Call at most once per voter: a carry out of the highest plane
-    is lost. Raises `InputError` when bits are set behind a tensor's last; kernels leave the counts
-    worthless then."""
+    ceil(n / 8) bytes begin at `at`. At most once per voter: a carry out of the highest plane is
+    lost. Raises `InputError` for bits behind a tensor's last; kernels then spoil the counts."""
     data = array(message)
     demand_no_stray(data, at, segments.length, 1)
     own = Segments.behind(packed_bytes(segments.length, 1))

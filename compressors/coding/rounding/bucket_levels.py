@@ -35,9 +35,8 @@ Clip = Annotated[
 
 
 def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
-    """Mean over the random numbers of |Q(v) - v|^2 for `values`, float32 `[n]`: the sum over
-    elements of (v - l_j) (l_{j+1} - v), v clipped to its cell's table, plus the square of the
-    clipped part."""
+    """Mean of |Q(v) - v|^2 for `values`, float32 `[n]`: the sum of (v - l_j) (l_{j+1} - v), v
+    clipped to its cell's table, plus the square of the clipped part."""
     given, table = values.double(), tables.double()[torch.arange(values.numel()) // size]
     inside = given.clamp(table[:, 0], table[:, -1])
     above = (table <= inside[:, None]).sum(1, keepdim=True).clamp_(1, table.shape[1] - 1)

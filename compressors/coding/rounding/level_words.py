@@ -42,8 +42,8 @@ def _launches(name: str, lengths: Column, sizes: Column) -> list[KernelCost]:
 )
 @primitive
 def coded_levels(codes: Tensor, segments: Segments, steps: int) -> Coded:
-    """(consecutive bodies, uint8; bytes of each; elements of each that travel). `codes` are q + s,
-    uint8, of consecutive tensors."""
+    """(consecutive uint8 bodies of codes q + s, uint8; bytes of each; elements of each that
+    travel)."""
     data, spans = array(codes), Segments.behind(segments.length).whole.spans
     bits, sent = np.zeros((2, len(spans)), dtype=np.int64)
     in_tiles(_count, spans, data, steps, bits, sent)

@@ -1,11 +1,10 @@
 """Rounding of the elements of a bucket to levels, mostly at random so that the mean is right.
 
 Cells of `size` consecutive elements (the last may be shorter) share a norm, or levels of their own.
-An element becomes the code of a neighbouring level; codes travel in a form (`digits.py`). Kinds of
-`Levels`:
+An element becomes the code of a neighbouring level; codes travel in a form (`digits.py`). Kinds:
 
-- `even`: norm * q / s, q = -s … s, codes q + s (Alistarh et al. 2017, "QSGD", arXiv:1610.02132): q
-  = floor(s v / norm + u);
+- `even`: norm * q / s, q = -s … s, codes q + s (Alistarh et al. 2017, "QSGD", arXiv:1610.02132):
+  q = floor(s v / norm + u);
 - `known`: norm * l_j of a table that all workers know, -1 = l_0 < … < l_k = 1: the code counts the
   neighbours with l_j + u (l_{j+1} - l_j) < v / norm;
 - `own`: the cell's own levels l_j, which travel along: the code counts the j with v - l_j > u
@@ -17,9 +16,8 @@ An element becomes the code of a neighbouring level; codes travel in a form (`di
 u = (r + 1/2) / 65536 of 16 random bits an element decides against all gaps at once: those below v
 are counted, those above are not, and its own with the right probability to 2^-17 (plus float32
 rounding of the quotient, at most s 2^-23 with even levels). The half keeps an element that is a
-level where it is. Elements outside the levels saturate; a zero norm decodes to zeros.
-
-Values become packed codes in one pass, `CHUNK` elements at a time, within the processor's cache.
+level where it is. Elements outside the levels saturate; a zero norm decodes to zeros. Values become
+packed codes in one pass, `CHUNK` elements at a time, within the processor's cache.
 """
 
 from __future__ import annotations
@@ -67,7 +65,6 @@ _NAMES = {
     EXPONENTS: ("natural.to_powers", "natural.add_powers"),
     TREE: ("dynamic_8bit.nearest_codes", "narrow_floats.add_looked_up"),
 }
-"""The meter's names of rounding and adding, by kind."""
 STRAY = 256
 """In the place of a code: a group is not made of digits, or bits are set behind the last code."""
 _RANGE_BITS = 18
@@ -83,8 +80,7 @@ class Levels:
     kind: int
     cells: Cells
     numbers: Any = None
-    """float32 `[cells]`, or own levels, ascending, `[cells, levels]`; or the uint8 message with
-    them."""
+    """float32 `[cells]`, or own levels `[cells, levels]`, ascending; or the uint8 message."""
     places: Column | None = None
     """In a message: first byte of each tensor's numbers."""
     width: int = 1
@@ -93,8 +89,8 @@ class Levels:
     """s of `even`."""
     tables: Sequence[Table] = ()
     """Tables of `known`, of equal length."""
-    chosen: Column | None = None
-    """Number of each tensor's table."""
+    chosen: Column | Tensor | None = None
+    """Number of each tensor's table; to be added, also on the device."""
 
     @property
     def highest(self) -> int:
@@ -148,8 +144,7 @@ def encoded(
     values: Tensor, levels: Levels, keys: NDArray[np.uint64], codec: int, form: Form,
     bounds: Tensor | None = None, **columns: Any,
 ) -> Tensor:  # fmt: skip
-    """The message of a flat gradient rounded to levels: a body is numbers, then codes. `columns`
-    are those of `frames`."""
+    """The message of a gradient rounded to levels: numbers, then codes; `columns`: of `frames`."""
     head, tail = levels.moved(form)
     message, at = frames(values, codec, levels.cells.segments, head + tail, **columns)
     put(message, at, levels.numbers.view(-1), head)
@@ -158,8 +153,7 @@ def encoded(
 
 
 def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: float) -> None:
-    """out += weight * the levels of `encoded`'s message. Raises `InputError` for bodies of another
-    length, and as `add_rounded`."""
+    """Undo `encoded`, times weight, into `out`; raises as `add_rounded`, and for wrong lengths."""
     head, tail = levels.moved(form)
     found.demand_sizes(head + tail)
     add_rounded(out, levels, levels.numbers, found.at + head, form, weight)
@@ -350,8 +344,7 @@ def _draw(key: np.uint64, first: int, words: Any) -> None:
 def round_evenly(
     values: Any, norm: np.float32, fractions: Any, steps: np.float32, bound: np.float32, codes: Any
 ) -> None:
-    """Codes q + s of elements of one cell, by 16 random bits each; those beyond the bound or the
-    norm saturate."""
+    """Codes q + s of one cell's elements, by 16 random bits each; outer ones saturate."""
     one = np.float32(1)
     # no 0 / 0: a zero norm decodes to zeros, whatever the codes
     if norm == np.float32(0):
@@ -445,8 +438,6 @@ def _round_between(values: Any, levels: Any, fractions: Any, room: Any, codes: A
 def _adding_walk(  # noqa: PLR0915
     kind: int, grouped: bool, whole: bool
 ) -> Callable[..., None]:
-    """Compile the loop that undoes `_rounding_walk` and adds."""
-
     @loop
     def walk(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, firsts: Any,

@@ -59,8 +59,7 @@ def clipped_magnitudes(
 ) -> tuple[Tensor, Tensor]:
     """(bound at which each tensor is clipped, its largest |v| then): float32 `[tensors]` each. The
     bound is `clip` population standard deviations, infinite without `clip` or where all elements
-    are equal or one is not finite. With `at_bound` a finite bound is the magnitude; an empty
-    tensor's is 0."""
+    are equal or one is not finite. With `at_bound` a finite bound is the magnitude; 0 if empty."""
     cells, bounds = segments.cells(loops.SUM_BLOCK), np.full(len(segments.table), np.inf)
     found, largest = _by_cell(loops.array(values), cells, _SPREAD), np.zeros(len(bounds))
     for t in np.flatnonzero(segments.length):

@@ -5,10 +5,9 @@ histogram, which makes all integrals sums, as in ALQ's published code (Faghri et
 arXiv:2010.12460); here of 4096 cells, shorter nearer zero. Rounding r at random to its neighbours
 among ascending levels l_j has the expected variance
 
-    Psi = sum_j integral_{l_j}^{l_{j+1}} (l_{j+1} - r) (r - l_j) dF,
+    Psi = sum_j integral_{l_j}^{l_{j+1}} (l_{j+1} - r) (r - l_j) dF;
 
-and between fixed neighbours a and b a level is best at F^-1(F(b) - integral_a^b (r - a) / (b - a)
-dF).
+between fixed a and b a level is best at F^-1(F(b) - integral_a^b (r - a) / (b - a) dF).
 """
 
 from __future__ import annotations

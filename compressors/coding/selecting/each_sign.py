@@ -1,8 +1,8 @@
 """The largest share of the positive and of the negative elements of each tensor, exactly.
 
-A sample bounds both signs' thresholds from below, one pass adds up and marks elements above, and a
-selection among those follows. Short tensors, and those whose sample misled, are selected from
-whole.
+A sample bounds both signs' thresholds from below, one pass adds up and marks what reaches the lower
+bound, and a selection among those follows. Where the sample misled it runs on all elements, and so
+it does in short tensors.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gcsim.compressors import loops
+from gcsim.compressors.coding.one_bit.signs import sum_of_magnitudes
 from gcsim.compressors.coding.selecting import selection
 from gcsim.compressors.coding.selecting.marks import Marks, collect, demand_numbers, mark_arrays
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_tiles, loop, tensor, written_back
-from gcsim.compressors.meter import counted_as, launch
+from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
 
@@ -38,44 +38,84 @@ def _launches(
 def largest_of_each_sign(
     values: Tensor, segments: Segments, proportion: float, *, memory: Tensor
 ) -> tuple[Tensor, Tensor, Column, Tensor]:
-    """memory += values; return the largest max(1, round(proportion n)) of a sign's n elements.
-    `values` and `memory` are flat float32 of the table.
+    """memory += values, and the largest max(1, round(proportion n)) of a sign's n elements.
 
-    Returns (indices within the tensor, int64 `[sum of k]`, ascending; values float32 `[sum of k]`;
-    k of each sign and tensor, int64 `[2, tensors]`; magnitudes float32 `[sum of k]`, all tensors'
-    positive, then negative ones). Among equals the lowest index wins. Raises `InputError` for NaN.
+    Parameters
+    ----------
+    values, memory : flat float32 of the table
+
+    Returns
+    -------
+    (indices within the tensor, int64 `[sum of k]`, ascending; values float32 `[sum of k]`; k of
+    each sign and tensor, int64 `[2, tensors]`; magnitudes float32 `[sum of k]`, first those of all
+    tensors' positive values, then those of the negative ones). Among equals the lowest index wins.
+
+    Raises
+    ------
+    InputError
+        When not-a-number is among the values.
     """
-    added, tensors = np.ascontiguousarray(array(values)), segments.cells(None).tiles
+    added, tensors = np.ascontiguousarray(loops.array(values)), segments.cells(None).tiles
     limits = np.full(len(segments.table), np.inf, dtype=np.float32)
-    with written_back(memory) as source:
+    with loops.written_back(memory) as source:
         given = source, added, segments.table, proportion, limits.view(np.uint32)
-        in_tiles(_bound, tensors, *given)
+        loops.in_tiles(_bound, tensors, *given)
         marks = Marks.room(torch.from_numpy(source[:0]), segments, limits)
         mark_arrays(source, added, segments, marks, segments.tiles, sides=True)
-        k, strange = kept(marks.host[2:4], proportion), np.zeros(1, dtype=np.uint8)
+        k, strange = selection.counts_kept(marks.host[2:4], proportion), np.zeros(1, dtype=np.uint8)
         total = int(k.sum())
         indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
         sizes = np.empty(total, dtype=np.float32)
-        in_tiles(
+        loops.in_tiles(
             _choose, tensors, source, segments.table, k, starts(k.sum(axis=0)),
-            starts(k.reshape(-1)).reshape(k.shape), marks.up, marks.first, array(marks.counts),
-            marks.places, marks.passed, indices, taken, sizes, strange,
+            starts(k.reshape(-1)).reshape(k.shape), marks.up, marks.first,
+            loops.array(marks.counts), marks.places, marks.passed, indices, taken, sizes, strange,
         )  # fmt: skip
     demand_numbers(strange[0])
-    return tensor(indices, values), tensor(taken, values), k, tensor(sizes, values)
+    return (
+        loops.tensor(indices, values),
+        loops.tensor(taken, values),
+        k,
+        loops.tensor(sizes, values),
+    )
 
 
-def kept(sides: NDArray[Any], proportion: float) -> Column:
-    """Elements that travel of each side; 0 of an empty one."""
-    return np.where(sides > 0, selection.counts_kept(sides.astype(np.int64), proportion), 0)
+@kernel("reduction", name="dryden._means")
+@primitive
+def means_of_signs(sizes: Tensor, k: Column) -> Tensor:
+    """Mean of the positive and of the negative values: float32 `[tensors, 2]`, 0 of none.
+
+    `sizes` are the magnitudes, `k` their numbers as in `largest_of_each_sign`.
+    """
+    counts = k.reshape(-1)
+    room = (
+        1 - -counts // loops.SUM_BLOCK
+    )  # a zero behind each row's sums, also where there is no sum
+    begins, sums = starts(room), np.zeros(room.sum())
+    _sum_rows(loops.array(sizes), counts, begins, sums)
+    totals = np.add.reduceat(sums, begins) / np.maximum(1, counts)
+    means = np.minimum(totals, loops.FLOAT32_MAX).astype(np.float32).reshape(k.shape)
+    return loops.tensor(np.stack((means[0], 0 - means[1]), axis=1), sizes)
 
 
 # --- loops ------------------------------------------------------------------------------------
 
 
-@loop
+@loops.loop
+def _sum_rows(sizes: Any, counts: Any, begins: Any, sums: Any) -> None:
+    """Sums of blocks of magnitudes, so many of each row, from its begin on."""
+    at = 0
+    for row in range(counts.size):
+        own = sizes[at : at + counts[row]]
+        at += counts[row]
+        for first in range(0, own.size, loops.SUM_BLOCK):
+            block = begins[row] + first // loops.SUM_BLOCK
+            sums[block] = sum_of_magnitudes(own[first : min(first + loops.SUM_BLOCK, own.size)])
+
+
+@loops.loop
 def _split(values: Any) -> Any:
-    """Magnitudes and places of positive and of negative elements, and their numbers."""
+    """Magnitudes of positive and of negative elements, and their places; how many there are."""
     sizes = np.empty((2, values.size + 1), dtype=np.float32)  # room for one more
     places = np.empty(sizes.shape, dtype=np.int32)
     above, below = 0, 0
@@ -89,11 +129,12 @@ def _split(values: Any) -> Any:
     return sizes, places, (above, below)
 
 
-@loop
+@loops.loop
 def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
     limits: Any,
 ) -> None:  # fmt: skip
+    """Bound the lower of both signs' thresholds from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]
@@ -113,7 +154,7 @@ def _bound(
                 limits[t] = min(limits[t], bits)
 
 
-@loop
+@loops.loop
 def _choose(
     start: int, stop: int, tiles: Any, source: Any, table: Any, k: Any, firsts: Any, begins: Any,
     up: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any, taken: Any,
@@ -124,7 +165,7 @@ def _choose(
         part = source[table[t, 0] : table[t, 0] + n]
         own, found = np.empty(passed[t], dtype=np.int64), np.empty(passed[t], dtype=np.float32)
         first = blocks[t]
-        if collect(part, 0, up[t], counts[first:], places[first:], own, found, False):
+        if own.size and collect(part, 0, up[t], counts[first:], places[first:], own, found, False):
             strange[0] = 1
         # with k or more of each sign marked, the k largest of each are among the marked
         among = np.sum(found > 0) >= k[0, t] and np.sum(found < 0) >= k[1, t]

@@ -104,9 +104,11 @@ def largest_of(values: Tensor, k: int) -> Tensor:
 
 
 def _bounded(source: Any, added: Any, segments: Segments, k: Column) -> Marks:
-    """Marks of long tensors at a threshold that a little more than k elements of source + added
-    most likely pass; adds these tensors up. Others have an infinite limit."""
-    if segments.length.max(initial=0) < WORTH_A_SAMPLE:
+    """Marks of long tensors: what a little more than k elements of source + added most likely pass.
+
+    Those that are marked are added up; a limit of infinity stands for the others.
+    """
+    if segments.longest < WORTH_A_SAMPLE:
         return _no_marks()
     limits = np.full(len(k), np.inf, dtype=np.float32)
     in_tiles(_bound, segments.cells(None).tiles, source, added, segments.table, k, limits)

@@ -1,9 +1,8 @@
 """Elements that reach a magnitude: marked in one pass over a bucket and collected in another.
 
 The marking pass also adds a gradient to a worker's memory, so that each is read once; it notes
-places block by block, and `take` collects them. NaN is below no limit: it is marked, and an
-`InputError` when taken. Indices are int64, within their tensor and ascending, of consecutive
-tensors.
+places by block, and `take` collects them. NaN is below no limit: marked, and an `InputError` when
+taken. Indices are int64, within their tensor and ascending, of consecutive tensors.
 """
 
 from __future__ import annotations
@@ -51,18 +50,16 @@ class Marks:
     places: NDArray[np.uint16]
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
     totals: Tensor
-    """Numbers of a tensor's elements that are marked, NaN (on a device alone), above and below zero
-    (if asked for); on a device then the limit's bits less one, and `adjust`'s result: int32 `[..,
-    tensors]`."""
+    """Int32 `[.., tensors]`: elements marked, NaN (on a device alone), above and below zero (if
+    asked for); on a device then the limit's bits less one, and `adjust`'s result."""
 
     @classmethod
     def room(cls, like: Tensor, segments: Segments, up: Limits) -> Marks:
-        """Room for the marks of a table on the device of `like`."""
         blocks, tensors, on_gpu = segments.cells(BLOCK), len(segments.table), handled(like)
         if isinstance(up, torch.Tensor) and not on_gpu:
             up = array(up)
         if not isinstance(up, torch.Tensor):
-            up = np.array(np.broadcast_to(up, tensors), dtype=np.float32)
+            up = np.full(tensors, up, dtype=np.float32)
         columns = 4 + (ROUNDS + 1) * on_gpu
         return cls(
             up=up, first=blocks.first,
@@ -185,7 +182,7 @@ def _take_launches(
     found: tuple[Tensor, Tensor], values: object, segments: Segments, marks: object, *,
     clear: bool = False,
 ) -> Iterator[KernelCost]:  # fmt: skip
-    k, reach = found[0].numel(), spread(int(segments.length.max(initial=0)))
+    k, reach = found[0].numel(), spread(segments.longest)
     name = "marks.take" + ":clear" * clear + f":{reach}"
     cost = launch("gather_scatter", name, segments.length, 4 * segments.length, 12 * k)
     yield replace(cost, work=max(1, 12 * k))
@@ -234,9 +231,13 @@ def demand_numbers(strange: bool) -> None:
 
 
 @kernel("gather_scatter")
+@primitive
 def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """(indices, int64, ascending; values) of a tensor's elements with |value| >= threshold."""
-    return passing(values, Segments.alone(values.numel()), max(threshold, 0.0))[:2]
+    own = array(values)
+    places = np.flatnonzero(~(np.abs(own) < np.float32(threshold)))  # NaN is below nothing
+    demand_numbers(np.isnan(own[places]).any())
+    return tensor(places, values), tensor(own[places], values)
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -245,8 +246,7 @@ def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
 @inlined
 def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> None:
     """Inside a loop: the positions where `mask` (uint8, 0 or 1, `words` its view) is 1. `places`
-    needs room for one more than the `hits`; `mask` must be 0 from `size` to the next multiple of
-    eight."""
+    has room for `hits` + 1; `mask` is 0 from `size` to the next multiple of eight."""
     found = 0
     if hits * _DENSE < size:
         for word in range((size + 7) // 8):  # few hits: most eights are zero, and passed over
@@ -262,9 +262,8 @@ def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> Non
 
 @inlined
 def mark_block(part: Any, limit: Any, mask: Any, words: Any, places: Any) -> Any:
-    """Inside a loop: how many of `part` (at most `BLOCK`) reach the limit; their positions go to
-    `places`, which more than it has room for leave alone. `mask` is scratch of `BLOCK` + 8 bytes,
-    `words` its view."""
+    """Inside a loop: how many of `part` (at most `BLOCK`) reach the limit, and their positions
+    where `places` has room for all. `mask` is scratch of `BLOCK` + 8 bytes, `words` its view."""
     hits = np.int32(0)
     for i in range(part.size):
         reaches = not abs(part[i]) < limit  # NaN does, too

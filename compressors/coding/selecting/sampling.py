@@ -111,8 +111,7 @@ def draw_poisson(
     """Draw positions independently with probability p_i = min(1, scale |w_i|).
 
     Returns int64 `[m]`, ascending places in the flat bucket (apart: in the tensor); p or the values
-    there, float32 `[m]` (empty unless wanted); apart: numbers certain and not, int64 `[2,
-    tensors]`.
+    there, float32 `[m]` (empty unless wanted); apart: numbers certain and not, `[2, tensors]`.
 
     Parameters
     ----------
@@ -120,8 +119,7 @@ def draw_poisson(
     scales : 0 or more, finite: float64 `[tensors]`
     keys : of each tensor's uniforms
     expected : about the sum of p of each tensor; for the meter only
-    factor : below 1, multiplies the drawn weights, in place, unless that is below 1e-30, where
-        float32 ends
+    factor : below 1, multiplies the drawn weights, in place, but not to below 1e-30 (float32's end)
     prior : as `values`, multiplied in the same way, in place
     chances : whether the probabilities are wanted
     apart : all tensors' elements with p = 1 come first, then the others; with values
@@ -143,7 +141,9 @@ def draw_poisson(
         given = segments.table, array(values), array(scales)
         _part(tiles, *given, found, counts, k, places, taken)
         cut = int(k[0].sum())
-        positions, kept = (np.append(each[0, :cut], each[1, : m - cut]) for each in (places, taken))
+        positions, kept = (
+            np.concatenate((each[0, :cut], each[1, : m - cut])) for each in (places, taken)
+        )
     else:
         positions, kept = np.empty(m, dtype=np.int64), np.empty(m * chances, dtype=np.float32)
         drew = found, chance, counts, starts(counts)

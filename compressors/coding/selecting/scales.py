@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from gcsim.compressors.coding.selecting.sampling import BLOCK, Weights
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array, in_tiles, loop, summing_loop, tensor
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
@@ -85,38 +85,41 @@ def _rounds(
 def scales_for_count(
     values: Tensor, sums: Tensor, segments: Segments, k: NDArray[np.float64], rounds: int
 ) -> tuple[Tensor, Tensor]:
-    """(scales with sum(p) = k of each tensor after at most `rounds` rounds; rounds of each):
-    float64 `[tensors]`; a scale is 0 when all weights of the tensor are."""
-    totals = zip(k.tolist(), _totals(sums, segments), strict=True)
-    scales = np.array([min(n / t, LARGEST_SCALE) if t > 0.0 else 0.0 for n, t in totals])
-    going, before, passes = scales > 0.0, np.zeros(len(k)), np.zeros(len(k))
+    """(scales with sum(p) = k of each tensor after at most `rounds` rounds; rounds of each).
+
+    Both float64 `[tensors]`; a scale is 0 when all weights of the tensor are zero.
+    """
+    before, passes, scales = (np.zeros(len(k)) for _ in range(3))
     own, blocks, moments = array(values), array(sums), np.empty((3, len(k)))
-    for _ in range(rounds):
-        if not going.any():
-            break
-        _add_moments(own, blocks, segments, scales, going, moments)
-        passes += going
-        count, rest, _ = moments
-        going &= (count != before) & (count < k)  # in exact arithmetic count < k unless no other
-        before = count.copy()  # weight is left
-        with np.errstate(all="ignore"):
+    count, rest, _ = moments
+    _add_moments(own, blocks, segments, scales, np.ones(len(k), dtype=np.bool_), moments)
+    going = rest > 0.0
+    with np.errstate(all="ignore"):
+        scales = np.where(going, np.minimum(k / rest, LARGEST_SCALE), scales)
+        for _ in range(rounds):
+            if not np.count_nonzero(going):
+                break
+            _add_moments(own, blocks, segments, scales, going, moments)
+            passes += going
+            # in exact arithmetic count < k unless no other weight is left
+            going &= (count != before) & (count < k)
+            before = count.copy()
             more = np.minimum((k - count) / rest, LARGEST_SCALE)
-        # where nothing else has a weight, all that is not 0 is certain
-        scales = np.where(going, np.where(rest <= 0.0, LARGEST_SCALE, more), scales)
-        going &= rest > 0.0
+            # where nothing else has a weight, all that is not 0 is certain
+            scales = np.where(going, np.where(rest <= 0.0, LARGEST_SCALE, more), scales)
+            going &= rest > 0.0
     return tensor(scales, values), tensor(passes, values)
 
 
 def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
-    """The scales with sum(w^2 / p) = (1 + eps) |w|^2 of each tensor, eps > 0: `[tensors]`, 0 when
-    all its weights are."""
+    """The scales with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0: `[tensors]`, 0 for zero weights."""
     given = weights.values, weights.sums, weights.segments
     # this scale saturates all that is not 0: the sum of all squares
     energy = saturation(*given, np.full(len(weights.segments.table), LARGEST_SCALE))[2]
     going, saturated = energy > 0.0, np.zeros(len(energy))
     with np.errstate(all="ignore"):
-        # the formula for an empty F
-        scales = np.where(going, _totals(*given[1:]) / ((1.0 + eps) * energy), 0.0)
+        # the formula for an empty F, whose sum is that of all
+        scales = np.where(going, saturation(*given, saturated)[1] / ((1.0 + eps) * energy), 0.0)
         while going.any():
             count, rest, squares = saturation(*given, scales)
             going &= count != saturated
@@ -138,10 +141,6 @@ def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
         inverses = np.where(given > 0.0, np.minimum(single.astype(float), LARGEST_INVERSE), 0.0)
         exact = np.where(inverses > 0.0, 1.0 / inverses, given)
     return tensor(exact, scales), tensor(inverses.astype(np.float32), scales)
-
-
-def _totals(sums: Tensor, segments: Segments) -> list[float]:
-    return [float(part.sum()) for part in torch.split(sums, segments.cells(BLOCK).count.tolist())]
 
 
 # --- loops ------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def count_kept(numel: int, ratio: float) -> int:
     return min(numel, max(1, round(numel * ratio)))
 
 
-def counts_kept(lengths: NDArray[np.int64], ratio: float) -> NDArray[np.int64]:
+def counts_kept(lengths: NDArray[Any], ratio: float) -> NDArray[np.int64]:
     """`count_kept` of each tensor."""
     rounded: NDArray[np.int64] = np.rint(lengths * ratio).astype(np.int64)
     return np.minimum(lengths, np.maximum(1, rounded))
@@ -55,6 +55,8 @@ def flat_places(indices: Tensor, segments: Segments, counts: Column) -> Tensor:
 @unpriced  # kernels read the table
 def each_of(column: Column, counts: Column, like: Tensor) -> Tensor:
     """A tensor's number for each of its elements: int64 `[sum of counts]`."""
+    if like.is_cpu:
+        return torch.from_numpy(column.repeat(counts))
     both = torch.from_numpy(np.stack((column, counts))).to(like.device)
     return both[0].repeat_interleave(both[1], output_size=int(counts.sum()))
 
@@ -73,9 +75,9 @@ def sampled(
     memory: Tensor, added: Tensor, segments: Segments, start: Column, stride: Column,
     counts: Column, *, momentum: Tensor | None = None, m: float = 0.0, nesterov: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Elements start, start + stride, … of memory + added, `counts` of each tensor: float32 `[sum
-    of counts]`. With a momentum u, of the velocity memory + g' for g = `added`: g' = m u + g, or m
-    (u + g) + g after Nesterov. All flat float32 of the table."""
+    """Elements start, start + stride, … of memory + added, `counts` of each tensor: float32
+    `[sum of counts]`. With a momentum u, of the velocity memory + g' for g = `added`: g' = m u + g,
+    or m (u + g) + g after Nesterov. All flat float32 of the table."""
     out = np.empty(counts.sum(), dtype=np.float32)
     u = out[:0] if momentum is None else array(momentum)
     columns = segments.begin + start, stride, counts
@@ -90,8 +92,7 @@ def _kth_launches(_: object, values: object, segments: Segments, k: object) -> I
 @counted_as(_kth_launches)
 @primitive
 def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
-    """The k-th largest |value| of each tensor, k from 0 (infinity) to its length: float32
-    `[tensors]`. NaN counts as the largest."""
+    """The k-th largest |value|, k from 0 (infinity) on, NaN the largest: float32 `[tensors]`."""
     check_k(segments.length, k)
     found = np.full(len(k), np.inf, dtype=np.float32)
     bits, tiles = array(values).view(np.uint32), segments.cells(None).tiles
@@ -107,7 +108,7 @@ def _delivering(
     _: object, update: object, residual: object, segments: Segments, own: Elements, kept: Elements,
     weight: float,
 ) -> Iterator[KernelCost]:  # fmt: skip
-    reach = spread(int(segments.length.max(initial=0)))
+    reach = spread(segments.longest)
     for name, (indices, *_rest) in (("index_add_", kept), ("index_copy_", own)):
         n = indices.numel()
         yield launch("gather_scatter", f"aten.{name}:{reach}", n, 20 * n)
@@ -148,8 +149,7 @@ def stride_of(n: int, k: int) -> int:
 
 @loop
 def safe_rank(expected: float) -> int:
-    """Rank in a sample that most likely lies below all of the `expected` elements: six standard
-    deviations beyond."""
+    """Sample rank that most likely bounds `expected` from above, by six standard deviations."""
     return int(expected + 6 * expected**0.5) + 1
 
 
@@ -199,8 +199,7 @@ def _find_kth(start: int, stop: int, tiles: Any, bits: Any, table: Any, k: Any, 
 
 @loop
 def kth_of_few(bits: Any, k: int) -> Any:
-    """(bits of the k-th largest magnitude of float32 as uint32; its equals among the k largest), by
-    eleven, ten and ten bits, a pass each."""
+    """(uint32 bits of the k-th largest magnitude; its equals among the k largest)."""
     counts = np.empty(2048, dtype=np.int32)
     # digits found so far; the rank among the magnitudes that begin with them
     prefix, rank = np.int64(0), np.int64(k)

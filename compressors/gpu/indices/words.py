@@ -1,6 +1,5 @@
-"""Words of 32 bits: the kernels of `coding/indices/words.py`. One updates memories and writes a
-word for each element, another lists those that travel; between the two the host waits for their
-number."""
+"""Words of 32 bits: the kernels of `coding/indices/words.py`. One updates memories and writes each
+element's word, another lists those that travel; in between the host waits for their number."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
 
 
 def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
-    """Value of the word that begins at each bit, and the bit behind it (one more than there are
-    bits where no word begins), int64 `[bits]`."""
+    """Value of the word from each bit on, and the bit behind it (past the end for none): int64
+    `[bits]`."""
     limit = 8 * body.numel()
     values, ends = (body.new_empty(limit, dtype=torch.int64) for _ in range(2))
     launch(
@@ -123,8 +123,7 @@ def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple
 
 
 def ended(body: Tensor, after: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Whether words that end before bit `after` fill their section, padded with zeros: bool
-    `[sections]`."""
+    """Whether words up to bit `after` fill their zero-padded section: bool `[sections]`."""
     ends = there(sizes, body.device).cumsum(0)
     last = torch.cat((body, body.new_zeros(1)))[(after >> 3).clamp(max=body.numel())].long()
     padded = (after & 7 == 0) | (last >> (after & 7) == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -71,6 +72,8 @@ def add_rounded(
         numbers = there(numbers.numpy(), out.device)
     if levels.kind == KNOWN:
         tables, count = there(np.stack(levels.tables), out.device), len(levels.tables[0])
+        if isinstance(levels.chosen, torch.Tensor):
+            tables, levels = tables[levels.chosen], replace(levels, chosen=np.arange(len(at)))
     places = levels.cells.segments.begin if levels.places is None else levels.places
     parts = parts_of_cells(out, levels.cells, at, places, levels.chosen_tables(), form=form)
     seen = out.new_empty(parts.firsts[-1], dtype=torch.int32)
@@ -101,7 +104,6 @@ def parts_of_cells(
 
 @triton.jit
 def _random16_at(key, at):
-    """16 random bits for each element: int32."""
     word = bits64(tl.cast(key, tl.uint64), at // 4)
     return ((word >> ((at % 4) * 16).to(tl.uint64)) & 0xFFFF).to(tl.int32)
 

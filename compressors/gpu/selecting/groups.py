@@ -1,6 +1,5 @@
 """Random groups on a GPU: the kernels of `coding/selecting/groups.py`. A lane shuffles a run as the
-loop does; the table lies group by group, so that neighbouring lanes touch neighbouring memory, and
-a group is one stretch."""
+loop does; the table lies group by group, so that neighbouring lanes share memory lines."""
 
 from __future__ import annotations
 

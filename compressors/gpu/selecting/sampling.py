@@ -1,6 +1,5 @@
 """Independent draws on a GPU: the kernels of `coding/selecting/sampling.py`, with the loops'
-numbers, by the same counters; a lane draws from a block. The host waits once, for the number of
-elements drawn."""
+numbers; a lane draws from a block. The host waits once, for the number of elements drawn."""
 
 from __future__ import annotations
 
@@ -86,7 +85,6 @@ def lift(
 def _parts_of_blocks(
     like: Tensor, segments: Segments, keys: NDArray[np.uint64] | None = None
 ) -> Parts:
-    """Parts in tiles of blocks, with begins, first blocks, numbers and any keys."""
     first, numbers = segments.cells(BLOCK).first, np.arange(len(segments.table))
     columns = segments.begin, first, numbers, numbers if keys is None else keys
     return parts_in_blocks(like, segments.length, *columns, size=BLOCK * _LANES)
@@ -97,7 +95,6 @@ def _parts_of_blocks(
 
 @triton.jit
 def _fraction64(key, index):
-    """`random.fraction64` of each index."""
     return (bits64(key, index) >> 11).to(tl.float64) * 2.0**-53
 
 
@@ -224,8 +221,7 @@ def _compact(
     drawn, upto, source, positions, kept, table, parts,
     KEPT: tl.constexpr, APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Places of the set bits, behind earlier programs': in the bucket, or with `APART` in the
-    tensor."""
+    """Places of set bits, behind earlier programs': in the bucket, or (`APART`) the tensor."""
     _, _, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     bits = tl.load(drawn + place, mask=block < count, other=0)
     own = upto + tl.program_id(0)

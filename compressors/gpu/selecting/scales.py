@@ -1,6 +1,5 @@
-"""Sampling scales on a GPU: the kernels of `coding/selecting/scales.py`. A round adds up moments by
-block, then by tensor, where the next scale is computed without waiting. Sums may differ as
-`reductions.py` says."""
+"""Sampling scales on a GPU: the kernels of `coding/selecting/scales.py`. Moments are added up by
+block, then by tensor, where the next scale is computed without waiting (sums: `reductions.py`)."""
 
 from __future__ import annotations
 
@@ -64,7 +63,6 @@ def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _parts(values: Tensor, segments: Segments) -> Parts:
-    """Parts in blocks, with begins and numbers."""
     numbers = np.arange(len(segments.table))
     return parts_in_blocks(values, segments.length, segments.begin, numbers)
 

@@ -109,8 +109,8 @@ def listed(
     sides: int = 1, cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`select` with known thresholds. `settled`: bits above which all are taken, and number of
-    equal ones, int32 `[2, rows]`; `found`: a block's elements above and equal to them, int32 `[2,
-    programs]`, or only those above."""
+    equal ones, int32 `[2, rows]`; `found`: a block's elements above (and equal): int32
+    `[2, programs]`."""
     total, many, first = int(k.sum()), k.reshape(sides, -1).sum(0), starts(k).reshape(sides, -1)
     indices = values.new_empty(total, dtype=torch.int64)
     taken, sizes = values.new_empty(total), values.new_empty(total if sides > 1 else 0)

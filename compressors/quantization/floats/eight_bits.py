@@ -13,16 +13,15 @@ the power of ten, and the bits behind it cut that decade evenly:
     code 2^i + f, 0 <= f < 2^i, i = 0 … 6:  10^(i-6) (0.1 + 0.9 (f + 1/2) / 2^i);   code 0:  0
 
 Large elements have 64 steps a decade, small ones few, over seven orders of magnitude. An element
-becomes the nearest of the 255 values times the magnitude; in decade i the error is at most
-0.45 * 10^(i-6) / 2^i of the largest magnitude.
+becomes the nearest of the 255 values times the magnitude, in decade i within 0.45 * 10^(i-6) / 2^i
+of the largest magnitude.
 
 All-gather: every worker decodes all messages and adds up in float32, one rounding for each sender
 and its scale (FP8) or largest magnitude (dynamic). 8 n + 32 bits. Deterministic and biased.
 
 Assumes that casts to FP8 saturate. Scales are limited to 2^126: a tensor whose largest element is
 below 2^-117 does not fill the range. A value of the tree is the middle of its interval; public
-codes differ there (another value for 1, or a topmost decade cut unevenly). Ties go to the larger
-magnitude.
+codes differ there (another value for 1, or an uneven topmost decade). Ties go up.
 
 Source: P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022, arXiv:2209.05433; H. Peng et
 al., "FP8-LM: Training FP8 Large Language Models", 2023, arXiv:2310.18313 (shared scale and sums in
@@ -67,8 +66,6 @@ _FORMS: dict[int, Narrow | None] = {0: E4M3, 1: E5M2, 255: None}
 
 
 class Dynamic8Bit(Compressor[P]):
-    """Bytes with a decimal exponent, scaled by each tensor's largest magnitude."""
-
     about = About(
         title="Dynamic 8-bit (dynamic tree)",
         family="quantization",
@@ -109,8 +106,6 @@ class Fp8Parameters(CompressorParameters):
 
 
 class Fp8(Dynamic8Bit[Fp8Parameters]):
-    """8-bit floating-point numbers with a power-of-two scale for each tensor."""
-
     about = About(
         title="FP8 (E4M3 or E5M2)",
         family="quantization",

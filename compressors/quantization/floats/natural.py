@@ -13,8 +13,8 @@ all-gather and average decoded values. No state. Unbiased, and E|Q(v) - v|^2 = s
 |      | what rounds to less becomes zero, what rounds to more 2^18                         |
 
 Random numbers have 16 bits, so that the probability is right to 2^-17. Below float32's normal
-range, 2^-126, lo is zero. With 9 bits nothing finite becomes infinite: above 2^127 all becomes
-2^127; infinity stays and NaN becomes infinity.
+range, 2^-126, lo is zero. With 9 bits finite numbers stay finite, at most 2^127; infinity stays,
+NaN becomes infinity.
 
 Assumes that the two planes of 9 bits may follow each other; they are 9 n bits all the same.
 

@@ -18,8 +18,8 @@ included, and as an owner n / N + 32 to all; chunks are rounded up to a multiple
 
 The update is m / (1 - b1), the counterpart of SGD's momentum buffer (`momentum`), so that the
 quality is that of the compression alone; the optimiser then divides by its frozen sqrt(v) + eps.
-With `update` "adam" it is Adam's direction, comparable with dense SGD by its cosine only, which
-includes Adam's own division.
+With `update` "adam" it is Adam's direction, comparable with dense SGD by its cosine only (Adam's
+division included).
 
 A start at `freeze_step` (`warmup_steps`; a simulation starts there) finds no v: it is then the
 square of the first delivered mean gradient, m / (1 - b1), equal on all workers at no cost.

@@ -1,13 +1,13 @@
 """1-bit SGD: each element travels as one bit, and what is lost is added to the next step.
 
 a = g + e. Each column of a matrix has two levels; an element's bit says a >= 0, and decodes to the
-mean of the column's elements on its side (0 where there are none); e = a - decoded: the error is
-the variance within the two classes.
+mean of the column's elements on its side (0 where there are none); e = a - decoded, the variance
+within the two classes.
 
 Aggregation by stripes, as published: worker q owns the q-th of N stripes of columns of each matrix.
-An all-to-all brings it everybody's bits of its stripe; it averages the decoded values, adds its own
-error, codes the result in the same way and keeps the loss; an all-gather of the N coded stripes
-gives everybody the same update.
+An all-to-all brings it everybody's bits of its stripe; it averages them, adds its own error, codes
+the result in the same way and keeps the error; an all-gather of the N coded stripes gives the
+update.
 
 A tensor of shape (a, b, …) is a matrix of a rows and b * … columns; a vector is one column. Stripes
 have ceil(columns / N) columns, beyond the matrix zeros, so that messages are equally long.

@@ -7,17 +7,16 @@ The scale, mean |v| of a tensor or of a block of it, is the best for given signs
 give a larger error). Biased. A payload holds one float32 a tensor or block, and n bits. The bit of
 zero says positive: an all-zero tensor has the scale zero; a zero among others does not stay zero.
 
-`ScaledSign` sends Q(g). `EfSignSgd` adds earlier losses: p = g + e, Q(p) travels, e = p - Q(p);
-state: n floats (p, from which e follows). The update is the mean of the workers' messages, from an
-all-gather.
+`ScaledSign` sends Q(g). `EfSignSgd` adds the last error: p = g + e, Q(p) travels, e = p - Q(p);
+state: n floats (p, from which e follows). The update is the mean of all-gathered messages.
 
 `EfBlockSgdm`, both directions in the same code. Worker: momentum u = m u + g, Nesterov direction
 plus error p = g + m u + e; Q(p) travels. Server: the mean of the messages plus its own error, q, is
 coded in the same way, e_s = q - Q(q), and every worker applies Q(q) in the place of a momentum-SGD
 direction. Without a server each worker serves a stripe of the elements, as in DeepSpeed's 1-bit
 Adam; where a stripe's end cuts a block, its further scale is not counted. The authors' code has
-rank 0 serve, over broadcasts (`servers: 1`). The server's error lives in the object whose callable
-the driver runs: worker 0's.
+rank 0 serve, over broadcasts (`servers: 1`). The server's error is in worker 0's object, whose
+callable the driver runs.
 
 Assumes that errors are kept of gradients, where the papers keep them of learning rate times
 gradient (rescaled by lr_{t-1} / lr_t in the second one): with a constant rate the two are the same.
@@ -49,13 +48,11 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
-from gcsim.compressors.segments import Cells, Column, Segments
+from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
 
 
 class ScaledSign(Compressor):
-    """Signs times the mean magnitude of each tensor, without memory."""
-
     about = About(
         title="Scaled sign",
         family="quantization",
@@ -77,8 +74,6 @@ class ScaledSign(Compressor):
 
 
 class EfSignSgd(ScaledSign):
-    """Scaled signs with error feedback."""
-
     about = About(
         title="EF-signSGD",
         family="quantization",
@@ -111,8 +106,6 @@ class EfBlockSgdmParameters(CompressorParameters):
 
 
 class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
-    """Signs with block scales, error feedback on workers and server, Nesterov momentum."""
-
     about = About(
         title="dist-EF-blockSGDM",
         family="quantization",
@@ -154,7 +147,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         )
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
-            """The mean plus the server's error, coded; the loss is kept."""
+            """The mean plus the server's error, coded; the error is kept."""
             return self._server.encode(index, mean_of(payloads, bucket, self.worker.count), cells)
 
         answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
@@ -162,45 +155,37 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
 
 class SignMemory:
-    """Sign coding with a memory of its losses, by bucket: the vector p that was coded last and its
+    """Sign coding with a memory of its error, by bucket: the vector p that was coded last and its
     scales, from which the error p - Q(p) follows (`coding.one_bit.signs`)."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, tuple[Tensor, Tensor, Column]] = {}
-        """Vector p of each bucket, its scales, and each tensor's elements per scale."""
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        """Vector p of each bucket, and its scales."""
 
     def encode(
         self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
         part: Segments | None = None, **mixing: Any,
     ) -> Tensor:  # fmt: skip
-        """The message of a bucket's values plus the last loss. One tensor may be cut into equal
+        """The message of a bucket's values plus the last error. One tensor may be cut into equal
         pieces, the frames of `tensors`; for `part` see `frames`, for `mixing` `fold_signs`."""
         if index not in self.kept:
-            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells), cells.size
-        coded, scales, size = self.kept[index]
-        if len(scales) != cells.total:  # a controller has changed the blocks
-            coded.copy_(lost_by(coded, scales, _sized(cells.segments, size)))
-            scales = _no_scales(values, cells)
+            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells)
+        coded, scales = self.kept[index]
         mixing |= {"coded": coded, "scales": scales}
         message, scales = _message(values, cells, tensors, part, **mixing)
-        self.kept[index] = coded, scales, cells.size
+        self.kept[index] = coded, scales
         return message
 
     def error(self, bucket: Bucket, cells: Cells) -> Tensor:
         """Current error: float32 `[n]`, a fresh tensor."""
         if kept := self.kept.get(bucket.layout.index):
-            coded, scales, size = kept
-            return lost_by(coded, scales, _sized(cells.segments, size))
+            return lost_by(*kept, cells)
         return torch.zeros_like(bucket.gradient)
 
 
 def cells_of(bucket: Bucket, most: int | None = None) -> Cells:
     """Cells of a bucket that share a scale: blocks of at most `most` elements, or tensors."""
     return Segments.of(bucket.layout).even_cells(most)
-
-
-def _sized(segments: Segments, size: Column) -> Cells:
-    return Cells(segments, size, -(-segments.length // size))
 
 
 @counted_as(
@@ -247,8 +232,8 @@ def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:
     """out += weight * scale * sign, in place, or with `overwrite` out = that; `out` is float32
-    `[layout.numel]`. The number of scales determines the blocks. Raises `InputError` for a damaged
-    message, or one of another layout."""
+    `[layout.numel]`. The number of scales determines blocks. `InputError` for damage or another
+    layout."""
     segments, found = Segments.of(layout), read(message, layout, Codec.SIGN_BLOCK)
     n, sign_bytes = segments.length, packed_bytes(segments.length, 1)
     blocks = (found.size - sign_bytes) // 4

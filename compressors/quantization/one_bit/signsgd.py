@@ -5,13 +5,12 @@ Worker: the signs of the gradient (signSGD), or of its running average m = beta 
 positive, and so does a tie of an even number of workers.
 
 n bits to a server, which counts (bit planes, eight elements a byte) and returns n bits. Without a
-server each worker counts a stripe of the elements; the authors' code has rank 0 count, over
-broadcasts. State: Signum's m.
+server each worker counts a stripe; the authors' code has rank 0 count, over broadcasts. State:
+Signum's m.
 
 Biased, without scale or memory: neither contraction nor unbiased. The update has the length sqrt(n)
-whatever the gradient's, so the learning rate is of another size than SGD's (around 1e-4), an
-all-zero gradient moves every parameter, and only the cosine measures quality (Signum's with the
-momentum buffer, m / (1 - beta)).
+whatever the gradient's, so learning rates are around 1e-4, an all-zero gradient moves every
+parameter, and only the cosine measures quality (Signum's with the momentum buffer, m / (1 - beta)).
 
 Source: J. Bernstein, Y.-X. Wang, K. Azizzadenesheli, A. Anandkumar, "signSGD: Compressed
 Optimisation for Non-Convex Problems", ICML 2018, arXiv:1802.04434 (signSGD, Signum, majority vote);

@@ -9,8 +9,7 @@ table; the variance is sum (|v| - lo) (hi - |v|), levels times the norm, exactly
 
 Workers agree by one small all-reduce of (sum of weights, weighted mean, weighted variance) for each
 component: the k-th largest buckets of all workers make the k-th component. All then fit the same
-table, on the host: the meter sees the statistics but not the fit. Before the first fit the table is
-exponential, p = 1/2.
+table on the host, unmetered. Before the first fit it is exponential, p = 1/2.
 
 ALQ: coordinate descent on the expected variance, Psi = sum_j integral (l_{j+1} - r) (r - l_j) dF.
 Between fixed neighbours a and b the best place of a level is
@@ -18,8 +17,8 @@ Between fixed neighbours a and b the best place of a level is
     l = F^-1( F(b) - integral_a^b (r - a) / (b - a) dF ),
 
 level by level, `sweeps` times, from uniform, exponential and quantile tables; the best result is
-kept. Psi never grows. Symmetric tables hold zero: 2^bits - 1 levels, fitted to |r|. Otherwise
-2^bits levels are free but for -1 and 1.
+kept. Psi never grows. Symmetric tables hold zero: 2^bits - 1 levels, fitted to |r|; others 2^bits,
+free but for ±1.
 
 AMQ: the table is ±1, ±p, …, ±p^m (and 0 with `zero`); p is fitted by gradient descent on Psi. With
 A the distribution of |r|, and the levels ±p^m next to each other,
@@ -47,8 +46,7 @@ the published code descends by finite differences by default; a multiplier withi
 paper has no choice between two tables: it uses the fitted one.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
-arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/gestim.py,
-estim/dist.py).
+arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/).
 """
 
 from __future__ import annotations
@@ -182,7 +180,7 @@ def _errors(
 
 def statistics(values: Tensor, segments: Segments, chosen: AdaptiveParameters) -> Tensor:
     """Statistics that the workers add up, of a DDP bucket's `values`: float64 `[components, 3]`,
-    rows of weight w, w mean, w variance. Buckets without a norm (all zero, or not finite) do not
+    rows of weight w, w mean, w variance. Buckets without a norm (zero or not finite) do not
     count."""
     cells = segments.cells(chosen.bucket)
     norm = cell_norms(values, cells, chosen.norm).double()

@@ -2,7 +2,7 @@
 
 A bucket has s ascending levels; an element is rounded at random to a neighbouring one such that the
 mean is right. Payload: 1.6, 2.33 or 3.2 bits an element and s float32 a bucket. A frame's body is
-the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. The error is exactly
+the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. Error:
 `rounding_error`.
 
 Linear: the quantiles 0, 1/(s-1), …, 1 of the bucket's elements, the naive alternative in ORQ's

@@ -19,8 +19,8 @@ Assumes a fixed width by default: at four bits it is as long as the Elias code o
 gradients, and accelerators pack it. The maximum is the default norm: with buckets of 512 and s = 7
 its error is 40 times smaller than with the Euclidean norm. s counts steps from 0 to the norm, as in
 the paper. Other literature's numbers: with ORQ, QSGD-3, -5 and -9 have that many levels in all, so
-s = 1, 2 and 4 (and the maximum norm); in variance-based compression, QSGD of b bits without the
-sign has s = 2^b - 1.
+s = 1, 2 and 4 (and the maximum norm); in variance-based compression, b bits without the sign are
+s = 2^b - 1.
 
 Source: D. Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
 Encoding", NIPS 2017, arXiv:1610.02132 (buckets, the maximum norm and Elias' code of sparse levels

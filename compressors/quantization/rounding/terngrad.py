@@ -10,8 +10,8 @@ gathered; with a shared scalar they may also be summed on the way as int8 (8 bit
 workers). A gathered frame holds its scalar, so that it decodes on its own. No state.
 
 Assumes that a tensor without spread (one element, or all equal) is not clipped: c * 0 would delete
-it. The published code quantises to c sigma instead of the largest clipped magnitude, which differs
-when no element reaches c sigma (`scalar`).
+it. The published code quantises to c sigma instead of the largest clipped magnitude, another number
+where none reaches it (`scalar`).
 
 Source: W. Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
 Learning", NIPS 2017, arXiv:1705.07878, Algorithm 1 (with layer-wise scalars that workers share,

@@ -5,8 +5,8 @@ squares, normalised to probabilities p_GS with sum k, are the sampling distribut
 that follow ("sampled"): each worker draws the same coordinates,
     p = normalise(p_GS * prior, k),    S = {i : U_i < p_i},    prior_S *= alpha,
 and the values g_S travel as one short all-reduce, without indices. That is GSB; alpha = 1 is plain
-gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB), and with
-alpha = 1 is plain random sampling.
+gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB;
+alpha = 1: plain random sampling).
 
 Where the paper leaves a choice:
 - the input of the normalisation is the weight itself (g^2), not squared again, and saturated
@@ -100,8 +100,6 @@ class Distribution:
 
 
 class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
-    """Uniform sampling of coordinates under a decaying prior, without indices on the wire."""
-
     Parameters: ClassVar[type[CompressorParameters]] = RandomSamplingBayesParameters
     about = About(
         title="Random sampling with Bayes prior (RSB)",
@@ -119,7 +117,6 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         self.distributions: dict[int, Distribution] = {}
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean gradient at the sampled coordinates, float32 `[n]`."""
         if bucket.layout.index not in self.distributions:
             segments = Segments.of(bucket.layout)
             shares = self._counts(segments) / np.maximum(1, segments.length)
@@ -196,8 +193,6 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
 
 
 class GradientSampling(RandomSamplingBayes):
-    """Importance sampling of coordinates by the last dense gradient, without indices."""
-
     Parameters: ClassVar[type[CompressorParameters]] = GradientSamplingParameters
     about = About(
         title="Gradient Sampling (GS)",
@@ -262,8 +257,6 @@ class GradientSampling(RandomSamplingBayes):
 
 
 class GradientSamplingBayes(GradientSampling):
-    """Importance sampling of coordinates under a decaying prior, without indices on the wire."""
-
     Parameters = GradientSamplingBayesParameters
     about = About(
         title="Gradient Sampling with Bayes prior (GSB)",

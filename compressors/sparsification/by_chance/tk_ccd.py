@@ -3,8 +3,8 @@
 Top-k with cyclic coordinate descent, the theory's twin of gradient sampling with a prior. A stage
 begins with a dense all-reduce, which is used as the update ("synchronisation"). It fixes S, the j
 largest magnitudes of the mean gradient, and a random partition of the other coordinates into Q
-groups U_0 … U_{Q-1}, the same on all workers. In trial q = 0 … Q-1 that follows, S and U_q travel
-as one short all-reduce, without indices.
+groups U_0 … U_{Q-1}, the same on all workers. In trial q = 0 … Q-1, S and U_q travel as one short
+all-reduce, without indices.
 
 Each coordinate is sent at least once in the Q trials of a stage. Biased; other elements of a trial
 are lost; its error is below that of the top j. Sizes of groups differ by at most 1:
@@ -84,7 +84,6 @@ class TkCcd(Compressor[TkCcdParameters]):
 
     @classmethod
     def period(cls, parameters: TkCcdParameters) -> int:
-        """A synchronisation and Q trials."""
         return parameters.groups + 1
 
     @classmethod

@@ -20,8 +20,7 @@ masking (or without momentum) the sum of the updates and of v is the sum of dens
 masking gives momentum up.
 
 Assumes that local clipping, when on, limits each tensor's norm to clip_norm / sqrt(N). Kernels run
-over all tensors of a bucket; the authors' code launches its own for each parameter, from the
-parameter's hook.
+over a bucket; the authors' code launches its own for each parameter.
 
 Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887; sampling, bounds
 and warm-up as in the authors' code (github.com/synxlin/deep-gradient-compression), with 32-bit

@@ -7,8 +7,7 @@ values and k indices, against N of them for an all-gather.
 
 e = a, but zero where an element was both sent by this worker and kept in the end. An element that a
 merge cuts, but that survives through another branch, is not returned to the workers below that
-merge: those contributions are lost, as in the published algorithm, so memory is conserved for one
-or two workers only.
+merge: those contributions are lost, as published: memory is conserved for one or two workers only.
 
 Biased; error with one worker at most (1 - k/n) |v|^2. Any number of workers (the published code
 wants a power of two). Among equal magnitudes the lowest index wins.

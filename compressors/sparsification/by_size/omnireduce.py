@@ -2,16 +2,14 @@
 
 A tensor is cut into blocks of 256 elements (the last one may be shorter). A worker sends its
 nonzero blocks, each with a number of 32 bits; the aggregator adds them up in the workers' order and
-returns the blocks that anybody sent. The update is their sum / N: the mean gradient as dense
-reduction computes it.
+returns the blocks that anybody sent. The update is their sum / N, as of a dense reduction.
 
 Bits, each way: 32 * 256 and 32 for each block that travels: its number (in the streaming protocol
-that of the worker's next block). Without servers each worker aggregates a stripe of the blocks. The
-host reads which blocks travel.
+that of the worker's next block). Without servers each worker aggregates a stripe. The host reads
+which blocks travel.
 
 Source: J. Fei, C.-Y. Ho, A. Sahu, M. Canini, A. Sapio, "Efficient Sparse Collective Communication
-and its Application to Accelerate Distributed Deep Learning", SIGCOMM 2021; block of 256 elements as
-in the published configuration.
+and its Application to Accelerate Distributed Deep Learning", SIGCOMM 2021; published block size.
 """
 
 from __future__ import annotations

@@ -26,17 +26,14 @@ from pydantic import Field
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.words import add_signed, signed_message, signed_words
-from gcsim.compressors.coding.integers.packing import packed_bytes
-from gcsim.compressors.coding.one_bit.signs import fold_signs
-from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
+from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign, means_of_signs
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.error_feedback import ErrorFeedback
-from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.meter import kernel
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
-from gcsim.compressors.segments import Column, Segments, starts
+from gcsim.compressors.segments import Segments
 
 
 class DrydenParameters(CompressorParameters):
@@ -67,7 +64,7 @@ class Dryden(ErrorFeedback[DrydenParameters]):
         indices, values, each, sizes = largest_of_each_sign(
             bucket.gradient, segments, self.parameters.proportion, memory=residual
         )
-        k, levels = each.sum(axis=0), means_of(sizes, each.reshape(-1))
+        k, levels = each.sum(axis=0), means_of_signs(sizes, each)
         words = signed_words(residual, segments, indices, values, k, levels)
         return signed_message(words, segments, k, levels)
 
@@ -81,13 +78,3 @@ class Dryden(ErrorFeedback[DrydenParameters]):
             return left
 
         return Properties(error_bound=bound, conserves=True)
-
-
-@kernel("reduction", name="dryden._means")
-def means_of(sizes: Tensor, k: Column) -> Tensor:
-    """Mean of the positive and of the negative values: float32 `[tensors, 2]`, 0 of none."""
-    scratch = packed_bytes(k, 1)
-    bits = sizes.new_empty(int(scratch.sum()), dtype=torch.uint8)
-    means = fold_signs(sizes, Segments.behind(k).whole, bits, starts(scratch))
-    positive, negative = means.view(2, -1)
-    return torch.stack((positive, 0.0 - negative), dim=1)

@@ -12,8 +12,8 @@ Biased: |Q(a) - a|^2 <= |a|^2; with all elements in the sample (`samples: null`)
 (1 - k/n) |a|^2, k = n - floor(R n). With a momentum that is masked, momentum is given up; otherwise
 the sum of the updates and the residual is the sum of the gradients.
 
-Assumes that in a sample of less than 1 / (1 - R) elements the largest is to be sent; the published
-code then sends none, ever.
+Assumes that in a sample of less than 1 / (1 - R) elements the largest is sent; the published code
+sends none.
 
 Source: A. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
 sample, strictness and momentum as in Marian's code (gradient_dropping).

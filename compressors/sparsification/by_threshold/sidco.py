@@ -9,8 +9,8 @@ was; it starts at 1 and stays within 1 … ceil(log2(1 / d)). That is the right 
 tails only (normal: .02, .63, 1.13 % for 1, 2, 3 stages; N(0, 1) exp(.8 N(0, 1)): 2.5, 1.19, .73 %).
 The paper's gamma and Pareto fits are left out.
 
-64 m bits for m elements. Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2 holds for any a. Sums
-are made in host memory.
+64 m bits for m elements. Biased; for any a only |Q(a) - a|^2 <= |a|^2 holds. Sums are made in host
+memory.
 
 Readings: the fit does not depend on the scale, so the published code's division by the norm is left
 out; excess is over the threshold, as in the paper, where the code subtracts its smallest. Without

@@ -2,8 +2,7 @@
 
 a = e + g; the elements with |a| > v travel as (value, index); e = a - what was sent ("hard
 threshold"). Without error feedback e stays zero. Messages have unequal lengths, m (32 + bits per
-index) bits for m elements. Biased: |Q(a)_i - a_i| <= v for each element, so |Q(a) - a|^2 <= min(n
-v^2, |a|^2).
+index) bits for m elements. Biased: |Q(a)_i - a_i| <= v, so |Q(a) - a|^2 <= min(n v^2, |a|^2).
 
 v is in the gradients' units, and a v far below their magnitude costs more than sending them all;
 `indices: auto` then falls back to one bit a position. The default, .01, is that of GRACE's code.

@@ -6,8 +6,7 @@ its variance; then r = v = 0, else v decays by zeta. Elements travel as 32-bit w
 d (30-28) and index (27-0), the value being sign * 2^(e - d) with e the exponent of the largest
 magnitude, one int8 a tensor: 32 sent + 8 bits a tensor. Workers all-gather messages of unequal
 length and average decoded values; delayed gradients are summed, not averaged. Without per-sample
-gradients, M micro-batches do: their mean gradients take the place of g_z and M that of B, in the
-criterion as in v.
+gradients, M micro-batches do: their mean gradients replace g_z and M replaces B throughout.
 
 Readings where the paper is open or slips:
 * The index counts within the tensor (one frame a tensor), 0 for its first element. Appendix B

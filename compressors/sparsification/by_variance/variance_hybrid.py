@@ -10,8 +10,7 @@ is sent shrinks, the others count whole), and the mean of r over workers is what
 
 Readings: v is corrected with r before tau is subtracted, as section 4.5 derives it from the sum of
 (g - S)^2; Algorithm 2 prints the two lines in the other order. By hand, r = .25, v = .06, tau = .1:
-.02, not .04. tau is an absolute threshold, in units of the gradient. Micro-batches and float64 as
-in `variance.py`.
+.02, not .04. tau is in units of the gradient. Micro-batches and float64 as in `variance.py`.
 
 Source: Y. Tsuzuku, H. Imachi, T. Akiba, "Variance-based Gradient Compression for Efficient
 Distributed Deep Learning", ICLR 2018 workshop, arXiv:1802.06058, section 4.5, Algorithm 2; tau and

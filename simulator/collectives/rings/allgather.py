@@ -21,8 +21,7 @@ from gcsim.simulator.network.links import Link
 
 
 def ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> PreparedRing:
-    """Prepare an all-gather of `sizes[r]` bytes from rank r over `links[r]` to rank r + 1 (mod
-    p)."""
+    """Prepare an all-gather of `sizes[r]` bytes from rank r, over `links[r]` to rank r + 1."""
     return PreparedRing(Blocks.of(sizes), links, steps=len(links) - 1)
 
 

@@ -10,8 +10,7 @@ time of posting and F the end of a send, for w = 2:
     arrival of i = F[i] + latency + delay, and not before that of i - 1
 
 Between two ranks both ways share one connection, on which data and announcements of a rank stay in
-order. Arrivals at an instant come before posts at it, and nothing arrives at the instant at which
-it is sent.
+order. Arrivals at an instant come before posts at it, and nothing arrives at its sending.
 
 Assumptions: a message has left when its last byte is on the link (Gloo: in the socket's buffer);
 headers and announcements (48 bytes each) occupy no link, have an empty message's latency and no
@@ -61,8 +60,7 @@ class AnnouncedRing:
     `links[r]` leads from rank r to rank r + 1 (mod p), or r - 1 if the program goes backwards;
     announcements return over it. Reducing costs `gamma` seconds a byte; a rank has a message
     `reception` seconds a byte after its last byte (`Host.per_received_byte`). O(p) per message; on
-    constant links one rank stands for all equal ones (`rings/announced_loop.py` has more
-    shortcuts).
+    constant links one rank stands for all equal ones.
     """
 
     def __init__(

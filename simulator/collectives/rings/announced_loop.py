@@ -3,16 +3,15 @@
 All ranks post one message at a time: they hear whether their successors have posted the receive
 (`_hear`), then the data leave (`_message`); between two ranks, data and announcements (`_announce`)
 queue on one connection. With `window` messages in flight a rank first waits for the oldest
-(`wait`). Arrays are of the q ranks that stand for all p; rank r sends to rank r + 1, block r +
-shift - b (mod p) as number b of a phase, piece after piece.
+(`wait`). Arrays are of the q ranks that stand for all p; rank r sends to rank r + 1, block
+r + shift - b (mod p) as number b of a phase, piece after piece.
 
 On a long ring of equal links only the ranks whose timing changes are computed (`_keep_paces`).
 There times depend on the block that is sent, not on its sender: let x[i] be the times of the rank
 that sends block i, after piece j. The next times follow from x[i - 1], x[i] and x[i + 1] by a map f
 that is the same in every block number, with f(x + c) = f(x) + c. A place whose three inputs are one
 constant c later than a block before is itself c later; its times are then those last computed plus
-c per block. In a ring of full and empty segments only the ends of a few runs are computed; at last,
-none.
+c per block. In a ring of full and empty segments only the ends of a few runs are computed.
 
 `_keep_paces` assumes two messages in flight and p > 2.
 """
@@ -105,7 +104,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     """Post the messages of a phase from number `first` to before `last`.
 
     `pieces` `[s, 2 q]`: size class of each piece of each block, twice over, so that the blocks of q
-    ranks from any one on are one slice. `jitter` `[last - first, q]`: random delays by sender, or
+    ranks from any one on are one slice. `jitter` `[last - first, q]`: delays by sender, or
     `[0, q]`.
 
     A block's messages f commute with constants: f(state + c) = f(state) + c. Once one of equal

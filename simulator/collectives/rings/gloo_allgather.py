@@ -35,8 +35,7 @@ from gcsim.simulator.network.links import Link
 
 
 def gloo_ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> AnnouncedRing | NothingSent:
-    """Prepare an all-gather of `sizes[r]` bytes from rank r over `links[r]` to rank r + 1 (mod
-    p)."""
+    """Prepare an all-gather of `sizes[r]` bytes from rank r, over `links[r]` to rank r + 1."""
     return AnnouncedRing(program(sizes), links) if any(sizes) else NothingSent()
 
 

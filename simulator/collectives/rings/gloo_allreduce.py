@@ -5,22 +5,19 @@ most 1 MiB; the last segments may be short or empty, and empty ones are not sent
 around the ring, then gathered: 2 (p - 1) s messages per rank, each to the rank before it, two in
 flight, with announcements (`rings/announced.py`). Before it gathers, a rank waits for everything.
 
-With equal links and entries and segments of m bytes, m beta >= 2 alpha + m gamma, latency is all
-but hidden, and the time is
+With equal links and entries and segments of m bytes, m beta >= 2 alpha + m gamma, the time is
 
     2 (p - 1) s m beta + 4 alpha + m gamma
 
 For shorter segments a chunk costs m beta + 2 alpha + m gamma: two segments travel in the time of
 one, an announcement, and the receiver's work before it announces the next. The host's time to take
-a segment in (`Host.per_received_byte`, kappa) counts in both halves: 2 alpha + m kappa replaces 2
-alpha.
+a segment in (`Host.per_received_byte`, kappa) counts in both halves: 2 alpha becomes
+2 alpha + m kappa.
 
-Assumptions: those of `rings/announced.py`; an empty vector costs nothing after the last entry
-(Gloo: at once).
+Assumptions: those of `rings/announced.py`; an empty vector costs nothing after the last entry.
 
 Source: pytorch/gloo, gloo/allreduce.cc (`ring`) and gloo/allreduce.h (`kMaxSegmentSize`). Before
-July 2019 (pull request 192) the last s - 2 iterations of both loops sent segments that nobody
-needed.
+July 2019 (pull request 192) the last s - 2 iterations of both loops sent needless segments.
 """
 
 from __future__ import annotations
@@ -61,8 +58,7 @@ def gloo_ring_allreduce(
 
 @lru_cache(maxsize=64)
 def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
-    """Program with ranks counted backwards: the ring goes to rank + 1 and begins with chunk p -
-    r."""
+    """Program of backward-counted ranks: the ring goes to rank + 1, from chunk p - r on."""
     count, segment = segments(nbytes, ranks, element, largest)
     full, rest = divmod(nbytes, segment)
     number = np.arange(count, dtype=np.int64)

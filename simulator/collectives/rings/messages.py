@@ -1,8 +1,8 @@
 """Messages of a ring: how long each occupies its sender, and when it arrives.
 
 Times are looked up by size class and link class, of which there are few. On links whose rate
-changes over time `Departures` replaces the table, and where it cannot, the link is asked in the
-same loop, uncompiled.
+changes over time `Departures` replaces the table, or the link is asked in the same loop,
+uncompiled.
 """
 
 from __future__ import annotations
@@ -199,9 +199,8 @@ def classes(values: Sequence[int]) -> tuple[list[int], Classes]:
 
 
 def common_period(*patterns: NDArray[np.int64], multiple_of: int = 1) -> int:
-    """Smallest divisor q of p such that every pattern `[p]` repeats after q entries. Ranks r and r
-    + q then do the same at the same time. Only multiples of `multiple_of`, a divisor of p, are
-    tried."""
+    """Smallest divisor q of p such that every pattern `[p]` repeats after q entries. Ranks r and
+    r + q then do the same at the same time. Only multiples of `multiple_of` are tried."""
     ranks = len(patterns[0])
     for period in range(multiple_of, ranks // 2 + 1, multiple_of):
         if ranks % period == 0 and all(

@@ -14,8 +14,8 @@ Assumptions: messages are buffered (a sender does not wait for its receiver; a r
 arrived before it entered), and an empty block still costs a message's latency.
 
 Source: the ring of Patarasuk and Yuan 2009 (J. Parallel Distrib. Comput. 69), sec. 3, with
-alpha-beta links (Hockney 1994); max-plus critical paths as in Baccelli, Cohen, Olsder and Quadrat
-1992, ch. 2.
+alpha-beta links (Hockney 1994); max-plus paths as in Baccelli, Cohen, Olsder and Quadrat 1992,
+ch. 2.
 
 Rings of equal, constant links have a closed form. A rank's exit is the longest chain of n sends: at
 each step a chain stays at its rank, which then sends the next lower block, for that block's
@@ -28,8 +28,7 @@ the dearest block on its way, H = B + L:
 
 Staying is never dearer than hopping, so only the smallest k counts, except where all blocks from q
 to e are small: going around once more, k + p, may then reach the large ones. With two block sizes,
-each in one run (an all-reduce's chunks differ by one element at most), the maxima over q are
-running ones.
+each in one run (an all-reduce's chunks differ by one element at most), the maxima are running ones.
 """
 
 from __future__ import annotations
@@ -265,10 +264,10 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 ) -> None:
     """Count blocks and ranks from the first large block: the large ones are 0 ... `large` - 1.
 
-    With P the running sum of the serialisation, a chain by way of a large block is worth (entry[q]
-    + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and its P for a chain from block 0 to
-    block p - 1. Lines are added in their own loops, which vectorise; only running maxima go rank by
-    rank.
+    With P the running sum of the serialisation, a chain by way of a large block is worth
+    (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and its P for a chain from
+    block 0 to block p - 1. Lines are added in their own loops, which vectorise; only running maxima
+    do not.
     """
     ranks = starts.size
     # P - p hop over all blocks: q + p differs from q by so much

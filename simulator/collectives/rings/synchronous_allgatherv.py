@@ -2,7 +2,7 @@
 
 Contributions are cut into blocks of m = max(min n_i, 32 KiB). Rank r sends the blocks of ranks r, r
 - 1, ..., r + 2 and receives those of r - 1, ..., r + 1 (all mod p), one of each per round, which
-ends when its own block has left and the other has arrived:
+  ends when its own block has left and the other has arrived:
 
     T[k+1] = max(T[k] + serialisation, T[k] of r - 1 + serialisation + latency + delay)
 
@@ -13,8 +13,7 @@ latency; without latency
     T <= (sum n_i + (p - 1) m) beta
 
 Assumptions: sends are buffered, as in `rings/recurrence.py`; messages are numbered per sender; a
-collective ends after the last entry (MPICH: a rank that receives only from its neighbours leaves
-earlier).
+collective ends after the last entry (MPICH: ranks may leave earlier).
 
 Source: MPICH, src/mpi/coll/allgatherv/allgatherv_intra_ring.c and
 MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE; Traeff, Ripke, Siebert, Balaji, Thakur and Gropp 2008

@@ -1,12 +1,11 @@
 """All-reduce that sends every chunk straight to the rank that sums it.
 
 The vector is split into p chunks. Every rank sends chunk q to rank q, one partner at a time
-(`direct_exchange.py`), adds what arrives to its own chunk, then sends its sum to all others the
-same way.
+(`direct_exchange.py`), adds what arrives to its own chunk, then sends its sum to all others.
 
-With one device per node and equal links, chunks and entries: 2 (p - 1)(alpha + n beta / p) + (p -
-1) n gamma / p, as a ring; but compressed chunks, summed in one place, need not be compressed again
-at every step.
+With one device per node and equal links, chunks and entries:
+2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, as a ring; but compressed chunks, summed in one
+place, need no compression at every step.
 
 Assumptions: those of `fabric/rounds.py`; an empty chunk still costs a message's latency. The second
 part's messages are numbers p - 1 to 2 p - 3.

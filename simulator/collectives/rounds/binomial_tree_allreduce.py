@@ -1,15 +1,13 @@
 """All-reduce as a reduction to rank 0 and a broadcast from it, along binomial trees.
 
 Reduction, round j: rank r with r mod 2^(j+1) = 2^j sends its vector to rank r - 2^j, which adds it.
-Broadcast: the same tree the other way, the largest subtree first, one child after the other. Any
-number of ranks.
+Broadcast: the same tree the other way, the largest subtree first, one child after the other.
 
 With p = 2^k, equal links and entries the last rank leaves after 2 k (alpha + n beta) + k n gamma.
 
     ready[r] = max(ready[r], ready[child] + serialisation + latency) + reduction
 
-Assumptions: those of `fabric/rounds.py`; the vector is not cut; children are taken nearest first,
-even if a farther one is early.
+Assumptions: those of `fabric/rounds.py`; the vector is not cut; nearer children always go first.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2 and
 4.5; MPICH, reduce_intra_binomial.c and bcast_intra_binomial.c.

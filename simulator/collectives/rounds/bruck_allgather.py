@@ -10,8 +10,8 @@ With equal links, blocks and entries: ceil(log2 p) alpha + (p - 1)/p n beta for 
 Assumptions: those of `fabric/rounds.py`; sizes are known; an empty block still costs a message's
 latency; sorting the blocks, a copy inside each rank, is free.
 
-Source: Bruck, Ho, Kipnis, Upfal and Weathersby 1997 (IEEE Trans. Parallel Distrib. Syst. 8), sec.
-3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c.
+Source: Bruck, Ho, Kipnis, Upfal and Weathersby 1997 (IEEE Trans. Parallel Distrib. Syst. 8),
+sec. 3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c.
 """
 
 from __future__ import annotations

@@ -10,11 +10,10 @@ node and no racks, shared medium or protocol's cost, nothing is shared: the slow
 NICs counts, and half of each latency. There, or where all messages see the same, possibly random,
 link, all steps are one compiled loop.
 
-Assumptions: those of `fabric/rounds.py`. The message of step s is number s - 1 of its sender,
-counted from `first`.
+Assumptions: those of `fabric/rounds.py`. Step s is a rank's message s - 1, counted from `first`.
 
-Source: the pairwise exchange of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput.
-Appl. 19), sec. 4.4.
+Source: pairwise exchange, Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl.
+19), sec. 4.4.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """All-gather as a gather at rank 0 and a broadcast from it, for libraries without an all-gather.
 
-Gather, round j: rank r with r mod 2^(j+1) = 2^j sends its subtree's blocks, of ranks r to r + 2^j -
-1, to rank r - 2^j. All blocks are then broadcast along the same tree
+Gather, round j: rank r with r mod 2^(j+1) = 2^j sends its subtree's blocks, of ranks r to
+r + 2^j - 1, to rank r - 2^j. All blocks are then broadcast along the same tree
 (`binomial_tree_allreduce.py`); the root's NIC carries all n bytes log2 p times.
 
-With p = 2^k, equal links, blocks and entries the last rank leaves after 2 k alpha + (p - 1)/p n
-beta + k n beta for n bytes in all.
+With p = 2^k, equal links, blocks and entries the last rank leaves after
+2 k alpha + (p - 1)/p n beta + k n beta for n bytes in all.
 
-Assumptions: those of `fabric/rounds.py`; sizes are known; blocks are not cut; an empty block still
-costs a message's latency.
+Assumptions: those of `fabric/rounds.py`; sizes are known; blocks are not cut; empty blocks cost a
+message's latency.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.2; Open
 MPI's coll_basic_allgather.c has the two parts, the gather there linear.

@@ -1,13 +1,13 @@
 """All-to-all in which each rank talks to one partner at a time (`direct_exchange.py`).
 
 Where parts may differ in length, a round of 8 bytes per pair precedes them. With one device per
-node and equal links, parts and entries: (p - 1)(alpha + n beta / p) for n bytes from each rank, its
-own part included.
+node and equal links, parts and entries: (p - 1)(alpha + n beta / p) for n bytes per rank, its own
+part included.
 
 Assumptions: those of `fabric/rounds.py`; a rank's parts are equal to the byte, the longer first.
 
-Source: the pairwise exchange of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput.
-Appl. 19), sec. 4.4.
+Source: pairwise exchange, Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl.
+19), sec. 4.4.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ With p = 2^k, equal links, blocks and entries: k alpha + (p - 1)/p n beta for n 
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's blocks)
 
-Assumptions: those of `fabric/rounds.py`; sizes are known; an empty block still costs a message's
-latency.
+Assumptions: those of `fabric/rounds.py`; sizes are known; empty blocks cost a message's latency.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1. The
 folding is MPICH's for reductions; its all-gather keeps all ranks and repairs incomplete subtrees.

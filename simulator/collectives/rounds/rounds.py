@@ -56,7 +56,7 @@ class Rounds:
         *,
         adding: Picoseconds = 0,
     ) -> None:
-        """Add a round. `nbytes`: one size, or one per message. A receiver spends `gamma` seconds a
+        """Add a round. `nbytes`: one size, or one per message. Reducing costs `gamma` seconds a
         byte, or `adding`."""
         if len(senders):
             found = _Round(
@@ -110,30 +110,23 @@ class _Messages:
     def __init__(self, rounds: list[_Round]) -> None:
         hops = [round_.hops for round_ in rounds]
         ends = np.cumsum([len(each.senders) for each in hops], dtype=np.int64)
-        senders = np.concatenate([each.senders for each in hops])
-        receivers = np.concatenate([each.receivers for each in hops])
-        serialization = [round_.hops.serialization(round_.nbytes) for round_ in rounds]
-        latency = [round_.hops.latency(round_.nbytes) for round_ in rounds]
-        adding = [np.broadcast_to(round_.adding, round_.message.shape) for round_ in rounds]
-        self.longest = sum(
-            int(each.max()) for times in (serialization, latency, adding) for each in times
-        )
-        self.ends_and_busy = ends, senders, receivers, np.concatenate(serialization)
-        self.latency = np.concatenate(latency)
-        self.adding = np.concatenate(adding)
-        self.draws: Callable[[int], Times] | None = None
-        if any(each.random for each in hops):
-            self.draws = self._draws(rounds, senders)
-
-    @staticmethod
-    def _draws(rounds: list[_Round], senders: Ranks) -> Callable[[int], Times]:
-        kinds = np.concatenate([round_.hops.kinds[0] for round_ in rounds])
-        numbers = np.concatenate([round_.message for round_ in rounds])
+        every = Hops.joined(hops)
         nbytes = np.concatenate(
             [np.broadcast_to(round_.nbytes, round_.message.shape) for round_ in rounds]
         )
-        table = rounds[0].hops.table  # the fabric's only one
-        return lambda key: table.draw_jitter(kinds, nbytes, key=key, message=numbers, rank=senders)
+        serialization, self.latency = every.serialization(nbytes), every.latency(nbytes)
+        adding = [np.broadcast_to(round_.adding, round_.message.shape) for round_ in rounds]
+        self.adding = np.concatenate(adding)
+        first = ends - [len(each.senders) for each in hops]
+        self.longest = sum(
+            sum(np.maximum.reduceat(times, first).tolist())
+            for times in (serialization, self.latency, self.adding)
+        )
+        self.ends_and_busy = ends, every.senders, every.receivers, serialization
+        self.draws: Callable[[int], Times] | None = None
+        if any(each.random for each in hops):
+            numbers = np.concatenate([round_.message for round_ in rounds])
+            self.draws = lambda key: every.draw_jitter(nbytes, key=key, message=numbers)
 
 
 def _at_its_time(round_: _Round, ready: Times, key: int) -> None:

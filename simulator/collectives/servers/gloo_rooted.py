@@ -2,8 +2,8 @@
 
 - Broadcast: rank v receives from v - 2^i, 2^i its highest bit, then sends to v + 2^j for all j > i
   at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's NIC. With p = 2^k,
-  equal links and entries the last rank leaves after k (k + 1)/2 n beta + (k + 1) alpha, not k n
-  beta as with one copy after the other.
+  equal links and entries the last rank leaves after k (k + 1)/2 n beta + (k + 1) alpha, not
+  k n beta as with one copy after the other.
 - Gather and scatter: every rank sends its part straight to the root, or gets it from there, all at
   once: the root's NIC carries (p - 1)/p of the whole.
 
@@ -12,8 +12,7 @@ max-min fairly (`sharing/fair.py`); an announcement and the last byte take a lat
 when it has received everything and its own messages have left.
 
 Assumptions: an ideal switch (no racks, no shared medium); messages inside a node share nothing; TCP
-is fair at once: real broadcasts are up to a tenth faster, since copies that get ahead let their
-receivers send.
+is fair at once: real broadcasts are up to a tenth faster, as copies ahead let their receivers send.
 
 Source: pytorch/gloo, gloo/broadcast.cc, gloo/gather.cc, gloo/scatter.cc.
 """

@@ -1,22 +1,20 @@
 """Push, aggregation and pull through parameter servers.
 
-Each of p workers cuts its payload into S equal stripes (fractions of a byte in the fluid picture; n
-/ S rounded up where size decides the latency) and sends stripe s to server s. A server with all
+Each of p workers cuts its payload into S equal stripes (fractions of a byte in the fluid picture;
+n / S rounded up where size decides the latency) and sends stripe s to server s. A server with all
 workers' stripes computes for `server_time`, then sends its stripe of the answer to every worker.
 
 Server s is a process on node s mod nodes and shares its network NIC, in both directions (incast at
 pushes), or a dedicated machine at the switch or behind an access point. Flows share the links of
-`servers/topology.py` max-min fairly (`sharing/fair.py`), with start and arrival on the path between
-both ends (`paths.py`):
+`servers/topology.py` max-min fairly (`sharing/fair.py`), each on its path (`paths.py`) with
 
     start = next grant + overhead      arrival = end of the flow + latency + random delay
 
-A worker's push to server s is its message s; server s's pull to worker r is message r of sender p +
-s.
+A push to server s is its worker's message s; a pull from it to worker r is message r of p + s.
 
 All pushes or pulls between a class of workers and one of servers are one class of flows, as far as
 they are placed alike: on one node, in one rack, or in two. Where the topology spreads flows evenly
-(`Topology.spread_evenly`), NICs in are left out, and all that a class sends to other nodes is one
+(`Topology.spread_evenly`), NICs in are left out, and all from one class to other nodes is one
 class.
 
 Assumptions: those of `sharing/fair.py`; the switch is no bottleneck; latency and overhead count
@@ -69,8 +67,7 @@ def parameter_server(
 
     `pushed[r]`: bytes of rank r; `pulled`: bytes each rank receives; `server_time`: each server's
     computation; `key`: of the random delays. Entries are absolute where a link's rate changes over
-    time. p = 1 costs nothing beside a server on its node. Raises `InputError` for a time beyond the
-    clock.
+    time. p = 1 costs nothing beside a server on its node. Raises `InputError` beyond the clock.
     """
     if len(starts) != cluster.workers or len(pushed) != len(starts):
         raise InternalError(f"{len(starts)} entries and {len(pushed)} payloads in {cluster}")
@@ -253,8 +250,7 @@ def _prepared(call: Call, pulled: int, adding: Picoseconds = 0) -> PushPull:
 
 
 def traffic(call: Call) -> Traffic:
-    """Traffic of all processes: each worker and server exchange a stripe each way, in whole
-    bytes."""
+    """Traffic of all processes: a stripe each way between each worker and server."""
     return _traffic(call, call.pulled)
 
 

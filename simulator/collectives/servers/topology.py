@@ -8,8 +8,8 @@
 | one or both on a shared medium | the air, for each end on it, instead of the end's NIC       |
 
 A dedicated server is at the switch that joins the racks: its flows cross one uplink. Stations with
-equal shared links are on one medium. A connection's own limits ("capped" losses, size factors) hold
-for each flow.
+equal shared links are on one medium. Flows also have their connection's limits ("capped" losses,
+size factors).
 
 Nodes with equal NICs, workers, numbers of servers and racks are one kind, simulated once. With
 random delays each node is its own kind.
@@ -152,8 +152,7 @@ def server_nic(cluster: Cluster) -> Link | None:
 
 def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Placement:
     """Kinds of nodes, and classes of their workers and servers. `worker_kinds[r]` is equal for
-    workers of equal entry and payload; `apart` keeps all nodes and servers apart (and expects
-    workers that differ)."""
+    workers of equal entry and payload; `apart` keeps all nodes and servers apart."""
     nodes, devices, servers = (cluster.nodes, cluster.devices_per_node, cluster.servers)
     hosting = cluster.collectives.server_hosts == "nodes"
     nics: dict[Link, int] = {}

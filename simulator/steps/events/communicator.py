@@ -175,8 +175,8 @@ def finishes_by_class(
     seed: int,
 ) -> list[Picoseconds]:
     """Exits of the classes from a collective that they enter at `starts`. Raises `UnlikeRanksError`
-    when a class's ranks leave at different times, `InternalError` when a rank leaves before the
-    last entry."""
+    when a class's ranks leave at different times, `InternalError` on an exit before the last
+    entry."""
     check_room(pending.name[0], max(starts))  # before 64 bits have to hold it
     times: Times = np.array(starts, dtype=np.int64)[classes]
     key = collective_key(seed, *pending.name)

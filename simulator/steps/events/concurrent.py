@@ -4,8 +4,7 @@ As with Gloo's two threads, a rank enters a collective when it has asked for it,
 previous one and left all but one of those before, in the order of `events/communicator.py`. Ring
 all-reduces and all-gathers, textbook or Gloo's, run message by message (`events/message_ring.py`)
 and share each rank's network link (`events/egress_queue.py`). All others, and Gloo's rings of two
-ranks, run alone: a rank enters one when it has left all before it, and nothing after it until it
-has left.
+ranks, run alone: a rank enters one after leaving all before it, and the next after leaving it.
 
 Assumptions: two collectives' copies between device and host do not slow each other, nor does a
 rack's uplink; both directions of Gloo's rings (all-reduces backwards, all-gathers forwards) share a

@@ -33,8 +33,7 @@ class Cores:
     def __init__(self, env: simpy.Environment, cores: int) -> None:
         self._env, self._cores = env, cores
         self._scale = self._speed = 1
-        """Units of work that a picosecond has on a core of its own, and that each computation
-        gets in one now: integers, so that time is exact."""
+        """Units of work per picosecond on an own core, and now: integers, so that time is exact."""
         self._served, self._at = 0, 0
         """Units that a computation present from the start would have received by an instant."""
         self._busy = 0  # computing ranks

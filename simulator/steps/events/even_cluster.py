@@ -11,11 +11,9 @@ that waits for the network takes no longer.
 This is found once per plan, on a rank whose neighbours enter each collective with it, from the end
 of its last forward pass, by the rules of `step_plan.py`; jobs and collectives end at the first
 whole picosecond at which they have had their work. Both engines then simulate the plan with this
-order and these times: exact for equal ranks, while skew changes what runs beside what but not its
-price.
+order and these times: exact for equal ranks; skew does not change the prices.
 
-Ranks that share cores slow each other there: no price here, and the order of ranks that all
-compute.
+Ranks that share cores have no price here, and the order of ranks that all compute.
 """
 
 from __future__ import annotations
@@ -76,8 +74,7 @@ class Together:
 
 
 def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
-    """Collectives on the slowed bus; None if no slower, or two run message by message at full
-    speed."""
+    """Collectives on the slowed bus; None if no slower, or if two share the network."""
     share, bus = training.interference.bus, cluster.intra_node
     crosses = cluster.devices_per_node > 1 or cluster.collectives.stages
     if not share or not crosses or training.concurrent_collectives > 1:
@@ -236,8 +233,7 @@ class _EvenStep:
     # --- time ------------------------------------------------------------------------------------
 
     def _instant(self) -> bool:
-        """Process all that happens now, advance to the next end; return whether anything is
-        left."""
+        """Process this instant, advance to the next end; return whether anything is left."""
         while (
             self._order and self._order[-1] in self._asked and len(self._inside) < self._given.slots
         ):

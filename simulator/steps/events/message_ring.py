@@ -1,9 +1,9 @@
 """Ring collectives in messages: what each rank sends, and when it is ready to.
 
 A ring is a program (`RingProgram`): a rank sends messages 0, 1, 2, ..., pieces of blocks, to its
-successor. It posts message i, send and receive, when it has posted i - 1 and waited for i -
-`in_flight` (its own has left, its predecessor's arrived); at the end of a phase it waits for all. A
-posted message may leave; where receivers announce themselves, once the announcement that the
+successor. It posts message i, send and receive, when it has posted i - 1 and waited for
+i - `in_flight` (its own has left, its predecessor's arrived); at the end of a phase it waits for
+all. A posted message may leave; where receivers announce themselves, once the announcement that the
 successor has posted it has come, a latency later. Announcements occupy no link.
 
 Blocks among an all-reduce's first p - 1 are added to the rank's own, `gamma` seconds a byte, one
@@ -16,8 +16,7 @@ before it waits for its own to leave; else as it arrives.
 | Gloo           | two phases | all-reduce: segments | 2         | yes       |
 
 On unshared links this is `rings/recurrence.py` and Gloo's rings event by event; two collectives
-share links by `events/egress_queue.py`. Each has its own thread: additions of two do not slow each
-other.
+share links by `events/egress_queue.py`. Their additions do not slow each other.
 
 Without a program, and so never overlapping: collectives other than rings, Gloo's rings of two ranks
 (announcements wait behind data on their one connection), rings with nothing to send, and all where
@@ -100,8 +99,8 @@ class MessageRing:
         jitter: Times | None,
         done: Callable[[int], None],
     ) -> None:
-        """`outlets` are the first ranks'; `order`: place in a link's queue; `jitter` `[messages,
-        ranks]` by sender; `done(rank)` is called when a rank leaves."""
+        """`outlets` are the first ranks'; `order`: place in a link's queue; `jitter`
+        `[messages, ranks]` by sender; `done(rank)` is called when a rank leaves."""
         self.program, self.env, self.order, self.jitter = program, env, order, jitter
         period = len(outlets)
         self._done = done
@@ -146,8 +145,7 @@ class _Place:
         self._sent = self._left = self.real[0]
         """The first message that has not been handed to the link; that has not left it."""
         self._arrived = 0
-        """First message not yet here from the predecessor (without announcements: not yet
-        added)."""
+        """First message that has not arrived (without announcements: been added)."""
         self._early: list[int] = []  # messages that came before the rank entered
         self._added = 0  # first message that has not been added, with announcements
         self._free = 0  # time at which the rank has finished the additions it has begun

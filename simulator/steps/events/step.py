@@ -7,8 +7,7 @@ leave at different times, or their paces differ, everything is simulated again w
 
 A worker's SimPy processes are its autograd thread (batch, forward, backward by bucket, optimiser)
 and one exchange per bucket (collective, computation, collective, ...). A stream serves the pieces
-of an iteration's buckets in the given order, waiting for the next one; other work comes one at a
-time.
+of an iteration's buckets in the given order, waiting for the next one.
 
 Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
 """

@@ -61,8 +61,8 @@ class _Layout:
     jobs: NDArray[np.int64]
     """`[jobs, 4]`: duration, row, row of its kind's total (-1: none), times in an iteration."""
     side_jobs: NDArray[np.int64]
-    """`[side jobs, 3]` by piece: duration, piece (`side + b` or `after + c`, less `side`), place of
-    its kind in `_KINDS`."""
+    """`[side jobs, 3]` by piece: duration, piece (`side + b` or `after + c`, less `side`), kind in
+    `_KINDS`."""
 
     @staticmethod
     def of(plan: step_plan.StepPlan) -> _Layout:

@@ -34,8 +34,7 @@ def simulate(
 
     `execute` returns a collective's exits; its key is made of `seed`, iteration, bucket and place.
     `slowdown(i)`: the ranks' factors in iteration i. Raises `InternalError` for two slots, or when
-    a rank would leave a collective before its last entry, `InputError` when the clock cannot hold
-    the times.
+    a rank would leave a collective before its last entry, `InputError` beyond the clock.
     """
     vectors = Vectors(schedule_of(plan), ranks, execute, seed)
     finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)
