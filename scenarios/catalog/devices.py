@@ -46,7 +46,7 @@ HOST: dict[Queued, KernelRate] = {
 
 
 def old_host(entry: Spelled) -> bool:
-    """Whether an entry has no price of a wait: older files' `host` prices metered kernels."""
+    """Whether an entry lacks a price: older files' `host` prices metered kernels."""
     return not set(QUEUED) <= set(entry.host or ())
 
 
