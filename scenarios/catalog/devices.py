@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from gcsim.compressors.queued import Queued
+from gcsim.compressors.queued import QUEUED, Queued
 from gcsim.errors import InputError
 from gcsim.fields import Key, Rule, Text
 from gcsim.files import write_text
@@ -46,8 +46,8 @@ HOST: dict[Queued, KernelRate] = {
 
 
 def old_host(entry: Spelled) -> bool:
-    """Whether an entry has no price of a wait: older files' `host` prices metered kernels."""
-    return "wait" not in (entry.host or ())
+    """Whether an entry lacks a price: older files' `host` prices metered kernels."""
+    return not set(QUEUED) <= set(entry.host or ())
 
 
 def _check_board(name: str) -> None:
