@@ -92,7 +92,7 @@ def cut(values: Tensor, segments: Segments, bound: int) -> tuple[Tensor, Column,
 
 @kernel("gather_scatter", updates=("out",), name="truncated.add_cut")
 def add_cut(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out (float32 `[layout.numel]`) += weight * the values of a message; `InputError` if damaged."""
+    """out (float32 `[numel]`) += weight * the values of a message; `InputError` if damaged."""
     found, data = read(message, layout, Codec.INCEPTIONN), array(message)
     bound, (begins, length) = found.alike("flags"), layout.table.T
     tags = packed_bytes(length, 2)
