@@ -31,7 +31,7 @@ _NO_ROOM = np.zeros(0, dtype=np.int64)
 
 def packed_bytes(count: Count, bits: int) -> Count:
     """Bytes that `count` codes of `bits` bits take: whole bytes, rounded up; or those of each."""
-    return -(-count * bits // 8)
+    return (count * bits + 7) >> 3
 
 
 @kernel("streaming")
