@@ -124,11 +124,11 @@ class Frames:
                 fault = f"{left} bytes left, a header has {HEADER_BYTES}"
             elif row["at"] < 0:
                 return
-            elif row["codec"] not in (*Codec, *allowed):
-                fault = f"unknown codec {row['codec']}"
             elif row["codec"] not in allowed:
                 wanted = " or ".join(str(int(one)) for one in allowed)
                 fault = f"codec {row['codec']}, expected {wanted}"
+                if row["codec"] not in tuple(Codec):
+                    fault = f"unknown codec {row['codec']}"
             elif row["nonzero"] > row["numel"]:
                 fault = f"{row['nonzero']} of {row['numel']} elements are said to travel"
             elif row["size"] > left - HEADER_BYTES:
