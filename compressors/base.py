@@ -43,7 +43,7 @@ Family = Literal[
     "low rank",
     "sketching",
     "local updates",
-    "controller",
+    "option",  # around another method
     "reference",  # what PyTorch's own communication hooks do
 ]
 

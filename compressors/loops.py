@@ -82,7 +82,9 @@ def inlined(function: F) -> F:
 
 
 def _compiled(function: F, fastmath: Any) -> F:
-    compiled: Any = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
+    compiled: Any = numba.njit(
+        nogil=True, error_model="numpy", fastmath=fastmath, no_cfunc_wrapper=True
+    )(function)
     compiled._cache = LoopCache(function)  # as numba's `enable_caching` does
     compiled.compile = _by_one_process(compiled.compile, function)
     return cast("F", compiled)

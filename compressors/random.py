@@ -15,8 +15,8 @@ passes BigCrush).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,12 @@ from gcsim.compressors.loops import inlined
 def stream(
     seed: int, step: int, tensor: int, purpose: str, rank: int | None = None
 ) -> np.random.Generator:
-    """The generator of one purpose, step and tensor. Equal arguments give equal numbers in every
-    process; any difference gives an independent stream. All workers share `rank=None`."""
-    key = _digest(16, _words(seed, step, tensor, purpose, rank))
+    """The generator of one purpose, at one step, for one tensor.
+
+    Equal arguments give equal numbers in every process; any difference gives an independent
+    stream. `rank=None` is the stream that all workers share.
+    """
+    key = _digest(16, seed, step, tensor, purpose, rank)
     given: Any = _Key(np.frombuffer(key, dtype="<u8"))
     return np.random.Generator(np.random.Philox(given))
 
@@ -57,7 +60,7 @@ def random_keys(
     seed: int, step: int, tensors: Iterable[int], purpose: str, rank: int | None
 ) -> NDArray[np.uint64]:
     """`random_key` of each tensor: uint64 `[tensors]`."""
-    keys = [_digest(8, _words(seed, step, tensor, purpose, rank)) for tensor in tensors]
+    keys = [_digest(8, seed, step, tensor, purpose, rank) for tensor in tensors]
     return np.frombuffer(bytearray().join(keys), dtype="<u8")
 
 
@@ -78,9 +81,6 @@ def fraction64(key: np.uint64, index: int) -> float:
     return float(bits64(key, index) >> np.uint64(11)) * 2.0**-53  # 53 bits: no rounding
 
 
-def _words(seed: int, step: int, tensor: int, purpose: str, rank: int | None) -> str:
-    return f"{seed}/{step}/{tensor}/{'shared' if rank is None else rank}/{purpose}"
-
-
-def _digest(size: int, words: str) -> bytes:
-    return hashlib.blake2b(words.encode(), digest_size=size).digest()
+def _digest(size: int, seed: int, step: int, tensor: int, purpose: str, rank: int | None) -> bytes:
+    who = "shared" if rank is None else rank
+    return blake2b(f"{seed}/{step}/{tensor}/{who}/{purpose}".encode(), digest_size=size).digest()

@@ -72,8 +72,6 @@ REGISTRY: dict[str, str] = {
     "cser": "local_updates.cser:Cser",
     "csea": "local_updates.cser:Csea",
     "cser_pl": "local_updates.cser:CserPl",
-    "accordion": "controllers.accordion:Accordion",
-    "l_greco": "controllers.l_greco:LGreco",
     "torch_fp16": "reference.casts:TorchFp16",
     "torch_bf16": "reference.casts:TorchBf16",
     "torch_powersgd": "reference.powersgd:TorchPowerSgd",

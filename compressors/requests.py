@@ -41,7 +41,7 @@ class AllGather:
     part: bool = False
     lengths: tuple[Iterable[Tensor], ...] = ()
     """Replies of the gathers of lengths, int64 as bytes; several for payloads that are packed into
-    this one behind their lengths (`controllers/fusing.py`)."""
+    this one behind their lengths (`options/fusing.py`)."""
 
 
 WithoutServer = Literal["alltoall_allgather", "all_gather"]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import loop
+from gcsim.compressors.loops import SUM_BLOCK, loop
 from gcsim.compressors.random import random_keys
 
 TILE = 1 << 16
@@ -82,6 +82,8 @@ class Segments:
 
     def column(self, values: ArrayLike) -> Column:
         """A number for each row, or one for all: a column that nobody changes."""
+        if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim:
+            return values
         if not isinstance(values, int):
             return np.full(len(self.table), values, dtype=np.int64)
         if values not in self._columns:
@@ -158,6 +160,16 @@ class Cells:
         """`[cells, 3]`: cell, its first element in the flat bucket, element behind its last."""
         begin = self.segments.begin[self.owner] + self.number * self.size[self.owner]
         return np.stack((np.arange(self.total), begin, begin + self.length), axis=1)
+
+    @cached_property
+    def slots(self) -> tuple[Column, Column, int]:
+        """Sums of what cells and blocks of `SUM_BLOCK` have in common: each tensor's first, each
+        cell's first, and their number."""
+        # block t and cell c meet in sum t + c; between two cells that end with a block lies a zero
+        rooms = -(-self.segments.length // SUM_BLOCK) + self.count
+        first, size = starts(rooms), self.size[self.owner]
+        begins = first[self.owner] + self.number * size // SUM_BLOCK + self.number
+        return first, begins, int(rooms.sum())
 
     @cached_property
     def tiles(self) -> NDArray[np.int64]:

@@ -122,8 +122,7 @@ def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) ->
 
 
 def chosen(scenario: Scenario, method: str) -> CompressorChoice:
-    """Method of this label, or the only one of this kind; `InputError` with a suggestion if
-    none."""
+    """Method of this label, or the only one of this kind; else `InputError` with a suggestion."""
     labelled = [one for one in scenario.compressors if one.label == method]
     found = labelled or [one for one in scenario.compressors if one.kind == method]
     if not found:

@@ -244,8 +244,7 @@ _LONGEST = 40  # characters of a parameter's value
 
 
 def _labelled(choices: Sequence[CompressorChoice]) -> tuple[CompressorChoice, ...]:
-    """Choices with labels in place of empty ones; equal labels only where the scenario says so, or
-    lists a method twice."""
+    """Choices with empty labels filled in; equal only if stated or a method is listed twice."""
     unnamed = [choice for choice in choices if not choice.label]
     return tuple(
         choice if choice.label else replace(choice, label=_label(choice, unnamed))

@@ -49,8 +49,7 @@ class Row:
     decode_s: float
     throughput_samples_per_s: float
     speedup_vs_dense: float | None
-    """Iteration of `none` over this one's at the same size, median over the drawn worlds; None
-    without a dense row."""
+    """Speedup over `none` at the same size, median over the drawn worlds; None without it."""
     scaling_efficiency: float
     """Throughput over that of as many single, uncompressed devices."""
     wire_bytes_per_worker: float
@@ -81,8 +80,7 @@ class Row:
     lost_to_faults_s: float | None = None
     """Seconds of that run without an iteration that was finished."""
     iteration_error_s: float | None = None
-    """Standard error of `iteration_s`, by batch means; None without randomness or for one
-    iteration."""
+    """Standard error of `iteration_s`, by batch means; None if not random or for one iteration."""
     scaling_efficiency_error: float | None = None
     """Standard error of `scaling_efficiency`, likewise."""
     algorithms: str = ""
@@ -98,8 +96,7 @@ class Row:
     iteration_high_s: float | None = None
     """90th percentile of the draws, or the longer of ring and tree."""
     speedup_low: float | None = None
-    """10th percentile of the speedup over dense training in the same world; None without a dense
-    row."""
+    """10th percentile of the speedup over dense in the same world; None without a dense row."""
     speedup_high: float | None = None
     """90th percentile."""
     probability_pays: float | None = None
@@ -126,11 +123,9 @@ class Row:
     seeds_at_target: int | None = None
     """Seeds that reached the target."""
     steps_to_target_vs_dense: float | None = None
-    """Steps to the target over dense training's, median over seeds; None where half or more miss
-    it."""
+    """Steps to the target over dense training's, median of seeds; None if half or more miss it."""
     speedup_to_target: float | None = None
-    """`speedup_vs_dense` over that, at the iteration time of the traffic over its training where
-    that differs."""
+    """`speedup_vs_dense` over that, with iterations by the training's own traffic if different."""
     speedup_to_target_low: float | None = None
     """10th percentile with a further seed, over the drawn worlds (`trained/bands.py`)."""
     speedup_to_target_high: float | None = None
@@ -147,8 +142,7 @@ class Row:
     cost_to_target: float | None = None
     """Cost until the target, median over seeds, if known."""
     wire_bytes_over_training: float | None = None
-    """Mean of `wire_bytes_per_worker` over the trainings; None if unknown or the same within a
-    tenth."""
+    """Mean of `wire_bytes_per_worker` over trainings; None if unknown or within a tenth of it."""
 
 
 LISTS = ("iteration_draws_s", "iteration_batches_s", "speedups_to_target")
@@ -260,8 +254,7 @@ class Progress:
 
     label: str
     stretches: tuple[tuple[float, float, int], ...]
-    """Begin, end (seconds) and samples of consecutive finished iterations; nothing between them
-    counts."""
+    """Begin, end (seconds) and samples of consecutive finished iterations, gaps left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,14 +383,12 @@ class Result:
 
 
 def known_to_target(rows: Iterable[Row]) -> bool:
-    """Whether rows of one size are judged by their time to the target, known of dense training and
-    another method."""
+    """Whether rows of one size are judged by time to the target, known of dense and another."""
     return any(row.speedup_to_target is not None and row.compressor != "none" for row in rows)
 
 
 def pace(row: Row) -> float:
-    """Sort key of rows of one size: printed time to the target against dense training's, or the
-    iteration's."""
+    """Sort key of rows of one size: printed time to the target to dense's, or iteration's."""
     speedup = row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
     return row.iteration_s if speedup is None else 1 / speedup
 
@@ -408,8 +399,7 @@ def error_of(row: Row) -> float:
 
 
 def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Rows of one size by `pace`, NMSE and label; without a known time to the target last, if
-    judged by it."""
+    """Rows of one size by `pace`, NMSE and label; last if judged by an unknown time to target."""
     found = tuple(rows)
     judged = known_to_target(found)
 

@@ -15,6 +15,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 
@@ -23,12 +24,9 @@ from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import kept
-from gcsim.scenarios.running.faults import faulty_runs, told_faults
+from gcsim.scenarios.running.compiling import compiled_beside
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_keys
-from gcsim.scenarios.running.provenance import provenance
-from gcsim.scenarios.running.rows import make_rows, make_timelines
-from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList
@@ -53,23 +51,24 @@ def measured_run(
     check_trace(scenario)
     keys = profile_keys(scenario)
     known = profile_cache.load_all(keys) if cache else {}
-    profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher, known=known)
-    warn_of_idle_sums(scenario, profiles)
-    passes = measured_passes(scenario, profiles[0])
-    simulating = time.perf_counter()
-    wall = {"gradients_and_compressors_s": simulating - started}
-    name = kept.result_key(scenario, keys, passes) if cache else ""
-    result = kept.load(name) if cache else None
-    methods = zip(scenario.compressors, keys, strict=True)
-    came = {
-        "profiles": [choice.label for choice, key in methods if key in known],
-        "simulation": result is not None,
-    }
-    if result is None:
-        with kept.listening() as heard:
-            result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
-        if cache and not heard:
-            kept.save(name, result, time.perf_counter() - simulating)
+    with nullcontext() if all(key in known for key in keys) else compiled_beside(scenario):
+        profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher, known=known)
+        warn_of_idle_sums(scenario, profiles)
+        passes = measured_passes(scenario, profiles[0])
+        simulating = time.perf_counter()
+        wall = {"gradients_and_compressors_s": simulating - started}
+        name = kept.result_key(scenario, keys, passes) if cache else ""
+        result = kept.load(name) if cache else None
+        methods = zip(scenario.compressors, keys, strict=True)
+        came = {
+            "profiles": [choice.label for choice, key in methods if key in known],
+            "simulation": result is not None,
+        }
+        if result is None:
+            with kept.listening() as heard:
+                result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
+            if cache and not heard:
+                kept.save(name, result, time.perf_counter() - simulating)
     wall["simulation_s"] = time.perf_counter() - simulating
     result = replace(result, wall=wall, provenance={**result.provenance, FROM_CACHE: came})
     return result, keys, profiles
@@ -93,6 +92,12 @@ def simulated_run(
     the provenance, and the times with rings and with trees. `prices` are those of the scenario's
     device, where they are at hand.
     """
+    # they bring numba, which a result from the cache does without
+    from gcsim.scenarios.running.faults import faulty_runs, told_faults
+    from gcsim.scenarios.running.provenance import provenance
+    from gcsim.scenarios.running.rows import make_rows, make_timelines
+    from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
+
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     compute = compute_times(scenario, profiles[0], passes)
@@ -135,8 +140,7 @@ def traffic_profiles(
     progress: Progress,
     known: Mapping[str, TrafficProfile] | None = None,
 ) -> list[TrafficProfile]:
-    """Stage 1: each compressor's profile, `known`, from the cache, or measured and stored at
-    once."""
+    """Stage 1: each compressor's profile: `known`, cached, or measured and stored at once."""
     if known is None:
         known = profile_cache.load_all(keys) if use_cache else {}
     found = dict(known)
@@ -173,8 +177,7 @@ def measured(
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
     keep: bool = False,
 ) -> list[TrafficProfile]:
-    """Stage 1 of some methods on the scenario's gradients, which `keep` leaves in the cache; `made`
-    as in `measure`."""
+    """Stage 1 of methods on the scenario's gradients, cached if `keep`; `made` as in `measure`."""
     from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.stage1.measure import Subject, measure

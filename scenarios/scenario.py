@@ -119,8 +119,7 @@ class Scenario:
     cost_per_hour: float | None = None
     """Cost of a node per hour, in any currency, if stated."""
     resolved: dict[str, object]
-    """The file with every default, in plain values with units, written beside the results to run
-    again."""
+    """The file with every default, in plain values with units, to run again."""
     files: Mapping[str, str] = field(default_factory=dict)
     """File, outside the catalogue, of a link or device, by setting."""
 

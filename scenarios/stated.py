@@ -74,8 +74,7 @@ from gcsim.traces.profile import (
 )
 
 _CYCLE, _FUSION = 5e-3, 64 * 2**20
-"""Horovod's defaults until 0.19: seconds between looks at ready tensors, and most bytes reduced
-together."""
+"""Horovod's defaults until 0.19: seconds between looks at tensors, most bytes per reduction."""
 Number = int | Fraction
 Names = Mapping[str, Number]
 Each = Sequence[tuple[Names, int]]

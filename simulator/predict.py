@@ -72,8 +72,7 @@ class Prediction:
     """Sorted titles of the collective algorithms used."""
     sample_phase: str
     spans: tuple[Span, ...]
-    """A step of the most frequent phase that communicates (if any), from its first rank's begin on,
-    picoseconds."""
+    """A step of the most frequent communicating phase, from its first rank's begin on."""
 
 
 def predict(

@@ -61,8 +61,8 @@ def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, 
 
 def as_collectives(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
     """The profile with the cluster's collectives in place of push-pulls, and the factors of stages
-    that were timed on its device. The same object where nothing changes; independent of the number
-    of workers."""
+    timed on its device; the same object if nothing changes. Independent of the number of
+    workers."""
     profile = as_timed(profile, cluster.device.stages)
     if set(ways(profile, cluster)) <= {SERVED}:
         return profile

@@ -53,18 +53,15 @@ from gcsim.simulator.host import Host
 from gcsim.traces.profile import TrafficProfile
 
 MEASUREMENTS = "measurements.json"
-_PATIENCE = 6.0
-"""Factor on the predicted time that a round may take, beside the start of its ranks."""
+_PATIENCE = 6.0  # factor on a round's predicted time, beside the ranks' start
 _START = 60.0
 
 
 def run_live(
     folder: Path, *, quick: bool = False, progress: Progress | None = None, plan: Plan | None = None
 ) -> Report:
-    """Calibrate, predict, measure and judge; both files are left in `folder`, a new one.
-
-    Raises `InputError` where rights or tools are missing, and where a rank fails.
-    """
+    """Calibrate, predict, measure and judge; leave both files in the new `folder`. Raises
+    `InputError` for missing rights or tools, or a failing rank."""
     problems = missing()
     if problems:
         raise InputError(problems)
@@ -86,7 +83,7 @@ def run_live(
 
 
 def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[calibrate.Sample]]:
-    """Calibrate this machine and write the predictions; its host, and what that was fitted on."""
+    """Calibrate this machine and write the predictions; return host and samples."""
     from gcsim.scenarios.catalog import device, link
 
     own = calibrate.calibrate_kernels([task.compressor for task in plan.training], progress)
@@ -184,7 +181,7 @@ def _traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, 
 
 
 def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[str, Any]:
-    """Its cluster is of no account: only what is sent is asked for."""
+    """Scenario for the traffic alone; its cluster does not matter."""
     return {
         "name": "live",
         "model": "recorded",
@@ -205,22 +202,20 @@ def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[st
 
 
 _DIGITS = 6
-_BYTES = 10**6
-"""A cost a million bytes is of the size of the others: the fit is better conditioned."""
+_BYTES = 10**6  # costs per million bytes are of the others' size, which conditions the fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A collective that was measured."""
+    """Measured collective."""
 
     record: CollectiveRecord
-    cluster: Cluster
-    """Without a host."""
+    cluster: Cluster  # without a host
     seconds: float
 
 
 def fit_host(observations: Sequence[Observation], cores: int) -> Host:
-    """The host of all ranks, on one machine of so many cores."""
+    """Host of all ranks, on one machine of `cores` cores."""
     from scipy.optimize import nnls
 
     free = Host(cores=cores, per_message=Fraction(0), ranks="all")
@@ -265,7 +260,7 @@ def _digits(value: float) -> Fraction:
 
 
 def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
-    """The largest W with `host.together(alone, W)` at most `total`; 0 where there is none."""
+    """Largest W with `host.together(alone, W)` at most `total`, or 0."""
     low, high = 0, max(total, 0)  # T(N, W) is at least W
     while low < high:
         middle = (low + high + 1) // 2
@@ -279,7 +274,7 @@ def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
 def _points(
     predicted: Sequence[predict.Predicted], measured: Mapping[str, Times]
 ) -> tuple[Point, ...]:
-    """Medians of what was measured, beside the predictions."""
+    """Medians of measurements, beside the predictions."""
     source = f"measured here on {date.today().isoformat()}: {machine()}"
     found = []
     for one in predicted:
@@ -306,8 +301,7 @@ def _points(
 
 
 def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
-    """Costs of the host, fitted on these: Gloo copies in all-gathers alone, which give that cost
-    and no other."""
+    """Costs of the host, fitted on these; all-gathers, where alone Gloo copies, give that one."""
     copying = sum(sample.task.kind == "all_gather" for sample in samples)
     others = len(samples) - copying
     costs: tuple[tuple[str, Fraction, float, str, int], ...] = (
@@ -325,8 +319,8 @@ def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
 def _live_suite(
     plan: Plan, findings: Findings, others: float | None, stolen: float | None = None
 ) -> Suite:
-    """The suite of these findings; `others`: see `machine.busy_share`; `stolen`: the share of
-    processor time that other virtual machines had meanwhile."""
+    """Suite of these findings; `others` as `machine.busy_share`, `stolen`: share of processor time
+    lost to other virtual machines."""
     present = Counter(point.series for point in findings.points)
     calibration = sum(len(one.tasks) for one in plan.calibration)
     busy = "" if others is None else f" Other programs took {others:.0%} of them just before."
@@ -381,14 +375,12 @@ _LIMITS: tuple[tuple[str, tuple[str, ...], float, float | None], ...] = (
     ("training steps, 100 Mbit/s", ("training steps, 100 Mbit/s",), 0.20, 0.08),
     ("training steps, 1 Gbit/s", ("training steps, 1 Gbit/s",), 0.25, 0.12),
 )
-_FEWEST = 4
-"""Points that a median is bounded over: fewer say nothing when one of them has two modes."""
-_DECISIONS = 0.8
-"""Share of decisions, of training."""
+_FEWEST = 4  # least points of a bounded median: one with two modes spoils fewer
+_DECISIONS = 0.8  # share of decisions, of training
 
 
 def bounds(series: Mapping[str, int]) -> tuple[Bound, ...]:
-    """Bounds of the measured series, with each one's number of points."""
+    """Bounds of the measured series, by their numbers of points."""
     found = [
         Bound(name, tuple(one for one in wanted if one in series), limit=limit, target=target)
         for name, wanted, limit, target in _LIMITS

@@ -1,8 +1,8 @@
 """Program of one rank, `python -m gcsim.analysis.live.ranks`: torch.distributed over Gloo.
 
-Every measurement begins at an instant that rank 0 has announced, on the clock that all processes
-of a machine share; it ends when the last rank is done. The ranks' times are put together by who
-started them. A rank ends itself when its time is over or when its parent is gone.
+A measurement begins at an instant announced by rank 0 on the machine's common clock, and ends with
+the last rank; the launcher joins the ranks' times. A rank ends itself when its time is over or its
+parent is gone.
 """
 
 from __future__ import annotations
@@ -31,19 +31,18 @@ if TYPE_CHECKING:
 
 
 AHEAD = 0.02
-"""Seconds from the announcement of an instant to the instant: enough for it to arrive."""
+"""Seconds from an announcement to its instant."""
 RECORDED = 2
-"""Iterations whose gradients are recorded."""
+"""Iterations with recorded gradients."""
 _LEARNING_RATE = 0.01
 _TENTHS_APART = 2.563
-"""Standard deviations between a normal distribution's 10th and 90th percentile: a few pauses of
-the machine do not count."""
+"""Standard deviations in a normal distribution's middle 80 %: a few pauses do not count."""
 clock: Callable[[], float] = time.monotonic
-"""All processes of a machine share it."""
+"""Common to a machine's processes."""
 
 
 def common_start() -> float:
-    """Wait for an instant that rank 0 announces; the instant."""
+    """Wait for an instant announced by rank 0; return it."""
     import torch
     from torch import distributed as dist
 
@@ -56,7 +55,7 @@ def common_start() -> float:
 
 
 def training_steps(task: plan.TrainingTask, batch: int, seed: int) -> dict[str, Any]:
-    """`starts`: as announced, of the first step that counts; `ends`: of this rank's steps."""
+    """`starts`: as announced, of the first counted step; `ends`: of this rank's steps."""
     from torch import distributed as dist
 
     model = _model(seed)
@@ -72,10 +71,10 @@ def training_steps(task: plan.TrainingTask, batch: int, seed: int) -> dict[str, 
 
 
 def steps_alone(task: plan.AloneTask, batch: int, seed: int) -> dict[str, Any]:
-    """Medians of `forward`, `backward` and `optimizer`, in seconds, of DDP of this rank alone with
-    a hook that hands each bucket back at once; `hooks`, by label, what a step takes longer with
-    a method's `gcsim.ddp_hook`, which exchanges with nobody here; `variation` of the steps,
-    standard deviation over median; and a trace of gradients."""
+    """Median seconds of `forward`, `backward` and `optimizer` of DDP on this rank alone, with a
+    hook that returns each bucket at once; `hooks`: extra time of a step with a method's
+    `gcsim.ddp_hook`, by label; `variation` of the steps, standard deviation over median; and a
+    trace of gradients."""
     from torch import distributed as dist
 
     rank = dist.get_rank()
@@ -117,7 +116,7 @@ def steps_alone(task: plan.AloneTask, batch: int, seed: int) -> dict[str, Any]:
 
 
 def _at_once(state, bucket):  # type: ignore[no-untyped-def]
-    """Without annotations: DDP reads them, as objects."""
+    """Unannotated, since DDP reads annotations as objects."""
     import torch
 
     future: torch.futures.Future[Any] = torch.futures.Future()
@@ -140,7 +139,7 @@ def _model(seed: int, group: Any = None) -> Any:
 
 
 def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[float, float, float]]:
-    """A training step each time: seconds of forward, backward and optimiser."""
+    """Run training steps; yield seconds of forward, backward and optimiser."""
     import torch
 
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
@@ -157,7 +156,7 @@ def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[floa
 
 
 def _record(task: plan.AloneTask, batch: int, seed: int) -> None:
-    """The gradients of as many workers, of the first iterations."""
+    """Record the first iterations' gradients of as many workers."""
     import torch
 
     from gcsim.traces.models.building import build_model
@@ -187,7 +186,7 @@ def _record(task: plan.AloneTask, batch: int, seed: int) -> None:
 
 
 def _equal_everywhere(model: Any) -> bool:
-    """Whether all ranks have the same parameters, bit for bit."""
+    """Whether all ranks have equal parameters, bit for bit."""
     import torch
     from torch import distributed as dist
 
@@ -214,7 +213,7 @@ _ENTRY = ModelEntry(
 
 
 def build() -> nn.Module:
-    """The untrained network."""
+    """Untrained network."""
     from torch import nn
 
     return nn.Sequential(
@@ -224,8 +223,7 @@ def build() -> nn.Module:
 
 
 def _batch(samples: int, *, worker: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Samples float32 `[samples, PIXELS]` and labels int64 `[samples]`; each worker has its own,
-    and all the same task."""
+    """A worker's samples float32 `[samples, PIXELS]` and labels int64 `[samples]`, of one task."""
     with keyed_generator(seed, "labels of the live task"):
         teacher = torch.randn(_PIXELS, _CLASSES)
     with keyed_generator(seed, "samples of the live task", rank=worker):
@@ -237,7 +235,7 @@ _PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Join the others, do the tasks in order, and write the times."""
+    """Join the others, do the tasks in order, write the times."""
     options = _options(arguments)
     _die_with_parent(options.parent)
     signal.alarm(options.seconds)  # its default is the end of the process
@@ -313,7 +311,7 @@ def _stream(task: plan.StreamTask) -> Callable[[], object]:
 
 
 def _repeated(call: Callable[[], object], repeats: int) -> dict[str, Any]:
-    """`starts`: as announced; `ends`: of this rank; a number for each repeat after the first."""
+    """`starts`: as announced; `ends`: of this rank; per repeat after the first."""
     call()
     starts, ends = [], []
     for _ in range(repeats):
@@ -324,7 +322,7 @@ def _repeated(call: Callable[[], object], repeats: int) -> dict[str, Any]:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Linux: SIGKILL when the process that started this one ends, however it ends."""
+    """Linux: SIGKILL when the parent process ends."""
     if not parent or not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,5 +1,4 @@
-"""Picture of a reproduced figure: panels side by side; a line is the median over seeds, a band or a
-bar reaches from the lowest seed to the highest."""
+"""Picture of a reproduced figure: lines are medians over seeds, bands or bars the range."""
 
 from __future__ import annotations
 
@@ -14,18 +13,13 @@ from gcsim.analysis.plots import style
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.papers.preset import Line, Panel, Reproduction
 
-_ACROSS = 3
-"""Panels in a row, at most."""
-_WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9
-"""Inches of a panel, and of the legend."""
-_LETTERS = 10
-"""Letters of the title in an inch."""
+_ACROSS = 3  # panels in a row, at most
+_WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9  # inches of a panel, and of the legend
+_LETTERS = 10  # letters of the title in an inch
 _BASELINES = ("dense", "SGD", "FP", "no compression", "BaseLine")
 """Names that the papers give to training without compression: black and solid."""
-_FEW_LINES = 6
-"""Lines whose bands do not hide one another."""
-_FEW_PLACES = 7
-"""Places on the axis that are all named."""
+_FEW_LINES = 6  # most lines whose bands do not hide one another
+_FEW_PLACES = 7  # most places on the axis that are all named
 
 
 def figure(found: Reproduction) -> Figure:

@@ -20,8 +20,7 @@ from gcsim.analysis.plots import style
 from gcsim.analysis.trained.table import ranked
 from gcsim.scenarios.trained.result import TrainingResult
 
-_POINTS = 200
-"""Points of a line over seconds at which seeds are compared."""
+_POINTS = 200  # points over seconds at which a line's seeds are compared
 FOREMOST = 10
 """Methods that stand out."""
 _NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
@@ -35,7 +34,7 @@ def styles(result: TrainingResult) -> dict[str, style.LineStyle]:
 
 
 def curves_figure(result: TrainingResult) -> Figure:
-    """Figure of the target's measure on the held-out samples: over steps, and over seconds."""
+    """The target's measure on the held-out samples over steps and over seconds."""
     with style.settings():
         figure = style.new_figure(11.0, 4.9)
         left, right = figure.subplots(1, 2, sharey=True)
@@ -61,8 +60,7 @@ def curves_figure(result: TrainingResult) -> Figure:
 
 
 def gains_figure(result: TrainingResult) -> Figure:
-    """Speedup to the target against the number of workers, with the range; those that do not
-    reach it have no line."""
+    """Speedup to the target and its range against the number of workers, if it is reached."""
     with style.settings():
         figure = style.new_figure(8.6, 4.9)
         axes = figure.subplots()
@@ -98,8 +96,7 @@ def gains_figure(result: TrainingResult) -> Figure:
 
 
 def ratio_figure(result: TrainingResult) -> Figure:
-    """Final accuracy or loss against how much less is sent; bars reach from the lowest seed to the
-    highest."""
+    """Final accuracy or loss against the reduction of traffic; bars span the seeds."""
     with style.settings():
         figure = style.new_figure(8.6, 4.9)
         axes = figure.subplots()
@@ -132,7 +129,7 @@ def _point(
 def _over(
     judged: Sequence[Sequence[float]], at: Sequence[Sequence[float]]
 ) -> tuple[Points, Points]:
-    """Common places, and what each seed has there `[seeds, places]`."""
+    """Common places, and each seed's values there `[seeds, places]`."""
     ends = [places[-1] for places in at]
     starts = [places[min(1, len(places) - 1)] for places in at]
     if min(ends) <= 0:

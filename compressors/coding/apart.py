@@ -53,20 +53,25 @@ def apart_message(
     if (exchange := entered()) is not None:
         exchange.plain = coding in ("raw", "packed")
     (a, b), both = k, segments.twice
-    certain, others = values[: int(a.sum())], values[int(a.sum()) :]
+    certain, others = values.tensor_split([int(a.sum())])
     coders = index_coding.chosen_coders(coding, both, k.ravel())
     code, sizes_of_code = index_coding.coded_positions(places, both, k.ravel(), coders)
     size_a, size_b = sizes_of_code.reshape(2, -1)
     flags_a, flags_b = coders.reshape(2, -1)
     signs = packed_bytes(b, 1)
-    sizes = HEAD + 4 * a + signs + size_a + size_b
-    counts = torch.from_numpy(np.stack((a, size_a), axis=1).astype(np.int32).ravel())
-    parts = (magnitudes, segments.column(4)), (counts, segments.column(8)), (certain, 4 * a)
+    head, counts = HEAD + 4 * a, np.empty((len(a), 2), dtype=np.int32)
+    sizes = head + signs + size_a + size_b
+    counts[:, 0], counts[:, 1] = a, size_a
+    parts = (
+        (magnitudes, segments.column(4)),
+        (torch.from_numpy(counts.reshape(-1)), segments.column(8)),
+        (certain, 4 * a),
+    )
     message, at = frames(
         values, Codec.VARIANCE_BOUNDED, segments, sizes, nonzero=a + b,
         flags=flags_a | flags_b << 4, parts=parts,
     )  # fmt: skip
-    behind = at + HEAD + 4 * a
+    behind = at + head
     put_sign_bits(others, Segments.behind(b), message, behind)
     ends = behind + signs
     put(message, np.concatenate((ends, ends + size_a)), code, sizes_of_code)

@@ -40,11 +40,14 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, loop, written_back
 from gcsim.compressors.meter import counted_as, launch, unpriced
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import Column, Segments
+from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
-_IN_ORDER = np.zeros(0, dtype=np.int64)
+FLAGS = 4
+"""Row of flags in the table that `read_ahead` gives on a device."""
+IN_ORDER = np.zeros(0, dtype=np.int64)
+"""Begins of pieces that lie one behind the other; see `copy_pieces`."""
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
 """(first byte, bytes) of codec, flags, params, nonzero, numel, body bytes, checksum."""
 
@@ -121,11 +124,11 @@ class Frames:
                 fault = f"{left} bytes left, a header has {HEADER_BYTES}"
             elif row["at"] < 0:
                 return
-            elif row["codec"] not in (*Codec, *allowed):
-                fault = f"unknown codec {row['codec']}"
             elif row["codec"] not in allowed:
                 wanted = " or ".join(str(int(one)) for one in allowed)
                 fault = f"codec {row['codec']}, expected {wanted}"
+                if row["codec"] not in tuple(Codec):
+                    fault = f"unknown codec {row['codec']}"
             elif row["nonzero"] > row["numel"]:
                 fault = f"{row['nonzero']} of {row['numel']} elements are said to travel"
             elif row["size"] > left - HEADER_BYTES:
@@ -184,12 +187,7 @@ def frames(
     if total < 0:
         raise InternalError(f"no frame header holds codec {codec}, {row}, bodies of {sizes} bytes")
     message = like.new_empty(total, dtype=torch.uint8)
-    head, place = torch.from_numpy(heads.reshape(-1)), at
-    pieces = [(at - HEADER_BYTES, head, segments.column(HEADER_BYTES))]
-    for source, lengths in parts:
-        pieces.append((place, source, lengths))
-        place = place + lengths
-    put_all(message, pieces)
+    put_heads(message, heads, at, parts)
     exchange = entered()
     if fixed and exchange is not None:
         known = at, sizes, segments.column(codec), *row, segments.column(1)
@@ -210,6 +208,11 @@ def _headers_of(
     return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
 
 
+def bodies(sizes: Column) -> Column:
+    """Begin of each body in a message of bodies of so many bytes."""
+    return starts(sizes + HEADER_BYTES) + HEADER_BYTES
+
+
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
@@ -219,13 +222,30 @@ def packed(
     return seal(message, at, sizes)
 
 
-def _copying(
-    copied: list[Tensor] | None, message: object, parts: Sequence[tuple[Any, ...]]
-) -> Iterator[KernelCost]:
-    """Copies of parts of bodies that are put or taken."""
-    for part in [source for _, source, _ in parts] if copied is None else copied:
-        if n := part.nbytes:
-            yield launch("streaming", "aten.cat", n, 2 * n)
+def _copies(parts: Iterable[Tensor | NDArray[Any]]) -> list[KernelCost]:
+    """The copies of parts of bodies."""
+    return [launch("streaming", "aten.cat", n, 2 * n) for part in parts if (n := part.nbytes)]
+
+
+@counted_as(lambda _, message, heads, at, parts: _copies([heads, *(each for each, _ in parts)]))
+@primitive
+def put_heads(
+    message: Tensor, heads: NDArray[np.uint8], at: Column, parts: Sequence[tuple[Tensor, Column]]
+) -> None:
+    """Write headers, `[tensors, 20]`, and behind them parts of bodies, which begin at `at`."""
+    with written_back(message) as out:
+        _put_headers(heads, out, at)
+        place = at
+        for number, (source, lengths) in enumerate(parts):
+            if number:
+                place = place + parts[number - 1][1]
+            put_in(out, place, source, lengths)
+
+
+def put_in(out: NDArray[np.uint8], at: Column, source: Tensor, lengths: Column) -> None:
+    """`put` into the bytes of a message."""
+    if source.numel():
+        copy_pieces(array(source.contiguous()).view(np.uint8), IN_ORDER, out, at, lengths)
 
 
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
@@ -233,15 +253,13 @@ def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
     put_all(message, [(at, source, lengths)])
 
 
-@counted_as(_copying)
+@counted_as(lambda _, message, parts: _copies(source for _, source, _ in parts))
 @primitive
 def put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
     """`put` several sources."""
     with written_back(message) as out:
         for at, source, lengths in parts:
-            if source.numel():
-                data = array(source.contiguous()).view(np.uint8)
-                _copy(data, _IN_ORDER, out, at, lengths)
+            put_in(out, at, source, lengths)
 
 
 def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> Tensor:
@@ -249,15 +267,15 @@ def taken(message: Tensor, at: Column, lengths: Column, dtype: torch.dtype) -> T
     return taken_all(message, [(at, lengths, dtype)])[0]
 
 
-@counted_as(_copying)
+@counted_as(lambda taken, *_: _copies(taken))
 @primitive
 def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]) -> list[Tensor]:
     """Undo `put_all`: `taken` of each part."""
     data, found = array(message), []
     for at, lengths, dtype in parts:
         out = torch.empty(int(lengths.sum()) // dtype.itemsize, dtype=dtype)
-        _copy(data, at, array(out).view(np.uint8), _IN_ORDER, lengths)
-        found.append(out.to(message.device))
+        copy_pieces(data, at, array(out).view(np.uint8), IN_ORDER, lengths)
+        found.append(out if message.is_cpu else out.to(message.device))
     return found
 
 
@@ -278,7 +296,8 @@ def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
 
 def joined(parts: Iterable[Tensor]) -> Tensor:
     """One message of equal parts; `InputError` unless they are equally long."""
-    each = list(parts)
+    if len(each := list(parts)) == 1:
+        return each[0]
     if len(lengths := {len(part) for part in each}) != 1:
         raise InputError(f"damaged payload: parts of {sorted(lengths)} bytes are not equally long")
     return torch.cat(each)
@@ -559,7 +578,7 @@ def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
 
 
 @loop
-def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
+def copy_pieces(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
     """Copy pieces; those without begins lie one behind the other."""
     behind = 0
     for t in range(lengths.size):
@@ -568,6 +587,12 @@ def _copy(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
         given, out = source[begin : begin + lengths[t]], target[place : place + lengths[t]]
         for i in range(out.size):
             out[i] = given[i]
+
+
+@loop
+def _put_headers(heads: Any, message: Any, at: Any) -> None:
+    for t in range(at.size):
+        message[at[t] - HEADER_BYTES : at[t]] = heads[t]
 
 
 @loop

@@ -53,6 +53,18 @@ def _hash_known(message: Tensor, at: Column, sizes: Column, heads: Tensor | None
     return right
 
 
+@kernel_of(loops.put_heads)
+def _put_heads(
+    message: Tensor, heads: NDArray[np.uint8], at: Column, parts: Sequence[tuple[Tensor, Column]]
+) -> None:
+    head, place = torch.from_numpy(heads.reshape(-1)), at
+    pieces = [(at - HEADER_BYTES, head, np.full_like(at, HEADER_BYTES))]
+    for source, lengths in parts:
+        pieces.append((place, source, lengths))
+        place = place + lengths
+    _put_all(message, pieces)
+
+
 @kernel_of(loops.put_all)
 def _put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
     sources = []

@@ -17,11 +17,10 @@ from typing import Any
 
 from gcsim.compressors.base import About, Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.controllers.fusing import fused
-from gcsim.compressors.controllers.inner import Around
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import in_rank_order, lockstep
 from gcsim.compressors.mistakes import is_users, new_member, passed_on
+from gcsim.compressors.options.fusing import fused
 from gcsim.compressors.options.method import Options
 from gcsim.compressors.participation import participate
 from gcsim.compressors.properties import Properties
@@ -33,10 +32,10 @@ _START, _BESIDE = "dense steps", "dense tensors"
 """Momentum buffers of dense parts."""
 
 
-class Optioned(Around[Options]):
+class Optioned(Compressor[Options]):
     about = About(
         title="A method with options",
-        family="controller",
+        family="option",
         collective="the method's; all-reduce of what stays dense",
         bits="the method's; 32 of what stays dense",
         state="the method's",
@@ -50,8 +49,19 @@ class Optioned(Around[Options]):
         self._method = new_member(method, worker, own)
 
     @classmethod
-    def inside(cls, parameters: Options) -> tuple[type[Compressor], Any]:
-        return parameters.own
+    def period(cls, parameters: Options) -> int:
+        method, own = parameters.own
+        return method.period(own)
+
+    @classmethod
+    def momentum(cls, parameters: Options) -> tuple[float, bool]:
+        method, own = parameters.own
+        return method.momentum(own)
+
+    @classmethod
+    def window(cls, parameters: Options) -> int:
+        method, own = parameters.own
+        return method.window(own)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         before = self.parameters.before
@@ -189,7 +199,7 @@ def _is_float_sum(tensor: Tensor, op: Operation) -> bool:
 @lru_cache(maxsize=256)
 def adds_up_floats(method: type[Compressor], parameters: str) -> bool:
     """Whether a method all-reduces sums of float32 in its settled steps, by a trial on small
-    tensors: that may depend on parameters (JSON), a controller's on its inner method."""
+    tensors: that may depend on parameters (JSON)."""
     layout, own = BucketLayout.behind(0, _TRIED), method.Parameters.model_validate_json(parameters)
     team = [method(Worker(rank=rank, count=2, seed=0), own) for rank in range(2)]
     heard = False

@@ -20,7 +20,6 @@ _ABOUT = {
     "low rank": "Thin factors of the gradient matrix travel.",
     "sketching": "A linear sketch travels.",
     "local updates": "Replicas move on their own between synchronisations.",
-    "controller": "They choose another method's parameters while training runs.",
     "reference": "What PyTorch's own communication hooks do, for comparison.",
 }
 

@@ -389,8 +389,7 @@ _SAMPLES, _TOKENS = 32, 4096
 
 
 def _usual_batch(model: ModelEntry) -> int:
-    """Samples per worker of shipped profiles and default advice: 32; of sequences, at most 4,096
-    tokens' worth."""
+    """Samples per worker of shipped profiles and default advice: 32, or 4,096 tokens if fewer."""
     tokens = model.input_shape[0] if model.input == "tokens" and model.input_shape else 0
     return min(_SAMPLES, max(1, _TOKENS // tokens)) if tokens else _SAMPLES
 

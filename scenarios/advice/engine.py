@@ -162,8 +162,7 @@ class Engine:
         return {row.label: row for row in found.rows}
 
     def row_of(self, choice: CompressorChoice, known: Known, *, most_draws: int) -> Row:
-        """Row of the scenario with one method whose traffic is known, with at most `most_draws`
-        draws."""
+        """Row of one method whose traffic is known, with at most `most_draws` draws."""
         draws = min(self.scenario.draws, most_draws)
         whole = draws == self.scenario.draws
         scenario = replace(self.scenario, draws=draws)

@@ -1,16 +1,16 @@
 """Whole stages of shipped methods on a GPU: the host's price of a launch, and each stage's factors.
 
-All that a method does before its last collective is one stage, all behind it another. Each is
-timed on the host's clock, stretch by stretch, from an idle device to an idle device: of a matrix of
-1 to 61 million elements, and of one bucket of BERT-base and of ResNet-50.
+A method has one stage before its last collective and one after it. Each is timed on the host's
+clock, stretch by stretch, from idle device to idle device: of a matrix of 1 to 61 million elements,
+and of one bucket of BERT-base and of ResNet-50.
 
-At a million elements a GPU waits for its host, so that launches are priced by
+At a million elements a GPU waits for its host, so launches are priced by
 
     T = kernels * host["kernel"] + operators * host["operator"] + waits * host["wait"]
 
-with the least factors over the stages of `METHODS`. `compressors/queued.py` counts them; all that a
-compressor does around a launch (tables that it uploads, Python) is in its price. Then each stage
-gets factors on both clocks (`simulator/devices/clocks.py`) over all lengths.
+with the least factors over the stages of `METHODS`. `compressors/queued.py` counts them; their
+price holds all that a compressor does around a launch (tables that it uploads, Python). Then each
+stage gets factors on both clocks (`simulator/devices/clocks.py`) over all lengths.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ METHODS = (
     "fp16", "topk", "qsgd", "ef_signsgd", "onebit_adam", "powersgd", "dgc", "terngrad", "natural",
     "gradient_sampling_bayes", "signsgd", "threshold", "cser",
 )  # fmt: skip
-"""Methods that price the launches; all others come behind them."""
+"""Methods that price the launches; all others are timed after them."""
 ELEMENTS = 1_000_000
 Watch = TypeVar("Watch", bound=Observer)
 Data = int | tuple[str, int]
@@ -55,10 +55,10 @@ DATA: tuple[Data, ...] = (
     ELEMENTS, 25_000_000, ("bert_base", 5), ("resnet50", 3), 7_000_000, 61_000_000,
 )  # fmt: skip
 _ENOUGH = 5
-"""Stretches of so many methods are timed however long it takes."""
+"""Number of methods that are timed at any cost."""
 _ROUNDS = 7
 _LONGEST = 0.3
-"""Seconds of the rounds of one method on one bucket; one is run in any case."""
+"""Seconds of the rounds of one method on one bucket; one round is run in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +96,7 @@ def time_stages(
     advance: Callable[[str], None] = lambda note: None,
 ) -> list[Timed]:
     """Stages of all methods on one bucket, then on the next, until `seconds` of `clock` are over.
-
-    What does not fit into the device's memory is left out.
-    """
+    Whatever exceeds the device's memory is left out."""
     begun = clock()
     found: list[Timed] = []
     for number, each in enumerate(data):
@@ -138,7 +136,7 @@ def host_prices(timed: Iterable[Timed], over: str, conditions: str) -> dict[Queu
 
 
 def stage_clocks(timed: Iterable[Timed], device: Device) -> dict[str, Clocks]:
-    """Factors of each stage on what `device` says of it without any."""
+    """Factors of each stage on its times by `device` without any."""
     prices = PriceList(device)
     lengths: dict[str, list[tuple[list[tuple[float, float]], float]]] = {}
     for one in timed:
@@ -158,7 +156,7 @@ def with_stages(device: Device, timed: Sequence[Timed], conditions: str) -> Devi
 
 
 def layout_of(model: str, number: int) -> BucketLayout:
-    """One of the buckets that DDP makes of a shipped model."""
+    """Layout of a bucket that DDP makes of a shipped model."""
     network = build_model(shipped_model(model), seed=0, device="meta")
     return bucket_layouts([(n, tuple(p.shape)) for n, p in trainable(network)])[number]
 

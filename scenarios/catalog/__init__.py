@@ -110,14 +110,12 @@ def device(name: str) -> Device:
 
 
 def model(name: str) -> ModelEntry:
-    """Shipped model ("ResNet-50" is resnet50); `InputError` with a suggestion for an unknown
-    name."""
+    """Shipped model ("ResNet-50" is resnet50); `InputError` with a suggestion if unknown."""
     return _named(name, "model", MODELS, "your own model is written package.module:build")
 
 
 def link(name: str, transport: TransportName | None = None) -> Link:
-    """Shipped link, as a transport finds it if given; `InputError` with a suggestion for an unknown
-    name."""
+    """Shipped link, as a transport finds it; `InputError` with a suggestion if unknown."""
     return _named(name, "link", links(transport))
 
 

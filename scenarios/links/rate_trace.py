@@ -167,8 +167,7 @@ def read_traces(
 def with_traces(
     model: type[AnySection], document: Document, path: Path, problems: Sequence[Problem] = ()
 ) -> AnySection:
-    """The document as `model` with its traces read; `InputError` with both's problems and
-    `problems`."""
+    """The document as `model`, traces read; `InputError` with its and the given problems."""
     section, faults = check(model, document)
     found = [*problems, *faults]
     if section is not None:

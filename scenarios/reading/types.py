@@ -1,5 +1,4 @@
-"""Types of values shared by sections of a scenario file: their pydantic readers and JSON
-schemas."""
+"""Types of values shared by a scenario file's sections: pydantic readers, JSON schemas."""
 
 from __future__ import annotations
 

@@ -78,8 +78,7 @@ def faulty_runs(
 def told_faults(
     scenario: Scenario, faulty: Sequence[Sequence[FaultyRun | None]]
 ) -> FaultyRuns | None:
-    """Progress of each method at the largest size, for the figure; `faulty` by method, then
-    size."""
+    """Progress of each method at the largest size, for its figure; `faulty`: by method, size."""
     faults = scenario.training_at(scenario.node_counts[-1]).faults
     if faults is None:
         return None

@@ -255,8 +255,7 @@ def _check_synthetic(scenario: Scenario) -> None:
 
 
 def open_synthetic(scenario: Scenario, source: SyntheticGradients) -> SyntheticTrace:
-    """Gradients to be drawn; `InputError` as `_check_synthetic`, or if the model cannot be
-    built."""
+    """Gradients to draw; `InputError` as `_check_synthetic`, or if the model cannot be built."""
     from gcsim.traces.synthetic.gradients import SyntheticTrace
 
     fits, title = open_fits(source.fit)

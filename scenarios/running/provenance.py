@@ -93,8 +93,7 @@ def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
 def _kernels(
     scenario: Scenario, profiles: Sequence[TrafficProfile], prices: PriceList
 ) -> dict[str, object]:
-    """Sources of kernels' prices, and the part measured on the device, in seconds of all workers'
-    mean step."""
+    """Sources of kernels' prices, and the measured part, in seconds of all workers' mean step."""
     cluster, device = scenario.cluster, scenario.cluster.device
     by_name = "by name where it was measured, else by class" if device.primitives else "by class"
     return {

@@ -60,8 +60,7 @@ class Simulated:
 
     @property
     def over_stated(self) -> float:
-        """Estimate over stated iteration: luck, faults and ring or tree change all worlds by the
-        same share."""
+        """Estimate over stated iteration: luck, faults, ring or tree change all worlds alike."""
         return self.iteration / self.prediction.iteration
 
 

@@ -209,8 +209,7 @@ def known_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def misfit(entry: ModelEntry, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> str | None:
-    """Difference between a trace's tensors and the model's; None if none, or if only the user's
-    code knows the model."""
+    """Difference of a trace's tensors from the model's; None if none or a model of user's code."""
     known = known_parameters(entry)
     if known is None:
         return None

@@ -44,8 +44,7 @@ Grid = dict[str, tuple[Value, ...]]
 
 
 def written(data: Any, *, inside: bool = False) -> str:
-    """A value as people write it in tables, CSV and names: YAML, but a text alone without
-    quotes."""
+    """A value in tables, CSV and names: YAML, but a text alone without quotes."""
     if isinstance(data, list):
         return f"[{', '.join(written(item, inside=True) for item in data)}]"
     if isinstance(data, dict):
@@ -188,8 +187,7 @@ def points(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> list[Point]:
-    """All points, the last key changing fastest; `InputError` with every problem of scenario,
-    options and values."""
+    """All points, the last key changing fastest; `InputError` with every problem."""
     fixed = {assignment.partition("=")[0].strip() for assignment in overrides}
     both = [key for key in grid if key in fixed or (key == "seed" and seed is not None)]
     if both:

@@ -47,8 +47,7 @@ _START = (
 
 
 Work = Any
-"""Task for another process: plain data with `perform(progress)`, which returns errors as a
-`Failure`."""
+"""Plain data for another process, whose `perform(progress)` returns errors as `Failure`."""
 
 
 class Workers(Protocol):

@@ -180,8 +180,7 @@ class Codes:
         self._known: dict[tuple[object, ...], str] = {}
 
     def of(self, scenario: Scenario) -> str:
-        """Versions of gcsim and its libraries, and the user's code and files that the scenario
-        names."""
+        """Versions of gcsim and its libraries, and the user's code and files named."""
         files = input_files(scenario)
         choices = [choice for choice in scenario.compressors if choice.kind not in REGISTRY]
         named = json.dumps([[choice.kind, choice.parameters] for choice in choices], default=str)

@@ -169,8 +169,7 @@ def _priced(
 def _over_its_training(
     row: Row, one: Tried, ends: Sequence[tuple[int | None, int | None]], clock: Clock, dense: Row
 ) -> Row:
-    """The row with its traffic over the training; `ends`: its steps and dense training's, by
-    seed."""
+    """The row with its training's traffic; `ends`: its steps and dense training's, by seed."""
     row = replace(row, wire_bytes_over_training=one.wire_bytes_per_worker)
     if row.speedup_to_target is None:
         return row

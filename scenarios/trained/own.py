@@ -52,8 +52,7 @@ def with_own(
 
 
 def name_of(function: Function, place: str) -> str:
-    """Name of a function for other processes, `package.module:function`; `InputError` if it has
-    none."""
+    """`package.module:function`, for other processes; `InputError` if it has no such name."""
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "")
     if module == MAIN:

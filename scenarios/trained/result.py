@@ -36,8 +36,7 @@ class TrainedRow:
     speedup_to_target: float | None
     """Dense's seconds over the method's, median over seeds; None as above."""
     speedup_to_target_low: float | None
-    """10th percentile with a further seed, over drawn worlds (`bands.py`); 0 where a seed misses
-    the target."""
+    """10th percentile over drawn worlds, with a further seed (`bands.py`); 0 if a seed misses."""
     speedup_to_target_high: float | None
     """90th percentile; None: unbounded, where dense training may miss the target."""
     speedup_to_target_vs_half: float | None
@@ -96,8 +95,7 @@ class TrainingResult:
         return {"schema": SCHEMA, **asdict(self)}
 
     def to_json(self) -> str:
-        """`training.json`, byte-identical for the same scenario and seed except `wall` and
-        `from_cache`."""
+        """`training.json`, byte-identical per scenario and seed but for `wall` and `from_cache`."""
         return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
     def to_frame(self) -> Any:

@@ -220,8 +220,7 @@ _performing: ContextVar[bool] = ContextVar("performing", default=False)
 
 
 def check_not_inside() -> None:
-    """Raise `InputError` for a training inside a training: the script was imported for a
-    function."""
+    """Raise `InputError` if a script imported for its function trains in turn."""
     if _performing.get():
         raise InputError(
             "a process that trains imports your script, which trains again",

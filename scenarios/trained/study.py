@@ -210,8 +210,7 @@ def _rows_at(
 
 
 def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
-    """Uncertainty of a speedup from the spacing of evaluations; 0 for a target never reached, or at
-    once."""
+    """Uncertainty of a speedup by the evaluations' spacing; 0 if reached never or at once."""
     middle = [float(np.median([steps or 0 for steps in each])) for each in ends]
     return grain(plan.evaluate_every, *middle) if all(middle) else 0.0
 

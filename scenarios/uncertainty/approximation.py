@@ -391,8 +391,7 @@ def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
 
 
 def _steps(phase: Phase) -> tuple[Step, ...]:
-    """Evenly spaced steps for all recorded ones, since slightly different encodings can reorder a
-    stream."""
+    """Evenly spaced steps of those recorded: different encodings can reorder a stream."""
     every = -(-len(phase.steps) // _RECORDED)
     return phase.steps[every // 2 :: every]
 

@@ -46,8 +46,7 @@ _IN_PLANE = 1e-6
 _CLUSTERS = 32
 _Simulated = dict[tuple[CollectiveRecord, int], float]
 _SIMULATED: OrderedDict[object, dict[object, _Simulated]] = OrderedDict()
-"""Times by cluster, world, record and server time, for other methods or trainings on the same
-links."""
+"""Times by cluster, world, record and server time, for all methods on the same links."""
 
 
 class CollectiveTimes:
@@ -147,8 +146,7 @@ class CollectiveTimes:
         return tuple(np.flatnonzero(abs(alone - points[0]) > _MOVES * points[0]).tolist())
 
     def _plane(self, points: Column, moving: tuple[int, ...]) -> Column | None:
-        """Times in all worlds by the plane through single-input worlds; None if other points are
-        off it."""
+        """Times in all worlds by the plane of single-input worlds; None if other points are off."""
         inputs, first = list(moving), 1 + len(self._alone)
         stated = self._places[0, inputs]
         far = self._places[[self._alone[n] for n in inputs], inputs]

@@ -46,8 +46,7 @@ class Figure:
         return self.field in _RATES or self.stated > _ABOVE_TIMES
 
     def at(self, slowness: float) -> float:
-        """Value at a share of the way from the range's fast end to the slow one, logarithmic where
-        the low end is positive."""
+        """Value at a share from the range's fast to its slow end, logarithmic if low > 0."""
         start, end = (self.high, self.low) if self.rate else (self.low, self.high)
         if self.low > 0:
             return float(start * (end / start) ** slowness)

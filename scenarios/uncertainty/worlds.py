@@ -61,8 +61,7 @@ def value(one: Input, slowness: float) -> float:
 
 
 def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> NDArray[np.float64]:
-    """Coordinates `[worlds, inputs]`: times, or reciprocals of rates; 0 as stated, 1 at the far
-    end."""
+    """Coordinates `[worlds, inputs]` of times or reciprocal rates: 0 as stated, 1 at the end."""
     columns = []
     for one in inputs:
         figure = one.main

@@ -1,16 +1,15 @@
-"""Two clocks of a stage on a GPU, its host's and its device's, and factors on both where a device
-was measured.
+"""Two clocks of a stage on a GPU, its host's and its device's, and factors on both.
 
-A stage is what a worker does of one kind of step of a method before its last collective (encode)
-or behind it (decode). The longer clock hides most of the shorter:
+A stage is a worker's steps of one kind before a method's last collective (encode) or after it
+(decode). The longer clock hides most of the shorter:
 
     T(host, device) = max(host, device) + UNHIDDEN * min(host, device)
 
-Where whole stages were timed on the device (`scenarios/calibration/host.py`), what `pricing.py`
-finds by launches and bytes gets the stage's own factors, T(h * host, d * device): those that make
-the sum of the squares of log(T / measured) over the lengths that were timed least, beside a weak
-prior of 1 for each. Short stages wait for the host and tell h, long ones tell d. Other parameters
-of a method get the same factors.
+If whole stages were timed on the device (`scenarios/calibration/host.py`), the times of
+`pricing.py` by launches and bytes get the stage's own factors, T(h * host, d * device), which
+minimise the sum of log(T / measured)^2 over the timed lengths, beside a weak prior of 1 for each.
+Short stages wait for the host and determine h, long ones d. A method's other parameters get the
+same factors.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ from gcsim.fields import Factor
 from gcsim.traces.profile import Compute, Exchange, Phase, TrafficProfile, weighted
 
 UNHIDDEN = Fraction(35, 100)
-"""Share of the shorter clock that the longer does not hide: the least mean of |log(T / measured)|
-over the stages of every other method (alphabetically) on an H100; from 0.3 to 0.45 it is within 1 %
-of that (`gcsim validate gpu-hook`)."""
+"""Share of the shorter clock that the longer does not hide, of stages of every other method
+(alphabetically) on an H100 (`tests/analysis/validation/suites/test_gpu_hook.py`)."""
 _PRIOR = 0.05
-"""Weight of a factor's logarithm, beside 1 for that of a length."""
+"""Weight of a factor's logarithm; a length's is 1."""
 
 Numbers = NDArray[np.float64]
 
@@ -45,7 +43,7 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStage(Compute):
-    """A stretch of a stage that was timed on the device."""
+    """Stretch of a stage timed on the device."""
 
     clocks: Clocks
 
@@ -57,8 +55,7 @@ def together(host: Numbers, device: Numbers) -> Numbers:
 
 
 def fitted_clocks(stages: Sequence[tuple[Sequence[tuple[float, float]], float]]) -> Clocks:
-    """Factors of a stage: by length its stretches' (host, device) as they are priced, and the
-    seconds that were measured of all of them."""
+    """Factors of a stage from its stretches' priced (host, device) and seconds, by length."""
     from scipy.optimize import least_squares
 
     priced = [np.array(stretches, dtype=float).T for stretches, _ in stages]
@@ -80,8 +77,7 @@ def stage_name(method: str, phase: str, stage: str) -> str:
 
 
 def as_timed(profile: TrafficProfile, stages: Mapping[str, Clocks]) -> TrafficProfile:
-    """The profile whose stretches have the factors of their stages; the same object where none has
-    any, or they have them already."""
+    """The profile with the factors of timed stages; the same object if nothing changes."""
 
     def timed(compute: Compute, phase: str) -> Compute:
         clocks = stages.get(stage_name(profile.compressor, phase, compute.stage))

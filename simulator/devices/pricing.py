@@ -84,7 +84,7 @@ class PricedBy:
         return self.host > self.device
 
     def beside(self, *, queueing: bool) -> Fraction:
-        """Picoseconds of what is in a stretch whose host's clock is the longer, or is not."""
+        """Picoseconds in a stretch whose host's clock is the longer (`queueing`), or is not."""
         longer, shorter = (self.host, self.device) if queueing else (self.device, self.host)
         return longer + UNHIDDEN * shorter
 

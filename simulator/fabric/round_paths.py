@@ -120,7 +120,7 @@ class RoundPaths:
 
     def ends(self) -> tuple[Kinds, Integers] | None:
         """Each rank's NIC in the table, and its latency, for rounds in which only the ends' NICs
-        matter. The slower NIC's rate and half of each latency count. None where more matters."""
+        matter (the slower rate and half of each latency); else None."""
         racks = self._racks is not None and self._racks.nodes < self._nodes
         if self._devices > 1 or racks or not self._plain or self._framing.network:
             return None
@@ -153,8 +153,7 @@ class RoundPaths:
         )
 
     def _alike(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
-        """Paths of a round, and each message's number among them: the same on all clusters of a
-        form, and found once for them."""
+        """Paths of a round, and each message's number among them, found once per cluster form."""
         name = (self._form, senders.tobytes(), receivers.tobytes())
         if name not in _FORMS:
             (out, into), uplink, _ = self._ends(senders, receivers)
@@ -301,7 +300,7 @@ class Hops:
 
     @staticmethod
     def joined(rounds: Sequence[Hops]) -> Hops:
-        """The messages of some rounds of one fabric, one round behind the other."""
+        """Messages of consecutive rounds of one fabric."""
         most = max(len(each.kinds) for each in rounds)
         listed = any(each.latencies is not None for each in rounds)
         return Hops(

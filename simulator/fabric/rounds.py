@@ -78,8 +78,8 @@ class Fabric:
         return self._paths.flat
 
     def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
-        """Table of NICs, each rank's number in it, and its latency, where a message sees only its
-        ends' NICs, in rounds as those of `flat`; None where more matters."""
+        """Table of NICs, each rank's number in it, and its latency, if a message sees only its
+        ends' NICs, in rounds as those of `flat`; else None."""
         found = self._paths.ends()
         return None if found is None else (self._paths.table, *found)
 

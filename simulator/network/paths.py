@@ -167,10 +167,8 @@ def _with_goodput(
     alone: RateTrace | Fraction | None = None,
     **others: Any,
 ) -> Link:
-    """The link with another goodput of its line, and other fields; what it was made of is in there.
-
-    `alone`: the line's where nobody shares it, of a link with size factors.
-    """
+    """The link with another goodput of its line, and other fields. `alone`: the unshared line's, of
+    a link with size factors."""
     trace = goodput if isinstance(goodput, RateTrace) else None
     rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
     alone = None if alone == goodput else alone

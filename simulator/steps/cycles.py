@@ -180,8 +180,7 @@ class Search:
 def settle(
     schedule: Schedule, search: Search, simulate: Callable[[int, State], Iteration]
 ) -> Steady:
-    """Run the search, simulating only iterations that are not known yet. `simulate(number, state)`
-    runs one."""
+    """Run the search, simulating only unknown iterations. `simulate(number, state)` runs one."""
     known = _Known(search) if len(schedule) > 1 else None
     while not search.over:
         turn, state = schedule.turn(search.number), search.state

@@ -57,8 +57,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_time import ComputeTimes
 
 CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
-"""Exit times `[p]` of a record, from entry times `[p]`, server time, and
-`jitter.collective_key`."""
+"""Exit times `[p]` of a record, from entry times `[p]`, server time, `jitter.collective_key`."""
 Slowdown = Callable[[int], "NDArray[np.float64] | None"]
 """Factor on each rank's computation by iteration, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]

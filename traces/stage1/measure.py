@@ -38,6 +38,7 @@ from gcsim.traces.profile import (
 )
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
+from gcsim.traces.timing.allocator import give_back_freed_memory
 
 KEPT_BYTES = 256 << 20
 """Bytes of gradients in memory; others are read, or drawn, again for each compressor."""
@@ -114,6 +115,7 @@ def measure(
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
         for layout in layouts:
+            give_back_freed_memory()  # of other sizes than this bucket's
             shelf.open(layout)
             _measure_bucket(subject, note, shelf, seed)
             advance(subject.kind)

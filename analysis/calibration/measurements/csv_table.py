@@ -1,4 +1,4 @@
-"""Measured collectives as a CSV: what its lines mean, and what is wrong with them.
+"""Measured collectives as a CSV, and its faults.
 
     # backend: gloo                      '#' lines are for people; the keys below are read
     # devices_per_node: 1
@@ -7,8 +7,8 @@
     collective,ranks,bytes,seconds
     all_reduce,4,1048576,0.0031
 
-Columns may come in any order; `devices_per_node` may be one, and `dtype`: the elements' type as
-torch names it (default float32). Sizes: see `measurements/collectives.py`.
+Columns in any order, also `devices_per_node` and `dtype` (torch's names, default float32). Sizes:
+`measurements/collectives.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ELEMENTS = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1,
     "uint8": 1,
 }  # fmt: skip
-"""Bytes an element of the types that Gloo reduces."""
+"""Bytes per element of Gloo's types."""
 
 
 def recognised(text: str) -> bool:
@@ -41,7 +41,7 @@ def recognised(text: str) -> bool:
 
 
 def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
-    """Read a CSV. Raises `InputError` with every wrong line (the first few)."""
+    """Read a CSV; `InputError` with every wrong line (the first few)."""
     facts = _facts(text)
     lines = [(count, line) for count, line in enumerate(text.splitlines(), 1) if _counts(line)]
     if not lines:

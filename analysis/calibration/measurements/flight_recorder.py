@@ -5,12 +5,10 @@
      "input_sizes": [[6553600]], "input_dtypes": ["Float"], "output_sizes": [[6553600]],
      "state": "completed", "is_p2p": false, "duration_ms": 5.31, ...}, ...], ...}
 
-`duration_ms` is there where NCCL was timed (TORCH_NCCL_ENABLE_TIMING=1). It is the time of the
-kernel on its stream, and the wait for a rank that comes later is in it: of one collective in the
-dumps of several ranks the shortest counts (`reading.py`). The instants at which a
-watchdog found a collective started and completed are those of its rounds, a tenth of a second
-apart, and measure nothing; Gloo's entries have neither. Only JSON is read: the recorder's own files
-are pickles.
+`duration_ms` exists where NCCL was timed (TORCH_NCCL_ENABLE_TIMING=1): the kernel's time on its
+stream, the wait for later ranks included, so of several ranks' dumps the shortest counts
+(`reading.py`). The watchdog's times are of its rounds, a tenth of a second apart, and useless;
+Gloo's entries have neither. Only JSON is read: the recorder's own files are pickles.
 
 Source: pytorch/pytorch, torch/csrc/distributed/c10d/FlightRecorder.hpp, FlightRecorderDetail.hpp
 (`dump_json`), ProcessGroupNCCL.cpp (names), dump versions 2.4 to 2.10.
@@ -38,17 +36,17 @@ _NAMES: dict[str, tuple[collectives.Collective, str]] = {
     "_reduce_scatter_base": ("reduce_scatter", "input"),
     "all_to_all": ("all_to_all", "input"),
 }
-"""Collective and the tensors that are its bytes, by the name behind `nccl:`."""
+"""Collective and its tensors of bytes, by the name after `nccl:`."""
 _SHOWN = 6
 
 
 def recognised(body: Any) -> bool:
-    """Whether the keys of a dump are there: groups of its own, not those of a profile."""
+    """Whether it has a dump's keys, and no profile's."""
     return isinstance(at(body, "pg_config"), dict) and at(body, EVENTS) is None
 
 
 def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
-    """Read a dump. Raises `InputError` where nothing was timed, or the ranks are not told."""
+    """Read a dump; `InputError` for nothing timed, or unknown ranks."""
     listed = entries(body, "entries")
     mistakes = collectives.Mistakes(name)
     points: list[collectives.Measurement] = []
@@ -116,7 +114,6 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
 
 
 def _untimed(name: str, seen: str, body: Any) -> InputError:
-    """Nothing was timed."""
     gloo = any(
         str(at(entry, "profiling_name")).startswith("gloo:") for entry in entries(body, "entries")
     )
@@ -133,7 +130,7 @@ def _untimed(name: str, seen: str, body: Any) -> InputError:
 
 
 def _size(entry: Any, which: str) -> tuple[int, str | None]:
-    """Bytes of all input or output tensors, and c10's name of their type where it is one."""
+    """Bytes of all input or output tensors, and c10's name of a common type."""
     types = {one for one in entries(entry, f"{which}_dtypes") if isinstance(one, str)}
     dtype = types.pop() if len(types) == 1 else None
     if dtype not in collectives.C10_TYPES:
@@ -148,7 +145,7 @@ def _size(entry: Any, which: str) -> tuple[int, str | None]:
 
 
 def _call(entry: Any) -> str:
-    """Process group and number in it, which are the same on all ranks."""
+    """Process group and number in it, equal on all ranks."""
     told = (at(entry, "process_group", 0), at(entry, "collective_seq_id"), at(entry, "op_id"))
     return "" if None in told else " ".join(map(str, told))
 

@@ -8,8 +8,8 @@
      "out_of_place":{"time":48.1,"alg_bw":21.8,"bus_bw":38.1,"nwrong":0.0},"in_place":{...},
      "actual_iterations":20,"experiment_name":"all_reduce_perf"}, ...], ...}
 
-Times are microseconds, out of place where it was measured. One device is listed for each process,
-which has nthreads * ngpus ranks.
+Times are microseconds, out of place if measured. One device is listed per process, which has
+nthreads * ngpus ranks.
 
 Source: NVIDIA/nccl-tests, src/util.cu (JSON_FILE_VERSION 1 and 2), 2.17 to 2.18.
 """
@@ -34,7 +34,7 @@ def recognised(body: Any) -> bool:
 
 
 def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
-    """Read the file. Raises `InputError` with every wrong entry (the first few)."""
+    """Read the file; `InputError` with every wrong entry (the first few)."""
     results = entries(body, "results")
     if not results:
         keys = body if isinstance(body, dict) else ()
@@ -118,7 +118,7 @@ def _program(body: Any, entry: Any) -> str:
 
 
 def _ranks(name: str, body: Any, stated: collectives.Stated) -> tuple[int, int]:
-    """Ranks, and how many of them a machine has."""
+    """Ranks, in all and of a machine."""
     place = f"{name}: config"
     each = (whole(at(body, "config", "nthreads")) or 1) * (whole(at(body, "config", "ngpus")) or 1)
     devices = entries(body, "config", "devices")

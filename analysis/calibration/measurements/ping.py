@@ -6,11 +6,10 @@
     5 packets transmitted, 5 received, 0% packet loss, time 4098ms
     rtt min/avg/max/mdev = 0.037/0.059/0.145/0.042 ms
 
-The latency is half of the median round trip. Not of the mean: a few packets wait for a busy host,
-which moves the mean of ten by a factor; not of the minimum, below which no packet stays: it is the
-lower end of the range. The upper end is half of the 90th percentile. The first reply of a run is
-left out where others follow: it often waits for ARP. With `-q` single round trips are missing: then
-half of the average, and avg + mdev for the upper end.
+The latency is half of the median round trip (a few packets wait for a busy host and move the mean
+of ten by a factor), its range half of the minimum to half of the 90th percentile. A run's first
+reply, which often waits for ARP, is left out if others follow. With `-q`: half of the average, and
+of avg + mdev.
 
 Source: iputils, ping/ping_common.c (`gather_statistics`, `finish`), 2012 to 2025. BusyBox and macOS
 print the same lines with `seq=` and `round-trip`.
@@ -32,19 +31,17 @@ _SUMMARY = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/(?:m|std)dev)? = ([\d.
 _COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 _DAMAGED = re.compile(r"wrong data byte #\d+|\(BAD CHECKSUM\)")
 _LIKE_PING = re.compile(r"\b(?:icmp_)?seq=\d+ ttl=\d+ |\bPING \S+ \(", re.ASCII)
-_LEAST = 3
-"""Round trips of a run from which on the first one is left out."""
-_LONGEST = 3600e3
-"""Milliseconds: an hour is no round trip."""
+_LEAST = 3  # round trips of a run from which the first is left out
+_LONGEST = 3600e3  # milliseconds: an hour is no round trip
 
 
 def recognised(text: str) -> bool:
-    """Whether ping printed it, in whatever language."""
+    """Whether ping printed it, in any language."""
     return any(_LIKE_PING.search(line) or _SUMMARY.search(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
-    """Read one or several runs. Raises `InputError` where nothing answered."""
+    """Read one or several runs; `InputError` without any reply."""
     del stated  # two hosts, no collective
     mistakes = collectives.Mistakes(name)
     runs: list[list[float]] = [[]]
@@ -98,7 +95,7 @@ def _half(value: float, low: float, high: float, how: str) -> collectives.Spread
 
 
 def _milliseconds(words: list[str], line: int, mistakes: collectives.Mistakes) -> list[float]:
-    """The numbers; those of a line in which one is none are told."""
+    """Numbers of a line; others are mistakes."""
     values = [collectives.number(word) for word in words]
     good = [value for value in values if value is not None and 0 < value <= _LONGEST]
     least = 3 if len(words) > 1 else 1

@@ -1,11 +1,10 @@
 """Readings of files of measurements, each by the one format that claims it.
 
-A file is plain or gzip. What begins as JSON is read as a stream (`json_text.py`), everything else
-as text, without what launchers, terminals and mails have put into its lines. Colours and other
-control sequences of a terminal go. The text before a table's headings is a prefix (`0: ` of `srun
--l`, `[1,0]<stdout>:` of Open MPI, a time stamp of kubectl, `> ` of a quote, an indent), and goes
-from all lines that begin in its shape: words, numbers and blanks may differ, signs may not. Lines
-keep their numbers.
+A file, plain or gzip, that begins as JSON is read as a stream (`json_text.py`), others as text
+without the additions of launchers, terminals and mails: control sequences, and the prefix before a
+table's headings (`0: ` of `srun -l`, `[1,0]<stdout>:` of Open MPI, kubectl's time stamp, `> ` of a
+quote, an indent) on all lines that begin in its shape (words, numbers and blanks may differ, signs
+may not). Lines keep their numbers.
 """
 
 from __future__ import annotations
@@ -29,21 +28,19 @@ from gcsim.json_stream import opened
 from gcsim.traces.kineto import json_stream
 
 Content = str | dict[str, Any] | Listed
-_SHOWN = 60
-"""Characters of a content that no format claims."""
+_SHOWN = 60  # characters of an unclaimed content
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[]{[\"]|$))")
-"""An object, or a list of something: `[1,0]<stdout>:` and `[INFO]` begin text."""
+"""Object, or list of something: `[1,0]<stdout>:` and `[INFO]` begin text."""
 
 
 def read(
     files: Sequence[Path], file_format: str = "auto", stated: collectives.Stated | None = None
 ) -> list[collectives.Reading]:
-    """Every file's measurements, those of `stated.ranks` only.
+    """Measurements of every file, those of `stated.ranks` only.
 
-    Raises `InputError` for a file of no known format, for lines that are cut off, whose time is
-    not positive or whose bytes or ranks are more than there are anywhere (with file and line), for
-    different numbers of ranks of which none was selected, for collectives that are not known, and
-    where collectives were measured, for fewer than three sizes.
+    Raises `InputError` for a file of no known format, lines cut off or with an impossible time,
+    bytes or ranks (with file and line), different numbers of ranks without a selection, unknown
+    collectives, and fewer than three sizes of measured collectives.
     """
     stated = stated or collectives.Stated()
     if file_format not in {"auto", *FORMATS}:
@@ -62,8 +59,7 @@ def read(
 
 
 def _last_to_come(readings: Sequence[collectives.Reading]) -> list[collectives.Reading]:
-    """Time of the rank that came last and did not wait, for a collective that several ranks wrote
-    down."""
+    """Time of the last rank to come, which did not wait, if several ranks' files are given."""
     shortest: dict[collectives.Measurement, collectives.Measurement] = {}
     for point in (point for reading in readings for point in reading.measurements):
         known = shortest.setdefault(_shared(point), point)
@@ -80,7 +76,7 @@ def _last_to_come(readings: Sequence[collectives.Reading]) -> list[collectives.R
 
 
 def _shared(point: collectives.Measurement) -> collectives.Measurement:
-    """Facts that are the same on all ranks; a line of a benchmark shares none."""
+    """Facts equal on all ranks; none for a benchmark's line."""
     return replace(point, seconds=1.0, place="" if point.call else point.place)
 
 
@@ -112,7 +108,7 @@ def _read(path: Path, file_format: str, stated: collectives.Stated) -> collectiv
 
 
 def claimed(content: Content) -> dict[str, Content]:
-    """The formats that a content is of, and for each the content without its prefixes."""
+    """Formats of a content, each with the content without its prefixes."""
     kind = _kind(content)
     found: dict[str, Content] = {}
     for name, one in FORMATS.items():
@@ -148,10 +144,8 @@ def _without_prefix(content: Content, name: str) -> Content:
 
 @contextmanager
 def contents(path: Path) -> Iterator[Content]:
-    """The content of a file; of a JSON list, entries are read as they are asked for.
-
-    Raises `InputError` where it cannot be read, is too large, or is known to hold no measurement.
-    """
+    """Contents of a file, a JSON list's entries on demand; `InputError` where unreadable, too
+    large, or known to hold no measurement."""
     name = str(path)
     with opened(path, lambda what: InputError(what, place=name)) as (file, head):
         if json_stream.is_pickle(head):
@@ -234,17 +228,16 @@ def _listed(counts: Iterable[int]) -> str:
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x07")
 """ECMA-48: CSI sequences, operating system commands, single functions."""
 _PIECE = re.compile(r"\d+|[^\W\d_]\w*|[ \t]+|.")
-_LONGEST = 200
-"""Characters of a prefix."""
+_LONGEST = 200  # characters of a prefix
 
 
 def _plain(text: str) -> str:
-    """The text without control sequences of a terminal."""
+    """Text without a terminal's control sequences."""
     return _CONTROL.sub("", text) if "\x1b" in text or "\x07" in text else text
 
 
 def without_prefix(text: str, headings: re.Pattern[str]) -> str:
-    """The text; its lines lose the prefix that stands before `headings` in one of them."""
+    """Text whose lines lose the prefix before `headings`."""
     lines = text.splitlines()
     shapes: dict[str, None] = {}
     for line in lines:

@@ -5,12 +5,11 @@
      "In msg nelems": 6553600, "Out msg nelems": 6553600, "Group size": 16,
      "Process Group Name": "0", "Seq": 12, ...}}, ...], ...}
 
-`dur` is the kernel's time on its stream, in microseconds; the wait for a rank that comes later is
-in it, and kernels that compute run beside it. `In msg nelems` and `Out msg nelems` are elements of
-this rank's input and output: of an all-gather the output, of a reduce-scatter the input is the
-whole vector. Where collectives are numbered (`Seq`, of 2026), of one in the traces of several
-ranks the shortest counts (`reading.py`). Collectives that were coalesced have no sizes, and those
-with unequal parts (`all_to_allv`) no single one: they are left out.
+`dur` is the kernel's time on its stream, microseconds, with the wait for later ranks, beside
+computing kernels. `In msg nelems` and `Out msg nelems` are this rank's elements: an all-gather's
+output, a reduce-scatter's input is the whole vector. Of numbered collectives (`Seq`, since 2026) in
+several ranks' traces the shortest counts (`reading.py`). Coalesced collectives, without sizes, and
+unequal parts (`all_to_allv`) are left out.
 
 Source: pytorch/kineto, libkineto/src/output_json.cpp (what a kernel takes from
 `record_param_comms`); pytorch/pytorch, torch/csrc/profiler/util.cpp (`saveNcclMeta`),
@@ -35,11 +34,11 @@ _NAMES: dict[str, tuple[collectives.Collective, str]] = {
     "_reduce_scatter_base": ("reduce_scatter", "In msg nelems"),
     "all_to_all": ("all_to_all", "In msg nelems"),
 }
-"""Collective and the elements that are its bytes, by `Collective name`."""
+"""Collective and its elements of bytes, by `Collective name`."""
 
 
 def recognised(body: Any) -> bool:
-    """Whether it is an object that holds events."""
+    """Whether it is an object of events."""
     return isinstance(at(body, EVENTS), list)
 
 
@@ -49,7 +48,7 @@ def kept(event: Any) -> bool:
 
 
 def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
-    """Read a trace. Raises `InputError` where no kernel of NCCL says its size."""
+    """Read a trace; `InputError` without an NCCL kernel of known size."""
     mistakes = collectives.Mistakes(name)
     points: list[collectives.Measurement] = []
     left_out: Counter[str] = Counter()

@@ -35,7 +35,8 @@ def merged_pairs(
     )  # fmt: skip
     # pairs lie in the bucket's order: a tensor's last is the last below its end
     upto = np.searchsorted(out_indices[:used], segments.begin + segments.length)
-    many = np.diff(upto, prepend=0)
+    many = upto.copy()
+    many[1:] -= upto[:-1]
     return tensor(out_indices[:used], values), tensor(out_values[:used], values), many
 
 

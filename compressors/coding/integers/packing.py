@@ -23,11 +23,12 @@ Count = TypeVar("Count", int, NDArray[np.int64])
 """A number, or a column of a bucket's table."""
 MAX_BITS = 16
 _GRAIN = 1 << 16
+_NO_ROOM = np.zeros(0, dtype=np.int64)
 
 
 def packed_bytes(count: Count, bits: int) -> Count:
     """Whole bytes of `count` codes of `bits` bits; of each, for a column."""
-    return -(-count * bits // 8)
+    return (count * bits + 7) >> 3
 
 
 @kernel("streaming")
@@ -69,18 +70,9 @@ def check_packed(packed: NDArray[np.uint8] | Tensor, count: int, bits: int) -> N
 def demand_no_stray(
     data: NDArray[np.uint8], at: NDArray[np.int64], counts: NDArray[np.int64], bits: int
 ) -> None:
-    """Raise `InputError` where bits are set behind the last of `counts` codes from byte `at` on."""
-    if has_stray(data, at, counts, bits):
+    """`InputError` where bits are set behind the last of `counts` codes that begin at byte `at`."""
+    if has_stray(data, at, counts, bits, _NO_ROOM):
         raise stray_bits()
-
-
-def has_stray(
-    data: NDArray[np.uint8], at: NDArray[np.int64], counts: NDArray[np.int64], bits: int
-) -> bool:
-    """Whether `demand_no_stray` refuses."""
-    used = counts * bits % 8
-    last = (at + packed_bytes(counts, bits) - 1)[used > 0]
-    return bool((data[last] >> used[used > 0]).any())
 
 
 def stray_bits() -> InputError:
@@ -96,6 +88,20 @@ def damaged(what: str) -> InputError:
 
 
 # --- for loops, here and in other files ---------------------------------------------------------
+
+
+@loop
+def has_stray(data: Any, at: Any, counts: Any, bits: int, rooms: Any) -> bool:
+    """Whether `demand_no_stray` refuses, or a byte is set behind the codes in their room."""
+    stray = False
+    for t in range(counts.size):
+        used = counts[t] * bits
+        if used % 8 > 0:
+            stray |= data[at[t] + used // 8] >> np.uint8(used % 8) > 0
+        if rooms.size:
+            for i in range(at[t] + (used + 7) // 8, at[t] + rooms[t]):
+                stray |= data[i] > 0
+    return stray
 
 
 @inlined

@@ -10,7 +10,6 @@ matrix as one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.frames import taken
+from gcsim.compressors.coding.frames import IN_ORDER, copy_pieces
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.rounding.levels import magnifier
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import FLOAT32_MAX, array, in_tiles, loop, written_back
 from gcsim.compressors.meter import counted_as, drawn, launch
 from gcsim.compressors.on_device import primitive
@@ -35,6 +34,7 @@ _WIDE = 1024
 """Rows of this many columns are worth a vector loop."""
 NONE = np.zeros(0, dtype=np.float32)
 NO_KEYS = np.zeros(0, dtype=np.uint64)
+_NO_ROOM = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,16 +154,19 @@ def add_levels(
     scales : levels are scales
     """
     data = array(bits)
-    stray = packing.has_stray(data, at, stripes.elements.length, 1)
-    if room is not None:
-        ends = np.stack((at + stripes.sizes, at + room), axis=1)
-        stray |= any(data[first:last].any() for first, last in ends)
+    spare = _NO_ROOM if room is None else room
+    stray = packing.has_stray(data, at, stripes.elements.length, 1, spare)
     alike = places[:1] if places[0] is places[1] else places
-    found = [array(taken(levels, each, 4 * stripes.lines, torch.float32)) for each in alike]
+    found = np.empty((len(alike), int(stripes.lines.sum())), dtype=np.float32)
+    for row, each in zip(found, alike, strict=True):
+        copy_pieces(array(levels), each, row.view(np.uint8), IN_ORDER, 4 * stripes.lines)
     lines = found[0], found[-1]
-    right = not scales or ((lines[0] >= 0) & (lines[0] <= FLOAT32_MAX)).all()  # nor not-a-number
-    demand_signs(stray=stray, right=bool(right))
-    both = np.stack([np.float32(w) * line for w, line in zip(weights, lines, strict=True)])
+    # not-a-number is neither
+    right = np.count_nonzero((lines[0] >= 0) & (lines[0] <= FLOAT32_MAX)) if scales else -1
+    demand_signs(stray=stray, right=right in (-1, len(lines[0])))
+    both = np.empty((2, len(lines[0])), dtype=np.float32)
+    for weight, line, row in zip(weights, lines, both, strict=True):
+        np.multiply(line, np.float32(weight), out=row)
     with written_back(out) as target:
         in_tiles(
             _add_tiles, stripes.elements.tiles, data, at, both, stripes.begins, stripes.table,
@@ -179,11 +182,21 @@ def demand_signs(stray: bool, right: bool = True) -> None:
         raise packing.damaged("a scale is negative or not a finite number")
 
 
-@contextmanager
-def written_to(*targets: Tensor | None) -> Iterator[list[NDArray[Any]]]:
+class written_to:  # noqa: N801 - as `written_back`
     """`written_back` of each, an empty array for None."""
-    with ExitStack() as stack:
-        yield [NONE if t is None else stack.enter_context(written_back(t)) for t in targets]
+
+    __slots__ = ("_each",)
+
+    def __init__(self, *targets: Tensor | None) -> None:
+        self._each = [None if one is None else written_back(one) for one in targets]
+
+    def __enter__(self) -> list[NDArray[Any]]:
+        return [NONE if one is None else one.__enter__() for one in self._each]
+
+    def __exit__(self, *raised: object) -> None:
+        for one in self._each:
+            if one is not None:
+                one.__exit__(*raised)
 
 
 # --- loops ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gcsim.compressors import loops
-from gcsim.compressors.coding.frames import put
+from gcsim.compressors.coding.frames import put_in
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
@@ -22,7 +22,7 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, kernel, launch, unpriced
 from gcsim.compressors.on_device import primitive
-from gcsim.compressors.segments import ZERO, Cells, Column, Segments, starts
+from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 Norm = Literal["mean_abs", "rms"]
 """Scale of a cell: mean |p|, the best for given signs, or the root mean square."""
@@ -129,8 +129,8 @@ def fold_signs(
         instead of the values; with `keep`, mixed = m mixed + c values
     """
     table, count = cells.segments.table, cells.count
-    slots = -(-cells.segments.length // loops.SUM_BLOCK) + count
-    sums = np.zeros(int(slots.sum()), dtype=np.float64)
+    slots, begins, room = cells.slots
+    sums = np.zeros(room, dtype=np.float64)
     squares = norm == "rms"
     g = np.ascontiguousarray(loops.array(values))
     before = NONE if scales is None else loops.array(scales)
@@ -139,21 +139,19 @@ def fold_signs(
         found = np.zeros(places.size, dtype=np.uint8) if pieces else out
         loops.in_tiles(
             _code_tiles, cells.segments.tiles, g, u, p, before, table, cells.first, cells.size,
-            starts(slots), *map(np.float32, factors), keep, found, ZERO if pieces else at, sums,
+            slots, *map(np.float32, factors), keep, found, ZERO if pieces else at, sums,
             squares,
         )  # fmt: skip
         if pieces:
             places[:] = found.reshape(places.shape)
-    if not cells.total:
-        return values.new_empty(0)
-    # Block t and cell c meet in sum t + c; between two cells that end with a block lies a zero.
-    size = cells.size[cells.owner]
-    begins = starts(slots)[cells.owner] + cells.number * size // loops.SUM_BLOCK + cells.number
-    totals = np.add.reduceat(sums, begins) / np.maximum(1, cells.length)
-    means = np.sqrt(totals) if squares else totals
-    fresh = loops.tensor(np.minimum(means, loops.FLOAT32_MAX).astype(np.float32), values)
-    if head is not None:
-        put(bits, head, *(fresh.expand(len(at)), 4 + 0 * at) if pieces else (fresh, 4 * count))
+        if not cells.total:
+            return values.new_empty(0)
+        totals = np.add.reduceat(sums, begins) / np.maximum(1, cells.length)
+        means = np.sqrt(totals) if squares else totals
+        fresh = loops.tensor(np.minimum(means, loops.FLOAT32_MAX).astype(np.float32), values)
+        if head is not None:
+            own = (fresh.expand(len(at)), 4 + 0 * at) if pieces else (fresh, 4 * count)
+            put_in(out, head, *own)
     return fresh
 
 

@@ -89,7 +89,8 @@ class Levels:
     """s of `even`."""
     tables: Sequence[Table] = ()
     """Tables of `known`, of equal length."""
-    chosen: Column | None = None
+    chosen: Column | Tensor | None = None
+    """Number of each tensor's table; to be added, also on the device."""
 
     @property
     def highest(self) -> int:

@@ -141,7 +141,9 @@ def draw_poisson(
         given = segments.table, array(values), array(scales)
         _part(tiles, *given, found, counts, k, places, taken)
         cut = int(k[0].sum())
-        positions, kept = (np.append(each[0, :cut], each[1, : m - cut]) for each in (places, taken))
+        positions, kept = (
+            np.concatenate((each[0, :cut], each[1, : m - cut])) for each in (places, taken)
+        )
     else:
         positions, kept = np.empty(m, dtype=np.int64), np.empty(m * chances, dtype=np.float32)
         drew = found, chance, counts, starts(counts)

@@ -55,6 +55,8 @@ def flat_places(indices: Tensor, segments: Segments, counts: Column) -> Tensor:
 @unpriced  # kernels read the table
 def each_of(column: Column, counts: Column, like: Tensor) -> Tensor:
     """A tensor's number for each of its elements: int64 `[sum of counts]`."""
+    if like.is_cpu:
+        return torch.from_numpy(column.repeat(counts))
     both = torch.from_numpy(np.stack((column, counts))).to(like.device)
     return both[0].repeat_interleave(both[1], output_size=int(counts.sum()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -71,6 +72,8 @@ def add_rounded(
         numbers = there(numbers.numpy(), out.device)
     if levels.kind == KNOWN:
         tables, count = there(np.stack(levels.tables), out.device), len(levels.tables[0])
+        if isinstance(levels.chosen, torch.Tensor):
+            tables, levels = tables[levels.chosen], replace(levels, chosen=np.arange(len(at)))
     places = levels.cells.segments.begin if levels.places is None else levels.places
     parts = parts_of_cells(out, levels.cells, at, places, levels.chosen_tables(), form=form)
     seen = out.new_empty(parts.firsts[-1], dtype=torch.int32)

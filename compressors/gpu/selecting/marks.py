@@ -70,6 +70,12 @@ def take(
     return listed(*given, cleared=[values] * clear)[:2]
 
 
+@kernel_of(loops.at_least)
+def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """The host waits for how many there are."""
+    return loops.passing(values, Segments.alone(values.numel()), threshold)[:2]
+
+
 def limits_there(values: Tensor, marks: Marks) -> Tensor:
     """The limits on the device."""
     return marks.up if isinstance(marks.up, torch.Tensor) else there(marks.up, values.device)

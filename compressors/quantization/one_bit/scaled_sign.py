@@ -48,7 +48,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
-from gcsim.compressors.segments import Cells, Column, Segments
+from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
 
 
@@ -159,8 +159,8 @@ class SignMemory:
     scales, from which the error p - Q(p) follows (`coding.one_bit.signs`)."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, tuple[Tensor, Tensor, Column]] = {}
-        """Vector p of each bucket, its scales, and each tensor's elements per scale."""
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        """Vector p of each bucket, and its scales."""
 
     def encode(
         self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
@@ -169,31 +169,23 @@ class SignMemory:
         """The message of a bucket's values plus the last error. One tensor may be cut into equal
         pieces, the frames of `tensors`; for `part` see `frames`, for `mixing` `fold_signs`."""
         if index not in self.kept:
-            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells), cells.size
-        coded, scales, size = self.kept[index]
-        if len(scales) != cells.total:  # a controller has changed the blocks
-            coded.copy_(lost_by(coded, scales, _sized(cells.segments, size)))
-            scales = _no_scales(values, cells)
+            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells)
+        coded, scales = self.kept[index]
         mixing |= {"coded": coded, "scales": scales}
         message, scales = _message(values, cells, tensors, part, **mixing)
-        self.kept[index] = coded, scales, cells.size
+        self.kept[index] = coded, scales
         return message
 
     def error(self, bucket: Bucket, cells: Cells) -> Tensor:
         """Current error: float32 `[n]`, a fresh tensor."""
         if kept := self.kept.get(bucket.layout.index):
-            coded, scales, size = kept
-            return lost_by(coded, scales, _sized(cells.segments, size))
+            return lost_by(*kept, cells)
         return torch.zeros_like(bucket.gradient)
 
 
 def cells_of(bucket: Bucket, most: int | None = None) -> Cells:
     """Cells of a bucket that share a scale: blocks of at most `most` elements, or tensors."""
     return Segments.of(bucket.layout).even_cells(most)
-
-
-def _sized(segments: Segments, size: Column) -> Cells:
-    return Cells(segments, size, -(-segments.length // size))
 
 
 @counted_as(

@@ -23,20 +23,22 @@ Tabrizian/learning-to-quantize.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from pydantic import Field
 
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.frames import Codec, read
+from gcsim.compressors.coding.frames import FLAGS, Codec, Frames, bodies, read_ahead
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, Table, add_encoded, encoded
+from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, Table, add_rounded, encoded
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms, table_errors
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
-from gcsim.compressors.segments import Segments, keys_of
+from gcsim.compressors.segments import Column, Segments, keys_of
 from gcsim.errors import InputError
 
 _NUMBER_AT = 4
@@ -133,20 +135,29 @@ def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, tables: Sequence[Table],
     chosen: TableParameters,
 ) -> None:  # fmt: skip
-    """Add `encode_message`'s message; `InputError` also for another width or bucket length."""
-    segments, found = Segments.of(layout), read(message, layout, Codec.TABLE)
-    form, size = fixed(chosen.bits), chosen.bucket or 0
-    numbers, widths = np.divmod(found.flags, 1 << _NUMBER_AT)
-    if ((widths != chosen.bits) | (found.params != size) | (numbers >= len(tables))).any():
+    """Add what `encode_message` made; `InputError` for another width or bucket length, too."""
+    form, cells = fixed(chosen.bits), Segments.of(layout).cells(chosen.bucket)
+    levels = Levels(kind=KNOWN, cells=cells, numbers=message, tables=tables)
+    head, tail = levels.moved(form)
+    check = partial(_demand_tables, chosen, len(tables), head + tail)
+    found = read_ahead(message, layout, Codec.TABLE, check)
+    if isinstance(found, Frames):
+        numbers: Column | Tensor = found.flags >> _NUMBER_AT
+    else:  # flags that the check will refuse must not reach beyond the tables
+        numbers = (found[FLAGS] >> _NUMBER_AT).clamp(0, len(tables) - 1)
+    at = bodies(head + tail)
+    given = replace(levels, places=at, chosen=numbers)
+    add_rounded(out, given, message, at + head, form, weight)
+
+
+def _demand_tables(chosen: TableParameters, tables: int, sizes: Column, found: Frames) -> None:
+    size, (numbers, widths) = chosen.bucket or 0, np.divmod(found.flags, 1 << _NUMBER_AT)
+    if ((widths != chosen.bits) | (found.params != size) | (numbers >= tables)).any():
         raise InputError(
             f"damaged payload: codes of {widths} bits into tables {numbers}, {found.params} "
-            f"elements a norm; expected {chosen.bits} bits, {len(tables)} tables and {size}"
+            f"elements a norm; expected {chosen.bits} bits, {tables} tables and {size}"
         )
-    levels = Levels(
-        kind=KNOWN, cells=segments.cells(chosen.bucket), numbers=message, places=found.at,
-        tables=tables, chosen=numbers,
-    )  # fmt: skip
-    add_encoded(out, levels, found, form, weight)
+    found.demand_sizes(sizes)
 
 
 def table_error(values: Tensor, levels: Table, *, size: int | None, norm: Norm) -> float:

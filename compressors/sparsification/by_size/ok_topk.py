@@ -38,18 +38,11 @@ from pydantic import Field, model_validator
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
-from gcsim.compressors.coding.frames import (
-    HEADER_BYTES,
-    Codec,
-    as_bytes,
-    frames_of,
-    from_bytes,
-    pack_frame,
-)
+from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, as_bytes, pack_frame, read_known
 from gcsim.compressors.coding.indices.pairs import BEYOND, merged_pairs
 from gcsim.compressors.coding.selecting.largest import largest, largest_of
 from gcsim.compressors.coding.selecting.marks import at_least, passing
-from gcsim.compressors.coding.selecting.selection import Elements, count_kept, deliver
+from gcsim.compressors.coding.selecting.selection import Elements, count_kept, deliver, flat_places
 from gcsim.compressors.coding.sparse import lost_by_selection, read_raw, sparse_message
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.error_feedback import ErrorFeedback
@@ -72,10 +65,10 @@ _ANYTHING = 1e-45
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Schedule:
-    """State of a bucket, reused from step to step; workers have equal `bounds` and `total`."""
+    """State of a bucket, reused from step to step; workers have equal `regions` and `total`."""
 
-    bounds: Column
-    """Ends of the regions, the last one n."""
+    regions: Segments
+    """The bucket's parts that workers add up, by rank."""
     local: float
     """Threshold for |a|."""
     total: float
@@ -141,36 +134,42 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         phase = self.phase(self.parameters, step)
         schedule = self._schedules.get(bucket.layout.index)
         if schedule is None:  # a run that begins in the middle of a period sets up what it needs
-            bounds = np.arange(1, self.worker.count + 1) * n // self.worker.count
-            schedule = _Schedule(bounds=bounds, local=0.0, total=0.0)
+            bounds = np.arange(self.worker.count + 1) * n // self.worker.count
+            schedule = _Schedule(regions=Segments.behind(np.diff(bounds)), local=0.0, total=0.0)
             self._schedules[bucket.layout.index] = schedule
             phase = "repartition"
 
-        chosen, values = self._select(bucket, residual, k, schedule, exact=phase != "reuse")
-        if phase == "repartition":
-            yield from self._repartition(chosen, schedule, n)
-        layout = _as_one(bucket.layout)
-        sums = yield from self._reduce(chosen, values, schedule, layout)
-        kept = yield from self._survivors(*sums, k, schedule, layout, exact=phase != "reuse")
+        exact, layout = phase != "reuse", _as_one(bucket.layout)
+        if exact:
+            given = bucket.gradient, Segments.alone(n), np.array([k])
+            chosen, values = largest(*given, memory=residual)
+            if phase == "repartition":
+                yield from self._repartition(chosen, schedule, n)
+            ends = torch.from_numpy(schedule.regions.table.sum(axis=1)).to(chosen.device)
+            cuts = torch.searchsorted(chosen, ends).double()
+            # one wait: places are exact in float64, and so is the least magnitude
+            schedule.local, *upto = torch.cat((values.abs().min().view(1), cuts)).tolist()
+            sizes = np.diff(np.array(upto, dtype=np.int64), prepend=0)
+        else:
+            chosen, values, sizes = self._passing(bucket, residual, k, schedule)
+        sums = yield from self._reduce(chosen, values, sizes, schedule, layout)
+        kept = yield from self._survivors(*sums, k, schedule, layout, exact=exact)
         update, own = torch.zeros_like(bucket.gradient), (chosen, values, np.array([len(chosen)]))
         deliver(update, residual, Segments.of(layout), own, kept, 1.0 / self.worker.count)
         return update
 
-    def _select(
-        self, bucket: Bucket, residual: Tensor, k: int, schedule: _Schedule, *, exact: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Elements with |a| >= the local threshold, which is set or adjusted; the rest is e."""
-        given = bucket.gradient, Segments.alone(bucket.layout.numel)
-        if exact:
-            chosen, values = largest(*given, np.array([k]), memory=residual)
-            schedule.local = float(values.abs().min())
-            return chosen, values
-        chosen, values, _ = passing(*given, max(schedule.local, _ANYTHING), memory=residual)
+    def _passing(
+        self, bucket: Bucket, residual: Tensor, k: int, schedule: _Schedule
+    ) -> tuple[Tensor, Tensor, Column]:
+        """Elements with |a| >= the local threshold, which is adjusted, and how many of each region;
+        the rest is e."""
+        regions, limit = schedule.regions, max(schedule.local, _ANYTHING)
+        chosen, values, sizes = passing(bucket.gradient, regions, limit, memory=residual)
         if chosen.numel() > _LOCAL_MOST * k:
             schedule.local *= _LOCAL_FACTOR
         elif chosen.numel() < _LEAST * k:
             schedule.local /= _LOCAL_FACTOR
-        return chosen, values
+        return flat_places(chosen, regions, sizes), values, sizes
 
     def _repartition(
         self, chosen: Tensor, schedule: _Schedule, n: int
@@ -183,19 +182,19 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         own = chosen[places.to(chosen.device)].to(torch.float64)
         total: Tensor = yield AllReduce(tensor=own)
         bounds = array((total / count).round().to(torch.int64))
-        schedule.bounds = np.append(bounds, n)
+        schedule.regions = Segments.behind(np.diff(bounds, prepend=0, append=n))
 
     def _reduce(
-        self, chosen: Tensor, values: Tensor, schedule: _Schedule, layout: BucketLayout
-    ) -> Generator[Request, Any, tuple[Tensor, Tensor]]:
+        self, chosen: Tensor, values: Tensor, sizes: Column, schedule: _Schedule,
+        layout: BucketLayout,
+    ) -> Generator[Request, Any, tuple[Tensor, Tensor]]:  # fmt: skip
         """Everybody's selected elements of this worker's region, added up."""
-        bounds = torch.from_numpy(schedule.bounds).to(chosen.device)
-        cuts, regions = array(torch.searchsorted(chosen, bounds)), _as_one(layout, len(bounds))
-        parts = _message(chosen, values, np.diff(cuts, prepend=0), regions)
+        regions = _as_one(layout, len(sizes))
+        parts = _message(chosen, values, sizes, regions)
         received: list[Tensor] = yield AllToAll(payloads=parts, variable=True)
         indices, values, counts = _read_all(received, regions)
-        low, high = np.append(0, schedule.bounds)[self.worker.rank :][:2].tolist()
-        _demand_region(indices, low, high)
+        low, length = schedule.regions.table[self.worker.rank].tolist()
+        _demand_region(indices, low, low + length)
         whole, each = Segments.of(layout), counts.tolist()
         lists = zip(torch.split(indices, each), torch.split(values, each), strict=True)
         indices, sums = next(lists)
@@ -213,7 +212,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
             own = as_bytes(sums[indices != BEYOND] if handled(sums) else sums)
             message = pack_frame(Codec.PAIRS, own, numel=layout.numel, nonzero=len(own) // 4)
             gathered = yield from gather_variable(message, part=True)
-            everything = once(_all_sums, gathered, layout)
+            everything = once(_all_sums, gathered, _as_one(layout, self.worker.count))
             top = largest_of(everything, min(k, everything.numel()))
             schedule.total = float(everything[top].abs().min()) if top.numel() else 0.0
         passed, large = at_least(sums, max(schedule.total, _ANYTHING))
@@ -237,17 +236,25 @@ def _message(indices: Tensor, values: Tensor, sizes: Column, layout: BucketLayou
     return list(torch.split(message, (HEADER_BYTES + 8 * sizes).tolist()))
 
 
-def _all_sums(payloads: Iterable[Tensor], layout: BucketLayout) -> Tensor:
+def _all_sums(payloads: Iterable[Tensor], regions: BucketLayout) -> Tensor:
     """The sums of all regions: float32, one behind the other."""
-    frames = [frame for p in payloads for _, frame in frames_of(p, layout, Codec.PAIRS)]
-    return torch.cat([from_bytes(f.body, torch.float32, f.nonzero) for f in frames])
+    message, lengths = _together(payloads)
+    sizes = lengths - HEADER_BYTES
+    found = read_known(message, regions, Codec.PAIRS, sizes, sizes // 4)
+    return found.parts(message, (sizes, torch.float32))[0]
 
 
 def _read_all(payloads: Iterable[Tensor], regions: BucketLayout) -> Elements:
     """Elements of all payloads, one behind the other; how many of each."""
-    first, *others = payloads
-    lengths = np.array([len(first), *map(len, others)])
-    return read_raw(torch.cat((first, *others)) if others else first, regions, lengths)
+    message, lengths = _together(payloads)
+    return read_raw(message, regions, lengths)
+
+
+def _together(payloads: Iterable[Tensor]) -> tuple[Tensor, Column]:
+    """(payloads as one message; bytes of each)."""
+    each = list(payloads)
+    message = torch.cat(each) if len(each) > 1 else each[0]
+    return message, np.array([len(payload) for payload in each])
 
 
 @unpriced

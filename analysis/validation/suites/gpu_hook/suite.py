@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
@@ -44,13 +44,13 @@ _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"
 _FITTED_AT = "1000000"
 _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50 bucket 3", 5, 161)}
-"""Bucket by model: the one whose stages were measured, buckets, tensors."""
+"""Measured bucket, number of buckets, and tensors, by model."""
 HOOK = Framework(per_bucket=Fraction(313, 10**6), per_tensor=Fraction(218, 10**7))
 """DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
 _PHASES = {"gradient_sampling_bayes": "sampled"}
 _ON_HOST = frozenset({"adacomp"})
 """Methods whose tensors come to the host: no launch says what that takes."""
-_TRITON = next(name for name, counts in launches().items() if counts == (1, 0, 0))
+_TRITON = next(name for name, counts in launches().items() if list(map(float, counts)) == [1, 0, 0])
 """A kernel that is one launch of Triton."""
 _BYTE = 1e-9
 """Seconds of a byte of `recorded`: how fast kernels are is no part of this suite."""
@@ -76,7 +76,7 @@ def timed(row: Row) -> Timed:
         replace(one, name="aten.add", launches=count - triton, nbytes=busy),
         replace(one, name="aten.item", launches=waits, kind="host_sync"),
     )
-    stage = "encode" if row["stage"] == "encode" else "decode"
+    stage: Literal["encode", "decode"] = "encode" if row["stage"] == "encode" else "decode"
     return Timed(
         name=stage_name(row["method"], row["phase"], stage),
         elements=int(row["elements"]),
@@ -183,8 +183,8 @@ def priced(row: Row, device: Device) -> float:
 
 
 def iteration(model: str, rows: Sequence[Row], device: Device) -> float:
-    """Seconds of an iteration: dense passes, and each bucket's stages around an exchange that takes
-    no time."""
+    """Seconds of an iteration: dense passes, and each bucket's stages around an instant
+    exchange."""
     _, buckets, tensors = _BUCKETS[model]
     passes = picoseconds(Fraction(_dense(model)))
     network = Link(name="none", bandwidth=Fraction(10**15), latency=Fraction(0))
