@@ -1,51 +1,39 @@
-"""A trace of sample iterations that Perfetto and chrome://tracing open.
+"""A trace of sample iterations for Perfetto and chrome://tracing.
 
-A process is one method on the whole cluster, a track one resource of one rank, rank by rank: the
-loader of its batches, the compute stream, a side stream, the communicator and its second slot.
-All methods start at zero.
-
-Perfetto shows processes by their number of slices, and the tracks of one by their number.
-
-A trace of more than `LIMIT` spans keeps, for each method, the ranks of the first node and the rank
-that ends last, and says so in `otherData`; counters are of all ranks all the same.
+A process is one method on the whole cluster, a track one resource of one rank. All methods start at
+zero. Perfetto sorts processes by their number of slices, and tracks by their number. Beyond `LIMIT`
+spans, only the ranks of each method's first node and the rank that ends last are kept, as
+`otherData` says; counters still cover all ranks.
 
 Source: "Trace Event Format" (Google, 2016); Perfetto, src/trace_processor/importers/json.
 
-Arrows show for whom a rank waited. A collective that a rank waited for could begin when the last
-rank entered it. What that one did until this very instant (a job of a stream, or a collective that
-it left) is what everybody waited for: from that slice an arrow goes to the slice `transfer` of each
-rank that waited. Of several that entered last at one instant it is the lowest; where all enter at
-once there is no arrow.
-
-An arrow is a pair of flow events, with a number of its own. Perfetto draws it from the end of the
-one slice to the start of the other when one of them is clicked on, chrome://tracing draws all.
+Arrows show whom a rank waited for. A collective begins when the last rank has entered it; the slice
+that ended on that rank at this instant (a job of a stream, or a collective) gets an arrow to the
+slice `transfer` of each rank that waited. Of several last ranks it is the lowest; where all enter
+at once there is none. An arrow is a pair of flow events with a number of its own. Perfetto draws it
+on a click on either slice, from end to start; chrome://tracing draws all.
 
 Slices on the tracks of a rank:
 
-- input loader: the making of each batch, and within it the time in which the device waits for it.
+- input loader: the making of each batch, and within it the device's wait for it.
 - compute stream: forward, backward, encode, decode, optimizer.
-- side stream: encode and decode, where they have one of their own.
-- communicator, and its second slot where two collectives run at a time: each collective, and within
-  it, where the rank waited, the time until the last rank was in it, and the rest.
+- side stream: encode and decode, if they have their own.
+- communicator, and its second slot if two collectives run at a time: each collective, and within it
+  the wait for the last rank, if any, and the rest.
 
-The category of a slice is what is done (`Span.kind`). Viewers colour slices by their name without
-its numbers. Arguments name their units.
+Categories are `Span.kind`. Viewers colour slices by their name without its numbers. Arguments name
+their units. Times are whole nanoseconds, as Perfetto's: it rounds start and length of a slice
+separately, so finer ones would make consecutive slices overlap and drop one.
 
-Times are whole nanoseconds, as Perfetto's: it rounds the start and the length of a slice each on
-its own, so that with finer ones slices that follow each other would overlap, and one be dropped.
+Counters are over all ranks of a method:
 
-Counters are over all ranks of a method, whichever are shown:
+- computing ranks: their compute or side stream is busy.
+- exchanging ranks: those in a collective; of these the waiting ones, while some rank is missing.
+- rate of all messages of the collectives under way, those within a node included: a collective's
+  bytes over the time from its first entry to its last exit, an average that no link need have. What
+  is left of an earlier collective once ranks are in the next counts as the earlier one's alone.
 
-- computing ranks: their compute or side stream does something.
-- exchanging ranks: they are in a collective; and of these the waiting ones: some rank is not yet in
-  the collective.
-- the rate at which all messages of the collectives under way carry bytes: those of a collective
-  over the time from its first entry to its last exit, an average that no link need have at any
-  instant. What is left of a collective in front when some ranks are in this one already counts as
-  the one in front's alone. Messages between ranks of a node count too.
-
-Where they change more than `MOST` times in an iteration the values are means over as many equal
-parts of it.
+With more than `MOST` changes in an iteration, values are means over as many equal parts of it.
 """
 
 from __future__ import annotations
@@ -63,7 +51,7 @@ from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result, Span, Timeline
 
 LIMIT = 60_000
-"""Spans in one trace."""
+"""Spans of a trace."""
 
 HOW = (
     "Open this file in https://ui.perfetto.dev (it stays on your machine) or chrome://tracing. A "
@@ -75,7 +63,7 @@ HOW = (
 
 
 def chrome_trace(result: Result) -> str:
-    """The timelines of `result` as trace-event JSON, one event a line; deterministic."""
+    """Timelines of `result` as trace-event JSON, one event a line; deterministic."""
     largest = at_largest(result)[0]
     cut = sum(len(timeline.spans) for timeline in result.timelines) > LIMIT
     about = {
@@ -125,18 +113,17 @@ def _kept(timeline: Timeline, node_size: int) -> set[int]:
 
 
 def _by_time(event: dict[str, Any]) -> tuple[float, float]:
-    """Sort key: a longer event comes before events within it, and before an arrow's end on it."""
+    """Sort key: a longer event before events within it, and before an arrow's end on it."""
     return event["ts"], -event.get("dur", 0)
 
 
 _NAME = "waited for"
 
-_ARROWS = 10**6
-"""More than a method has. Perfetto takes whole numbers only."""
+_ARROWS = 10**6  # more arrows than a method has; Perfetto takes whole numbers only
 
 
 def _arrows(method: Method) -> list[Event]:
-    """Two events an arrow, between the ranks that are shown."""
+    """Two events per arrow, between the shown ranks."""
     sources = _sources(method)
     found: list[Event] = []
     for span in method.spans:
@@ -157,7 +144,7 @@ def _end(method: Method, span: Span, phase: str, time: int) -> Event:
 
 
 def _sources(method: Method) -> dict[int, Span]:
-    """Span of the rank that entered each collective last, up to then, where it is shown."""
+    """Span that ended as a collective's last rank entered, by collective, if shown."""
     by_end: dict[tuple[int, int], Span] = {}
     entries: dict[tuple[int, int], Span] = {}
     for span in method.spans:
@@ -185,13 +172,12 @@ _TITLES: dict[tuple[str, int], str] = {
     ("communicator", 0): "communicator",
     ("communicator", 1): "communicator 2",
 }
-"""Tracks by resource and slot, from top to bottom; a rank has those that it uses."""
+"""Tracks by resource and slot, from top to bottom; a rank has those it uses."""
 _WAIT, _TRANSFER = "wait for last rank", "transfer"
 
 _PLACES = {track: place for place, track in enumerate(_TITLES)}
 _FIRST_THREAD, _THREADS = 1000, 10
-"""Numbers of threads: those of rank r from 1000 + 10 r. None is the number of a process, of which
-Perfetto would take it for the main thread."""
+"""Threads of rank r, from 1000 + 10 r: a process's number is a main thread's to Perfetto."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +185,7 @@ class Method:
     """A process of the trace."""
 
     number: int
-    spans: tuple[Span, ...]
-    """Spans of the shown ranks."""
+    spans: tuple[Span, ...]  # spans of the shown ranks
     timeline: Timeline
 
 
@@ -216,14 +201,14 @@ def _tracks(method: Method) -> tuple[list[Event], list[Event]]:
 
 
 def _metadata(method: Method, kind: str, thread: int = 0, **args: object) -> Event:
-    """An event that tells something of a method, or of one of its threads."""
+    """Event with a fact about a method or one of its threads."""
     return {"name": kind, "ph": "M", "ts": 0, "pid": method.number, "tid": thread, "args": args}
 
 
 def _event(
     method: Method, span: Span, phase: str, start: int, *, name: str, category: str
 ) -> Event:
-    """Fields of all events on the track of a span; `start` in nanoseconds."""
+    """Fields of all events on a span's track; `start` in nanoseconds."""
     return {
         "name": name,
         "cat": category,
@@ -240,7 +225,7 @@ def nanoseconds(seconds: float) -> int:
 
 
 def microseconds(nanoseconds: int) -> float:
-    """Microseconds in the format's form; three decimals."""
+    """Microseconds in the format's form, with three decimals."""
     return nanoseconds / 1000
 
 
@@ -298,8 +283,7 @@ MOST = 400
 _COMPUTE, _EXCHANGE, _WAITING = "computing", "exchanging", "waiting"
 _MESSAGES = "mean message rate"
 
-_Interval = tuple[int, int, float]
-"""From when until when, nanoseconds, and how much."""
+_Interval = tuple[int, int, float]  # start and end in nanoseconds, and amount
 
 
 def _counters(method: Method) -> Iterator[Event]:
@@ -331,7 +315,7 @@ def _leaves(span: Span) -> int:
 
 
 def _once_a_rank(spans: Iterable[Span], end_of: Callable[[Span], int]) -> Iterator[_Interval]:
-    """The time in which a rank does one of these things or several."""
+    """Time in which a rank does at least one of these."""
     by_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for span in spans:
         by_rank[span.rank].append((nanoseconds(span.start_s), end_of(span)))
@@ -361,7 +345,7 @@ def _rates(method: Method, exchanges: Iterable[Span]) -> Iterator[_Interval]:
 
 
 def _values(intervals: list[_Interval], end: int) -> list[tuple[int, float]]:
-    """The sum of what is under way, from when on, until the end; nothing where there is nothing."""
+    """Sum of the amounts under way, with starts, until the end; empty without intervals."""
     if not intervals:
         return []
     start = np.array([interval[0] for interval in intervals])

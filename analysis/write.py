@@ -1,9 +1,8 @@
 """Files of a run: its results, and figures of them.
 
-Results are all whole or as they were: they are produced under temporary names first and renamed
-when the last of them is whole. They are on disk before the first figure is drawn; a figure that
-cannot be drawn costs nothing but itself. Figures of a result that was drawn before come from the
-cache: drawing them takes longer than all the rest of a run that is known.
+Results are written under temporary names and renamed together once complete, before the first
+figure is drawn; a figure that cannot be drawn costs only itself. Figures of a known result come
+from the cache: drawing takes longer than all else then.
 """
 
 from __future__ import annotations
@@ -27,24 +26,23 @@ from gcsim.scenarios.running import kept
 from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.traces.stage1.cache import version
 
-_CODE = Path(__file__).parent
-"""Folder of the drawing code."""
+_CODE = Path(__file__).parent  # folder of the drawing code
 Writer = Callable[[Any, Path], None]
-"""Writes a result, or a figure of it, to a path."""
+"""Function that writes a result, or a figure of it, to a path."""
 
 
 def to_csv(result: Result) -> str:
-    """The rows with full precision; the empty field where there is no dense row to compare to."""
+    """Rows with full precision; fields are empty where there is no dense row to compare to."""
     return csv_text(Result.columns(), result.records())
 
 
 def to_yaml(result: Result) -> str:
-    """The scenario with every default filled in, keys in order: it can be run again."""
+    """The scenario with every default filled in, keys in order, ready to run again."""
     return document.write(result.scenario)
 
 
 def as_text(make: Callable[[Any], str]) -> Writer:
-    """Writer of a result from a function that makes its text."""
+    """Writer of a result from a function that returns its text."""
 
     def produce(result: Any, path: Path) -> None:
         path.write_text(make(result), encoding="utf-8", newline="\n")
@@ -53,8 +51,7 @@ def as_text(make: Callable[[Any], str]) -> Writer:
 
 
 def drawn(figure: str, form: str = "png") -> Writer:
-    """A writer of the picture that `module:function` draws of a result; matplotlib is imported when
-    it draws."""
+    """Writer of a picture drawn by `module:function`; matplotlib is imported on use."""
 
     def produce(result: Any, path: Path) -> None:
         from gcsim.analysis.plots.style import save
@@ -66,7 +63,7 @@ def drawn(figure: str, form: str = "png") -> Writer:
 
 
 def drawn_once(name: str, draw: Writer) -> Writer:
-    """The same from the cache, where this picture was drawn of this result before."""
+    """The same, from the cache if it was drawn of this result before."""
 
     def produce(result: Result, path: Path) -> None:
         code = {one.name: one.read_text() for one in sorted(_CODE.glob("*/*.py"))}
@@ -112,7 +109,7 @@ TABLES: dict[str, dict[str, Writer]] = {
 REPORT = "report.html"
 FORMS = ("png", "svg", "pdf")
 FAULTS_ONLY = {"faults.png"}
-"""Pictures of a scenario with `training.faults` only."""
+"""Pictures only of a scenario with `training.faults`."""
 
 
 def write_results(result: Result, folder: Path) -> tuple[Path, ...]:
@@ -125,10 +122,8 @@ def write_results(result: Result, folder: Path) -> tuple[Path, ...]:
 def draw_figures(
     result: Result, folder: Path, *, command: str = "", cache: bool = False
 ) -> tuple[Path, ...]:
-    """Draw a run's figures into `folder`, or with `cache` take them from there; see `draw_all`.
-
-    The report comes first; it names the command that made it.
-    """
+    """Draw a run's figures into `folder`, or take them from the `cache`; see `draw_all`. The report
+    comes first; it names its `command`."""
     left_out = FAULTS_ONLY if result.faulty is None else set()
     figures = {name: draw for name, draw in FIGURES.items() if name not in left_out}
     if cache and result.faulty is None:  # `results.json` does not hold all of faults
@@ -151,8 +146,7 @@ def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:
 
 
 def draw_sweep(result: SweepResult, folder: Path, form: str) -> tuple[Path, ...]:
-    """Draw the figures of a sweep, as `form`; see `draw_all`. Raises `InputError` where no point
-    has a result."""
+    """Draw a sweep's figures as `form`; see `draw_all`. Raises `InputError` without results."""
     if len(result.failed) == len(result.points):
         message, hint = "no point of this sweep has a result", "gcsim sweep says why"
         raise InputError(message, place=str(result.folder or folder), hint=hint)
@@ -164,14 +158,9 @@ def draw_sweep(result: SweepResult, folder: Path, form: str) -> tuple[Path, ...]
 def write_all(
     result: Any, folder: Path, texts: Mapping[str, Writer], figures: Iterable[str]
 ) -> tuple[Path, ...]:
-    """Write what a result says into `folder`, which is made when it is missing.
-
-    `texts` are by name of the file. Figures of these names that an earlier run has left there are
-    removed: they are not of this result.
-
-    Raises `InputError` when the disk is full or the folder cannot be written; files of an
-    earlier run are then as they were.
-    """
+    """Write `texts` of a result, by name of the file, into `folder`, made if missing. Earlier
+    `figures` there are removed, as they show another result. Raises `InputError` if the disk is
+    full or the folder cannot be written; earlier files then stay."""
     with alone_in(folder), replacing_together(folder) as temporary:
         for name, make in texts.items():
             make(result, temporary(name))
@@ -185,10 +174,9 @@ def draw_all(
 ) -> tuple[Path, ...]:
     """Draw figures of a result into `folder`, by name of the file.
 
-    `beside` names the result's own file: figures of one run never stand beside another's results.
-    Raises `InputError` when that file is another run's by now, the disk is full or the folder
-    cannot be written, and, when all others are drawn, `InternalError` that names those that could
-    not be.
+    `beside` names the result's own file: figures never stand beside another run's results. Raises
+    `InputError` if that file is another run's by now, the disk is full or the folder cannot be
+    written, and, after drawing all others, `InternalError` naming those that failed.
     """
     paths = [folder / name for name in figures]
     own = None if beside is None else result.to_json()
@@ -214,7 +202,7 @@ def draw_all(
 
 
 def _require_own(path: Path, own: str) -> None:
-    """Raise `InputError` when a file of results is there and is not `own`."""
+    """Raise `InputError` if a file of results exists and is not `own`."""
     if path.exists() and path.read_text(encoding="utf-8") != own:
         message = "another run has replaced this run's results, whose figures are not drawn"
         raise InputError(message, place=str(path), hint="give each run a folder of its own with -o")

@@ -34,7 +34,6 @@ from gcsim.compressors.requests import Exchange, WithoutServer
 from gcsim.compressors.sharing import fill_once
 
 Ratio = Annotated[float, Field(gt=0.0, le=1.0)]
-"""A fraction of the elements, in (0, 1]."""
 
 
 Family = Literal[
@@ -44,16 +43,14 @@ Family = Literal[
     "low rank",
     "sketching",
     "local updates",
-    "controller",
+    "option",  # around another method
     "reference",  # what PyTorch's own communication hooks do
 ]
 
 
 class CompressorParameters(BaseModel):
-    """A compressor's hyper-parameters: checked, frozen, each with a default and a meaning.
-
-    Types are meant: true and "0.01" are no numbers. A list may stand for a tuple.
-    """
+    """A compressor's hyper-parameters: checked, frozen, each with a default and a meaning. Types
+    are strict: true and "0.01" are no numbers; a list may stand for a tuple."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -88,11 +85,8 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """Worker that this compressor belongs to."""
-
     rank: int
     count: int
-    """Number of workers in the exchange."""
     seed: int
 
 
@@ -100,7 +94,7 @@ P = TypeVar("P", bound=CompressorParameters, default=Any)
 
 
 class Compressor(ABC, Generic[P]):
-    """One worker's state and behaviour; one instance a worker."""
+    """One worker's state and behaviour."""
 
     Parameters: ClassVar[type[CompressorParameters]] = CompressorParameters
     """Parameters of the class's brackets, where it is not given."""
@@ -125,11 +119,8 @@ class Compressor(ABC, Generic[P]):
 
     @abstractmethod
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """Take part in the exchange of one bucket at training step `step` (from 0).
-
-        Equal arguments, state and replies give equal requests and an equal update; nothing but
-        the replies tells a worker about the others.
-        """
+        """Take part in the exchange of one bucket at training step `step` (from 0). Requests and
+        update depend on arguments, state and replies alone."""
 
     def kept(self, name: str, bucket: Bucket) -> Tensor:
         """State under a name, from step to step: float32 `[n]`, zeros the first time."""
@@ -138,11 +129,9 @@ class Compressor(ABC, Generic[P]):
     def mean_of(
         self, payloads: Iterable[Tensor], bucket: Bucket, add: Callable[..., object], **known: Any
     ) -> Tensor:
-        """The mean over workers of their decoded payloads, a reply as it came: float32 `[n]`.
-
-        `add(payload, layout, out, weight, **known)` decodes one: out += weight * what it says. It
-        is a function of its arguments: workers of one process share what it gives (`sharing.py`).
-        """
+        """Mean over workers of their decoded payloads, a reply as received: float32 `[n]`.
+        `add(payload, layout, out, weight, **known)` decodes one: out += weight * decoded. It must
+        be a function of its arguments: workers of one process share its result (`sharing.py`)."""
         update, weight = torch.zeros_like(bucket.gradient), 1.0 / self.worker.count
         return fill_once(add_all, payloads, update, add, bucket.layout, weight, known)
 
@@ -155,17 +144,13 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def memory(cls, parameters: P) -> str:
-        """State that a worker keeps between steps with these parameters; "none" when every step
-        stands alone."""
+        """State that a worker keeps between steps; "none" when every step stands alone."""
         return cls.about.state
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """Part of `bucket` that this worker holds back and will deliver later: float32 `[n]`.
-
-        In units of the update. For methods that conserve (`Properties.conserves`), the sum of all
-        updates so far + the mean of `residual_of` over workers = the sum of all mean gradients
-        (after the momentum that `momentum` states). None when nothing is held back.
-        """
+        """Part of `bucket` that this worker holds back and delivers later, in units of the update:
+        float32 `[n]`, or None. Where `Properties.conserves`, the sum of all updates + the mean of
+        `residual_of` over workers = the sum of all mean gradients (after `momentum`)."""
         return None
 
     # --- schedule: overridden by methods that do not do the same thing at each step -----------
@@ -177,8 +162,7 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def warmup_steps(cls, parameters: P) -> int:
-        """The first step after a start-up that is not repeated (a warm-up, say); the phases of
-        the `period` steps from here on are what a long training run consists of."""
+        """First step after a start-up; a long training repeats the `period` phases from here on."""
         return 0
 
     @classmethod
@@ -190,16 +174,13 @@ class Compressor(ABC, Generic[P]):
 
     @classmethod
     def momentum(cls, parameters: P) -> tuple[float, bool]:
-        """(coefficient, Nesterov) of a momentum that the algorithm applies before it compresses.
-
-        The update is then the counterpart of dense SGD's momentum buffer, not of the gradient.
-        """
+        """(coefficient, Nesterov) of a momentum applied before compression: the update is then the
+        counterpart of dense SGD's momentum buffer, not of the gradient."""
         return 0.0, False
 
     @classmethod
     def window(cls, parameters: P) -> int:
-        """Steps whose updates are judged together: the synchronisation interval of methods
-        whose replicas differ in between, else 1."""
+        """Steps judged together: the synchronisation interval where replicas differ, else 1."""
         return 1
 
 
@@ -211,6 +192,6 @@ def add_all(
     weight: float,
     known: dict[str, Any],
 ) -> None:
-    """All payloads of a reply, or the one that it is, by `add`; see `Compressor.mean_of`."""
+    """Decode all payloads of a reply by `add`; see `Compressor.mean_of`."""
     for payload in [received] if isinstance(received, torch.Tensor) else received:
         add(payload, layout, out, weight, **known)

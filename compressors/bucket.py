@@ -33,7 +33,6 @@ class TensorSlice:
 
     @cached_property
     def numel(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
     def of(self, flat: Tensor) -> Tensor:
@@ -50,7 +49,7 @@ class BucketLayout:
 
     @classmethod
     def behind(cls, index: int, pieces: Iterable[tuple[str, int, Shape]]) -> BucketLayout:
-        """A bucket of parameters (name, number, shape), one behind the other."""
+        """A bucket of consecutive parameters (name, number, shape)."""
         slices, offset = [], 0
         for name, number, shape in pieces:
             slices.append(TensorSlice(name=name, shape=shape, offset=offset, index=number))
@@ -59,7 +58,6 @@ class BucketLayout:
 
     @cached_property
     def numel(self) -> int:
-        """Number of elements of all parameters together."""
         return sum(piece.numel for piece in self.slices)
 
     @cached_property
@@ -80,7 +78,7 @@ class BucketLayout:
 
     @cached_property
     def alone(self) -> dict[int, BucketLayout]:
-        """Bucket of each parameter alone, by the parameter's index, which it has too."""
+        """Bucket of each parameter alone, by the parameter's index, which it keeps."""
         return {
             piece.index: BucketLayout(index=piece.index, slices=(replace(piece, offset=0),))
             for piece in self.slices
@@ -100,18 +98,16 @@ class Bucket:
     gradient: Tensor
     """Mean over the worker's mini-batch: float32, shape `[layout.numel]`. Not to be modified."""
     second_moment: Tensor | None = None
-    """Sum over the mini-batch's samples z of (g_z / B)^2, float32 `[layout.numel]`; present
-    when the compressor's `requires` holds "second_moments"."""
+    """Sum over the mini-batch's samples z of (g_z / B)^2, float32 `[layout.numel]`; present when
+    the compressor's `requires` holds "second_moments"."""
     loss: float | None = None
-    """The worker's, mean over its mini-batch at the weights that the gradient is of; None where
-    nobody knows it: synthetic gradients, recordings without losses, a DDP hook that is not told."""
+    """Mean over the worker's mini-batch at the gradient's weights; None where unknown: synthetic
+    gradients, recordings without losses, a DDP hook without a loss."""
 
 
 def bucket_state(store: dict[int, Tensor], bucket: Bucket) -> Tensor:
-    """The bucket's flat vector in `store`: float32 `[n]`, zeros the first time.
-
-    Raises `InternalError` when the bucket has changed its length since.
-    """
+    """The bucket's flat vector in `store`: float32 `[n]`, zeros the first time. Raises
+    `InternalError` when the bucket's length has changed."""
     index = bucket.layout.index
     if index not in store:
         store[index] = torch.zeros_like(bucket.gradient)

@@ -1,9 +1,8 @@
-"""Checks of what a device finds in payloads: the host waits for those of an exchange once, or for
-those of all exchanges of an iteration.
+"""Checks of numbers that a device finds in payloads; the host waits once for all of them.
 
-    when_known(highest, demand_codes)      # demand_codes(number) raises what is wrong
+    when_known(highest, demand_codes)      # demand_codes(number) raises the fault
 
-In host memory, and where no driver collects them, a check is made at once.
+In host memory, and where no driver collects them, a check runs at once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _now = threading.local()
 
 
 def when_known(found: Found, check: Callable[..., object]) -> None:
-    """Call `check(*numbers)`, which raises what is wrong: now, or at the end of the exchange."""
+    """Call `check(*numbers)`, which raises the fault: now, or at the end of the exchange."""
     if not isinstance(found, torch.Tensor):
         check(found)
     elif (exchange := entered()) is not None and handled(found):
@@ -38,12 +37,12 @@ def when_known(found: Found, check: Callable[..., object]) -> None:
 
 
 def entered() -> Demands | None:
-    """The demands of the exchange that runs now."""
+    """The demands of the current exchange."""
     return getattr(_now, "demands", None)
 
 
 class Demands:
-    """Inside `with`, what is known of an exchange's payloads, and checks of what is not yet."""
+    """Context that collects an exchange's deferred checks, and facts about its payloads."""
 
     def __init__(self) -> None:
         self.fixed: dict[Any, Any] = {}
@@ -61,7 +60,7 @@ class Demands:
         _now.demands = self._before
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function, whose demands are of this exchange: a server's."""
+        """The function, run within these demands: a server's."""
 
         @functools.wraps(function)
         def inside(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -13,8 +13,6 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class Dense(Compressor):
-    """The mean gradient, exact up to float32 rounding."""
-
     about = About(
         title="Dense float32 all-reduce (no compression)",
         family="dense",
@@ -25,6 +23,5 @@ class Dense(Compressor):
     )
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean of the workers' gradients, float32 `[n]`."""
         mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
         return mean

@@ -14,7 +14,7 @@ from gcsim.compressors.lazy_torch import Tensor
 
 
 class ErrorFeedback(Compressor[P]):
-    """A compressor with a residual, where its parameter does not say no."""
+    """A compressor with a residual, unless its parameter turns it off."""
 
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
@@ -34,5 +34,4 @@ class ErrorFeedback(Compressor[P]):
         return bucket_state(self.residual, bucket).add_(bucket.gradient)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """Residual: the residual."""
         return bucket_state(self.residual, bucket).clone() if self.remembers else None

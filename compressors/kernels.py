@@ -1,8 +1,7 @@
 """Costs of tensor kernels as plain data: counted on any machine, priced for another.
 
-The classes are those whose speed differs between devices for reasons other than clock rate:
-a streaming kernel is bound by memory bandwidth, a gather by its random accesses, a selection by
-its passes over the data, a draw of random numbers by arithmetic, a matrix product by FLOPs.
+Classes differ in what bounds them: memory bandwidth (streaming), random accesses (gather), passes
+over the data (selection), arithmetic (random numbers), FLOPs (matrix products).
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class KernelCost:
 
     kind: KernelClass
     name: str = ""
-    """Name: "signs.sign_bits" of a method's own, "aten.topk" of torch's; "" when unknown. A device
-    whose kernel of that name was measured is priced by it, others by the class."""
+    """"signs.sign_bits" of a method's own kernel, "aten.topk" of torch's; "" when unknown. A device
+    on which that kernel was measured prices by it, others by the class."""
     part: bool = False
-    """Work of another class inside the launches of `name`: what a fused kernel draws at random.
-    The kernel's own measured time includes it."""
+    """Work of another class inside the launches of `name`, such as random draws of a fused kernel;
+    the kernel's measured time includes it."""
     launches: Whole
     elements: Whole
     """Elements of the largest operand, summed over launches."""
@@ -46,25 +45,20 @@ class KernelCost:
     flops: Whole = 0
     """Floating-point operations; counted for matrix products only."""
     work: Whole = 0
-    """Bytes that decide on how long the kernel takes, where they are others than `nbytes`: of a
-    tensor of which few elements are touched, those. Only the kernel's own curve looks at it."""
+    """Bytes that determine the kernel's time where they differ from `nbytes`, such as the few
+    touched elements of a large tensor. Only the kernel's own curve uses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedKernel:
-    """One kernel that ran, and how long it took here."""
-
     cost: KernelCost
     seconds: float
 
 
 def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
-    """Add up costs of the same class and name whose launches are of about the same size.
-
-    Of the same size: bytes of a launch within the same power of two, because a small tensor that
-    lies in a cache costs less a byte than a large one, and a mean of both stands for neither.
-    In the order of `KERNEL_CLASSES`, by name, small launches first.
-    """
+    """Add up costs of equal class and name whose bytes a launch share a power of two: a small
+    tensor in a cache costs less a byte than a large one, and a mean stands for neither. In the
+    order of `KERNEL_CLASSES`, by name, small launches first."""
     groups: dict[tuple[KernelClass, str, bool, int], KernelCost] = {}
     for cost in costs:
         key = (cost.kind, cost.name, cost.part, octave(cost))
@@ -84,11 +78,8 @@ def worked(cost: KernelCost) -> int:
 
 
 def spread(elements: int) -> str:
-    """Reach of indexed accesses: the power of four of elements that holds them all.
-
-    Part of the name of kernels that gather and scatter: few touches of a large tensor cost more
-    than as many of one that lies in a cache.
-    """
+    """Reach of indexed accesses: the power of four of elements that holds them all. In the name of
+    gathers and scatters: few touches of a large tensor cost more than as many within a cache."""
     return f"2^{2 * (max(0, elements - 1).bit_length() + 1 >> 1)}"
 
 

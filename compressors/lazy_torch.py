@@ -1,9 +1,6 @@
-"""`torch`, imported when a tensor is first touched.
-
-A compressor's file also holds its parameters, and a scenario is checked against those without
-running anything: `gcsim check`, `gcsim list` and a run from the cache must not pay for torch.
-`Tensor` is for annotations; code that runs says `torch.Tensor`.
-"""
+"""`torch`, imported when a tensor is first touched, so that checking a scenario against a
+compressor's parameters and runs from the cache do not pay for it. `Tensor` is for annotations; code
+that runs says `torch.Tensor`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The lockstep driver: N virtual workers in one process, one collective at a time.
 
-Each worker's generator is advanced to its next request; the requests are carried out exactly,
-in rank order; the replies are sent back. An observer sees every stretch of computation between
-two requests, and every collective: the meter is one. Where nobody observes, what all workers make
-of one reply is computed once (`sharing.py`).
+Each worker's generator advances to its next request; requests are carried out exactly, in rank
+order, and replies are sent back. An observer sees every stretch of computation and every
+collective, as the meter does. Where nobody observes, work on one reply that all workers share is
+computed once (`sharing.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Reduction = Callable[[Sequence[Tensor], Operation], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord:
-    """One collective as it was carried out, in bytes."""
+    """One collective as carried out, in bytes."""
 
     kind: Literal["all_reduce", "all_gather", "push_pull", "all_to_all", "tree_merge"]
     sent: tuple[Whole, ...]
@@ -57,14 +57,14 @@ class CollectiveRecord:
 
 
 class Observer:
-    """Told what happens during a lockstep exchange; this one looks away."""
+    """Receiver of a lockstep exchange's events; this one ignores them."""
 
     def compute(self, rank: int) -> AbstractContextManager[Any]:
-        """Entered around each stretch of one worker's computation."""
+        """Context around each stretch of one worker's computation."""
         return nullcontext()
 
     def serve(self) -> AbstractContextManager[Any]:
-        """Entered around the server's computation, and around each merge of two payloads."""
+        """Context around the server's computation, and around each merge of two payloads."""
         return nullcontext()
 
     def payloads(self, received: list[Tensor], *, parts: bool = False) -> Iterable[Tensor]:
@@ -72,11 +72,11 @@ class Observer:
         return received
 
     def collective(self, record: CollectiveRecord) -> None:
-        """Told after each collective."""
+        """Called after each collective."""
 
 
 class Collectives(Observer):
-    """Notes the collectives of an exchange; counting kernels takes several times as long."""
+    """Record the collectives alone: counting kernels takes several times as long."""
 
     def __init__(self) -> None:
         self.collectives: list[CollectiveRecord] = []
@@ -86,7 +86,6 @@ class Collectives(Observer):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all workers sent."""
         return sum(sum(record.sent) for record in self.collectives)
 
 
@@ -108,14 +107,14 @@ def lockstep(
     reduction: Reduction = in_rank_order,
     share: bool | Literal["checked"] | None = None,
 ) -> list[Tensor]:
-    """Run one exchange of all workers to its end; the updates in rank order.
+    """Run one exchange of all workers to its end; return the updates in rank order.
 
-    `reduction` carries out all-reduces; rounding depends on its order. `share`: what all workers
-    make of one reply is computed once, to the same bits; "checked" computes it again and compares.
-    An observer that asks what each worker computes needs it off; None: on where nobody observes.
-    Raises `RefusedRequestError` when workers ask for different collectives at the same point,
-    which on a real cluster would be a deadlock, or for what no collective can do; of exchanges that
-    `participate` guards and whose code is a user's, an `InputError` with file and line.
+    `reduction` carries out all-reduces; rounding depends on its order. `share`: compute work on one
+    reply that all workers share once, to the same bits ("checked": again, and compare); None: where
+    nobody observes; an observer of each worker needs it off. Raises `RefusedRequestError` when
+    workers ask for different collectives at one point (a deadlock on a cluster) or for an
+    impossible one; for guarded exchanges (`participate`) of a user's code, `InputError` with file
+    and line.
     """
     seen = observer or Observer()
     sharing = observer is None if share is None else share
@@ -244,6 +243,5 @@ def _merge_along_tree(
 
 
 def _unlike(values: Sequence[str]) -> str:
-    """Worker 0's value and the first other one."""
     rank = next(rank for rank, value in enumerate(values) if value != values[0])
     return f"worker 0 has {values[0]}, worker {rank} {values[rank]}"

@@ -8,19 +8,16 @@
 
     in_parallel(scale, n, array(values), array(out), np.float32(2))
 
-A loop slices its part first and counts from 0: indices that may be negative, for all that the
-compiler knows, are not vectorised (six times slower).
+A loop slices its part first and counts from 0: indices that the compiler cannot prove non-negative
+prevent vectorisation (six times slower). Loops run without the interpreter's lock.
 
-`loop` compiles with numba at the first call (a fraction of a second) and keeps the machine code
-in the cache folder (or `NUMBA_CACHE_DIR`): `loop_cache.py`. The code is kept by a hash of the
-loop's own file, and of all that loops call in other files: such functions live in `random.py`, here
-or in `coding/`. A loop runs without the interpreter's lock.
+`loop` compiles with numba at the first call and caches the machine code in the cache folder (or
+`NUMBA_CACHE_DIR`; `loop_cache.py`), keyed by a hash of the loop's file and of `random.py`, this
+file and `coding/`: functions that loops call in other files must be there.
 
-Tensors in host memory share theirs with the array; others are copied, and what a loop writes into
-such a copy is lost: `written_back` copies it back.
-
-Results must not depend on the number of threads. So `in_parallel` cuts a range at multiples of
-`grain` elements, and a loop that adds up writes one partial sum for each `SUM_BLOCK` elements.
+Tensors in host memory share theirs with the array; others are copied, and writes to the copy are
+lost unless `written_back`. Results must not depend on the number of threads, so `in_parallel` cuts
+at multiples of `grain` elements, and sums are kept for each `SUM_BLOCK` elements.
 """
 
 from __future__ import annotations
@@ -56,31 +53,25 @@ from gcsim.files import cache_folder, others_write, replacing, sealed, unsealed,
 F = TypeVar("F", bound=Callable[..., Any])
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-"""The largest float32."""
 SUM_BLOCK = 4096
-"""Elements that are added up in one go."""
+"""Elements of one partial sum."""
 _WORTH_A_THREAD = 1 << 17
 _SHORT = 2 * _WORTH_A_THREAD
-"""Fewer elements are one thread's."""
+"""Ranges below this many elements take one thread."""
 _KEPT_BUILDS = 4
 _dumps: Any = serialize.dumps
 _rebuild: Any = compiler.CompileResult._rebuild
 
 
 def loop(function: F) -> F:
-    """Compile a function of numbers and numpy arrays; callable from other loops.
-
-    Division by zero gives infinity or NaN, as in numpy; indices are not checked.
-    """
+    """Compile a function of numbers and numpy arrays; callable from other loops. Division by zero
+    gives infinity or NaN, as in numpy; indices are not checked."""
     return _compiled(function, fastmath=False)
 
 
 def summing_loop(function: F) -> F:
-    """`loop`, with sums of floats free to be reordered: several times faster when vectorised.
-
-    Only for loops over a fixed range (a block of at most `SUM_BLOCK`): the order depends on the
-    length of the loop and on the processor, not on the threads.
-    """
+    """`loop` with sums of floats free to be reordered: several times faster. Only over a fixed
+    range of at most `SUM_BLOCK`: the order depends on its length and the processor."""
     # neither `nnan` nor `ninf`: infinity and NaN must show in a sum
     return _compiled(function, fastmath={"reassoc", "nsz", "contract"})
 
@@ -91,14 +82,16 @@ def inlined(function: F) -> F:
 
 
 def _compiled(function: F, fastmath: Any) -> F:
-    compiled: Any = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
+    compiled: Any = numba.njit(
+        nogil=True, error_model="numpy", fastmath=fastmath, no_cfunc_wrapper=True
+    )(function)
     compiled._cache = LoopCache(function)  # as numba's `enable_caching` does
     compiled.compile = _by_one_process(compiled.compile, function)
     return cast("F", compiled)
 
 
 def _by_one_process(compile_: Callable[..., Any], function: Callable[..., Any]) -> Any:
-    """Ranks that start together need the same loops: one compiles, the others wait and load."""
+    """Let one of several ranks that start together compile a loop; the others wait and load it."""
     name = f"{function.__module__}.{function.__qualname__}.lock"
 
     def compile_or_load(signature: Any) -> Any:
@@ -113,11 +106,8 @@ def _by_one_process(compile_: Callable[..., Any], function: Callable[..., Any]) 
 
 
 def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 1 << 16) -> None:
-    """Call `kernel(start, stop, *arguments)` over 0 … n, cut at multiples of `grain`.
-
-    As many threads as `torch.get_num_threads()`, one when n is small. What `kernel` returns is
-    dropped; an exception in any of the parts is raised.
-    """
+    """Call `kernel(start, stop, *arguments)` over 0 … n, cut at multiples of `grain`, on torch's
+    threads (one when n is small). Results are dropped, exceptions raised."""
     parts = n // max(grain, _WORTH_A_THREAD) if n >= _SHORT else 1
     threads = min(torch.get_num_threads(), parts) if parts > 1 else 1
     grains = -(-n // grain)
@@ -126,10 +116,8 @@ def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int 
 
 
 def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: Any) -> None:
-    """Call `kernel(start, stop, tiles, *arguments)` over the tiles of a table (`segments.py`).
-
-    As many threads as `in_parallel` would take for their elements.
-    """
+    """Call `kernel(start, stop, tiles, *arguments)` over the tiles of a table (`segments.py`), on
+    as many threads as `in_parallel` would take for their elements."""
     threads = torch.get_num_threads()
     cuts = [0, len(tiles)]
     if threads == 1:
@@ -146,7 +134,6 @@ def in_tiles(kernel: Callable[..., Any], tiles: NDArray[np.int64], *arguments: A
 
 
 def _in_parts(kernel: Callable[..., Any], cuts: list[int], arguments: tuple[Any, ...]) -> None:
-    """A call between every two cuts, each on a thread of its own."""
     pending = [
         _pool(len(cuts) - 1).submit(kernel, start, stop, *arguments)
         for start, stop in itertools.pairwise(cuts[1:])
@@ -157,7 +144,7 @@ def _in_parts(kernel: Callable[..., Any], cuts: list[int], arguments: tuple[Any,
 
 
 def array(tensor: Tensor) -> NDArray[Any]:
-    """The tensor as numpy array: its own memory when that is the host's, else a copy."""
+    """The tensor as numpy array: its own memory on the host, else a copy."""
     if not tensor.is_cpu:
         on_device.host_visits += 1
     found: NDArray[Any] = tensor.numpy(force=True)
@@ -174,7 +161,7 @@ def tensor(values: NDArray[Any], like: Tensor) -> Tensor:
 
 
 class written_back:  # noqa: N801 - used as a function; a generator would take longer than a loop
-    """`array(target)` to be written to; on another device the tensor is then updated."""
+    """Context of `array(target)` to be written to, copied back at its end where necessary."""
 
     __slots__ = ("_target", "_values")
 
@@ -190,7 +177,7 @@ class written_back:  # noqa: N801 - used as a function; a generator would take l
 
 
 def partial_sums(n: int) -> NDArray[np.float64]:
-    """Room for one sum of each `SUM_BLOCK` of n elements, zeros."""
+    """Zeros for one sum of each `SUM_BLOCK` of n elements."""
     return np.zeros(-(-n // SUM_BLOCK), dtype=np.float64)
 
 
@@ -200,10 +187,8 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 class LoopCache(FunctionCache):
-    """Numba's cache of one function, with files of our own: one for each signature.
-
-    What is not found again is the caller's to compile; no file makes a call fail.
-    """
+    """Numba's cache of one function, one file for each signature. A missing or unusable file means
+    compiling again; it never makes a call fail."""
 
     def __init__(self, function: Callable[..., Any]) -> None:  # without numba's files
         self._py_func = function
@@ -221,7 +206,7 @@ class LoopCache(FunctionCache):
         return None if folder is None else str(folder)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled function of this signature, or None where no file is to be believed."""
+        """The compiled function of this signature, or None without a trustworthy file."""
         # What machine code calls. What compiles is not loaded, nor what that needs of scipy: the
         # first loop that has to be compiled does, in a quarter of a second.
         rtsys.initialize(target_context)
@@ -237,7 +222,7 @@ class LoopCache(FunctionCache):
         return _rebuild(target_context, *payload)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled function; where that fails, a warning says so."""
+        """Store a compiled function; warn where that fails."""
         if data.library.has_dynamic_globals:  # addresses of this process
             return
         key = self._key(sig, data.codegen)
@@ -252,7 +237,6 @@ class LoopCache(FunctionCache):
             _not_kept(path.parent, error.problems[0].message)
 
     def _key(self, sig: Any, codegen: Any) -> bytes:
-        """Key of the machine code: the loop, its types, the processor, the compiler."""
         index: Any = self._index_key
         facts = self._name, self._source, index(sig, codegen)
         return repr((*facts, numba.__version__, sys.implementation.cache_tag)).encode()
@@ -265,7 +249,7 @@ class LoopCache(FunctionCache):
 
 
 def _read(path: Path) -> bytes | None:
-    """The content of an entry that can be trusted; a damaged one is removed."""
+    """Content of a trustworthy entry; a damaged one is removed."""
     try:
         with path.open("rb") as file:
             body = None if others_write(os.fstat(file.fileno())) else unsealed(file.read())
@@ -278,7 +262,7 @@ def _read(path: Path) -> bytes | None:
 
 @cache
 def loops_folder() -> Path | None:
-    """The folder of machine code, without that of older sources; None where none can be kept."""
+    """The folder of machine code, cleared of older sources' code; None where none can be kept."""
     chosen: str = getattr(config, "CACHE_DIR")  # noqa: B009 - numba sets it from NUMBA_CACHE_DIR
     builds = Path(chosen or cache_folder() / "loops")
     folder = builds / f"gcsim-{_sources()}"

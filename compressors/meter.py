@@ -1,18 +1,13 @@
 """Kernels of a compressor, counted between two collectives: bytes, FLOPs and names.
 
-A torch dispatch mode sees every tensor kernel that runs, with its operands, and adds its bytes
-(read plus written) and FLOPs to its class. Code that leaves torch (bit packing and selection in
-numpy) is wrapped by `kernel`, which counts one kernel with the bytes of the tensors that go in
-and come out: what one fused kernel on an accelerator would move. Every kernel is counted under its
-name too, so that a device on which it was measured can say what it really costs there. A recorder
-that is given a clock notes how long each kernel took here.
+A torch dispatch mode adds each tensor kernel's bytes (read plus written) and FLOPs to its class and
+name. Code outside torch is wrapped by `kernel`, which counts one kernel with the bytes of the
+tensors that enter and leave: the traffic of one fused kernel on an accelerator. With a clock, a
+recorder also times each kernel. Cost that grows with the number of workers is separated by watching
+payloads: work between two steps of an iteration over them belongs to a payload.
 
-Cost that grows with the number of workers is told from cost that does not by watching the
-payloads: what runs between two steps of an iteration over the received payloads belongs to a
-payload. (Test: the cost at four workers equals fixed + 4 per payload as metered with two.)
-
-Assumes that a kernel reads each operand once and writes each result once, and that views are
-free. Indexed reads count the elements that are touched, not the whole operand.
+Assumes that a kernel reads each operand and writes each result once, and that views are free;
+indexed reads count touched elements only.
 """
 
 from __future__ import annotations
@@ -45,15 +40,11 @@ class Recorder:
         self._clock = clock
         self.counting = counting
         self._left_out: list[tuple[Any, Any]] = []
-        """Instants around what is `unpriced`."""
         self._timed: list[tuple[KernelCost, Any, Any]] = []
-        """Each launch and its two instants."""
         self.running = ""
-        """Name of the `kernel` that runs now."""
         self.paused = False
         self.fixed: list[KernelCost] = []
         self.per_payload: list[KernelCost] = []
-        """The sum over all payloads."""
         self.payloads = 0
         self.per_part: list[KernelCost] = []
         """The sum over all parts of one whole: more workers launch more, and move as much."""
@@ -61,23 +52,19 @@ class Recorder:
         self._reading: list[KernelCost] | None = None
 
     def add(self, cost: KernelCost) -> None:
-        """Count a kernel where it belongs: to the payload being read, or to the exchange.
-
-        That the host looks into a payload is not counted: it checks what a deployment leaves to
-        the network, or reads a scale that an accelerator's kernel finds where it lies.
-        """
+        """Count a kernel for the payload being read, or for the exchange; not the host's looks into
+        a payload, which a deployment leaves to the network or to an accelerator's kernel."""
         if self._reading is None:
             self.fixed.append(cost)
         elif cost.kind != "host_sync":
             self._reading.append(cost)
 
     def now(self) -> Any:
-        """The clock's instant; always 0 without one."""
         return 0.0 if self._clock is None else self._clock()
 
     @property
     def timed(self) -> list[TimedKernel]:
-        """Each launch that was timed; waits for a device that has not come so far."""
+        """Each timed launch; waits for the device."""
         return [TimedKernel(cost, end - begin) for cost, begin, end in self._timed]
 
     @property
@@ -86,7 +73,7 @@ class Recorder:
         return float(sum(end - begin for begin, end in self._left_out))
 
     def undisturbed(self) -> AbstractContextManager[Any]:
-        """While a kernel is timed, torch runs as it does when nobody counts."""
+        """Context in which torch runs uncounted, while a kernel is timed."""
         if self._clock is None or not self.counting:
             return nullcontext()
         from torch.utils._python_dispatch import _disable_current_modes
@@ -95,15 +82,13 @@ class Recorder:
         return modes
 
     def launched(self, cost: KernelCost, begin: Any, end: Any) -> None:
-        """Count a kernel that ran from one instant to another; with an `end` of None its time is
-        not one of its device, and is not noted."""
+        """Count a kernel between two instants; `end` None: its time is not its device's."""
         self.add(cost)
         if self._clock is not None and end is not None:
             self._timed.append((cost, begin, end))
 
     def watch(self, received: Iterable[Tensor], *, parts: bool = False) -> Iterator[Tensor]:
-        """Iterate over payloads, or parts of one whole; what runs until the next one is asked for
-        belongs to them."""
+        """Iterate over payloads, or parts of one whole, and attribute the kernels in between."""
         try:
             for payload in received:
                 self._reading = self.per_part if parts else self.per_payload
@@ -114,7 +99,6 @@ class Recorder:
             self._reading = None
 
     def costs(self) -> tuple[KernelCost, ...]:
-        """Everything that was counted, by class."""
         return total([*self.fixed, *self.per_payload, *self.per_part])
 
 
@@ -123,8 +107,8 @@ _active: list[Recorder] = []
 
 @contextmanager
 def segment(clock: Clock | None = None, *, counting: bool = True) -> Iterator[Recorder]:
-    """Count the kernels that run inside, on this thread; with a clock, time them too. Else count
-    nothing, but note in `left_out` how long what is `unpriced` takes inside."""
+    """Count the kernels that run inside, on this thread; with a clock, time them. Without
+    `counting`, only time `unpriced` work, in `left_out`."""
     from gcsim.compressors.meter_dispatch import CountingMode
 
     recorder = Recorder(clock, counting=counting)
@@ -139,13 +123,9 @@ def segment(clock: Clock | None = None, *, counting: bool = True) -> Iterator[Re
 def kernel(
     kind: KernelClass, *, updates: tuple[str, ...] = (), name: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Count a call of the decorated function as one kernel of class `kind`.
-
-    Its tensor operands are read once, its tensor results written once, and the operands named in
-    `updates` are written too. Torch kernels that it runs inside are not counted again. Random
-    numbers that it draws it counts itself (`count_random`). Its name is `name`, or that of
-    `kernel_name`.
-    """
+    """Count a call of the decorated function as one kernel of class `kind`: tensor operands read
+    once, tensor results and operands in `updates` written once; not the torch kernels inside. The
+    function counts its random draws (`count_random`). `name` defaults to `kernel_name`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         called = name or kernel_name(function)
@@ -168,12 +148,9 @@ def kernel(
 def counted_as(
     launches: Callable[..., Iterable[KernelCost]], running: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Count a call of a primitive, which works on all tensors of a bucket, as its entry says.
-
-    `launches(result, *args, **kwargs)` gives the kernels that run for the bucket (`launch`).
-    Torch's kernels inside are not counted. With a clock the call's time is the last kernel's.
-    `running` is the name for what the function counts while it runs.
-    """
+    """Count a primitive's call, for all tensors of a bucket, as the kernels of
+    `launches(result, *args, **kwargs)` (`launch`); torch's kernels inside are not counted. With a
+    clock the call's time is the last kernel's. `running` names its own counts."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -216,7 +193,7 @@ def drawn(name: str, elements: ArrayLike, bits: int) -> KernelCost:
 
 
 def kernel_name(function: Callable[..., object]) -> str:
-    """File and function of a method that is gcsim's own, "signs.fold"; else the whole path."""
+    """File and function of gcsim's own, such as "signs.fold"; else the whole path."""
     module = function.__module__
     if module.startswith("gcsim.compressors."):
         module = module.rpartition(".")[2]
@@ -231,12 +208,12 @@ def count_random(elements: int, bits: int) -> None:
 
 
 def batched(tensors: Iterable[T]) -> Iterator[T]:
-    """Iterate over a bucket's tensors: for methods that are written tensor by tensor."""
+    """Iterate over a bucket's tensors: for methods written tensor by tensor."""
     yield from tensors
 
 
 def unpriced(function: Callable[P, R]) -> Callable[P, R]:
-    """Count nothing of what the decorated function does: checks that a deployment leaves out."""
+    """Count nothing inside the decorated function: checks that a deployment leaves out."""
 
     @functools.wraps(function)
     def silent(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -255,7 +232,7 @@ def unpriced(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class Meter(Observer):
-    """An observer of one lockstep exchange: the kernels between any two collectives."""
+    """Observer of one lockstep exchange: the kernels between any two collectives."""
 
     def __init__(self, workers: int, clock: Clock | None = None) -> None:
         self._clock = clock
@@ -288,7 +265,7 @@ class Meter(Observer):
 
 
 class _Watched:
-    """Payloads whose iteration tells the active recorder."""
+    """Payloads that report their iteration to the active recorder."""
 
     def __init__(self, received: list[Tensor], *, parts: bool = False) -> None:
         self._received = received

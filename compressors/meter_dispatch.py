@@ -1,9 +1,6 @@
-"""Bytes and FLOPs of torch's kernels: the dispatch mode behind the meter.
-
-Imports torch: only `meter.segment` imports this file. Classes follow from the operator's name;
-an operator that is not in the tables is a reduction when its result is much smaller than its
-operands, and streams otherwise.
-"""
+"""Bytes and FLOPs of torch's kernels: the dispatch mode behind the meter. Only `meter.segment`
+imports it, since it imports torch. Classes follow from the operator's name; an unknown operator is
+a reduction when its result is much smaller than its operands, else it streams."""
 
 from __future__ import annotations
 
@@ -80,13 +77,11 @@ class UncompiledMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """To be kept from being compiled loads torch's compiler, which takes 2 s."""
+        """Not to be compiled; the default loads torch's compiler, which takes 2 s."""
         return False
 
 
 class CountingMode(UncompiledMode):
-    """Adds each kernel that is dispatched to a recorder."""
-
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._recorder = recorder
@@ -153,14 +148,10 @@ def kernel_cost(
 def _full_name(
     name: str, operands: list[Tensor], results: list[Tensor], flops_a_byte: float
 ) -> str:
-    """The operator's name, and behind it what else decides on its speed.
-
-    For a conversion the types; for a reduction whether something remains of the shape; for indexed
-    reads and writes whether indices jump, and how far they reach; for a product how much is done
-    with each byte (in powers of two), whether what it writes is the largest matrix, and else
-    whether the largest is read across its rows; for a factorization the columns. Behind a dot:
-    others say nothing about it.
-    """
+    """The operator's name, and behind it what else determines its speed: a conversion's types;
+    whether a reduction keeps a dimension; whether indices jump, and their reach; a product's work
+    per byte (in powers of two), whether it writes the largest matrix, else whether it reads that
+    across its rows; a factorization's columns. Behind a dot: unknown."""
     if name in {"_to_copy", "copy_"} and operands and results:
         types = [str(leaf.dtype).removeprefix("torch.") for leaf in (operands[-1], results[0])]
         return f"aten.{name}" if types[0] == types[1] else f"aten.{name}:{'_to_'.join(types)}"
@@ -181,7 +172,7 @@ def _full_name(
 
 
 def _jumps(indices: Tensor) -> bool:
-    """Whether they do not ascend: then each element is another line of memory."""
+    """Whether indices do not ascend: each element is then another line of memory."""
     return indices.numel() > 1 and bool((indices.flatten().diff() < 0).any())
 
 
@@ -209,7 +200,7 @@ def _bytes_moved(
 
 
 def _span(leaf: Tensor) -> int:
-    """Bytes of the distinct elements; an expanded tensor counts what it is expanded from."""
+    """Bytes of the distinct elements: an expanded tensor counts its source."""
     distinct = math.prod(
         size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride != 0
     )

@@ -1,7 +1,5 @@
-"""Errors of a user's own compressor as the user's mistakes, with file and line.
-
-A method in a module of gcsim's keeps its exceptions: there they are our bugs.
-"""
+"""Errors of a user's own compressor as the user's mistakes, with file and line. Exceptions from
+gcsim's own methods stay as they are: they are our bugs."""
 
 from __future__ import annotations
 
@@ -22,10 +20,8 @@ from gcsim.errors import InputError, InternalError, Problem
 
 
 class RefusedRequestError(InternalError):
-    """Requests of workers cannot be carried out; `ranks` are the workers that ask for it.
-
-    Whoever carries requests out throws it into the exchanges that yielded them (`blame`).
-    """
+    """Requests of workers `ranks` that cannot be carried out; thrown into their exchanges
+    (`blame`)."""
 
     def __init__(self, message: str, *, hint: str = "", ranks: tuple[int, ...] = (0,)) -> None:
         self.message, self.hint, self.ranks = message, hint, ranks
@@ -37,9 +33,9 @@ def passed_on(
     ask: Callable[[Request], Generator[Request, Any, Any]],
     inside: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Exchange:
-    """Run an exchange whose requests go through `ask`, which yields what is to be carried out and
-    returns the reply; a refusal is thrown into the exchange. Its demands on payloads of a device
-    are asked for at its end, or handed over to those around it, which ask `inside` a context."""
+    """Run an exchange whose requests go through `ask`, which yields what to carry out and returns
+    the reply; throw a refusal into the exchange. Demands on a device's payloads are made at its
+    end, or handed to the enclosing ones, which make them `inside` a context."""
     reply, demands = None, Demands()
     while True:
         try:
@@ -76,7 +72,7 @@ def blame(exchanges: Iterable[Generator[Any, Any, Any]], error: RefusedRequestEr
 
 
 def is_users(cls: type[Compressor]) -> bool:
-    """Whether the class is in a module that is not gcsim's."""
+    """Whether the class's module is not gcsim's."""
     return not cls.__module__.startswith("gcsim.")
 
 
@@ -90,10 +86,8 @@ def new_member(
 
 @contextmanager
 def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[None]:
-    """Turn what a compressor of the user's raises into an `InputError` with file and line.
-
-    Where no line of the user's raised it, that of `method` is named.
-    """
+    """Turn exceptions of a user's compressor into an `InputError` with file and line: of `method`
+    where no line of the user's raised it."""
     try:
         yield
     except MemoryError:
@@ -115,7 +109,7 @@ def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[No
 
 
 def users_line(error: BaseException) -> str:
-    """The innermost line that raised it and is neither gcsim's nor a library's; "" for none."""
+    """The innermost line of the traceback that is neither gcsim's nor a library's; "" for none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -151,7 +145,7 @@ def _located(error: InputError, place: str, otherwise: str) -> InputError:
 
 
 def location_of_request(exchange: Generator[Any, Any, Any], cls: type[Compressor]) -> str:
-    """The line of the user's file at which a suspended exchange waits."""
+    """The user's line at which a suspended exchange waits."""
     files, found = _files(cls), ""
     inner: Any = exchange
     while (frame := getattr(inner, "gi_frame", None)) is not None:
@@ -183,7 +177,7 @@ def location_of_class(cls: type[Compressor], method: str = "exchange") -> str:
 
 
 def _files(cls: type[Compressor]) -> set[str]:
-    """The files of a class and its bases that are not gcsim's, nor Python's."""
+    """Files of a class and its bases outside gcsim and Python."""
     modules = {base.__module__ for base in cls.__mro__ if base is not object}
     users = [sys.modules.get(name) for name in modules if not name.startswith(("gcsim.", "abc"))]
     return {file for module in users if (file := getattr(module, "__file__", None))}

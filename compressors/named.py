@@ -1,7 +1,5 @@
 """Compressors by the names that people write: "Top-K", "1-bit Adam", "DGC 0.1%", "PowerSGD rank 4".
-
-A name may end in the method's most common parameter: a share, a rank, or bits.
-"""
+A name may end in the method's most common parameter: a share, a rank, or bits."""
 
 from __future__ import annotations
 
@@ -71,11 +69,8 @@ _PARAMETERS = (
 
 
 def method_named(word: str) -> tuple[str, dict[str, Any]]:
-    """The registered name of a compressor, and the parameters that its name states.
-
-    A user's own `package.module:Class` stays as it is. Raises `InputError` for a word that no
-    compressor matches.
-    """
+    """The registered name of a compressor and the parameters that its name states; a user's
+    `package.module:Class` stays. Raises `InputError` when no compressor matches."""
     if word in REGISTRY or ":" in word:
         return word, {}
     kind, given = _names().get(compact(word)), {}

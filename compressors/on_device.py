@@ -6,9 +6,9 @@
     @kernel_of(loops.cell_norms)
     def cell_norms(values, cells, norm): ...     # gpu/rounding/norms.py: the same bytes
 
-A call whose first argument is a tensor on a GPU goes to the kernel; Triton is imported at the
-first such call. Where Triton is not installed, or the GPU is too old for it, the call goes to the
-loop, by way of host memory. A kernel that cannot take its arguments calls the loop (`by_loop`).
+A call whose first argument is a tensor on a GPU goes to the kernel, which imports Triton. Without
+Triton, or on a GPU too old for it, the loop works on a copy in host memory; so does a kernel that
+cannot take its arguments (`by_loop`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 interpreted = False
-"""Set by tests: tensors in host memory go to kernels too, run by Triton's interpreter."""
+"""Set by tests: tensors in host memory go to kernels too, in Triton's interpreter."""
 
 host_visits = 0
-"""Tensors of a device that loops have worked on in host memory so far. Their time there says
-nothing about the device."""
+"""Tensors of a device that loops worked on in host memory: their time is not the device's."""
 
 _OLDEST = 7, 0
 """Compute capability that Triton compiles for."""
@@ -45,10 +44,8 @@ def handled(values: Tensor) -> bool:
 
 
 def primitive(loop: Callable[P, R]) -> Callable[P, R]:
-    """Hand calls whose first argument is a tensor on a GPU over to the `kernel_of` this primitive.
-
-    That of `coding/a/b.py` is in `gpu/a/b.py`. It has the same contract and gives the same bytes.
-    """
+    """Hand calls whose first argument is a tensor on a GPU to the `kernel_of` this primitive: for
+    `coding/a/b.py`, in `gpu/a/b.py`, with the same contract and bytes."""
 
     primitives[loop] = None
 
@@ -66,7 +63,7 @@ def primitive(loop: Callable[P, R]) -> Callable[P, R]:
 
 
 def kernel_of(loop: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate what does on a GPU what the primitive `loop` does in host memory."""
+    """Register the decorated function as the GPU's version of the primitive `loop`."""
 
     def pair(kernel: Callable[P, R]) -> Callable[P, R]:
         primitives[inspect.unwrap(loop)] = kernel
@@ -76,7 +73,7 @@ def kernel_of(loop: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P
 
 
 def by_loop(primitive: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a primitive's loop from its kernel: for what is too long, or to say what is damaged."""
+    """Call a primitive's loop from its kernel: for too long inputs, or to report damage."""
     found: R = inspect.unwrap(primitive)(*args, **kwargs)
     return found
 

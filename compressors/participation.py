@@ -1,8 +1,7 @@
 """A compressor's exchange under any driver: checked inputs and outputs, errors that name it.
 
-What all methods may rely on is checked here, once: the gradient is a finite float32 `[n]` in one
-piece of memory. What none may do unseen is, too: a sum in 16 bits that leaves the format's range is
-refused, before it is sent or when it comes back. (Values that are all-gathered in 16 bits saturate,
+Methods may rely on a finite, contiguous float32 `[n]` gradient. Sums in 16 bits that leave the
+format's range are refused before sending or on return. (All-gathered values in 16 bits saturate,
 and a sender with memory keeps the rest: `coding/sparse.py`.)
 """
 
@@ -15,51 +14,30 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
+from gcsim.compressors import mistakes, requests
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.scans import all_finite, fingerprint
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import unpriced
-from gcsim.compressors.mistakes import (
-    RefusedRequestError,
-    is_users,
-    location_of,
-    location_of_class,
-    location_of_request,
-    location_of_return,
-    own_mistakes,
-    passed_on,
-)
-from gcsim.compressors.requests import (
-    AllReduce,
-    Exchange,
-    Operation,
-    PushPull,
-    Request,
-    TreeMerge,
-    tensors_sent,
-)
 from gcsim.errors import InputError
 
 
 def participate(
     member: Compressor, bucket: Bucket, step: int, *, finite: bool = True, unmodified: bool = True
-) -> Exchange:
-    """`member.exchange(bucket, step)`, guarded.
+) -> requests.Exchange:
+    """`member.exchange(bucket, step)`, guarded. A gradient with gaps in memory is copied first:
+    another order of addition rounds differently.
 
-    A gradient that lies in memory with gaps is copied first: what is added up in another order
-    rounds to other bits.
-
-    Raises `InputError` that names the compressor: before anything is sent, for a gradient that is
-    no float32 of the bucket's length or holds NaN or infinity (with the parameter's name); later,
-    for a sum in 16 bits that the format cannot hold, for a payload that is damaged, for a
-    gradient that the compressor has modified (others are to see it too), for what is no request or
-    no update, for an update that is not finite, and for whatever a compressor that is not gcsim's
-    own raises or asks for in vain, with file and line. `finite` says whether to look at gradient
-    and update, `unmodified` whether to compare the gradient: a pass over it, twice each.
+    Raises `InputError` that names the compressor: before sending, for a gradient that is no float32
+    of the bucket's length or is not finite (with the parameter's name); later, for a sum beyond the
+    format's range, a damaged payload, a modified gradient (others read it too), an invalid request
+    or update, an update that is not finite, and exceptions or refused requests of a user's
+    compressor, with file and line. `finite`: check gradient and update; `unmodified`: compare the
+    gradient; each takes two passes.
     """
     cls, title = type(member), member.about.title
-    with named(title), own_mistakes(cls):
+    with named(title), mistakes.own_mistakes(cls):
         bucket = _in_one_piece(bucket)
         if finite:
             check_finite(bucket)
@@ -68,24 +46,25 @@ def participate(
         if not isinstance(exchange, Generator):
             raise InputError(
                 f"exchange() returned {type(exchange).__name__}, not a generator",
-                place=location_of_class(cls),
+                place=mistakes.location_of_class(cls),
                 hint="yield the collectives that it needs, at least behind an `if False:`",
             )
         update = yield from _guarded(exchange, cls, title, finite)
         if unmodified and _fingerprint(bucket) != before:
             raise InputError(
                 "exchange() modified bucket.gradient",
-                place=location_of_class(cls),
+                place=mistakes.location_of_class(cls),
                 hint="clone what is to be changed: all compressors see the same gradients",
             )
         if fault := _fault_of(update, bucket, finite):
-            raise InputError(fault[0], place=location_of_return(exchange, cls), hint=fault[1])
+            raise InputError(
+                fault[0], place=mistakes.location_of_return(exchange, cls), hint=fault[1]
+            )
         return update
 
 
 @unpriced
 def _in_one_piece(bucket: Bucket) -> Bucket:
-    """The bucket with contiguous tensors, where they are what they must be."""
     gradient, moment = bucket.gradient, bucket.second_moment
     for tensor, what in ((gradient, "gradient"), (moment, "second moment")):
         if tensor is None:
@@ -142,7 +121,7 @@ def check_finite(bucket: Bucket) -> None:
 
 @contextmanager
 def named(title: str) -> Iterator[None]:
-    """Put a compressor's title in front of the place of an `InputError`'s problems."""
+    """Put a compressor's title in front of the places of an `InputError`'s problems."""
     try:
         yield
     except InputError as error:
@@ -154,38 +133,39 @@ def named(title: str) -> Iterator[None]:
         raise type(error)(problems) from error
 
 
-def _guarded(exchange: Exchange, cls: type[Compressor], title: str, finite: bool) -> Exchange:
-    """The exchange, whose callables on the server's side name the compressor too."""
+def _guarded(
+    exchange: requests.Exchange, cls: type[Compressor], title: str, finite: bool
+) -> requests.Exchange:
+    """The exchange, whose server-side callables name the compressor too."""
 
-    def ask(request: Request) -> Generator[Request, Any, Any]:
+    def ask(request: requests.Request) -> Generator[requests.Request, Any, Any]:
         if fault := _fault_of_request(request, finite):
             raise _told(fault, exchange, cls)
-        if isinstance(request, PushPull):
+        if isinstance(request, requests.PushPull):
             request = replace(request, server=_naming(request.server, cls, title))
-        elif isinstance(request, TreeMerge):
+        elif isinstance(request, requests.TreeMerge):
             request = replace(request, merge=_naming(request.merge, cls, title))
         try:
             reply = yield request
-        except RefusedRequestError as error:
-            if not is_users(cls):
+        except mistakes.RefusedRequestError as error:
+            if not mistakes.is_users(cls):
                 raise
             raise _told((error.message, error.hint), exchange, cls) from error
-        summed = finite and isinstance(request, AllReduce)
+        summed = finite and isinstance(request, requests.AllReduce)
         if summed and (fault := _out_of_range(reply, "the sum over the workers")):
             raise _told(fault, exchange, cls)
         return reply
 
-    return passed_on(exchange, ask, partial(named, title))
+    return mistakes.passed_on(exchange, ask, partial(named, title))
 
 
-def _told(fault: tuple[str, str], exchange: Exchange, cls: type[Compressor]) -> InputError:
-    """The error of the request at which a worker waits."""
-    return InputError(fault[0], place=location_of_request(exchange, cls), hint=fault[1])
+def _told(fault: tuple[str, str], exchange: requests.Exchange, cls: type[Compressor]) -> InputError:
+    return InputError(fault[0], place=mistakes.location_of_request(exchange, cls), hint=fault[1])
 
 
 @unpriced
 def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
-    """Fault of elements in 16 bits that the format does not have."""
+    """Fault of elements beyond their 16-bit format."""
     if values.dtype not in (torch.float16, torch.bfloat16) or not values.numel():
         return None
     low, high = values.aminmax()
@@ -205,13 +185,16 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
 ) -> tuple[str, str] | None:
     """Fault of a request that a worker yields, with a remedy."""
     kind = type(request).__name__
-    if not isinstance(request, Request):
+    if not isinstance(request, requests.Request):
         return (
             f"exchange() yielded {kind}, which is no request",
             "yield AllReduce, AllGather, PushPull, AllToAll or TreeMerge",
         )
-    if isinstance(request, AllReduce) and request.op not in get_args(Operation):
-        return f"AllReduce of op={request.op!r}", f"known: {', '.join(get_args(Operation))}"
+    if isinstance(request, requests.AllReduce) and request.op not in get_args(requests.Operation):
+        return (
+            f"AllReduce of op={request.op!r}",
+            f"known: {', '.join(get_args(requests.Operation))}",
+        )
     payloads: Any = getattr(request, "payloads", ())
     if not isinstance(payloads, Sequence):
         return f"AllToAll of a {type(payloads).__name__}", "give a list, one a worker"
@@ -219,7 +202,7 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
     for name, function in functions.items():
         if not callable(function):
             return f"{kind} whose {name} is {function!r}, no function", ""
-    for tensor in tensors_sent(request):
+    for tensor in requests.tensors_sent(request):
         if not isinstance(tensor, torch.Tensor):
             what = f"{type(tensor).__module__}.{type(tensor).__name__}"
             return f"{kind} of a {what}, not of a torch tensor", "torch.from_numpy(...) makes one"
@@ -227,7 +210,7 @@ def _fault_of_request(  # noqa: PLR0911 - one for each fault
             what = str(tensor.layout if tensor.layout != torch.strided else tensor.dtype)
             what = "torch tensor without data" if tensor.is_meta else f"{what} tensor"
             return f"{kind} of a {what}", "send values, or bytes that hold them, one behind another"
-    if finite and isinstance(request, AllReduce):
+    if finite and isinstance(request, requests.AllReduce):
         return _out_of_range(request.tensor, "what this worker adds to the sum")
     return None
 
@@ -236,11 +219,13 @@ def _naming(
     function: Callable[..., Tensor], cls: type[Compressor], title: str
 ) -> Callable[..., Tensor]:
     def call(*payloads: Tensor | Iterable[Tensor]) -> Tensor:
-        with named(title), own_mistakes(cls):
+        with named(title), mistakes.own_mistakes(cls):
             answer: Any = function(*payloads)
             if not isinstance(answer, torch.Tensor):
                 message = f"its server returned {type(answer).__name__}, not a payload"
-                raise InputError(message, place=location_of(function) if is_users(cls) else "")
+                raise InputError(
+                    message, place=mistakes.location_of(function) if mistakes.is_users(cls) else ""
+                )
             return answer
 
     return call

@@ -1,4 +1,4 @@
-"""Properties that a compression method promises, and that the checker can test."""
+"""Properties that a compression method promises and the checker tests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ Replicas = Literal["identical", "meet", "differ"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Properties:
-    """Properties of a method with certain parameters."""
-
     unbiased: bool = False
     """The mean over the method's own randomness of the update is the mean gradient."""
 
     error_bound: Callable[[Tensor], float] | None = None
-    """For one tensor v, float32 `[n]`: the most that |Q(v) - v|^2 can be on average over the
-    method's randomness, for one worker without memory at its first settled step. As sharp as
-    the theory has it, in units of v squared; with its source in the method's docstring."""
+    """Bound on the mean of |Q(v) - v|^2 for a float32 v `[n]`, one worker without memory at its
+    first settled step; as sharp as the theory that the method cites."""
 
     error_is_exact: bool = False
     """The mean of |Q(v) - v|^2 equals `error_bound(v)`."""
@@ -33,7 +30,7 @@ class Properties:
     """identical: after each step; meet: after each window; differ: never the same model."""
 
     scale_free: bool = False
-    """The update does not tell how large the gradient was: signs, Adam's direction."""
+    """The update does not depend on the gradient's scale: signs, Adam's direction."""
 
     exact: bool = False
     """Lossless: the update is the mean gradient, up to float32 rounding."""

@@ -1,8 +1,6 @@
-"""Launches that a GPU's host queues for a metered kernel, from `launches.csv`.
-
-`python -m tests.benchmarks.launches` counts them, without a GPU. Means over calls: launches of a
-few kernels depend on their arguments, and those of frames are in the kernels of the same message.
-"""
+"""Launches that a GPU's host queues for a metered kernel, from `launches.csv`, which
+`python -m tests.benchmarks.launches` counts without a GPU. Means over calls: a few kernels'
+launches depend on arguments, and launches of frames count to kernels of the same message."""
 
 from __future__ import annotations
 
@@ -39,8 +37,7 @@ def variant(name: str) -> str:
 
 
 def queued(cost: KernelCost) -> Counts:
-    """Launches behind one metered launch; none without a name (other people's code, whose launches
-    its class prices)."""
+    """Launches behind one metered launch; none without a name (other people's code)."""
     if not cost.name:
         return _NONE
     if cost.kind == "host_sync":
@@ -50,8 +47,7 @@ def queued(cost: KernelCost) -> Counts:
 
 @functools.cache
 def _of_kernel(name: str) -> Counts:
-    """The table's row; of another variant the mean of the kernel's, of a plug-in's kernel the
-    mean of all."""
+    """The table's row; else the mean of the kernel's variants, or of all for a plug-in's kernel."""
     table, base = launches(), name.partition(":")[0]
     alike = [counts for key, counts in table.items() if key.partition(":")[0] == base]
     rows = [table[name]] if name in table else alike or list(table.values())

@@ -1,17 +1,16 @@
-"""Random numbers by key: a run can be repeated, and workers agree.
+"""Random numbers by key: runs repeat, and workers agree.
 
-From counter-based generators whose key is a hash of everything that may tell two draws apart:
-seed, step, tensor, purpose and, unless all workers must draw the same, the rank. No state is kept
-between draws and no global generator is read or set.
+Generators are counter-based; their key is a hash of seed, step, tensor, purpose and, unless all
+workers must draw the same, the rank. No state is kept between draws and no global generator is read
+or set.
 
-Two kinds: `stream` is a numpy generator (Philox), for a few numbers of any distribution; a loop
-over elements takes a `random_key` and calls `bits64(key, i)`, the i-th number of SplitMix64's
-sequence from that key, in any order and on any thread. 64 bits serve several elements: four
-fractions of 16 bits, where rounding at random asks for no more.
+`stream` is a numpy generator (Philox) for a few numbers of any distribution. A loop over elements
+takes a `random_key` and calls `bits64(key, i)`, number i of SplitMix64's sequence, in any order and
+on any thread; 64 bits serve four fractions of 16 bits where rounding needs no more.
 
-Sources: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox);
-G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014
-(SplitMix64; passes BigCrush).
+Sources: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox); G.
+Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014 (SplitMix64;
+passes BigCrush).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def stream(
 
 
 class _Key(ISeedSequence):
-    """A key as a seed: with `Philox(key=...)` the system is first asked for a seed nobody needs."""
+    """A key as a seed; `Philox(key=...)` would first ask the system for an unused seed."""
 
     def __init__(self, words: NDArray[np.uint64]) -> None:
         self._words = words

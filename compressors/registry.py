@@ -1,7 +1,5 @@
-"""The compressors by name: adding one is one file and one line here.
-
-A name outside this table of the form `package.module:Class` is imported from the user's code.
-"""
+"""The compressors by name: adding one is one file and one line here. A name of the form
+`package.module:Class` is imported from the user's code."""
 
 from __future__ import annotations
 
@@ -12,15 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gcsim.compressors import mistakes
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.mistakes import (
-    is_users,
-    location_of,
-    location_of_class,
-    new_member,
-    own_mistakes,
-    users_line,
-)
 from gcsim.compressors.properties import Properties
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.opened import noting
@@ -81,8 +72,6 @@ REGISTRY: dict[str, str] = {
     "cser": "local_updates.cser:Cser",
     "csea": "local_updates.cser:Csea",
     "cser_pl": "local_updates.cser:CserPl",
-    "accordion": "controllers.accordion:Accordion",
-    "l_greco": "controllers.l_greco:LGreco",
     "torch_fp16": "reference.casts:TorchFp16",
     "torch_bf16": "reference.casts:TorchBf16",
     "torch_powersgd": "reference.powersgd:TorchPowerSgd",
@@ -93,10 +82,8 @@ REGISTRY: dict[str, str] = {
 
 
 def compressor_class(name: str) -> type[Compressor]:
-    """The class behind a registered name or a `package.module:Class` path.
-
-    Raises `InputError` when the name is unknown, does not import, or is no `Compressor`.
-    """
+    """The class of a registered name or a `package.module:Class` path. Raises `InputError` when it
+    is unknown, does not import, or is no `Compressor`."""
     if name in REGISTRY:
         target = f"{__package__}.{REGISTRY[name]}"
     elif ":" in name:
@@ -108,18 +95,20 @@ def compressor_class(name: str) -> type[Compressor]:
         with noting(module) if name not in REGISTRY else nullcontext():
             imported = importlib.import_module(module)
     except Exception as error:  # the user's module may raise anything
-        raise _not_imported(name, f"{type(error).__name__}: {error}", users_line(error)) from error
+        raise _not_imported(
+            name, f"{type(error).__name__}: {error}", mistakes.users_line(error)
+        ) from error
     first = f"{getattr(imported, '__file__', None) or module}:1"
     if not hasattr(imported, attribute):
         raise _not_imported(name, f"{module} has no {attribute!r}", first)
     found = getattr(imported, attribute)
     if not (isinstance(found, type) and issubclass(found, Compressor)):
-        place = location_of(found) or first
+        place = mistakes.location_of(found) or first
         raise InputError(f"{name!r} is not a subclass of gcsim.Compressor", place=place)
     if not isinstance(getattr(found, "about", None), About):
         raise InputError(
             f"{name!r} does not say what it is",
-            place=location_of_class(found),
+            place=mistakes.location_of_class(found),
             hint="give it `about = About(...)`",
         )
     return found
@@ -131,18 +120,15 @@ def _not_imported(name: str, why: str, place: str) -> InputError:
 
 
 def check_parameters(name: str, given: Mapping[str, Any]) -> CompressorParameters:
-    """Parameters of the named compressor, defaults filled in.
-
-    Raises `InputError` with one problem for each unknown or impossible parameter; a problem's
-    `place` is the parameter's name.
-    """
+    """Parameters of the named compressor, defaults filled in. Raises `InputError` with one problem,
+    its `place` the parameter's name, for each unknown or impossible parameter."""
     return checked_parameters(name, compressor_class(name), given)
 
 
 def checked_parameters(
     name: str, cls: type[Compressor], given: Mapping[str, Any]
 ) -> CompressorParameters:
-    """`check_parameters` for a class; `name` is what errors call it."""
+    """`check_parameters` for a class; `name` is its name in errors."""
     try:
         checked = cls.Parameters(**given)
     except ValidationError as error:
@@ -164,17 +150,16 @@ def checked_parameters(
             problems.append(Problem(message=message, place=key, hint=hint))
         raise InputError(problems) from error
     except Exception:
-        with own_mistakes(cls):
+        with mistakes.own_mistakes(cls):
             raise
-    if is_users(cls):
+    if mistakes.is_users(cls):
         _check_schedule(cls, checked)
     return checked
 
 
 def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> None:
-    """Raise `InputError` with file and line where a user's class says impossible things of itself,
-    so that nobody meets them later."""
-    with own_mistakes(cls):
+    """Raise `InputError` with the line where a user's class declares an impossible schedule."""
+    with mistakes.own_mistakes(cls):
         for name, least in (("period", 1), ("window", 1), ("warmup_steps", 0)):
             value = getattr(cls, name)(parameters)
             if not isinstance(value, int) or not least <= value <= _LONGEST:
@@ -195,4 +180,4 @@ def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> 
 
 def create(name: str, worker: Worker, given: Mapping[str, Any] | None = None) -> Compressor:
     """One worker's instance of the named compressor."""
-    return new_member(compressor_class(name), worker, check_parameters(name, given or {}))
+    return mistakes.new_member(compressor_class(name), worker, check_parameters(name, given or {}))

@@ -1,7 +1,5 @@
-"""The collectives that a compressor may ask for: its only contact with the world.
-
-A compressor's `exchange` yields one of these and receives the reply; it does not know whether
-the lockstep driver, the meter, the simulator or `torch.distributed` carried it out.
+"""The collectives that a compressor may ask for. `exchange` yields a request and receives the
+reply, whether the lockstep driver, the meter, the simulator or `torch.distributed` carries it out.
 
 | request     | reply                                                                        |
 |-------------|------------------------------------------------------------------------------|
@@ -25,10 +23,8 @@ Operation = Literal["sum", "max"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllReduce:
-    """Reduce a tensor that has the same shape and dtype on every worker.
-
-    The tensor itself is what travels: `tensor.nbytes` bytes. The driver may overwrite it.
-    """
+    """Reduce a tensor (`tensor.nbytes` bytes on the wire) of the same shape and dtype on every
+    worker. The driver may overwrite it."""
 
     tensor: Tensor
     op: Operation = "sum"
@@ -36,37 +32,32 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllGather:
-    """Give every worker every worker's payload (uint8, one dimension).
-
-    `variable` says that lengths may differ between workers; use `gather_variable`, which
-    exchanges the lengths first, as a real implementation must. `part` says that each payload is
-    its sender's part of one whole: with more workers every part is smaller.
-    """
+    """Give every worker every worker's payload (uint8, one dimension). `variable`: lengths may
+    differ between workers; use `gather_variable`, which exchanges them first. `part`: each payload
+    is its sender's part of one whole, smaller with more workers."""
 
     payload: Tensor
     variable: bool = False
     part: bool = False
     lengths: tuple[Iterable[Tensor], ...] = ()
-    """Replies of the gathers that told the lengths, int64 as bytes; several: of payloads that are
-    packed into this one, behind their lengths (`controllers/fusing.py`)."""
+    """Replies of the gathers of lengths, int64 as bytes; several for payloads that are packed into
+    this one behind their lengths (`options/fusing.py`)."""
 
 
 WithoutServer = Literal["alltoall_allgather", "all_gather"]
-"""Way of a push-pull without a server. alltoall_allgather: the server treats each element, or block
-of elements, by itself, so that each of p ranks serves a stripe of 1 / p (stripes by an all-to-all,
-their answers by an all-gather). all_gather: it needs whole payloads, which everybody gets and
-serves alone."""
+"""Push-pull without a server. alltoall_allgather: the server treats each element or block by
+itself, so each of p ranks serves a stripe of 1 / p (all-to-all, then all-gather of answers).
+all_gather: it needs whole payloads, which everybody gets and serves alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PushPull:
     """Push a payload to the parameter server and pull what it returns.
 
-    `server` maps the payloads of all workers, in rank order, to the payload that every worker
-    pulls. It is called once per exchange, on the server's side: with worker 0's callable, whose
-    object holds the server's state; or, where there is no server, on every worker with its own. So
-    it must not depend on who calls it. `variable` says that payloads, or stripes of them, may
-    differ in length between workers: without a server lengths are then exchanged first.
+    `server` maps all payloads, in rank order, to the payload that every worker pulls. It is called
+    once per exchange with worker 0's callable, whose object holds the server's state, or, without a
+    server, on every worker with its own: it must not depend on the caller. `variable`: payloads, or
+    stripes of them, may differ in length; without a server lengths are then exchanged first.
     """
 
     payload: Tensor
@@ -77,12 +68,8 @@ class PushPull:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllToAll:
-    """Send one payload (uint8, one dimension) to each worker, oneself included.
-
-    Together they are one whole that is cut into as many parts as there are workers. `variable`
-    says that the parts may differ in length: then lengths (8 bytes each) are exchanged first,
-    by whoever carries out the request.
-    """
+    """Send one payload (uint8, one dimension) to each worker, oneself included: parts of one whole.
+    `variable`: lengths may differ; the driver first exchanges them (8 bytes each)."""
 
     payloads: Sequence[Tensor]
     """Payloads by receiving rank."""
@@ -91,12 +78,10 @@ class AllToAll:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TreeMerge:
-    """Merge all payloads pairwise along a binomial tree; everybody receives the result.
-
-    In round j = 0, 1, … the worker of rank r, r mod 2^(j+1) = 2^j, sends what it holds to rank
-    r - 2^j, which replaces its own by `merge(own, received)`; any number of workers. The root's
-    result is then broadcast along the same tree. `merge` must not depend on who calls it.
-    """
+    """Merge all payloads pairwise along a binomial tree of any number of workers; all receive the
+    result. In round j = 0, 1, … rank r, r mod 2^(j+1) = 2^j, sends its payload to rank r - 2^j,
+    which replaces its own by `merge(own, received)`; the root broadcasts along the same tree.
+    `merge` must not depend on its caller."""
 
     payload: Tensor
     merge: Callable[[Tensor, Tensor], Tensor]

@@ -1,12 +1,9 @@
 """A bucket's table: the tensors' begins and lengths, their cells, and the tiles that threads share.
 
-A primitive works on all tensors of a bucket in one call. Its loop takes the tiles of the table, a
-tensor's elements first … last - 1, and its kernel the same table. What differs from tensor to
-tensor (how many are selected, where a body begins) is a column: an array with one number a row. A
-tensor alone is a table of one row.
-
-Tiles are cut at multiples of their length from the tensor's first element, so that sums by blocks
-do not depend on the number of threads.
+A primitive works on all tensors of a bucket in one call over the table's tiles (a tensor's elements
+first … last - 1); a tensor alone is a table of one row. Per-tensor quantities (selected elements, a
+body's begin) are columns: arrays with one number a row. Tiles are cut at multiples of their length
+from the tensor's first element, so that sums by blocks do not depend on threads.
 """
 
 from __future__ import annotations
@@ -28,19 +25,15 @@ TILE = 1 << 16
 Column = NDArray[np.int64]
 """One number a row of the table."""
 ZERO = np.zeros(1, dtype=np.int64)
-"""The column of what begins at 0, of one row."""
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """The rows of a table."""
-
     table: NDArray[np.int64]
     """`[tensors, 2]`: first element in the flat bucket, and number of elements."""
 
     @classmethod
     def of(cls, layout: BucketLayout) -> Segments:
-        """The table of a layout."""
         if cls not in layout.facts:
             layout.facts[cls] = cls(layout.table)
         found: Segments = layout.facts[cls]
@@ -49,12 +42,11 @@ class Segments:
     @classmethod
     @lru_cache(maxsize=1 << 8)
     def alone(cls, n: int) -> Segments:
-        """The table of one tensor of n elements."""
         return cls(np.array([(0, n)], dtype=np.int64))
 
     @classmethod
     def behind(cls, lengths: ArrayLike) -> Segments:
-        """The table of tensors of these lengths, one behind the other."""
+        """The table of consecutive tensors of these lengths."""
         length = np.asarray(lengths, dtype=np.int64)
         return cls(np.stack((starts(length), length), axis=1))
 
@@ -64,7 +56,6 @@ class Segments:
         return Segments(np.concatenate((self.table, self.table)))
 
     def rows(self, chosen: Any) -> Segments:
-        """The table of some of the tensors."""
         return Segments(np.ascontiguousarray(self.table[chosen]))
 
     @cached_property
@@ -108,14 +99,14 @@ class Segments:
         return {}
 
     def cells(self, size: int | None) -> Cells:
-        """Cells of `size` elements, of which the last may be shorter; None: a tensor is one."""
+        """Cells of `size` elements, the last perhaps shorter; None: one cell a tensor."""
         if size not in self._cells:
             sizes = np.maximum(1, self.length) if size is None else self.column(size)
             self._cells[size] = Cells(self, sizes, -(-self.length // sizes))
         return self._cells[size]
 
     def even_cells(self, most: int | None) -> Cells:
-        """Cells of at most `most` elements, as equal as can be; None: a tensor is one."""
+        """Cells of at most `most` elements, as equal as can be; None: one cell a tensor."""
         if most is None:
             return self.cells(None)
         if -most not in self._cells:  # beside those of a size
@@ -135,7 +126,7 @@ class Cells:
 
     segments: Segments
     size: Column
-    """Elements of a tensor's cells but perhaps the last."""
+    """Elements of each cell but perhaps the last."""
     count: Column
     """Cells of each tensor."""
 
@@ -146,7 +137,6 @@ class Cells:
 
     @cached_property
     def total(self) -> int:
-        """Cells of all tensors."""
         return int(self.count.sum())
 
     @cached_property
@@ -190,7 +180,7 @@ class Cells:
 
 
 def starts(lengths: Column) -> Column:
-    """Begin of each when they lie one behind the other."""
+    """Begin of each when they are consecutive."""
     begins: Column = lengths.cumsum() - lengths
     return begins
 
@@ -206,7 +196,7 @@ def keys_of(
 
 
 def spread(numbers: Tensor, counts: Column) -> Tensor:
-    """Each tensor's number as often as it says: `[tensors]` to `[sum of counts]`."""
+    """Repeat each tensor's number `counts` times: `[tensors]` to `[sum of counts]`."""
     times = torch.from_numpy(counts).to(numbers.device)
     return numbers.repeat_interleave(times, output_size=int(counts.sum()))
 

@@ -1,14 +1,12 @@
-"""Work that workers of one process share: what all of them make of one reply.
+"""Work that workers of one process share: values computed from one reply.
 
     fill_once(add_all, payloads, update, layout, weight)
 
-Each of N workers decodes the same N payloads. On a cluster they do so side by side; in lockstep
-that is N^2 decodings one after the other, of which N are enough. So a method says what it makes of
-a reply as a function of the reply and of other arguments, which is called for the first worker
-only. Another worker has what came out when it asks for the same function of the same reply and its
-arguments are equal, value by value; else it computes for itself. Nothing is assumed of replicas.
-
-Only a driver that runs all workers in turn lets them share (`shared`); elsewhere it is a call.
+In lockstep, N workers would decode the same N payloads one after the other. A method therefore
+gives its decoding as a function of the reply and other arguments, which runs for the first worker;
+another worker gets that result if it calls the same function on the same reply with equal
+arguments, value by value. Replicas need not be equal. Only a driver that runs all workers in turn
+shares (`shared`); elsewhere the function just runs.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _BY_IDENTITY: Any = object.__eq__
 
 @dataclass(slots=True)
 class _Made:
-    """Results that workers have made of a reply."""
+    """Results that workers computed from a reply."""
 
     checked: bool
     values: list[tuple[Any, Any]] = field(default_factory=list)
@@ -43,10 +41,8 @@ class Payloads(list[Tensor]):
 
 
 def shared(replies: list[R], *, checked: bool) -> list[R]:
-    """The replies of one collective, tensors or `Payloads` that are equal, as shared by workers.
-
-    `checked`: whatever need not be computed is computed all the same, and compared.
-    """
+    """The replies of one collective, equal tensors or `Payloads`, as shared by workers. `checked`:
+    compute everything all the same, and compare."""
     made = _Made(checked)
     for reply in replies:
         vars(reply)[_MADE] = made
@@ -54,8 +50,8 @@ def shared(replies: list[R], *, checked: bool) -> list[R]:
 
 
 def forget(replies: Iterable[Any]) -> None:
-    """All workers have made of these replies what they make. What is kept of it holds the reply,
-    which holds it: tensors would stay until the garbage collector comes."""
+    """Drop the results of replies that all workers are done with: results refer to their reply and
+    back, which only the garbage collector would free."""
     for reply in replies:
         made: _Made | None = getattr(reply, _MADE, None)
         if made is not None:
@@ -63,23 +59,20 @@ def forget(replies: Iterable[Any]) -> None:
 
 
 def is_shared(received: Iterable[Tensor]) -> bool:
-    """Whether other workers may make the same of this reply."""
+    """Whether other workers may compute the same from this reply."""
     return hasattr(received, _MADE)
 
 
 def once(make: Callable[..., V], received: Iterable[Tensor], *given: Any) -> V:
-    """`make(received, *given)`, a function of its arguments, whose value nobody changes.
-
-    `received` is a reply as it came; arguments stay as they are until the exchange's next request.
-    Raises `InternalError` where sharing is checked and the value would have been another one.
-    """
+    """`make(received, *given)`, a function of its arguments, whose value nobody changes, nor
+    arguments before the next request. Raises `InternalError` where checked values differ."""
     return _once(make, received, given, lambda: make(received, *given))
 
 
 def fill_once(
     fill: Callable[..., object], received: Iterable[Tensor], out: Tensor, *given: Any
 ) -> Tensor:
-    """`fill(received, out, *given)`, `once`; returns `out`, which all workers begin alike."""
+    """`fill(received, out, *given)`, `once`; returns `out`, equal on all workers before."""
     if not is_shared(received):
         fill(received, out, *given)
         return out
@@ -98,7 +91,7 @@ def _once(
     given: tuple[Any, ...],
     value_of: Callable[[], V],
 ) -> V:
-    """`value_of()`, or what it was for the same function of the same arguments."""
+    """`value_of()`, or its value for the same function and arguments before."""
     made: _Made | None = getattr(received, _MADE, None)
     if made is None:
         return value_of()
@@ -114,7 +107,7 @@ def _once(
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal, with the tensors, arrays and objects that they hold."""
+    """Whether two values are equal, with the tensors, arrays and objects inside."""
     if a is b:
         found = True
     elif type(a) is not type(b):

@@ -1,9 +1,8 @@
-"""State as plain data: tensors by name, and lists, text and numbers that say where they belong.
+"""State as plain data: tensors by name, and lists, text and numbers that place them.
 
-Every compressor's memory can be written so: tensors, numbers, text, and the lists, dicts and
-objects that hold them. Reading makes objects of classes alone that are loaded already and are
-compressors, parameters, dataclasses, or part of gcsim's own compressors, and calls none of their
-code.
+Writing takes tensors, numbers, text, and lists, dicts and objects of them. Reading makes objects
+only of classes that are loaded already and are compressors, parameters, dataclasses, or part of
+gcsim's compressors, and runs none of their code.
 """
 
 from __future__ import annotations
@@ -26,14 +25,11 @@ _Numbered = dict[int, tuple[str, Tensor]]
 
 
 class CannotBeKeptError(GcsimError):
-    """A compressor holds something that is no tensor, number, text, or a collection of such."""
+    """A compressor's state holds more than tensors, numbers, text, or collections of them."""
 
 
 def plain(value: object) -> tuple[Any, dict[str, Tensor]]:
-    """Return `value` as data that JSON can hold, and copies of its tensors by name.
-
-    Raises `CannotBeKeptError`.
-    """
+    """Return `value` as JSON-ready data and its tensors' copies; or raise `CannotBeKeptError`."""
     found: _Numbered = {}
     structure = _written(value, found)
     return structure, {name: one.detach().contiguous().clone() for name, one in found.values()}
@@ -42,7 +38,7 @@ def plain(value: object) -> tuple[Any, dict[str, Tensor]]:
 def _written(  # noqa: PLR0911 (a case each)
     value: Any, tensors: _Numbered
 ) -> Any:
-    """Return data for JSON: plain values as they are, all else a list that begins with its kind."""
+    """Return data for JSON: plain values, or a list that begins with the kind."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, torch.Tensor):
@@ -86,8 +82,8 @@ def _may_be_made(cls: type) -> bool:
 def restored(  # noqa: PLR0911 (a case each)
     saved: Any, tensors: Mapping[str, Tensor], old: Any = None
 ) -> Any:
-    """Return the value of `plain`'s data, made in `old` where that can be changed: tensors and
-    objects that it has stay the same. Other tensors are those of `tensors` themselves."""
+    """Return the value of `plain`'s data, made inside `old` where that can be changed, whose
+    tensors and objects stay the same; other tensors are those of `tensors` themselves."""
     if isinstance(saved, _PLAIN):
         return saved
     kind, *content = saved
@@ -139,7 +135,7 @@ def _read_object(content: Any, tensors: Mapping[str, Tensor], old: Any) -> Any:
 
 
 def _loaded(path: str) -> Any:
-    """A class that is there already."""
+    """A class that is loaded already."""
     module, _, name = path.partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):

@@ -1,9 +1,8 @@
 """Streams, events and clocks of a device.
 
-On a GPU the host only queues work, far ahead. An instant there is an event in a stream: `end -
-begin` are seconds, as of the clock's numbers in host memory, and waits until both are past. Work of
-two streams is in order where one waits for the other's event. In host memory things happen in the
-order in which they are called, and nothing here does anything.
+A GPU's host only queues work. An instant there is an event in a stream: `end - begin` are seconds
+and waits for both. Two streams are ordered where one waits for the other's event. In host memory
+calls run in order, and nothing here does anything.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Clock = Callable[[], Any]
 
 
 def has_streams(device: torch.device) -> bool:
-    """Whether what is called there is only queued."""
+    """Whether calls there are only queued."""
     return device.type == "cuda"
 
 
 class Instant:
-    """The instant at which the current stream of a GPU gets here."""
+    """Event in a GPU's current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
@@ -42,7 +41,7 @@ class Instant:
 
     @property
     def past(self) -> bool:
-        """Whether the device has come so far; nobody waits."""
+        """Whether the device has reached it; does not wait."""
         return bool(self._event.query())  # type: ignore[no-untyped-call]  # torch's own
 
 
@@ -57,7 +56,7 @@ def is_past(instant: Any) -> bool:
 
 
 class Beside:
-    """A stream of a device beside the one that computes there."""
+    """A second stream of a device, beside the computing one."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -65,10 +64,8 @@ class Beside:
         self._stream: Any = torch.cuda.Stream(device) if queued else None  # type: ignore[no-untyped-call]
 
     def ready(self, tensor: Tensor) -> Any:
-        """To be handed to `after`: what the current stream has to do before `tensor` is complete.
-
-        The tensor's memory is given to nobody else until this stream is done with it.
-        """
+        """Token for `after`: the current stream's work before `tensor` is complete. The tensor's
+        memory is not reused until this stream is done with it."""
         if self._stream is None:
             return None
         tensor.record_stream(self._stream)
@@ -76,7 +73,7 @@ class Beside:
 
     @contextmanager
     def after(self, ready: Any = None) -> Iterator[None]:
-        """Run the calls inside on this stream, behind what `ready` stands for."""
+        """Run the calls inside on this stream, after `ready`."""
         if self._stream is None:
             yield
             return
@@ -86,18 +83,18 @@ class Beside:
             yield
 
     def future(self) -> Future:
-        """One that is completed inside `after`: who waits for it goes on as soon as what completes
-        it is queued, and their stream waits for this one."""
+        """A future to complete inside `after`: a waiter continues once the completing work is
+        queued, and its stream waits for this one."""
         return torch.futures.Future(devices=[] if self._stream is None else [self._device])
 
 
 def landing(shape: Any, device: torch.device) -> Tensor:
-    """Float32 zeros in host memory, for `copy_(..., non_blocking=True)` of a tensor on `device`:
-    the copy is then one more thing in the stream's order. `landed` says when it is there."""
+    """Float32 zeros in host memory for `copy_(..., non_blocking=True)` from `device`, which keeps
+    the copy in the stream's order; `landed` waits for it."""
     return torch.zeros(shape, dtype=torch.float32, pin_memory=has_streams(device))
 
 
 def landed(device: torch.device) -> None:
-    """Wait until everything that was queued on a device is done."""
+    """Wait for all work queued on a device."""
     if has_streams(device):
         torch.cuda.synchronize(device)

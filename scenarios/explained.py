@@ -1,12 +1,9 @@
-"""One method in a mean iteration: its kernels with their prices, its collectives.
+"""One method in a mean iteration: its kernels with prices, its collectives.
 
-The prices are those of the run (`simulator/devices/pricing.py`), kernel by kernel. With the
-framework's code around an exchange, and without what servers compute, they add up to a run's
-encoding and decoding. (On a side stream a run counts what the backward pass does not hide.)
-
-`fused_s` is what the same would take if the element-wise kernels of each stretch of computation
-were one: the passes over the bucket that they make together become one pass, and their launches one
-launch. All others (selections, sorts, products) stay as they are.
+Prices are the run's (`simulator/devices/pricing.py`), kernel by kernel. With the framework's code
+and without servers' computation they add up to the run's encoding and decoding (of which a side
+stream's count only while not hidden). `fused_s` fuses the element-wise kernels of each stretch into
+one pass over the bucket and one launch; all others stay.
 """
 
 from __future__ import annotations
@@ -34,35 +31,30 @@ from gcsim.simulator.training import Training
 from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile, weighted
 
 FUSED: KernelClass = "streaming"
-"""The class of kernels that a compiler makes one of."""
+"""Class of kernels that a compiler fuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """All launches of a kernel in a stage of a mean iteration, on one worker."""
 
-    stage: str
-    """moments, encode, server or decode."""
-    name: str
-    """Name of torch's kernel ("aten.topk") or of the method's own ("signs.sign_bits")."""
+    stage: str  # moments, encode, server or decode
+    name: str  # torch's kernel ("aten.topk"), or the method's own ("signs.sign_bits")
     kind: KernelClass
     launches: float
-    nbytes: float
-    """Read and written."""
+    nbytes: float  # read and written
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """One collective of a bucket's exchange."""
+    """Collective of a bucket's exchange."""
 
     bucket: int
     elements: int
-    """Elements of the bucket."""
     kind: str
     algorithm: str
-    sent: float
-    """Bytes that a worker hands over: mean over iterations."""
+    sent: float  # bytes from a worker, mean over iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +65,23 @@ class Explained:
     label: str
     device: str
     estimated: tuple[str, ...]
-    """Classes of these kernels whose price was not measured on the device."""
+    """Kernel classes with prices not measured on the device."""
     nodes: int
     workers: int
     kernels: tuple[Kernel, ...]
-    """Stage by stage, the dearest first."""
+    """Kernels by stage, the dearest first."""
     collectives: tuple[Carried, ...]
     """Collectives by bucket, in order."""
     seconds: float
-    """Seconds of all kernels."""
+    """Time of all kernels."""
     framework_s: float
-    """Seconds of the framework's code around the exchanges, half of it before and half behind."""
+    """Framework's code around the exchanges, half before, half behind."""
     encode_s: float
-    """Seconds of encoding: kernels up to a bucket's last collective, and the code before."""
+    """Kernels up to a bucket's last collective, and the code before."""
     decode_s: float
-    """Seconds of a run's decoding: kernels after it, and the code around them."""
+    """Kernels after it, and the code behind."""
     fused_s: float
-    """The same with the element-wise kernels of each stretch as one."""
+    """`seconds` with each stretch's element-wise kernels fused."""
 
     def document(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -97,10 +89,8 @@ class Explained:
 
 
 def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) -> Explained:
-    """Run the method where its profile is not known, and price it on the largest size.
-
-    Raises `InputError` for gradients that cannot be used, or a kernel without a price.
-    """
+    """Price a method on the largest size, running it where its profile is unknown. Raises
+    `InputError` for unusable gradients, or a kernel without a price."""
     alone = replace(scenario, compressors=(choice,))
     keys = [profile_key(alone, choice)]
     profiles = traffic_profiles(alone, keys, use_cache=True, progress=progress)
@@ -132,10 +122,7 @@ def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) ->
 
 
 def chosen(scenario: Scenario, method: str) -> CompressorChoice:
-    """The scenario's method of this label, or the only one of this kind.
-
-    Raises `InputError` with a suggestion where there is none.
-    """
+    """Method of this label, or the only one of this kind; else `InputError` with a suggestion."""
     labelled = [one for one in scenario.compressors if one.label == method]
     found = labelled or [one for one in scenario.compressors if one.kind == method]
     if not found:
@@ -166,7 +153,7 @@ def _computes(exchange: Exchange, cluster: Cluster) -> Iterator[tuple[Compute, i
 def _coding(
     profile: TrafficProfile, cluster: Cluster, training: Training, prices: PriceList
 ) -> tuple[float, float, float]:
-    """Seconds of a mean iteration: the framework's code, encoding and decoding."""
+    """Seconds of a mean iteration: framework's code, encoding, decoding."""
     passes = ComputeTimes(forward=0, backward=0, parts=(), provenance="")
     around = Planner(cluster, passes, training, prices).around(profile)
     framework, spent = Fraction(0), {"encode": Fraction(0), "decode": Fraction(0)}
@@ -203,8 +190,7 @@ def _fused(compute: Compute, elements: int) -> Compute:
 
 
 def _one_pass(costs: Costs, elements: int) -> Costs:
-    """The element-wise kernels as one, over a bucket of so many elements; queued as an operator
-    of torch."""
+    """Element-wise kernels fused over a bucket of `elements`, queued as an operator of torch."""
     merged = [cost for cost in costs if cost.kind == FUSED and not cost.part]
     launches = sum(cost.launches for cost in merged)
     if launches <= 1:
@@ -229,7 +215,6 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
         payloads = cluster.workers
         parts = payloads if compute.striped else servers
         stretch = prices.priced_by(compute, payloads, servers)
-        queueing = stretch.host > stretch.device
         for cost, alone, launched, moved in _costs(compute, payloads):
             found = sums[compute.stage, cost.name.partition(":")[0] or cost.kind, cost.kind]
             priced = prices.priced_by(alone, payloads, servers)
@@ -237,7 +222,7 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
                 (
                     Fraction(launched * cost.launches),
                     Fraction(moved * cost.nbytes, parts),
-                    (priced.host if queueing else priced.device) / PS_PER_SECOND,
+                    priced.beside(queueing=stretch.queueing) / PS_PER_SECOND,
                 )
             ):
                 found[place] += weight * number
@@ -253,7 +238,7 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
 
 
 def _costs(compute: Compute, payloads: int) -> Iterator[tuple[KernelCost, Compute, int, int]]:
-    """Each kernel, a computation of it alone, and how often its launches and bytes are spent."""
+    """Each kernel, a computation of it alone, and how often its launches and bytes count."""
     bare = replace(compute, fixed=(), per_payload=(), per_part=())
     for cost in compute.fixed:
         yield cost, replace(bare, fixed=(cost,)), 1, 1

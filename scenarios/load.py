@@ -1,12 +1,10 @@
-"""From a scenario file to a `Scenario`: read, changed by options, checked, built, resolved.
+"""From a scenario file to a `Scenario`: read, overridden, checked, built, resolved.
 
-Every problem of a file is reported at once, with its line and column. A setting that changes
-nothing is a warning, through `logging`: on stderr where nobody asked for anything else. Nothing is
-run and torch is not imported: `gcsim check` and a run from the cache start at once.
-
-A method without a label is called by its kind and what tells it from its like (`_labelled`).
-`[none, {kind: powersgd, rank: 1}, {kind: powersgd, rank: 4}]` are "dense", "powersgd rank 1" and
-"powersgd rank 4".
+Every problem is reported at once, with its place; a setting without effect is a warning (`logging`,
+by default stderr). Nothing is run and torch is not imported: `gcsim check` and cached runs start at
+once. A method without a label is named by its kind and what differs (`_labelled`): `[none, {kind:
+powersgd, rank: 1}, {kind: powersgd, rank: 4}]` are "dense", "powersgd rank 1" and "powersgd
+rank 4".
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from gcsim.scenarios.reading.document import Document, Keys, read_file
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.reading.types import per_cent
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
+from gcsim.scenarios.sections import workload
 from gcsim.scenarios.sections.cluster import build_cluster
 from gcsim.scenarios.sections.file import (
     FILE_NAME,
@@ -43,20 +42,12 @@ from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
-from gcsim.scenarios.sections.workload import (
-    compute_of,
-    gradients_of,
-    misfit_of_task,
-    missing_files,
-    model_of,
-    task_of,
-)
 
 _LOG = logging.getLogger(__name__)
 
 
 def shipped_scenarios() -> dict[str, Path]:
-    """The scenarios that come with gcsim, by name."""
+    """Shipped scenarios by name."""
     return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
 
 
@@ -85,12 +76,12 @@ def load_scenario(
 
 
 def loaded(scenario: str | os.PathLike[str] | Scenario) -> Scenario:
-    """Return a scenario as it is, or load a file or a shipped one; raises as `load_scenario`."""
+    """A scenario as it is, or loaded from a file or shipped name; raises as `load_scenario`."""
     return scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
 
 
 def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]:
-    """Contents of a scenario file, not yet checked, and the file; raises as `load_scenario`."""
+    """Unchecked contents of a scenario file, and its path; raises as `load_scenario`."""
     path, name = _find(os.fspath(path_or_name))
     document = read_file(path, name)
     if not isinstance(document.data, dict):
@@ -107,11 +98,8 @@ def scenario_of(
     *,
     warn: bool = True,
 ) -> Scenario:
-    """The scenario that a document describes, which becomes what the overrides make of it.
-
-    `path` names the file that it stands in, or would: other files' paths count from its folder.
-    With `warn` false nothing is said of settings that change nothing. Raises as `load_scenario`.
-    """
+    """Scenario of a document, to which overrides are applied in place. Other files' paths count
+    from the folder of `path`. `warn`: of settings without effect. Raises as `load_scenario`."""
     problems = apply(document, overrides)
     if seed is not None:
         document.data["seed"] = seed
@@ -122,7 +110,7 @@ def scenario_of(
     compressors, mistakes = _compressors(document)
     problems += faults + mistakes
     if file is not None:
-        problems += missing_files(document, file, path)
+        problems += workload.missing_files(document, file, path)
         problems += without_a_trace(document, file)
         unread = read_traces(file.cluster, document, path, ("cluster",))
         problems += unread
@@ -130,11 +118,11 @@ def scenario_of(
             cluster = build_cluster(file.cluster)
             training = build_training(file.training, cluster, measured=file.compute is not None)
             problems += contradictions(document, cluster, training, file.cluster.sizes)
-        model, mistakes = model_of(document, file, path)
+        model, mistakes = workload.model_of(document, file, path)
         problems += mistakes
-        task = task_of(document, file, path)
+        task = workload.task_of(document, file, path)
         if model is not None:
-            problems += misfit_of_task(document, task, model)
+            problems += workload.misfit_of_task(document, task, model)
             problems += untrainable(document, model, file.gradients.source, compressors)
     if file is not None and file.name is None and not FILE_NAME.fullmatch(path.stem):
         message = f"the file's name {path.stem!r} cannot name the folder of the results"
@@ -157,13 +145,13 @@ def scenario_of(
         name=file.name or path.stem,
         model=model,
         batch_size=file.batch_size,
-        gradients=gradients_of(document, file, path),
+        gradients=workload.gradients_of(document, file, path),
         cluster=cluster,
         training=training,
         node_counts=file.cluster.sizes,
         compressors=compressors,
         buckets=buckets,
-        compute=compute_of(document, file.compute, path),
+        compute=workload.compute_of(document, file.compute, path),
         draws=file.uncertainty.draws,
         discrepancy=file.uncertainty.discrepancy,
         seed=file.seed,
@@ -178,7 +166,7 @@ def scenario_of(
 
 
 def _buckets(file: ScenarioFile) -> DdpBuckets:
-    """Limits of a byte close a bucket behind each tensor."""
+    """Bucket limits; of a byte, they close a bucket behind each tensor."""
     by_tensor = file.training.overlap == "by_tensor"
     return DdpBuckets(first=1, cap=1) if by_tensor else buckets_of(file.ddp)
 
@@ -251,17 +239,12 @@ def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
     return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)
 
 
-_DENSE = "dense"
-"""Label of uncompressed training, kind `none`."""
-_LONGEST = 40
-"""Characters of a parameter's value."""
+_DENSE = "dense"  # label of kind `none`
+_LONGEST = 40  # characters of a parameter's value
 
 
 def _labelled(choices: Sequence[CompressorChoice]) -> tuple[CompressorChoice, ...]:
-    """Return the choices with a label in the place of an empty one.
-
-    Two of them have one label only where a scenario says so, or lists the same method twice.
-    """
+    """Choices with empty labels filled in; equal only if stated or a method is listed twice."""
     unnamed = [choice for choice in choices if not choice.label]
     return tuple(
         choice if choice.label else replace(choice, label=_label(choice, unnamed))
@@ -276,7 +259,7 @@ def _label(choice: CompressorChoice, others: Sequence[CompressorChoice]) -> str:
 
 
 def _differing(own: Mapping[str, Any], like: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Name and value of each parameter that is not the same in all."""
+    """Name and value of each parameter that differs."""
     for name, value in own.items():
         if any(other.get(name) != value for other in like):
             yield f"{name.replace('_', ' ')} {_text(value)}"

@@ -1,8 +1,7 @@
 """Progress reports of a long run's stages, to a bar, a log or nobody.
 
-A stage opens a task with the number of its steps and advances it; leaving the context closes the
-task, finished or not. Steps are what a person counts (methods, cluster sizes); what is finer is a
-part of a step.
+A stage opens a task with its number of steps (methods, cluster sizes) and advances it, also by
+parts of a step; leaving the context closes it.
 """
 
 from __future__ import annotations
@@ -13,18 +12,17 @@ from typing import Protocol
 
 
 class Task(Protocol):
-    """One stage under way."""
+    """Stage under way."""
 
     def advance(self, n: int | Fraction = 1, note: str = "") -> None:
-        """Report `n` more steps, or a part of one, as done; `note` says in a few words where the
-        stage is."""
+        """Report `n` more steps, or a part of one, as done; `note`: where the stage is."""
 
 
 class Progress(Protocol):
-    """Somebody who watches a run."""
+    """Watcher of a run."""
 
     def task(self, description: str, total: int) -> AbstractContextManager[Task]:
-        """Open a stage of `total` steps; `description` is read by people."""
+        """Open a stage of `total` steps, described for people."""
 
 
 class _SilentTask:
@@ -33,8 +31,8 @@ class _SilentTask:
 
 
 class SilentProgress:
-    """Nobody watches."""
+    """Progress that is not shown."""
 
     def task(self, description: str, total: int) -> AbstractContextManager[Task]:
-        """A stage that reports to nobody."""
+        """Open a silent stage."""
         return nullcontext(_SilentTask())

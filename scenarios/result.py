@@ -1,4 +1,4 @@
-"""The result of a run: plain values, as they stand in `results.json` (schema 3)."""
+"""Result of a run: plain values, as in `results.json` (schema 3)."""
 
 from __future__ import annotations
 
@@ -13,156 +13,144 @@ from gcsim.scenarios.findings import Findings
 
 SCHEMA = 3
 LOW, HIGH = 10, 90
-"""Percentiles over drawn worlds, and over seeds, between which a range lies."""
+"""Percentiles of ranges, over drawn worlds and over seeds."""
 PERCENTILES = f"{LOW}th to {HIGH}th percentile"
 FROM_CACHE = "from_cache"
-"""In a run's provenance: labels of the methods whose profiles were known, and whether the
-simulation was."""
+"""Provenance: methods with known profiles, and whether the simulation was known."""
 Measure = Literal["accuracy", "loss"]
 """Measure of training, on held-out samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One compressor at one cluster size. Times are means over whole periods of the method, and,
-    where iterations differ, over as many of them as the scenario's `training` says.
+    """One compressor at one cluster size; means over whole periods of the method, and over
+    iterations where they differ.
 
     `iteration_s`, `speedup_vs_dense` and `scaling_efficiency` are medians over the drawn worlds.
-    The parts of an iteration (forward to decode, `optimizer_s`, `input_s`) are those of the
-    scenario as stated, and add up to `iteration_as_stated_s`. What differs between iterations
-    (percentiles, errors, batches) and between ring and tree is the same share of an iteration in
-    every world: as stated, times `iteration_s / iteration_as_stated_s`."""
+    Parts of an iteration (forward to decode, `optimizer_s`, `input_s`) are the stated scenario's
+    and add up to `iteration_as_stated_s`. Differences between iterations (percentiles, errors,
+    batches) and between ring and tree are the same share of an iteration in every world: as stated,
+    times `iteration_s / iteration_as_stated_s`.
+    """
 
     compressor: str
     label: str
     nodes: int
     workers: int
     iteration_s: float
-    """The estimate: median of `iteration_draws_s`, on the slowest worker; as stated where nothing
-    was drawn."""
+    """Median of `iteration_draws_s`, on the slowest worker; as stated without draws."""
     forward_s: float
     backward_s: float
     encode_s: float
     communication_s: float
-    """Time during which a collective of this worker is under way, hidden or not."""
+    """A collective of this worker is under way, hidden or not."""
     exposed_communication_s: float
-    """The part of it during which the device has nothing to do."""
+    """Part during which the device is idle."""
     decode_s: float
     throughput_samples_per_s: float
     speedup_vs_dense: float | None
-    """Iteration time of `none` over this one's, at the same size, median over the drawn worlds;
-    None without a dense row."""
+    """Speedup over `none` at the same size, median over the drawn worlds; None without it."""
     scaling_efficiency: float
-    """Throughput over that of as many single devices, each training alone without compression."""
+    """Throughput over that of as many single, uncompressed devices."""
     wire_bytes_per_worker: float
-    """Bytes that one worker hands to its collectives in an iteration."""
+    """Bytes that a worker hands to collectives per iteration."""
     compression_ratio: float | None
-    """Dense float32 gradient over `wire_bytes_per_worker`; None where that is 0."""
+    """Dense float32 gradient over `wire_bytes_per_worker`, if any."""
     nmse: float | None
-    """|update - dense update|^2 / |dense update|^2: mean over `steps_run`. None for methods whose
-    update does not tell the gradient's magnitude (signs): their scale is the learning rate's."""
+    """Squared error |update - dense update|^2 / |dense update|^2, mean over `steps_run`; None where
+    the update does not tell the gradient's magnitude (signs: it is the learning rate's)."""
     cosine_similarity: float
-    """Cosine of the update and the dense one: mean over `steps_run`."""
+    """Cosine of the update and the dense one, mean over `steps_run`."""
     steps_run: int
-    """Training steps that the compressor was run for, from empty memories."""
+    """Steps that the compressor was run for, from empty memories."""
     memory: str
-    """State that the method keeps from step to step; "none" when every step stands alone."""
+    """State kept from step to step; "none" if none."""
     period: int
-    """Iterations after which the method's steps repeat."""
+    """Iterations after which the steps repeat."""
     optimizer_s: float = 0.0
-    """The optimiser's, where it is not in the backward time."""
+    """The optimiser's, if not in backward."""
     input_s: float = 0.0
-    """Time during which the device waits for a batch."""
+    """The device waits for a batch."""
     iteration_p5_s: float | None = None
     """5 % of the iterations are shorter; None where all are alike."""
     iteration_p95_s: float | None = None
     """5 % of the iterations are longer; None where all are alike."""
     throughput_with_faults_samples_per_s: float | None = None
-    """Over the run of `training.faults`, of the iterations that were finished; None without."""
+    """Throughput of the finished iterations in the run of `training.faults`, if any."""
     lost_to_faults_s: float | None = None
-    """Seconds of that run in which no iteration was under way that was finished."""
+    """Seconds of that run without an iteration that was finished."""
     iteration_error_s: float | None = None
-    """Standard error of `iteration_s`, by batch means; None where nothing is random, and of a
-    single iteration."""
+    """Standard error of `iteration_s`, by batch means; None if not random or for one iteration."""
     scaling_efficiency_error: float | None = None
-    """Standard error of `scaling_efficiency`, as above."""
+    """Standard error of `scaling_efficiency`, likewise."""
     algorithms: str = ""
-    """Titles of the collective algorithms that carried the traffic, joined with "; "."""
+    """Titles of the collective algorithms used, joined with "; "."""
     via: str = ""
     """Way of a method that asks for a server: "parameter servers", "all-to-all and all-gather"
-    (each worker serves a stripe), "all-gather" (each serves whole payloads); empty for all others.
-    """
+    (workers serve stripes), "all-gather" (workers serve whole payloads); else empty."""
     iteration_draws_s: tuple[float, ...] = ()
-    """`iteration_s` in worlds that are drawn from all that is not known of the scenario; draw k is
-    the same world in all rows. Empty, and the following None, where nothing that is needed has a
-    range."""
+    """`iteration_s` in worlds drawn from all that is not known of the scenario; draw k is the same
+    world in all rows. Empty, and the following None, if nothing needed has a range."""
     iteration_low_s: float | None = None
     """10th percentile of the draws, or the shorter of ring and tree."""
     iteration_high_s: float | None = None
     """90th percentile of the draws, or the longer of ring and tree."""
     speedup_low: float | None = None
-    """10th percentile of the speedup over dense training in the same world; None, as the
-    following but the last, without a dense row."""
+    """10th percentile of the speedup over dense in the same world; None without a dense row."""
     speedup_high: float | None = None
     """90th percentile."""
     probability_pays: float | None = None
-    """Share of the draws in which it is faster than dense training, where luck may turn each."""
+    """Share of draws in which it is faster than dense training, luck included."""
     probability_fastest: float | None = None
-    """Share of the draws in which no method is faster at this size."""
+    """Share of draws in which no method of this size is faster."""
     iteration_ring_s: float | None = None
-    """`iteration_s` if NCCL takes rings wherever its tuner is near the border; None where it is
-    not. Low and high ends of this row hold it, and the following."""
+    """`iteration_s` if NCCL takes rings where its tuner is near the border; None if it is not. Low
+    and high ends of this row include it and the following."""
     iteration_tree_s: float | None = None
     """If it takes trees there."""
     iteration_as_stated_s: float | None = None
-    """input + forward + backward + encode + exposed communication + decode + optimizer with all
-    inputs at their stated values; None, as the following, where nothing was drawn: then
-    `iteration_s` is that. No answer is made of either."""
+    """input + forward + backward + encode + exposed communication + decode + optimizer at stated
+    values; None, as the following, without draws: then `iteration_s` is that."""
     speedup_as_stated: float | None = None
     """Iteration time of `none` as stated over `iteration_as_stated_s`."""
     iterations: int | None = None
-    """Iterations in the mean times; None where all are alike."""
+    """Iterations in the mean times; None if all are equal."""
     iteration_batches_s: tuple[float, ...] = ()
-    """Means of consecutive batches of iterations, of equal length, where times are random. Batch k
-    of two rows with equally many, of as many iterations, met the same luck."""
+    """Means of consecutive, equal batches of iterations, where times are random. Equally many of
+    equal length met the same luck in two rows."""
     seeds_trained: int | None = None
-    """Trainings of `train` with the method that are known; None, as the following, where none
-    are."""
+    """Known trainings of `train` with the method; None, as the following, without any."""
     seeds_at_target: int | None = None
     """Seeds that reached the target."""
     steps_to_target_vs_dense: float | None = None
-    """Steps to the target over dense training's, median over seeds; None where half of the seeds
-    or more did not reach it."""
+    """Steps to the target over dense training's, median of seeds; None if half or more miss it."""
     speedup_to_target: float | None = None
-    """`speedup_vs_dense` over that: what is gained until the target, at this iteration time; or at
-    that of what the method sends over its training, where it sends otherwise then."""
+    """`speedup_vs_dense` over that, with iterations by the training's own traffic if different."""
     speedup_to_target_low: float | None = None
     """10th percentile with a further seed, over the drawn worlds (`trained/bands.py`)."""
     speedup_to_target_high: float | None = None
     """90th percentile."""
     probability_pays_to_target: float | None = None
-    """Probability that it is at the target before dense training: a further seed, all worlds."""
+    """Probability of reaching the target before dense training: a further seed, all worlds."""
     speedups_to_target: tuple[float, ...] = ()
-    """Speedup of each seed, 0 where it does not reach the target: `speedup_to_target` is their
-    median. Seeds with which dense training does not reach it are left out."""
+    """Speedup of each seed, 0 where it misses the target; `speedup_to_target` is the median. Seeds
+    whose dense training misses it are left out."""
     steps_to_target_error: float = 0.0
-    """Share by which steps to the target are unknown, because training is judged now and then."""
+    """Relative uncertainty of steps to the target, from the spacing of evaluations."""
     cost_per_1000_iterations: float | None = None
-    """Cost of 1,000 iterations on all nodes, in the currency of `cost.per_hour`; None without."""
+    """Cost of 1,000 iterations on all nodes, in the currency of `cost.per_hour`, if stated."""
     cost_to_target: float | None = None
-    """Cost until the target, median over seeds; None where that or `cost.per_hour` is not known."""
+    """Cost until the target, median over seeds, if known."""
     wire_bytes_over_training: float | None = None
-    """Mean of `wire_bytes_per_worker` over all steps of the trainings; None where it is the same,
-    within a tenth, or not known."""
+    """Mean of `wire_bytes_per_worker` over trainings; None if unknown or within a tenth of it."""
 
 
 LISTS = ("iteration_draws_s", "iteration_batches_s", "speedups_to_target")
-"""Fields of a row that `results.csv` has no column for."""
+"""Fields of a row without a column in `results.csv`."""
 
 
 RUN = ("scenario", "model", "seed", "device", "network")
-"""Columns of `results.csv` that say of which run a row is, so that rows of many can be put
-together."""
+"""Columns of `results.csv` that identify a row's run."""
 
 
 def _name(entry: Any) -> str | None:
@@ -171,48 +159,47 @@ def _name(entry: Any) -> str | None:
 
 
 def columns_of(flat: Row | UncertainInput) -> dict[str, Any]:
-    """Columns by name of the field, as `dataclasses.asdict` without its copy of each number of a
-    list."""
+    """Columns by field, as `dataclasses.asdict` without its copies of lists."""
     return {entry.name: getattr(flat, entry.name) for entry in fields(flat)}
 
 
 def row_from(stored: dict[str, Any]) -> Row:
-    """A row as it stands in `results.json`, which has no tuples."""
+    """Row from `results.json`, which has no tuples."""
     return Row(**{**stored, **{name: tuple(stored[name]) for name in LISTS}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncertainInput:
-    """Something that is not known, and that moves an iteration of a row."""
+    """Unknown input that moves an iteration of a row."""
 
     name: str
     unit: str
     """Empty for a share or a factor."""
     stated: float
-    """Value that the rows' own times are for."""
+    """Value behind the rows' own times."""
     low: float
     high: float
     draws: tuple[float, ...]
     """Values by draw, as `Row.iteration_draws_s`."""
     measure: str
-    """Command or key of the scenario that narrows the range."""
+    """Command, or key of the scenario, that narrows the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One thing that happened on one resource of one rank in a sample iteration."""
+    """Activity on one resource of one rank in a sample iteration."""
 
     rank: int
     resource: str
     """loader, compute (stream), side (stream) or communicator."""
     kind: str
     """forward, backward, encode, decode, optimizer; all_reduce, all_gather, push_pull, all_to_all,
-    tree_merge; load, and within it wait: the device waits for this batch."""
+    tree_merge; load, and within it wait (for this batch)."""
     name: str
     start_s: float
     end_s: float
     slot: int = 0
-    """Slot of the communicator: 1 for a collective that runs beside one in slot 0."""
+    """Slot of the communicator: 1 runs beside a collective in slot 0."""
     bucket: int | None = None
     collective: int | None = None
     """Number in `Timeline.collectives`."""
@@ -222,20 +209,20 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """Facts that all ranks' spans of one collective share. Bytes are by rank."""
+    """Facts common to all ranks' spans of one collective; bytes are by rank."""
 
     algorithm: str
-    """Title of the algorithm that carried it out."""
+    """Title of its algorithm."""
     sent: tuple[int, ...]
-    """Payload that the rank hands over."""
+    """Payload from the rank."""
     received: tuple[int, ...]
-    """Payload that it gets from others; of an all-reduce or a push-pull, the result."""
+    """Payload from others; the result of an all-reduce or a push-pull."""
     moved: tuple[int, ...]
-    """In the algorithm's messages, those that it sends and those that it receives."""
+    """Bytes of messages sent plus received."""
     messages: int
-    """In all messages, each counted once."""
+    """Messages of all ranks."""
     last: tuple[int, ...] = ()
-    """The ranks that entered last, at the same instant."""
+    """Ranks that entered last, at the same instant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +235,7 @@ class Timeline:
     phase: str
     spans: tuple[Span, ...]
     collectives: tuple[Collective, ...] = ()
-    """In the order of bucket and place in the bucket's exchange."""
+    """Collectives by bucket and place in the bucket's exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +254,7 @@ class Progress:
 
     label: str
     stretches: tuple[tuple[float, float, int], ...]
-    """From when until when (seconds), and how many samples entered the iterations that were
-    finished then, one after the other; between the stretches nothing gets done that counts."""
+    """Begin, end (seconds) and samples of consecutive finished iterations, gaps left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +271,7 @@ class FaultyRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One trajectory, judged at some steps."""
+    """Trajectory, judged at some steps."""
 
     label: str
     seed: int
@@ -296,9 +282,9 @@ class Curve:
     accuracy: tuple[float | None, ...]
     loss: tuple[float, ...]
     wire_bytes_per_worker: tuple[float, ...]
-    """Bytes sent in a step, by window between two evaluations."""
+    """Bytes sent per step, by window between evaluations."""
     nmse: tuple[float | None, ...]
-    """Error by window; None where an update is not meant to be the mean gradient of its step."""
+    """Error by window; None where an update is not meant to be its step's mean gradient."""
 
     def judged(self, measure: Measure) -> list[float]:
         """Loss, or accuracy in percent, by evaluation."""
@@ -314,12 +300,12 @@ def shown(measure: Measure, accuracy: Sequence[float | None], loss: Sequence[flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """Trajectories of training with a run's methods, where they are known."""
+    """Known trajectories of training with a run's methods."""
 
     measure: Measure
     """Measure of the target."""
     curves: tuple[Curve, ...]
-    """In the scenario's order of compressors, by seed."""
+    """Curves by seed, in the scenario's order of compressors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -330,17 +316,16 @@ class Result:
     provenance: dict[str, Any]
     rows: tuple[Row, ...]
     wall: dict[str, float]
-    """Seconds that the stages of this run took: with `FROM_CACHE` the only part that differs
-    between runs."""
+    """Seconds of this run's stages; with `FROM_CACHE` the only difference between runs."""
     timelines: tuple[Timeline, ...] = ()
     faulty: FaultyRuns | None = None
     """None where the scenario has no faults."""
     inputs: tuple[UncertainInput, ...] = ()
-    """Inputs that the rows' draws vary; empty where nothing that is needed has a range."""
+    """Inputs varied by the draws."""
     advice: Findings | None = None
-    """Break-evens and changes at the largest size; None where nobody asked, or nothing is dense."""
+    """Break-evens and changes at the largest size, if asked for and something is dense."""
     trained: Trained | None = None
-    """None where no trajectory of the scenario's `train` is known; `results.json` has it not."""
+    """Known trajectories, if any; not in `results.json`."""
 
     def document(self) -> dict[str, Any]:
         """Document of `results.json`."""
@@ -362,17 +347,17 @@ class Result:
         return document
 
     def to_json(self) -> str:
-        """`results.json`: byte-identical for the same scenario and seed, apart from `wall` and
+        """`results.json`, byte-identical for the same scenario and seed except `wall` and
         `provenance.from_cache`."""
         return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
     @staticmethod
     def columns() -> tuple[str, ...]:
-        """Column names of `results.csv`: of which run a row is, then its own."""
+        """Column names of `results.csv`, those of `RUN` first."""
         return (*RUN, *(entry.name for entry in fields(Row) if entry.name not in LISTS))
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The rows of `results.csv` by column, and the lists that it leaves out."""
+        """Rows of `results.csv` by column, with the lists that it leaves out."""
         asked, cluster = self.scenario, self.scenario.get("cluster", {})
         run = (
             asked.get("name"),
@@ -384,10 +369,7 @@ class Result:
         return ({**dict(zip(RUN, run, strict=True)), **columns_of(row)} for row in self.rows)
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame` with the rows and columns of `results.csv`.
-
-        Raises `InputError` where pandas is not installed.
-        """
+        """`pandas.DataFrame` of `results.csv`; `InputError` without pandas."""
         return frame(self.records(), self.columns())
 
     def __repr__(self) -> str:
@@ -401,26 +383,23 @@ class Result:
 
 
 def known_to_target(rows: Iterable[Row]) -> bool:
-    """Whether rows of one size are judged by their time to the target: it is known of dense
-    training and of another method at least."""
+    """Whether rows of one size are judged by time to the target, known of dense and another."""
     return any(row.speedup_to_target is not None and row.compressor != "none" for row in rows)
 
 
 def pace(row: Row) -> float:
-    """Orders rows of one size by what is printed of them: the less, the faster until the target, or
-    where that is not known in an iteration, against dense training."""
+    """Sort key of rows of one size: printed time to the target to dense's, or iteration's."""
     speedup = row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
     return row.iteration_s if speedup is None else 1 / speedup
 
 
 def error_of(row: Row) -> float:
-    """The NMSE; infinite where the update's scale is not the gradient's."""
+    """NMSE; infinite where the update's scale is not the gradient's."""
     return math.inf if row.nmse is None else row.nmse
 
 
 def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Rows of one size by `pace`, then by NMSE, then by label; where they are judged by their time
-    to the target, those of which it is not known come last."""
+    """Rows of one size by `pace`, NMSE and label; last if judged by an unknown time to target."""
     found = tuple(rows)
     judged = known_to_target(found)
 
@@ -431,7 +410,7 @@ def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def fastest(rows: Sequence[Row]) -> str:
-    """The fastest row at the largest size, in a few words."""
+    """Fastest row at the largest size, in words."""
     if not rows:
         return ""
     most = max(row.workers for row in rows)
@@ -442,7 +421,7 @@ def fastest(rows: Sequence[Row]) -> str:
 
 
 def frame(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Any:
-    """A `pandas.DataFrame`. Raises `InputError` where pandas is not installed."""
+    """`pandas.DataFrame`; `InputError` without pandas."""
     try:
         import pandas
     except ImportError as error:

@@ -15,6 +15,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 
@@ -23,12 +24,9 @@ from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import kept
-from gcsim.scenarios.running.faults import faulty_runs, told_faults
+from gcsim.scenarios.running.compiling import compiled_beside
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_keys
-from gcsim.scenarios.running.provenance import provenance
-from gcsim.scenarios.running.rows import make_rows, make_timelines
-from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList
@@ -37,42 +35,40 @@ from gcsim.traces.stage1 import cache as profile_cache
 
 
 def run(scenario: Scenario, *, cache: bool = True, progress: Progress | None = None) -> Result:
-    """Run the compressors where needed, simulate every size, and put the rows together.
-
-    `cache=False` runs every compressor again and stores nothing; else a run that is known comes
-    from the cache as a whole. Raises `InputError` for gradients that cannot be used, before
-    anything is simulated.
-    """
+    """Run compressors where needed, simulate every size, and assemble the rows. `cache=False` runs
+    every compressor again and stores nothing; else a known run is taken from the cache whole.
+    Raises `InputError` for unusable gradients, before any simulation."""
     return measured_run(scenario, cache=cache, progress=progress)[0]
 
 
 def measured_run(
     scenario: Scenario, *, cache: bool = True, progress: Progress | None = None
 ) -> tuple[Result, list[str], list[TrafficProfile]]:
-    """`run`, and the profiles of its compressors with their keys."""
+    """`run`, with its compressors' keys and profiles."""
     watcher = progress or SilentProgress()
     started = time.perf_counter()
     remove_left_gradients()
     check_trace(scenario)
     keys = profile_keys(scenario)
     known = profile_cache.load_all(keys) if cache else {}
-    profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher, known=known)
-    warn_of_idle_sums(scenario, profiles)
-    passes = measured_passes(scenario, profiles[0])
-    simulating = time.perf_counter()
-    wall = {"gradients_and_compressors_s": simulating - started}
-    name = kept.result_key(scenario, keys, passes) if cache else ""
-    result = kept.load(name) if cache else None
-    methods = zip(scenario.compressors, keys, strict=True)
-    came = {
-        "profiles": [choice.label for choice, key in methods if key in known],
-        "simulation": result is not None,
-    }
-    if result is None:
-        with kept.listening() as heard:
-            result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
-        if cache and not heard:
-            kept.save(name, result, time.perf_counter() - simulating)
+    with nullcontext() if all(key in known for key in keys) else compiled_beside(scenario):
+        profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher, known=known)
+        warn_of_idle_sums(scenario, profiles)
+        passes = measured_passes(scenario, profiles[0])
+        simulating = time.perf_counter()
+        wall = {"gradients_and_compressors_s": simulating - started}
+        name = kept.result_key(scenario, keys, passes) if cache else ""
+        result = kept.load(name) if cache else None
+        methods = zip(scenario.compressors, keys, strict=True)
+        came = {
+            "profiles": [choice.label for choice, key in methods if key in known],
+            "simulation": result is not None,
+        }
+        if result is None:
+            with kept.listening() as heard:
+                result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
+            if cache and not heard:
+                kept.save(name, result, time.perf_counter() - simulating)
     wall["simulation_s"] = time.perf_counter() - simulating
     result = replace(result, wall=wall, provenance={**result.provenance, FROM_CACHE: came})
     return result, keys, profiles
@@ -93,14 +89,21 @@ def simulated_run(
     `passes` are its `measured_passes`.
 
     `timelines=False` leaves them out, which costs a simulation of all ranks each, `sources=False`
-    the provenance. `prices` are those of the scenario's device, where they are at hand.
+    the provenance, and the times with rings and with trees. `prices` are those of the scenario's
+    device, where they are at hand.
     """
+    # they bring numba, which a result from the cache does without
+    from gcsim.scenarios.running.faults import faulty_runs, told_faults
+    from gcsim.scenarios.running.provenance import provenance
+    from gcsim.scenarios.running.rows import make_rows, make_timelines
+    from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
+
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
     simulated, uncertainty = simulate(
-        scenario, profiles, compute, prices, progress, spans=timelines
+        scenario, profiles, compute, prices, progress, spans=timelines, shapes=sources
     )
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
     rows = make_rows(
@@ -137,8 +140,7 @@ def traffic_profiles(
     progress: Progress,
     known: Mapping[str, TrafficProfile] | None = None,
 ) -> list[TrafficProfile]:
-    """Stage 1: each compressor's profile, from the cache (`known`, where it was read) or measured
-    now; each is stored as soon as it is made."""
+    """Stage 1: each compressor's profile: `known`, cached, or measured and stored at once."""
     if known is None:
         known = profile_cache.load_all(keys) if use_cache else {}
     found = dict(known)
@@ -175,8 +177,7 @@ def measured(
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
     keep: bool = False,
 ) -> list[TrafficProfile]:
-    """Stage 1 of some methods, here and now: on gradients as the scenario says, which with `keep`
-    are kept in the cache. `made`: see `measure`."""
+    """Stage 1 of methods on the scenario's gradients, cached if `keep`; `made` as in `measure`."""
     from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
     from gcsim.traces.stage1.measure import Subject, measure

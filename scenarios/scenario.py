@@ -1,4 +1,4 @@
-"""A scenario: what is simulated, resolved and checked, composed of the other rooms' own values."""
+"""A scenario: what is simulated, resolved and checked, in the other rooms' values."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from gcsim.traces.profile import PassTimes
 from gcsim.traces.training.plan import Plan
 
 MOST_WORKERS = 1024
-"""Workers whose gradients are compressed here; a cluster may have more."""
+"""Most workers whose gradients are compressed; a cluster may have more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveGradients:
-    """Train the model here and take its gradients as they come."""
+    """Gradients of a training here."""
 
     workers: Annotated[int, Limits(least=1, most=MOST_WORKERS)] = 2
-    """Virtual workers: each has its own mini-batches; all share the weights."""
+    """Virtual workers with their own mini-batches and shared weights."""
     warmup_steps: Annotated[int, Limits(least=0)] = 20
-    """Dense SGD steps before the first gradient is taken."""
+    """Dense SGD steps before the first gradient."""
     iterations: Annotated[int, Limits(least=1, most=100_000)] = 4
-    """Consecutive iterations whose gradients are taken."""
+    """Consecutive iterations with gradients."""
     learning_rate: Annotated[float, POSITIVE] = 0.01
     momentum: Annotated[float, Limits(least=0, below=1)] = 0.9
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: the GPU where there is one."""
+    """auto: the GPU if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedGradients:
-    """Replay a stored trace."""
+    """Replay of a stored trace."""
 
     trace: Path
     workers: int | None
-    """Number of the trace's workers to use; None: all."""
+    """Workers of the trace to use; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticGradients:
-    """Draw gradients from distributions that were fitted to recorded ones."""
+    """Gradients drawn from distributions fitted to recorded ones."""
 
     fit: Path | None
-    """The file of the fit; None: the one that comes with gcsim."""
+    """File of the fit; None: gcsim's."""
     workers: int
     iterations: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressorChoice:
-    """One row of the comparison."""
+    """Row of the comparison."""
 
     kind: str
     label: str
     parameters: dict[str, object]
     """Checked, defaults filled in."""
     via: str = ""
-    """In a run: what carries its push-pulls, and parameter servers that carry more (`WAYS`)."""
+    """In a run: carrier of its push-pulls, and parameter servers that carry more (`WAYS`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpBuckets:
-    """PyTorch DDP's bucket limits; in a file, `bucket` alone is the limit of the first one too."""
+    """PyTorch DDP's bucket limits; in a file, `bucket` alone also limits the first one."""
 
     first: Annotated[Bytes, Key("first_bucket")] = 1 << 20
     cap: Annotated[Bytes, Key("bucket")] = 25 << 20
@@ -75,25 +75,25 @@ class DdpBuckets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledCompute:
-    """Forward, backward and gradient-ready times from a PyTorch profiler's trace."""
+    """Times of passes and gradients from a PyTorch profiler's trace."""
 
     profile: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCompute:
-    """The times that stand in the trace whose gradients are replayed."""
+    """Times stored in the replayed trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything that a run depends on."""
+    """Input of a run."""
 
     name: str
     model: ModelEntry
     """Model, with the task that it is trained on."""
     batch_size: int
-    """Samples a worker and micro-batch."""
+    """Samples per worker and micro-batch."""
     gradients: LiveGradients | RecordedGradients | SyntheticGradients
     cluster: Cluster
     """At its largest: `max(node_counts)` nodes."""
@@ -104,38 +104,37 @@ class Scenario:
     compressors: tuple[CompressorChoice, ...]
     buckets: DdpBuckets
     compute: PassTimes | ProfiledCompute | RecordedCompute | None
-    """None: what the catalogue says of the model and the device."""
+    """None: the catalogue's."""
     draws: int
-    """Worlds that are drawn from what is not known; 0: the figures are taken as stated."""
+    """Worlds drawn from what is not known; 0: stated figures only."""
     discrepancy: bool
-    """Whether steps of the worlds have factors of their own (`uncertainty/discrepancy.py`)."""
+    """Whether worlds' steps have their own factors (`uncertainty/discrepancy.py`)."""
     seed: int
     train: Plan | None = None
-    """Plan of `gcsim train`; None where the file has none."""
+    """Plan of `gcsim train`, if any."""
     train_task: str = ""
     """Task of `gcsim train`; "" for the model's own."""
     train_loss: str = ""
-    """`package.module:function` that it minimises there; "": cross-entropy."""
+    """Its loss, `package.module:function`; "": cross-entropy."""
     cost_per_hour: float | None = None
-    """Cost of a node per hour, in any currency; None where the file has none."""
+    """Cost of a node per hour, in any currency, if stated."""
     resolved: dict[str, object]
-    """The scenario file with every default filled in, in plain values with units: what is
-    written beside the results and can be run again."""
+    """The file with every default, in plain values with units, to run again."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """File that a link or the device comes from, not the catalogue, by setting."""
+    """File, outside the catalogue, of a link or device, by setting."""
 
     @property
     def dense(self) -> int | None:
-        """Number of the compressor that speedups are against: the first uncompressed one."""
+        """Number of the first uncompressed compressor, the base of speedups."""
         kinds = [choice.kind for choice in self.compressors]
         return kinds.index("none") if "none" in kinds else None
 
     def cluster_at(self, nodes: int) -> Cluster:
-        """The cluster with that many machines: one point of the sweep."""
+        """The cluster with `nodes` machines: a point of the sweep."""
         return with_nodes(self.cluster, nodes)
 
     def training_at(self, nodes: int) -> Training:
-        """The training on that many machines: nothing is said of those that are not there."""
+        """The training on `nodes` machines: settings of absent nodes are dropped."""
         workers = nodes * self.cluster.devices_per_node
         slow = {node: factor for node, factor in self.training.slow_nodes.items() if node < nodes}
         ranks = {r: factor for r, factor in self.training.slow_workers.items() if r < workers}
@@ -147,6 +146,6 @@ class Scenario:
 
 
 def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
-    """A cluster with that many machines."""
+    """The cluster with `nodes` machines."""
     nics = {node: nic for node, nic in cluster.nics.items() if node < nodes}
     return replace(cluster, nodes=nodes, nics=nics)

@@ -51,13 +51,7 @@ from gcsim.scenarios.tensor_groups import fused, grouped, merged_ends
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
-from gcsim.simulator.collectives.servers.gloo_rooted import (
-    Message,
-    broadcast_messages,
-    carry_messages,
-    gather_messages,
-    scatter_messages,
-)
+from gcsim.simulator.collectives.servers import gloo_rooted
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
@@ -80,12 +74,11 @@ from gcsim.traces.profile import (
 )
 
 _CYCLE, _FUSION = 5e-3, 64 * 2**20
-"""Seconds between Horovod's looks at what is ready, and bytes that it reduces together at most:
-its defaults until version 0.19."""
+"""Horovod's defaults until 0.19: seconds between looks at tensors, most bytes per reduction."""
 Number = int | Fraction
 Names = Mapping[str, Number]
 Each = Sequence[tuple[Names, int]]
-"""Names of tensors that are alike, or of a bucket, and how many of them there are."""
+"""Names of equal tensors, or of a bucket, and their number."""
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: Fraction, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -97,7 +90,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @cache
 def _parsed(text: str | float) -> Callable[[Names], Number]:
-    """Exact value of a formula, from its names' values."""
+    """Exact value of a formula for its names' values."""
     return _parts(ast.parse(str(text), mode="eval").body)
 
 
@@ -132,7 +125,7 @@ def _evaluated(formula: str | float, each: Each) -> int:
 
 
 def _formula(text: str | float) -> str | float:
-    """The text itself; raises pydantic's error where it is no formula."""
+    """The text, or pydantic's error where it is no formula."""
     try:
         _parsed(text)
     except SyntaxError as error:
@@ -145,29 +138,29 @@ _Kernel = Annotated[
     tuple[KernelClass, Formula, Formula, Formula],
     BeforeValidator(lambda cost: (*cost, 0) if len(cost) == 3 else tuple(cost)),
 ]
-"""Class, launches, bytes, and FLOPs where it has any."""
-_ROOTED: dict[str, Callable[[Sequence[int]], list[Message]]] = {
-    "broadcast": lambda sizes: broadcast_messages(sizes[0], len(sizes)),
-    "gather": gather_messages,
-    "scatter": scatter_messages,
+"""Class, launches, bytes, and FLOPs if any."""
+_ROOTED: dict[str, Callable[[Sequence[int]], list[gloo_rooted.Message]]] = {
+    "broadcast": lambda sizes: gloo_rooted.broadcast_messages(sizes[0], len(sizes)),
+    "gather": gloo_rooted.gather_messages,
+    "scatter": gloo_rooted.scatter_messages,
 }
 _COLLECTIVES = ("all_reduce", "all_gather", "all_to_all", "push_pull", "tree_merge", *_ROOTED,
                 "send")  # fmt: skip
 
 
 class EntrySection(Section):
-    """A stage of a bucket's exchange, or a collective."""
+    """Stage of a bucket's exchange, or a collective."""
 
     encode: list[_Kernel] | None = None
     decode: list[_Kernel] | None = None
     per_payload: list[_Kernel] | None = None
-    """Kernels of decode that run once for each payload."""
+    """Kernels of decode, once per payload."""
     busy: Formula | None = None
-    """Seconds that a device computes, as measured."""
+    """Measured seconds of a device's computation."""
     copied: Formula | None = None
-    """Bytes between the device and its host, over `cluster.intra_node`."""
+    """Bytes between device and host, over `cluster.intra_node`."""
     in_host: Formula | None = None
-    """Bytes that each rank copies in its host's memory (`cluster.host.per_copied_byte`)."""
+    """Bytes copied in each rank's host memory (`cluster.host.per_copied_byte`)."""
     all_reduce: Formula | None = None
     all_gather: Formula | None = None
     all_to_all: Formula | None = None
@@ -175,7 +168,7 @@ class EntrySection(Section):
     tree_merge: Formula | None = None
     broadcast: Formula | None = None
     gather: Formula | None = None
-    """To rank 0, straight; as the two beside it alone, without a model."""
+    """Straight to rank 0; as broadcast and scatter only without a model."""
     scatter: Formula | None = None
     send: Formula | None = None
     element: Count = 4
@@ -183,11 +176,11 @@ class EntrySection(Section):
     dtype: str = "float32"
     times: Formula = 1
     inside: Count | None = None
-    """Devices of a node that carry this out among themselves, over `cluster.intra_node`, before one
-    of them goes on: it takes as long as a copy by that one."""
+    """Devices of a node that carry this out over `cluster.intra_node` before one goes on: it takes
+    as long as a copy by that one."""
     whole_variables: bool = False
-    """Whether servers of a push-pull hold whole tensors, each in forward order with the one that
-    holds the fewest bytes, and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
+    """Whether a push-pull's servers hold whole tensors, each in forward order at the one with the
+    fewest bytes, and the last bucket pulls everything (TensorFlow 1, variable_mgr.py)."""
 
     @model_validator(mode="after")
     def _one(self) -> EntrySection:
@@ -207,7 +200,7 @@ class EntrySection(Section):
 
     @property
     def kind(self) -> str:
-        """The collective; "" of a stage."""
+        """The collective; "" for a stage."""
         return next((name for name in _COLLECTIVES if getattr(self, name) is not None), "")
 
     @property
@@ -221,35 +214,35 @@ class TrafficSection(Section):
 
     grouping: Literal["ddp", "whole", "tensors", "horovod", "mg_wfbp", "none"] = "ddp"
     part: Annotated[int, Field(ge=1)] | None = None
-    """Elements of a message at most: a bucket's exchange is that of its parts, one by one, of which
-    the first has its `t` tensors and `whole` elements."""
+    """Most elements of a message: a bucket is exchanged in parts, one by one, the first with its
+    `t` tensors and `whole` elements."""
     by_tensor: bool = False
-    """Formulas are a tensor's, and a bucket has their sums."""
+    """Formulas are per tensor, summed over a bucket."""
     optimizer: list[_Kernel] = []  # noqa: RUF012
-    """Kernels over all n elements and t tensors, after the last bucket."""
+    """Kernels over all elements and tensors, after the last bucket."""
     slower: dict[KernelClass, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012
-    """Factors on the device's time in this code, by class of kernels."""
+    """Factors on the device's time in this code, by kernel class."""
     let: dict[str, Formula] = {}  # noqa: RUF012
-    """Names and their values in turn."""
+    """Names and values, in turn."""
     hook: bool = False
-    """Whether a hook of the framework's exchanges (`training.framework`), or its own reducer."""
+    """Whether the framework's hook exchanges (`training.framework`), not its reducer."""
     last: list[EntrySection] = []  # noqa: RUF012
-    """An exchange of its own behind the last bucket's."""
+    """Extra exchange after the last bucket's."""
     exchange: Annotated[list[EntrySection], Field(min_length=1)] = [  # noqa: RUF012
         EntrySection(all_reduce="4*n")
     ]
 
 
 class StepSection(Section):
-    """The user's own measurement."""
+    """User's own measurement."""
 
     step: PositiveDuration | None = None
     """Forward and backward of one device; None: the catalogue's."""
     forward: PositiveDuration | None = None
     backward: PositiveDuration | None = None
-    """Both, in the place of `step`."""
+    """Both, instead of `step`."""
     optimizer: list[_Kernel] = []  # noqa: RUF012
-    """Optimiser's kernels in that time, outside of both passes."""
+    """Optimiser's kernels in that time, outside both passes."""
 
     @property
     def seconds(self) -> float | None:
@@ -260,7 +253,7 @@ class StepSection(Section):
 
 
 class StatedFile(Section):
-    """The whole of it."""
+    """The whole file."""
 
     model: str = ""
     tokens: Annotated[int, Field(ge=0)] = 0
@@ -275,10 +268,8 @@ class StatedFile(Section):
 def stated(
     document: Document, facts: Callable[[str, int, int], tuple[ModelFacts, list[Shape]]]
 ) -> Stated:
-    """The run that a document describes; `facts` finds a model's table by name, batch and tokens.
-
-    Raises `InputError` with every problem and its place.
-    """
+    """Run of a document; `facts` finds a model's table by name, batch and tokens. Raises
+    `InputError` with every problem and its place."""
     file, problems = check(StatedFile, document)
     if file is None or problems:
         raise InputError(document.sorted(problems))
@@ -309,9 +300,9 @@ def stated(
 
 
 BARE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
-"""Device of clusters on which nothing is computed."""
+"""Device of clusters without computation."""
 BACKWARD = BARE.backward_over_forward
-"""Backward over forward, of every device that nothing else is known of."""
+"""Default ratio of backward to forward."""
 
 
 Shape = tuple[int, ...]
@@ -320,16 +311,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stated:
-    """A run whose traffic is stated."""
+    """Run with stated traffic."""
 
     cluster: Cluster
     training: Training
     buckets: DdpBuckets
     traffic: TrafficSection
-    model: ModelFacts | None
-    """None: the exchange alone."""
-    shapes: tuple[Shape, ...]
-    """Shapes of the model's tensors, in forward order."""
+    model: ModelFacts | None  # None: the exchange alone
+    shapes: tuple[Shape, ...]  # tensors' shapes, in forward order
     stated_step: float | None
     stated_backward: float | None
     own_optimizer: tuple[Any, ...]
@@ -338,7 +327,7 @@ class Stated:
     """Exchanges by elements, tensors and whole elements."""
 
     def changed(self, let: Mapping[str, str], prices: Mapping[str, str]) -> Stated:
-        """The run with other values of `let`, and of its host's prices in seconds."""
+        """The run with other values of `let`, and other prices of its host in seconds."""
         for name, formula in let.items():
             try:
                 _parsed(formula)
@@ -358,13 +347,12 @@ class Stated:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Elements of the model's tensors."""
+        """Elements of the tensors."""
         return tuple(map(math.prod, self.shapes))
 
     @cached_property
     def step(self) -> float:
-        """Seconds of forward and backward of one device. Raises `InputError` where the catalogue
-        does not know them."""
+        """Seconds of one device's passes; `InputError` where the catalogue has none."""
         if self.stated_step is not None or self.model is None:
             return self.stated_step or 0.0
         return float(step_time(self.model, self.cluster.device).seconds)
@@ -415,7 +403,7 @@ class Stated:
                 sizes = [_evaluated(formula, each) for each in by_rank]
             if entry.kind in _ROOTED:
                 messages = [one for one in _ROOTED[entry.kind](sizes) if one.nbytes]
-                finishes = carry_messages(finishes, messages, cluster)
+                finishes = gloo_rooted.carry_messages(finishes, messages, cluster)
             elif entry.kind == "all_gather":
                 finishes = memo(replace(record, sent=tuple(sizes)), finishes)
             elif entry.kind == "send":
@@ -429,7 +417,7 @@ class Stated:
 
     @cached_property
     def message_bytes(self) -> float:
-        """Mean bytes of what is exchanged at once; 0 without an exchange."""
+        """Mean bytes exchanged at once; 0 without an exchange."""
         if self.model is None:
             return float(self._names(0).get("b", 0))
         if self.traffic.grouping == "none":
@@ -438,7 +426,7 @@ class Stated:
 
     @property
     def sent(self) -> int:
-        """Bytes that a worker hands over in a step."""
+        """Bytes from a worker per step."""
         return sum(record.sent[0] for one in self._exchanges for record in one.collectives)
 
     @property
@@ -447,7 +435,7 @@ class Stated:
 
     @cached_property
     def profile(self) -> TrafficProfile:
-        """Every step is the same; each worker sends what one exchange says."""
+        """Profile of equal steps; each worker sends one exchange's bytes."""
         assert self.model is not None  # noqa: S101 (of a step)
         layouts = self._layouts()
         exchanges = [one for layout in layouts for one in self._messages(layout)]
@@ -489,7 +477,7 @@ class Stated:
         return bucket_layouts(parameters, first=self.buckets.first, cap=self.buckets.cap)
 
     def _merged(self, tensors: tuple[BucketLayout, ...]) -> tuple[BucketLayout, ...]:
-        """Tensors that MG-WFBP merges, which expects `start_up` and `per_byte` seconds."""
+        """Tensors merged by MG-WFBP, which expects `start_up` and `per_byte` seconds."""
         let = self._names(0)
         ready = list(accumulate(self._passes(tensors).parts))
         start_up, per_byte = (float(let.get(name, 0)) for name in ("start_up", "per_byte"))
@@ -501,7 +489,7 @@ class Stated:
         return -(-layout.numel // (self.traffic.part or layout.numel))
 
     def _messages(self, layout: BucketLayout) -> Iterator[Exchange]:
-        """The bucket's, or those of its parts."""
+        """Exchanges of the bucket, or of its parts."""
         if self.traffic.by_tensor:
             each = self._tensors(one.index for one in layout.slices)
             yield self._exchange(self.traffic.exchange, each)
@@ -513,7 +501,7 @@ class Stated:
             yield self._message(min(part, left), 0, 0)
 
     def _message(self, elements: int, tensors: int, whole: int) -> Exchange:
-        """One object where sizes are alike: its price is looked up by identity."""
+        """Exchange of these sizes, one object each: its price is looked up by identity."""
         key = elements, tensors, whole
         if key not in self._held:
             self._held[key] = self._exchange(self.traffic.exchange, [(self._names(*key), 1)])
@@ -583,7 +571,7 @@ class Stated:
         )
 
     def _inside(self, record: CollectiveRecord, devices: int) -> KernelCost:
-        """A collective among the devices of a node, as a copy that takes as long."""
+        """A collective inside a node, as a copy that takes as long."""
         on = replace(
             self.cluster, nodes=1, devices_per_node=devices, network=self.cluster.intra_node
         )
@@ -591,7 +579,7 @@ class Stated:
         return self._copy(taken / PS_PER_SECOND)
 
     def _copy(self, seconds: float) -> KernelCost:
-        """Kernels that take so long."""
+        """Kernels that take this long."""
         nbytes = round(seconds * (self.cluster.device.kernels["streaming"].bandwidth or 0.0))
         return KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
 
@@ -612,8 +600,7 @@ class Stated:
         ]
 
     def _fused(self) -> list[list[int]]:
-        """Groups of tensors that Horovod sends together on this cluster, by how long transfers
-        take."""
+        """Groups of tensors that Horovod sends together here, by transfer times."""
         memo = CollectiveMemo.of(self.cluster)
         together = np.zeros(self.cluster.workers, dtype=np.int64)
         of_shapes = {
@@ -630,8 +617,8 @@ class Stated:
         return fused(sizes, self._ready(), transfer, cycle=_CYCLE, threshold=_FUSION)
 
     def _ready(self) -> list[float]:
-        """Seconds from the start of the backward pass until each tensor's gradient is ready, by
-        the layers' FLOPs, as far as its exchange does not wait."""
+        """Seconds from the start of the backward pass to each gradient, by the layers' FLOPs,
+        unless its exchange waits."""
         waits = float(self.training.waits)
         assert self.model is not None  # noqa: S101 (of a step)
         total, spent = self.model.forward_flops, 0
@@ -648,7 +635,7 @@ _LAST: deque[tuple[Training, Averager]] = deque(maxlen=64)
 
 
 def _averager(cluster: Cluster, training: Training) -> Averager:
-    """Averager that runs on equal clusters with equal training share: their traffic is alike."""
+    """Averager shared by runs on equal clusters with equal training, whose traffic is alike."""
     execute = CollectiveMemo.of(cluster)
     for own, known in _LAST:
         if known.execute is execute and own == training:
@@ -670,7 +657,7 @@ def _record(entry: EntrySection, each: Each) -> CollectiveRecord:
 
 
 def _times(entry: EntrySection, each: Each) -> int:
-    """Number of times that an entry is sent; all tensors share it."""
+    """Number of times that an entry is sent, for all tensors."""
     return math.ceil(_parsed(entry.times)(each[0][0]))
 
 

@@ -1,4 +1,4 @@
-"""A run's `results.json` as the result that wrote it."""
+"""Reader of a run's `results.json`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,8 @@ _RESULT = TypeAdapter(Result)
 
 
 def read_results(path: Path, hint: str = _HINT) -> Result:
-    """The result of a run's folder, or of its `results.json`, without timelines; `hint` says what
-    writes it.
-
-    Raises `InputError` with the file, and the key, value and rule of what is wrong in it.
-    """
+    """Result of a run's folder or `results.json`, without timelines; `hint`: its writer. Raises
+    `InputError` with the file, and the key, value and rule of each fault."""
     file = path / RESULTS if path.is_dir() else path
     require_one_run(file.parent)
     body = read_object(file, str(file), "result of a run", hint)
@@ -49,7 +46,7 @@ def read_results(path: Path, hint: str = _HINT) -> Result:
 
 
 def _contradictions(result: Result) -> Iterator[str]:
-    """Rules that a result of a run keeps and this one breaks."""
+    """Rules of a run's result that this one breaks."""
     rows = result.rows
     sizes = dict.fromkeys((row.nodes, row.workers) for row in rows)
     if len({(row.label, row.nodes) for row in rows}) < len(rows):

@@ -1,4 +1,4 @@
-"""Groups of tensors that codes of others send together: MG-WFBP's merging, Horovod's fusion."""
+"""Groups of tensors that others' codes send together: MG-WFBP's merging, Horovod's fusion."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 
 SMALL = 8192
-"""Elements that MG-WFBP never sends alone."""
+"""Elements below which MG-WFBP never sends alone."""
 
 
 def merged_ends(
     elements: Sequence[int], ready: Sequence[Picoseconds], start_up: float, per_byte: float
 ) -> list[int]:
-    """Behind which tensors MG-WFBP sends; the last one is always among them.
+    """Tensors behind which MG-WFBP sends, the last one included.
 
-    It postpones a message until the next tensor is there when the exchange before it still runs
-    then, or when waiting costs less than a message's start-up, and whenever it has fewer than
-    `SMALL` elements (Shi et al., "MG-WFBP", INFOCOM 2019, algorithm 1, as
-    mgwfbp/hv_distributed_optimizer.py does it).
+    A message is postponed to the next tensor if the exchange before it still runs then, if waiting
+    costs less than a start-up, or if it has fewer than `SMALL` elements (Shi et al., "MG-WFBP",
+    INFOCOM 2019, algorithm 1, as mgwfbp/hv_distributed_optimizer.py does it).
     """
     ends, free, size = [], 0.0, 0
     last = len(elements) - 1
@@ -37,7 +36,7 @@ def merged_ends(
 
 
 def grouped(sizes: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[BucketLayout, ...]:
-    """Buckets of stated tensors, which have these elements."""
+    """Buckets of stated tensors with these elements."""
     layouts = []
     for index, group in enumerate(groups):
         offset, slices = 0, []
@@ -56,12 +55,12 @@ def fused(
     cycle: float,
     threshold: int,
 ) -> list[list[int]]:
-    """Groups of tensors that Horovod sends together.
+    """Groups of tensors that Horovod sends together, as indices in sending order.
 
-    Every `cycle` seconds, or when the communication before has ended, if that is later, it takes
-    what has become ready, in order, up to `threshold` bytes (a larger tensor alone), and reduces
-    it. `sizes` are bytes in forward order, `ready` seconds from the start of the backward pass,
-    `transfer` the seconds of an all-reduce of so many bytes. Indices in the order of sending.
+    Every `cycle` seconds, or later when the previous communication ends, it reduces what is ready,
+    in order, up to `threshold` bytes (a larger tensor alone). `sizes`: bytes in forward order;
+    `ready`: seconds from the start of the backward pass; `transfer`: seconds of an all-reduce by
+    bytes.
 
     Source: Horovod, docs/tensor-fusion.md and operations.cc (`RunLoopOnce`, FUSION_THRESHOLD).
     """

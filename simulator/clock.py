@@ -1,8 +1,8 @@
 """The engine's time: integer picoseconds.
 
-With integers, `max` and `+` are associative and ties are real ties, so that a closed form, a
-recurrence and an event-by-event simulation agree with `==` on every platform. int64 holds 106
-days. Durations are rounded to the nearest picosecond once, where they are made.
+With integers `max` and `+` are associative and ties are real, so a closed form, a recurrence and an
+event-by-event simulation agree with `==` on every platform. int64 holds 106 days. Durations are
+rounded to the nearest picosecond once, where they are made.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from gcsim.errors import InputError, InternalError, Problem
 
 Picoseconds = int
 Times = NDArray[np.int64]
-"""Picoseconds, one entry a rank."""
+"""Picoseconds by rank."""
 
 PS_PER_SECOND = 10**12
 LIMIT = 2**62
-"""Picoseconds, 53 days: later times are refused, so that sums of two still fit 64 bits."""
+"""Picoseconds, 53 days: later times are refused, so that a sum of two fits 64 bits."""
 COLLECTIVE_LIMIT = LIMIT // 4
-"""Picoseconds, 13 days: sums of a few such times still fit 64 bits."""
+"""Picoseconds, 13 days: a sum of a few such times fits 64 bits."""
 NO_COST = Fraction(0)
-"""Seconds a byte of what is free."""
+"""Seconds per byte of what is free."""
 _ROOM = (
     f"more than the {COLLECTIVE_LIMIT / PS_PER_SECOND / 86400:.0f} days that the clock has room for"
 )
 
 
 def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
-    """The nearest picosecond; halves go to the even one."""
+    """Nearest picosecond, half to even."""
     return round(Fraction(seconds) * PS_PER_SECOND)
 
 
 def reading(time: float) -> Picoseconds:
-    """A SimPy environment's `now`; `InternalError` when some arithmetic made it a float."""
+    """A SimPy environment's `now`; `InternalError` if it has become a float."""
     if not isinstance(time, int):
         raise InternalError(f"the clock shows {time!r}, which is no whole number of picoseconds")
     return time
 
 
 def check_room(iteration: int, end: Picoseconds) -> None:
-    """Raise `InputError` when an iteration would end later than the clock can tell."""
+    """Raise `InputError` when an iteration would end beyond the clock."""
     if end >= LIMIT:
         raise InputError(
             Problem(
@@ -69,7 +69,7 @@ def check_time(time: Picoseconds) -> None:
 
 
 def too_long(duration: Picoseconds) -> InputError:
-    """Text of the error for a collective that takes too long."""
+    """Error for a collective that takes too long."""
     return InputError(
         Problem(
             message=f"a collective would take some {duration / PS_PER_SECOND:.2g} s, {_ROOM}",
@@ -88,5 +88,5 @@ def _too_late(end: Picoseconds) -> InputError:
 
 
 def seconds(time: Picoseconds) -> float:
-    """For the border: results, plots, JSON."""
+    """Seconds for results, plots and JSON."""
     return int(time) / PS_PER_SECOND

@@ -1,4 +1,4 @@
-"""The cluster as the simulator sees it: nodes, devices, links, and who talks to whom."""
+"""The cluster as simulated: nodes, devices, links and collectives."""
 
 from __future__ import annotations
 
@@ -56,46 +56,42 @@ _ONE = Fraction(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collectives(Setting):
-    """Algorithm that carries out each kind of request."""
+    """Algorithms for each kind of request."""
 
     transport: TransportName = "textbook"
-    """The library in whose place "auto" chooses; custom: nothing is "auto"."""
+    """Library whose choices "auto" follows; custom: no "auto"."""
     library: LibraryName = "pytorch2"
-    """Library that the transport was built into; it sets a scenario's default prices."""
+    """Framework of the transport; sets a scenario's default prices."""
     all_reduce: AllReduceAlgorithm = "auto"
-    """auto: what the transport would choose; nccl: what NCCL's tuner would, on any transport."""
+    """auto: the transport's choice; nccl: the choice of NCCL's tuner, on any transport."""
     all_gather: AllGatherAlgorithm = "auto"
     pipeline_block: Bytes = 32 * 1024
-    """Bytes a block of the pipelined all-gatherv, and a piece of the double tree's all-reduce."""
+    """Bytes of the pipelined all-gatherv's blocks, and of the double tree's pieces."""
     push_pull: PushPullAlgorithm = "auto"
-    """auto: by parameter servers where there are any, else as the method says that it can do
-    without (`requests.WithoutServer`). alltoall_allgather: of methods whose server can act on
-    stripes; those of others still by an all-gather."""
+    """auto: parameter servers if any, else the method's way without (`requests.WithoutServer`).
+    alltoall_allgather: where the method's server can act on stripes; else an all-gather."""
     servers: Servers = None
-    """Parameter servers; per_node: as many as nodes; None: there are none (`Cluster.servers`)."""
+    """Parameter servers; per_node: one per node; None: none (`Cluster.servers`)."""
     server_hosts: Literal["nodes", "dedicated"] = "nodes"
-    """nodes: server s lives on node s mod nodes and shares its network NIC; dedicated: each on a
-    machine of its own, at the switch (with a shared medium: at the access point)."""
+    """nodes: server s is on node s mod nodes and shares its network NIC; dedicated: machines at the
+    switch (with a shared medium: at the access point)."""
     server_network: Link | None = None
-    """NIC of a dedicated server; None: as `Cluster.network`, but at a shared medium's or a cell's
-    access point: no limit of its own."""
+    """NIC of a dedicated server; None: `Cluster.network`, or no limit at an access point."""
     host_staging: bool | None = None
-    """Device tensors are copied through host memory over `Cluster.intra_node` before and after a
-    collective; None: as the transport does (Gloo and MPI do)."""
+    """Copy device tensors through host memory over `Cluster.intra_node` around a collective; None:
+    as the transport does (Gloo and MPI do)."""
 
     ring_over_tree: Annotated[Fraction, INTERNAL] = _ONE
-    """Factor on the time that NCCL's tuner predicts of a ring before it is compared with a tree's;
-    1: as its tables have it."""
+    """Factor on the NCCL tuner's time of a ring before comparison with a tree's."""
     ring_over_tree_range: Annotated[RangeOf[Fraction], INTERNAL] = None
-    """Versions of NCCL, and what it takes the NIC for, move its border between the two."""
+    """NCCL's versions and its idea of the NIC move the border between the two."""
     grouped: Annotated[Fraction, INTERNAL] = _ONE
-    """Share of a network's goodput that an all-to-all has: NCCL's sends and receives in a group
-    reach less than its rings."""
+    """Share of the network's goodput in an all-to-all (NCCL's grouped sends and receives)."""
     grouped_range: Annotated[RangeOf[Fraction], INTERNAL] = None
 
     @property
     def names_servers(self) -> bool:
-        """Whether it says anything that makes no sense without parameter servers."""
+        """Whether a setting makes sense only with parameter servers."""
         served = "parameter_server" in {self.all_reduce, self.all_gather, self.push_pull}
         placed = self.server_hosts == "dedicated" or self.server_network is not None
         return served or placed or self.servers is not None
@@ -110,21 +106,18 @@ class Collectives(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Racks(Setting):
-    """Nodes grouped under switches, whose uplinks may carry less than their nodes together."""
+    """Nodes grouped under switches with possibly slower uplinks."""
 
     nodes: Count
-    """Nodes a rack, in order; the last rack may have fewer."""
+    """Nodes per rack, in order; the last rack may have fewer."""
     uplink: Link
-    """Between a rack's switch and the others', each direction. Its latency comes on top."""
+    """From a rack's switch to the others', each direction; its latency is added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """`nodes` machines with `devices_per_node` workers each, one network NIC a machine.
-
-    Ranks count node by node: worker r is device r mod devices_per_node of node
-    r // devices_per_node.
-    """
+    """`nodes` machines with one network NIC and `devices_per_node` workers each. Worker r is device
+    r mod devices_per_node of node r // devices_per_node."""
 
     nodes: int
     devices_per_node: int
@@ -132,32 +125,29 @@ class Cluster:
     network: Link
     """Between a node's network NIC and the switch, each direction."""
     intra_node: Link
-    """Between a device and its node's memory (PCIe), or between two devices of a node, each
-    direction."""
+    """Between a device and its node's memory (PCIe) or another device, each direction."""
     shared_memory: Link | None = None
-    """Between two ranks of a node whose library copies in host memory (MPI); None: as
-    `intra_node`."""
+    """Between ranks of a node whose library copies in host memory (MPI); None: `intra_node`."""
     collectives: Collectives = Collectives()
     nics: Mapping[int, Link] = field(default_factory=dict)
-    """Network links that differ from `network`, by number of the node."""
+    """Network links that differ from `network`, by node."""
     racks: Racks | None = None
-    """None: one switch that never holds anything up."""
+    """None: one ideal switch."""
     shared_bus: bool = False
-    """The devices of a node share the rate of `intra_node` (one PCIe switch) instead of each
-    having it for itself."""
+    """A node's devices share the rate of `intra_node` (one PCIe switch)."""
     host: Host | None = None
-    """Processors that carry the messages of collectives; None: that costs nothing."""
+    """Processors that carry collectives' messages; None: at no cost."""
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
-    """Rates at which a worker, or the server of an all-reduce, adds what it has received."""
+    """Rates at which a worker, or an all-reduce's server, adds."""
 
     @property
     def workers(self) -> int:
-        """Number of devices, one worker each."""
+        """Number of devices."""
         return self.nodes * self.devices_per_node
 
     @property
     def servers(self) -> int:
-        """Number of parameter servers; one a node where they are named without a number."""
+        """Number of parameter servers; one per node where they are named without a number."""
         chosen = self.collectives
         if isinstance(chosen.servers, int):
             return chosen.servers
@@ -165,29 +155,29 @@ class Cluster:
 
     @property
     def wiring(self) -> tuple[object, ...]:
-        """All but the device, which carries no message; hashable, equal where clusters are."""
+        """Hashable identity of all that carries messages: everything but the device."""
         own = (getattr(self, one.name) for one in fields(self) if one.name not in _NO_KEY)
         return (*own, *sorted(self.nics.items(), key=lambda item: item[0]))
 
     @property
     def between_ranks(self) -> Link:
-        """Link of a message between two ranks of a node."""
+        """Link between two ranks of a node."""
         memory = self.shared_memory if self.collectives.stages else None
         return memory or self.intra_node
 
     @property
     def crosses_intra_node(self) -> bool:
-        """Whether anything passes `intra_node`."""
+        """Whether anything crosses `intra_node`."""
         chosen = self.collectives
         served = chosen.names_servers and chosen.server_hosts == "nodes"
         return self.devices_per_node > 1 or chosen.stages or served
 
     def nic(self, node: int) -> Link:
-        """The network link of a node."""
+        """Network link of a node."""
         return self.nics.get(node, self.network)
 
     def links(self) -> tuple[Link, ...]:
-        """All links that a message may see a part of."""
+        """All links that a message may cross."""
         own = [self.network, self.intra_node, self.between_ranks, *self.nics.values()]
         if self.racks is not None:
             own.append(self.racks.uplink)
@@ -198,7 +188,7 @@ class Cluster:
 
     @property
     def at_grouped_rates(self) -> Cluster:
-        """The cluster as an all-to-all finds its network (`Collectives.grouped`)."""
+        """The cluster with an all-to-all's network rates (`Collectives.grouped`)."""
         share = self.collectives.grouped
         if share == 1:
             return self
@@ -213,9 +203,8 @@ class Cluster:
         )
 
     def node_of(self, rank: int) -> int:
-        """The node that a rank is on."""
+        """Node of a rank."""
         return rank // self.devices_per_node
 
 
-_NO_KEY = {"device", "nics"}
-"""Fields that no message passes, or that cannot be hashed."""
+_NO_KEY = {"device", "nics"}  # fields that no message crosses, or that are not hashable

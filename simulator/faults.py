@@ -1,27 +1,24 @@
-"""Runs in which nodes die and come back: the part that is left.
+"""Runs in which nodes die and come back, and what remains of them.
 
-A job of iterations of known length, one after the other, until the run ends:
+A job's iterations follow one another until the run ends:
 
-- All-reduce, all-gather (elastic training): when a node dies the iteration under way is lost to
-  all, since a collective cannot end without it; when one comes back the iteration under way is
-  finished first. Either way the survivors form a new process group, which costs all of them
-  `restart`, and go on with as many nodes as there are. What happens meanwhile starts that anew.
-- Parameter server: nobody waits for the dead. The iteration under way goes on without its gradient
-  and the next ones take as long as without the node; one that comes back takes part, `restart`
-  after its return, from the next iteration on.
-- Parameter servers on nodes: a node that carries one is needed as in a collective, at its death and
-  at its return; the others are not. Which nodes are needed, of those that are left, the caller
-  tells.
+- Collectives (elastic training): a death loses the iteration under way for all; after a return it
+  is finished first. Then the survivors form a new process group, which costs all `restart`; another
+  death or return starts that anew.
+- Parameter server: nobody waits for the dead. The iteration goes on without the node's gradient,
+  the next take as long as without the node; `restart` after its return it joins the next iteration.
+- Parameter servers on nodes: a node with a server is needed as in a collective, the others are not,
+  as the caller says.
 
-With no node left the iteration is lost and nothing happens until one is back. An iteration that
-the end of the run cuts off does not count.
+Without any node the iteration is lost and nothing happens until one is back. One cut off by the
+run's end does not count.
 
 Assumptions: death is noticed at once (a time-out belongs into `restart`); weights survive on the
-others, so that no more than one iteration is lost.
+others, so at most one iteration is lost.
 
-Source: the elastic agent of PyTorch (torch.distributed.elastic: a change of membership restarts
-all workers); Li et al. 2014 (OSDI), "Scaling distributed machine learning with the parameter
-server", sec. 4.3.
+Source: the elastic agent of PyTorch (torch.distributed.elastic: a change of membership restarts all
+workers); Li et al. 2014 (OSDI), "Scaling distributed machine learning with the parameter server",
+sec. 4.3.
 """
 
 from __future__ import annotations
@@ -37,12 +34,11 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds, readi
 from gcsim.simulator.training import Faults
 
 Missing = frozenset[int]
-"""Numbers of the nodes that take no part."""
+"""Absent nodes."""
 Needed = Callable[[Missing], Collection[int]]
-"""Without those that are missing: the nodes without which nobody can go on."""
+"""Nodes that the others cannot go on without, given the missing ones."""
 Stretch = tuple[Picoseconds, Picoseconds, int]
-"""From when until when, and how many samples entered the iterations that were finished in that
-time, one after the other."""
+"""Begin, end, and samples of consecutive finished iterations."""
 Wait = Generator[simpy.Event, Any, None]
 
 
@@ -51,17 +47,16 @@ class FaultyRun:
     """Outcome of a run."""
 
     iterations: int
-    """Finished ones."""
     samples: int
-    """Samples that entered the finished iterations."""
+    """Samples of finished iterations."""
     throughput: float
-    """Samples per second over the whole run."""
+    """Samples per second of the whole run."""
     restarts: int
-    """Process groups that were formed anew; with a parameter server, nodes that came back."""
+    """New process groups; with a parameter server, returned nodes."""
     lost: float
-    """Seconds in which no iteration was under way that counts."""
+    """Seconds without an iteration that counts."""
     stretches: tuple[Stretch, ...] = ()
-    """In the order of time; between them nothing gets done that counts."""
+    """In time order; nothing between them counts."""
 
 
 def run_with_faults(
@@ -72,12 +67,9 @@ def run_with_faults(
     iteration: Callable[[Missing], Picoseconds],
     needed: Needed,
 ) -> FaultyRun:
-    """Run a job through its faults.
-
-    `iteration(missing)` is the length of an iteration without those nodes; `needed(missing)` tells
-    collectives, which need everybody, from parameter servers. Deaths of nodes that the cluster
-    does not have are left out. Raises `InternalError` for iterations that take no time.
-    """
+    """Run a job through its faults. `iteration(missing)` is an iteration's length without those
+    nodes; `needed(missing)` is all nodes for collectives. Deaths of nodes outside the cluster are
+    ignored. Raises `InternalError` for iterations that take no time."""
     job = _Job(faults, nodes, samples_per_node, iteration, needed)
     job.env.run(until=job.end)
     seconds = job.end / PS_PER_SECOND
@@ -92,7 +84,7 @@ def run_with_faults(
 
 
 class _Job:
-    """The training loop, and one process for each death."""
+    """Training loop, and a process per death."""
 
     def __init__(
         self,
@@ -107,20 +99,14 @@ class _Job:
         self.iteration, self.needed = iteration, needed
         self.restart, self.end = picoseconds(faults.restart), picoseconds(faults.horizon)
         self.dead: set[int] = set()
-        self.absent: set[int] = set()
-        """Nodes that were dead at some time of the iteration under way."""
-        self.latest: dict[int, Picoseconds] = {}
-        """Time at which each node died last."""
-        self.regroup = False
-        """The process group must be formed anew before the next iteration."""
+        self.absent: set[int] = set()  # nodes dead at some time of the iteration under way
+        self.latest: dict[int, Picoseconds] = {}  # last death of each node
+        self.regroup = False  # a new process group is due before the next iteration
         self.forming = False
-        """It is being formed."""
-        self.back = self.env.event()
-        """Some node has come back."""
+        self.back = self.env.event()  # event: some node has come back
         self.iterations = self.samples = self.restarts = self.useful = 0
         self.stretches: list[Stretch] = []
-        self.changes = {self.end}
-        """Times at which a node dies or takes part again."""
+        self.changes = {self.end}  # times at which a node dies or joins again
         # those of one instant: deaths are known before the loop begins an iteration
         for death in sorted(faults.deaths, key=lambda death: (death.at, death.node)):
             if death.node < nodes:
@@ -188,11 +174,11 @@ class _Job:
         self._changed(needed=needed, interrupt=self.forming)
 
     def _is_needed(self, node: int) -> bool:
-        """Whether nobody can go on without a node that is, or would be, there."""
+        """Whether the others cannot go on without a node, were it there."""
         return node in self.needed(frozenset(self.dead - {node}))
 
     def _changed(self, *, needed: bool, interrupt: bool) -> None:
-        """The membership is another one, of a node that is needed or not."""
+        """React to a change of membership."""
         self.regroup = self.regroup or needed
         if interrupt and reading(self.env.now) < self.end and self.loop.is_alive:
             self.loop.interrupt()

@@ -1,9 +1,8 @@
-"""Traffic of training whose gradients the framework stores in 16 bits (`training.gradients`).
+"""Traffic of training with gradients stored in 16 bits (`training.gradients`).
 
-Dense training hands 2 bytes an element to its all-reduces and casts nothing: a pass divides the
-bucket by the number of workers (2 bytes read, 2 written). A cast to that very type is nothing to
-do, so that half precision is dense training. Every other method is as measured on float32: its
-kernels, payload and gradient error are those of a code that widens the gradient while it reads it.
+Dense training all-reduces 2 bytes per element and casts nothing: one pass divides the bucket by the
+number of workers (2 bytes read, 2 written). A cast to that very type is dense training. Other
+methods are as measured on float32: kernels, payload and error of code that widens it on reading.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from gcsim.simulator.training import Training
 from gcsim.traces.profile import Compute, Exchange, Phase, Quality, Step, TrafficProfile
 
 _TYPES = {"fp16": "float16", "bf16": "bfloat16"}
-"""torch's names."""
 
 
 def as_stored(profile: TrafficProfile, training: Training) -> TrafficProfile:
-    """The profile where gradients are of the training's type; the same object for float32, and for
-    a method that is neither dense nor a cast to that type."""
+    """The profile with gradients of the training's type; the same object for float32 and for
+    methods that are neither dense nor a cast to it."""
     named = training.gradients
     if named == "fp32" or profile.compressor not in {DENSE, named, f"torch_{named}"}:
         return profile

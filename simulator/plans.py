@@ -1,7 +1,7 @@
 """Step plans of workers, from recorded steps of a traffic profile.
 
-Computations become durations on the cluster's device, once for each worker of the cluster where
-they decode payloads; collectives stay records of bytes.
+Computations become durations on the cluster's device, once per worker where they decode payloads;
+collectives stay records of bytes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events.even_cluster import Together, on_even_cluster
 from gcsim.simulator.steps.noise import longest
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
-from gcsim.simulator.training import Framework, Training
+from gcsim.simulator.training import Training
 from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
 
 DENSE = "none"
-"""The compressor that a framework needs no hook for."""
+"""Compressor for which a framework needs no hook."""
+CHECKS = Compute(
+    stage="encode",
+    fixed=(KernelCost(kind="streaming", name="ddp.bucket", launches=1, elements=0, nbytes=0),),
+)
+"""Checks of a bucket by gcsim's hook: whether gradient and update are finite. A GPU's host queues
+them; their bytes are in `Framework.passes`."""
 
 
 class Planner:
-    """Plans steps on one cluster."""
+    """Planner of steps on one cluster."""
 
     def __init__(
         self,
@@ -40,26 +46,24 @@ class Planner:
         *,
         together: Together | None = None,
     ) -> None:
-        """`compute` is one worker's forward and backward pass of a micro-batch; `prices` are those
-        of the cluster's device, `execute` its collectives, `together` what they take when all
-        ranks enter at once, where they are at hand."""
+        """`compute`: a worker's passes of a micro-batch; if at hand, `prices` of the device,
+        `execute` for collectives, and their times `together`."""
         self._cluster, self._training = cluster, training
         self._prices = prices or PriceList(cluster.device)
         self._machines = training.machines(cluster)
         self._in_turn = training.encode_on == "communicator" and self._machines is not None
-        """Whether computations in the collectives' stream use cores that are shared."""
+        """Computations in the collectives' stream use shared cores."""
         self._compute = compute.times(shared(cluster, training))
         self._interference = training.interference
         self._together = together or Together(cluster, training, execute or _collectives(cluster))
 
-    def around(
-        self, profile: TrafficProfile, code: Framework | None = None
-    ) -> tuple[Picoseconds, ...]:
-        """Time of the code around each bucket's exchange, by default the training's."""
-        if code is None:
-            code = self._training.reducer if profile.compressor == DENSE else self._training.hook
+    def around(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
+        """Time of the code around each bucket's exchange."""
+        dense = profile.compressor == DENSE
+        code = self._training.reducer if dense else self._training.hook
         if code.free or self._cluster.workers == 1:
             return ()
+        checks = 0 if dense else round(self._prices.priced_by(CHECKS, 1).host)
         last = len(profile.buckets) - 1 if self._cluster.nodes > 1 else None
         return tuple(
             picoseconds(
@@ -68,6 +72,7 @@ class Planner:
                 + (code.per_step if place == last else 0)
             )
             + self._passes(layout.numel, code.passes)
+            + checks
             for place, layout in enumerate(profile.buckets)
         )
 
@@ -77,8 +82,8 @@ class Planner:
         return self._prices.compute_time(Compute(stage="encode", fixed=(cost,)), 1)
 
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
-        """Plan of a recorded step, with the code around each bucket's exchange (empty: none);
-        `InputError` when the device has no price for a kernel."""
+        """Plan of a recorded step with the code around each bucket's exchange (empty: none);
+        `InputError` if the device has no price for a kernel."""
         training, loading = self._training, self._training.input
         compute = self._compute
         if any(exchange.collectives for exchange in step.exchanges):
@@ -109,7 +114,7 @@ class Planner:
         return in_its_stream(work)
 
     def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
-        """Computations become durations; every worker of the cluster sends one payload."""
+        """Turn computations into durations; every worker sends one payload."""
         if len(exchange.computes) != len(exchange.collectives) + 1:
             raise InternalError(
                 f"bucket {bucket}: {len(exchange.computes)} computations around "
@@ -150,7 +155,7 @@ class Planner:
 
 
 def kinds_of(exchange: Exchange) -> list[Kind]:
-    """Whether each computation of an exchange counts as encoding or as decoding."""
+    """Kinds of an exchange's computations, encode or decode."""
     kinds: list[Kind] = ["encode" for _ in exchange.computes]
     if exchange.collectives or exchange.computes[0].stage == "decode":
         kinds[-1] = "decode"
@@ -158,7 +163,7 @@ def kinds_of(exchange: Exchange) -> list[Kind]:
 
 
 def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
-    """An exchange with the code around it: half before its first collective, half behind all."""
+    """An exchange with its code: half before the first collective, half after the last."""
     if not around or not work.collectives:
         return work
     before = around // 2
@@ -169,9 +174,8 @@ def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
 
 
 def in_its_stream(work: BucketWork) -> BucketWork:
-    """An exchange that is computed in the stream of its collectives: none begins before, and every
-    rank leaves one when what follows it is computed. (What precedes the first is done behind it,
-    which is the same for ranks that compute alike.)"""
+    """An exchange computed in its collectives' stream: each rank leaves a collective when the
+    computation after it is done. (What precedes the first counts behind it.)"""
     if not work.collectives:
         return work
     held = [job.duration for job in work.after]
@@ -185,7 +189,7 @@ def in_its_stream(work: BucketWork) -> BucketWork:
 
 
 def shared(cluster: Cluster, training: Training) -> Fraction:
-    """Factor on forward and backward: of their code, and beside the other devices of a node."""
+    """Factor on forward and backward from their code and the other devices of a node."""
     by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
     alone = cluster.devices_per_node == 1 or by_cores
     return training.code.slowdown * (1 if alone else 1 + training.shared_node.slowdown)

@@ -1,20 +1,14 @@
 """Training with a compressor on a cluster: from traffic profile to seconds.
 
-What is simulated is the period, again and again, with everything that an iteration leaves behind
-for the next: skew that local steps gather is paid at the synchronisation. Place i of a period is of
-the kind that the method has there (`TrafficProfile.order`), from its first settled step on. The
-k-th step of a kind, counted over all periods, does what the recorded step k mod n of that kind did,
-of n in the order in which they were recorded: first come the recorded steps as they were run, and
-all recorded steps of a kind occur equally often. This goes round after as many periods as it takes
-for all kinds (`Schedule`); a round of more than `LONGEST` steps is cut to the fewest periods in
-which every recorded step occurs, of which some then occur once more often than others.
+The period is simulated again and again, with all that an iteration leaves for the next: skew from
+local steps is paid at the synchronisation. Place i of a period has the phase of
+`TrafficProfile.order`; the k-th step of a phase over all periods does what its recorded step k mod
+n did, so all n occur equally often. A round (`Schedule`) is as many periods as that takes for all
+phases; one of more than `LONGEST` steps is cut to the fewest periods with every recorded step.
 
-The mean is over whole rounds (`averages.py`): an iteration is an iteration. Where all ranks are
-alike, batches are always ready and nothing is random, no step leaves anything behind, and the mean
-is that of the steps by themselves, weighted by how often they occur. The means are exact rationals
-and become floats at the end.
-
-How far a mean over random iterations may be off is estimated by batch means (`luck.py`).
+The mean is over whole rounds (`averages.py`), in exact rationals until the end. With equal ranks,
+ready batches and nothing random it is the weighted mean of the steps by themselves. Batch means
+estimate the error of random ones (`luck.py`).
 """
 
 from __future__ import annotations
@@ -45,12 +39,12 @@ from gcsim.simulator.training import Training
 from gcsim.traces.profile import Phase, TrafficProfile
 
 LONGEST = 2000
-"""Steps of a round in which all recorded steps of a kind occur equally often."""
+"""Steps of a round in which all recorded steps of a phase occur equally often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Mean times of an iteration on its slowest rank, in seconds, over whole periods."""
+    """Mean seconds of an iteration on its slowest rank, over whole periods."""
 
     workers: int
     iteration: float
@@ -59,32 +53,26 @@ class Prediction:
     backward: float
     encode: float
     communication: float
-    """Time during which a collective is under way, hidden or not."""
     exposed: float
-    """Time during which the device has nothing to do, but for waiting for input."""
+    """The device is idle, not waiting for input."""
     decode: float
     optimizer: float
     input: float
-    """Time during which the device waits for a batch."""
+    """The device waits for a batch."""
     iteration_p5: float | None
     iteration_p95: float | None
-    """Shortest iteration of the slowest rank that at least 5 % (95 %) of its iterations do not
-    exceed. None where nothing is random and nothing changes with time."""
+    """Smallest iterations that 5 %, 95 % of the rank's do not exceed; None if nothing varies."""
     iteration_error: float | None
-    """Standard error of `iteration`. None where nothing is random (links that only change with
-    time are not), and with a single iteration, which does not tell it."""
+    """Standard error of `iteration`; None where nothing is random, or for a single iteration."""
     iterations: int | None = None
-    """Number of iterations in the means; None where all are alike."""
+    """Iterations in the means; None if all are equal."""
     batches: tuple[float, ...] = ()
-    """Means of batches of iterations, from which a standard error is made (`luck.Luck`); empty
-    where there is none."""
+    """Batch means behind the error (`luck.Luck`), if any."""
     algorithms: tuple[str, ...]
-    """Titles of the collective algorithms that carried the traffic, sorted."""
+    """Sorted titles of the collective algorithms used."""
     sample_phase: str
-    """The phase that `spans` shows."""
     spans: tuple[Span, ...]
-    """A step of the most frequent phase that communicates (if one does), all ranks, in
-    picoseconds from when the first rank begins it."""
+    """A step of the most frequent communicating phase, from its first rank's begin on."""
 
 
 def predict(
@@ -100,12 +88,10 @@ def predict(
 ) -> Prediction:
     """Simulate the profile's traffic on the cluster.
 
-    `compute` is one worker's forward and backward pass of a micro-batch (`training_times`), `seed`
-    that of all random times. `spans=False` leaves the sample's timeline out, which costs one more
-    simulation of all ranks. `averager` is that of earlier predictions with the same training and
-    seed on the same cluster, whatever its device; `prices` are those of the device, where they are
-    at hand. Raises `InputError` when the device has no price for a kernel, or the times exceed the
-    clock.
+    `compute`: a worker's forward and backward pass of a micro-batch (`training_times`); `seed`: of
+    all random times; `spans=False` saves another simulation of all ranks; `averager`: of earlier
+    predictions with the same training, seed and cluster, on any device; `prices`: the device's, if
+    at hand. Raises `InputError` when the device has no price for a kernel, or beyond the clock.
     """
     profile = as_collectives(profile, cluster)
     averager = averager or Averager(cluster, training, seed)
@@ -134,10 +120,7 @@ def predict(
 
 
 def schedule_of_period(profile: TrafficProfile, planner: Planner) -> Schedule:
-    """The plans of the recorded steps, in the order in which the period has them.
-
-    The profile's push-pulls are `carried` already.
-    """
+    """Plans of the recorded steps in the period's order; push-pulls are already replaced."""
     around = planner.around(profile)
     plans = [[planner.plan(step, around) for step in phase.steps] for phase in profile.phases]
     if not any(_overlaps(plan) for of_phase in plans for plan in of_phase):
@@ -153,12 +136,12 @@ def schedule_of_period(profile: TrafficProfile, planner: Planner) -> Schedule:
 
 
 def _overlaps(plan: StepPlan) -> bool:
-    """Whether two of its collectives may be under way at a time: one bucket's never are."""
+    """Whether two of its collectives may run at a time: one bucket's never do."""
     return sum(bool(bucket.collectives) for bucket in plan.buckets) > 1
 
 
 def phase_order(profile: TrafficProfile) -> Sequence[int]:
-    """Number of the phase at each place in the period."""
+    """Phase at each place in the period."""
     counts = [phase.count for phase in profile.phases]
     order = profile.order or [n for n, count in enumerate(counts) for _ in range(count)]
     if [order.count(number) for number in range(len(counts))] != counts or (
@@ -169,7 +152,7 @@ def phase_order(profile: TrafficProfile) -> Sequence[int]:
 
 
 def _steps(order: Sequence[int], steps: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Phase and step of a whole round, where phase n has `steps[n]` steps that differ."""
+    """Phase and step of a whole round; phase n has `steps[n]` different steps."""
     counts = [order.count(number) for number in range(len(steps))]
     pairs = list(zip(counts, steps, strict=True))
     periods = math.lcm(*(step // math.gcd(step, count) for count, step in pairs))
@@ -182,19 +165,19 @@ def _steps(order: Sequence[int], steps: Sequence[int]) -> Iterable[tuple[int, in
 
 
 def _shown(profile: TrafficProfile, phase: Phase) -> int:
-    """The first iteration of a phase, but for the very first of all."""
+    """First iteration of a phase, except iteration 0."""
     number, order = profile.phases.index(phase), phase_order(profile)
     return next(n for n in range(1, len(order) + 1) if order[n % len(order)] == number)
 
 
 def _percentile(average: Average, share: Fraction) -> float:
-    """The shortest iteration, in seconds, that at least this share of them does not exceed."""
+    """Shortest iteration, in seconds, that at least this share of them does not exceed."""
     times = np.sort(average.iterations)
     return int(times[math.ceil(share * len(times)) - 1]) / PS_PER_SECOND
 
 
 def _random(schedule: Schedule, cluster: Cluster, training: Training) -> bool:
-    """Whether iterations are drawn: workers have random paces, or messages random delays."""
+    """Whether paces or messages' delays are drawn."""
     noise = training.noise
     if noise is not None and (noise.variation or noise.slow_probability):
         return True
@@ -210,7 +193,7 @@ def _communicates(phase: Phase) -> bool:
 
 
 def carriers(profile: TrafficProfile, cluster: Cluster) -> dict[CollectiveRecord, str]:
-    """The title of the algorithm that carries each of the profile's collectives."""
+    """Title of the algorithm of each of the profile's collectives."""
     if cluster.workers == 1:
         return {}
     records = {  # many buckets ask for the same

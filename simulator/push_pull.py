@@ -1,6 +1,4 @@
-"""Push-pulls without a parameter server, as the transport's collectives carry them.
-
-Gloo, NCCL and MPI have no servers. What a server would do for a method, its workers can do:
+"""Push-pulls without a parameter server, as Gloo, NCCL and MPI carry them.
 
 | way                | collectives                         | the server's computation          |
 |--------------------|-------------------------------------|-----------------------------------|
@@ -9,14 +7,13 @@ Gloo, NCCL and MPI have no servers. What a server would do for a method, its wor
 | all_gather         | all-gather of the whole payloads    | each rank's, all of it, before it |
 |                    |                                     | decodes what it would have pulled |
 
-It runs on the workers' devices, as encoding and decoding do. The first is for methods whose server
-treats each element, or block of elements, by itself, the second for all others; a method says which
-it is (`requests.WithoutServer`). Where payloads differ in length, lengths of 8 bytes go ahead of
-both.
+The workers' devices compute. The first way is for methods whose server treats each element, or
+block, by itself, the second for all others (`requests.WithoutServer`). Payloads of unequal length
+are preceded by lengths of 8 bytes.
 
-Assumptions: stripes are 1 / p of a payload to the byte, whatever its tensors; what a stripe repeats
-(a header, a scale) is not counted. A stripe pays all launches of the server's kernels and 1 / p of
-their bytes and FLOPs, as with p servers.
+Assumptions: stripes are 1 / p of a payload to the byte, whatever its tensors; repeated headers or
+scales are not counted. A stripe pays all launches of the server's kernels and 1 / p of their bytes
+and FLOPs, as with p servers.
 
 Source: DeepSpeed, runtime/comm (compressed_allreduce: all-to-all of chunks, average and compress
 anew, all-gather), which H. Tang et al. 2021 (ICML), "1-bit Adam", describe as their MPI backend.
@@ -24,12 +21,13 @@ anew, all-gather), which H. Tang et al. 2021 (ICML), "1-bit Adam", describe as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, PushPullAlgorithm
-from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
+from gcsim.simulator.devices.clocks import as_timed, with_exchanges
+from gcsim.traces.profile import Compute, Exchange, Phase, TrafficProfile, weighted
 
 SERVED: PushPullAlgorithm = "parameter_server"
 LENGTH_BYTES = 8
@@ -38,12 +36,12 @@ WAYS: dict[PushPullAlgorithm, str] = {
     "alltoall_allgather": "all-to-all and all-gather",
     "all_gather": "all-gather",
 }
-"""Names of the ways, for people."""
+"""Names of the ways in reports."""
 _NOTHING = Compute(stage="encode", fixed=())
 
 
 def way(record: CollectiveRecord, cluster: Cluster) -> PushPullAlgorithm:
-    """Way that carries a push-pull on the cluster: never "auto"."""
+    """Way that carries a push-pull on the cluster, never "auto"."""
     asked = cluster.collectives.push_pull
     if asked == "auto" and cluster.servers:
         return SERVED
@@ -51,8 +49,7 @@ def way(record: CollectiveRecord, cluster: Cluster) -> PushPullAlgorithm:
 
 
 def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, ...]:
-    """Ways that carry a method's push-pulls, and the parameter servers that carry its other
-    requests."""
+    """Ways that carry a method's push-pulls, and the servers' for other requests."""
     found: dict[PushPullAlgorithm, None] = {}
     for record in _records(profile):
         if record.kind == "push_pull":
@@ -63,43 +60,31 @@ def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, 
 
 
 def as_collectives(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
-    """The profile with the collectives that the cluster has in the place of push-pulls.
-
-    The same object where it asks for none, or where parameter servers carry them; the number of
-    workers makes no difference.
-    """
+    """The profile with the cluster's collectives in place of push-pulls, and the factors of stages
+    timed on its device; the same object if nothing changes. Independent of the number of
+    workers."""
+    profile = as_timed(profile, cluster.device.stages)
     if set(ways(profile, cluster)) <= {SERVED}:
         return profile
-    return _each(profile, lambda exchange: _without_server(exchange, cluster))
+    return with_exchanges(profile, lambda exchange, _: _without_server(exchange, cluster))
 
 
 def by_servers(profile: TrafficProfile) -> TrafficProfile:
-    """The profile with its all-reduces through the cluster's parameter servers."""
+    """The profile with all-reduces through parameter servers."""
 
-    def served(exchange: Exchange) -> Exchange:
+    def served(exchange: Exchange, phase: Phase) -> Exchange:
         records = [
             replace(record, by_servers=record.kind == "all_reduce")
             for record in exchange.collectives
         ]
         return replace(exchange, collectives=tuple(records))
 
-    return _each(profile, served)
+    return with_exchanges(profile, served)
 
 
 def _records(profile: TrafficProfile) -> Iterator[CollectiveRecord]:
     for _, _, exchange in weighted(profile):
         yield from exchange.collectives
-
-
-def _each(profile: TrafficProfile, change: Callable[[Exchange], Exchange]) -> TrafficProfile:
-    phases = []
-    for phase in profile.phases:
-        steps = [
-            replace(step, exchanges=tuple(change(exchange) for exchange in step.exchanges))
-            for step in phase.steps
-        ]
-        phases.append(replace(phase, steps=tuple(steps)))
-    return replace(profile, phases=tuple(phases))
 
 
 def _without_server(exchange: Exchange, cluster: Cluster) -> Exchange:
@@ -143,7 +128,7 @@ def _without_server(exchange: Exchange, cluster: Cluster) -> Exchange:
 
 
 def _one(first: Compute | None, then: Compute) -> Compute:
-    """Both, one after the other."""
+    """Both computations as one."""
     if first is None:
         return then
     return replace(

@@ -1,5 +1,4 @@
-"""Settings of a training job on the cluster, beside its compressor: a scenario's `training`
-section."""
+"""Settings of a training job: a scenario's `training` section, except the compressor."""
 
 from __future__ import annotations
 
@@ -8,199 +7,176 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from gcsim.fields import (
-    Factor,
-    Index,
-    Limits,
-    PositiveSeconds,
-    Probability,
-    RangeOf,
-    Seconds,
-    Setting,
-    Variation,
-)
+from gcsim import fields
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
 
 Overlap = Literal["ddp", "none", "by_tensor"]
-"""Part of the exchange that overlaps with the backward pass.
+"""Overlap of the exchange with the backward pass.
 
-- `ddp`: each bucket's, from when its gradients are there (PyTorch's DistributedDataParallel).
-- `none`: nothing; the same buckets, in order, from the end of the backward pass on (a loop that
-  exchanges after `loss.backward()`, as many published set-ups and compressed optimisers do).
-- `by_tensor`: each tensor's (wait-free backpropagation; Horovod without fusion). That is a rule for
-  buckets, one a tensor, which the recorded traffic follows; a step of it runs as `ddp`.
+- `ddp`: each bucket's exchange begins when its gradients are ready (DistributedDataParallel).
+- `none`: the same buckets, in order, after the backward pass (a loop that exchanges after
+  `loss.backward()`, as many published set-ups and compressed optimisers do).
+- `by_tensor`: one bucket per tensor (wait-free backpropagation; Horovod without fusion), as in the
+  recorded traffic; a step runs as `ddp`.
 """
 
 
 GradientType = Literal["fp32", "fp16", "bf16"]
-Batches = Annotated[int, Limits(least=1, most=1_000)]
-Node = Annotated[int, Index("node")]
-Worker = Annotated[int, Index("worker")]
+Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
+Node = Annotated[int, fields.Index("node")]
+Worker = Annotated[int, fields.Index("worker")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputLoading(Setting):
-    """A loader beside each worker that makes one batch after the other."""
+class InputLoading(fields.Setting):
+    """Loader of each worker, one batch after the other."""
 
-    batch: Seconds
-    """Seconds that the loader needs for a worker's batch (of one micro-batch, with
-    accumulation)."""
-    batch_range: RangeOf[Seconds] = None
+    batch: fields.Seconds
+    """Seconds for a worker's batch; with accumulation, a micro-batch."""
+    batch_range: fields.RangeOf[fields.Seconds] = None
     prefetch: Batches = 2
-    """Finished batches that may wait; the loader stops when so many do."""
+    """Finished batches that may wait before the loader stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise(Setting):
-    """Each worker's computation in each iteration takes a random factor as long, mean 1; or all
-    take as long as the longest is expected to, which nothing needs to be drawn for (`skew`)."""
+class Noise(fields.Setting):
+    """Random factor of mean 1 on each worker's computation in each iteration, or, as `skew`, the
+    expected longest factor on all workers', without draws."""
 
     distribution: Literal["lognormal", "gamma"] = "lognormal"
-    variation: Variation = Fraction(0)
+    variation: fields.Variation = Fraction(0)
     """Coefficient of variation: standard deviation over mean."""
-    slow_probability: Probability = Fraction(0)
-    """Probability that a worker is slow in an iteration, on top."""
-    slow_factor: Factor = Fraction(1)
-    """Factor on its computation then."""
-    skew: Variation = Fraction(0)
-    """Standard deviation over mean of a worker's passes, of which the expected longest of all
-    workers' counts (`noise.longest`): nothing is random."""
-    skew_range: RangeOf[Variation] = None
+    slow_probability: fields.Probability = Fraction(0)
+    """Probability that a worker is also slow in an iteration."""
+    slow_factor: fields.Factor = Fraction(1)
+    skew: fields.Variation = Fraction(0)
+    """Standard deviation over mean of a worker's passes, the longest of which counts."""
+    skew_range: fields.RangeOf[fields.Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault(Setting):
+class Fault(fields.Setting):
     """A node dies and comes back."""
 
-    node: Annotated[int, Limits(least=0)]
-    at: Seconds
-    """Seconds after the start."""
-    down: PositiveSeconds | None = None
+    node: Annotated[int, fields.Limits(least=0)]
+    at: fields.Seconds
+    down: fields.PositiveSeconds | None = None
     """Seconds until it is back; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults(Setting):
-    """Deaths over a run of some length."""
+class Faults(fields.Setting):
+    """Deaths over a run."""
 
-    horizon: PositiveSeconds
-    """Seconds, of the whole run."""
-    restart: Seconds
-    """Seconds that all workers lose whenever a process group forms anew (elastic restart)."""
-    deaths: Annotated[tuple[Fault, ...], Limits(least=1, most=1_000)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interference(Setting):
-    """Slowdown of computation and communication that run at the same time on a device
-    (`events/even_cluster.py`)."""
-
-    computation: Variation = Fraction(0)
-    """A computation beside a collective takes 1 + this times as long."""
-    computation_range: RangeOf[Variation] = None
-    bus: Variation = Fraction(0)
-    """A collective's time on a node's bus while the node's devices compute is multiplied by 1 +
-    this; its time on the network stays as it is."""
-    bus_range: RangeOf[Variation] = None
+    horizon: fields.PositiveSeconds
+    """Seconds of the whole run."""
+    restart: fields.Seconds
+    """Seconds that all workers lose when a process group forms anew (elastic restart)."""
+    deaths: Annotated[tuple[Fault, ...], fields.Limits(least=1, most=1_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedNode(Setting):
-    """Contention between the devices of a node: power, memory, its processors."""
+class Interference(fields.Setting):
+    """Slowdown of simultaneous computation and communication (`events/even_cluster.py`)."""
 
-    slowdown: Variation = Fraction(0)
-    """On a node with several devices forward and backward take 1 + this times as long as on one by
-    itself, before any network; not where ranks share cores (`on_host`), nor on a CPU."""
-    slowdown_range: RangeOf[Variation] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code(Setting):
-    """Code of forward and backward, beside that whose times the catalogue has."""
-
-    slowdown: Factor = Fraction(1)
-    """Factor on the passes of every device."""
-    slowdown_range: RangeOf[Factor] = None
+    computation: fields.Variation = Fraction(0)
+    """Computation beside a collective takes 1 + this times as long."""
+    computation_range: fields.RangeOf[fields.Variation] = None
+    bus: fields.Variation = Fraction(0)
+    """A collective's time on the bus of a node that computes is multiplied by 1 + this."""
+    bus_range: fields.RangeOf[fields.Variation] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework(Setting):
-    """Cost of the code around an exchange for a worker, beside the method's kernels.
+class SharedNode(fields.Setting):
+    """Contention between a node's devices: power, memory, processors."""
 
-    Half of it before a bucket's first collective (hooks, copies into the bucket), half after the
-    last (write back); nothing in a step without exchange.
-    """
+    slowdown: fields.Variation = Fraction(0)
+    """On a node with several devices forward and backward take 1 + this times as long, before any
+    network; not on a CPU or where ranks share cores (`on_host`)."""
+    slowdown_range: fields.RangeOf[fields.Variation] = None
 
-    per_tensor: Seconds = Fraction(0)
-    """Seconds a tensor of a bucket."""
-    per_tensor_range: RangeOf[Seconds] = None
-    per_bucket: Seconds = Fraction(0)
-    """Seconds a bucket."""
-    per_bucket_range: RangeOf[Seconds] = None
-    per_step: Seconds = Fraction(0)
-    """Seconds a step with an exchange between nodes, whatever it sends."""
-    per_step_range: RangeOf[Seconds] = None
-    passes: Variation = Fraction(0)
-    """Number of times that an element of the stored gradient is read or written, at the rate of
-    the device's `streaming` kernels."""
-    passes_range: RangeOf[Variation] = None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code(fields.Setting):
+    """Code of forward and backward, relative to the catalogue's."""
+
+    slowdown: fields.Factor = Fraction(1)
+    slowdown_range: fields.RangeOf[fields.Factor] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework(fields.Setting):
+    """Cost per worker of the framework's code around an exchange, beside the method's kernels. Half
+    comes before a bucket's first collective (hooks, copies into the bucket), half after the last
+    (write back); a step without exchange costs nothing."""
+
+    per_tensor: fields.Seconds = Fraction(0)
+    """Seconds per tensor of a bucket."""
+    per_tensor_range: fields.RangeOf[fields.Seconds] = None
+    per_bucket: fields.Seconds = Fraction(0)
+    per_bucket_range: fields.RangeOf[fields.Seconds] = None
+    per_step: fields.Seconds = Fraction(0)
+    """Seconds per step with an exchange between nodes."""
+    per_step_range: fields.RangeOf[fields.Seconds] = None
+    passes: fields.Variation = Fraction(0)
+    """Reads and writes of each stored gradient element, at the rate of `streaming` kernels."""
+    passes_range: fields.RangeOf[fields.Variation] = None
 
     @property
     def free(self) -> bool:
-        """Nothing costs anything."""
+        """Whether everything is free."""
         return not (self.per_tensor or self.per_bucket or self.per_step or self.passes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training(Setting):
+class Training(fields.Setting):
     """The step beside forward, backward and the exchange."""
 
     precision: Precision = "fp32"
-    """Precision of forward and backward, whatever the type of the gradients."""
     gradients: GradientType = "fp32"
-    """Type in which the framework stores gradients, and exchanges them where nothing compresses
-    them (`half_gradients.py`): of codes in half precision throughout fp16 or bf16."""
+    """Type of stored gradients, and of those exchanged uncompressed (`half_gradients.py`); fp16 or
+    bf16 for codes in half precision throughout."""
     overlap: Overlap | None = None
-    """None: nobody has said; simulated as `ddp`, but for what is `exposed`."""
-    exposed: Probability = Fraction(0)
-    """Share of the way from when a bucket's gradients are there to the end of the backward pass for
-    which its exchange waits: between `ddp` (0) and `none` (1)."""
-    exposed_range: RangeOf[Probability] = None
+    """None: not stated; runs as `ddp`, delayed by `exposed`."""
+    exposed: fields.Probability = Fraction(0)
+    """Share of the time from a bucket's gradients to the end of backward that its exchange waits:
+    from `ddp` (0) to `none` (1)."""
+    exposed_range: fields.RangeOf[fields.Probability] = None
     interference: Interference = Interference()
     shared_node: SharedNode = SharedNode()
     code: Code = Code()
     reducer: Framework = Framework()
-    """Around the dense exchange, which the framework carries out itself."""
+    """Around the dense exchange."""
     hook: Framework = Framework()
-    """Around any other method's, the framework's own work included."""
+    """Around any other method's exchange, the framework's own work included."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"
-    """The stream on which a bucket's exchange computes. communicator: that of the collectives, so
-    that the exchanges of two buckets never overlap."""
-    side_slowdown: Factor = Fraction(1)
-    """Factor on encoding and decoding on a side stream, beside the backward pass."""
+    """Stream on which a bucket's exchange computes; communicator: the collectives' own, so that
+    exchanges of two buckets never overlap."""
+    side_slowdown: fields.Factor = Fraction(1)
+    """Factor on encoding and decoding on a side stream."""
     concurrent_collectives: Literal[1, 2] = 1
-    """Collectives under way at a time: 1 as NCCL, 2 as Gloo's two threads."""
-    optimizer: Seconds = Fraction(0)
-    """Seconds after a worker's last bucket is decoded; 0: in the backward time."""
+    """Collectives under way at a time: 1 as in NCCL, 2 as Gloo's two threads."""
+    optimizer: fields.Seconds = Fraction(0)
+    """Seconds after a worker's last bucket is decoded; 0: included in backward."""
     accumulation: Batches = 1
-    """Micro-batches an iteration; the gradient is exchanged after the last."""
+    """Micro-batches per iteration; only the last exchanges."""
     local_steps: Batches = 1
-    """Iterations between two exchanges, the one with the exchange included."""
+    """Iterations per exchange."""
     input: InputLoading | None = None
     """None: batches are always ready."""
     on_host: frozenset[Kind] = frozenset()
-    """Kinds of jobs that are computed on the cores of the worker's machine (`Cluster.host`), one
-    core per worker, which workers of one machine share; everything else has a device of its own."""
-    slow_nodes: Mapping[Node, Factor] = field(default_factory=dict)
-    """Factor on the computation of a node's devices, by number of the node."""
-    slow_workers: Mapping[Worker, Factor] = field(default_factory=dict)
-    """Factor on a rank's computation, on top of its node's slowness."""
+    """Kinds of jobs on the cores of the worker's machine (`Cluster.host`), one core per worker,
+    shared by the machine's workers; others have a device of their own."""
+    slow_nodes: Mapping[Node, fields.Factor] = field(default_factory=dict)
+    """Factor on the computation of a node's devices, by node."""
+    slow_workers: Mapping[Worker, fields.Factor] = field(default_factory=dict)
+    """Factor on a rank's computation, on top of its node's."""
     noise: Noise | None = None
-    iterations: Annotated[int, Limits(least=1, most=100_000)] = 100
-    """Consecutive iterations over which random times are averaged. Beyond the limit the times of
-    all workers in all of them fill the memory."""
+    iterations: Annotated[int, fields.Limits(least=1, most=100_000)] = 100
+    """Consecutive iterations over which random times are averaged; memory limits them."""
     faults: Faults | None = None
 
     @property
@@ -210,7 +186,7 @@ class Training(Setting):
 
     @property
     def waits(self) -> Fraction:
-        """`exposed`, as far as nobody has said that nothing overlaps."""
+        """`exposed`; 1 where `overlap` is `none`."""
         return Fraction(1) if self.overlap == "none" else self.exposed
 
     def machines(self, cluster: Cluster) -> Machines | None:

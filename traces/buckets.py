@@ -1,13 +1,12 @@
 """Buckets of parameters by PyTorch DDP's rule, after its rebuild in the first iteration.
 
-Buckets are filled in the order in which gradients became ready in that iteration
-(`models/ready_order.py`). One is closed as soon as it reaches its limit: the first one at 1 MiB,
-so that communication starts early, the others at 25 MiB; where a user states `bucket_cap_mb`, all
-of them at that (torch 2.13, nn/parallel/distributed.py, `BucketCapacityConfig`). A parameter is
-never split, so a large one makes a large bucket.
+Buckets are filled in the order in which gradients became ready (`models/ready_order.py`) and closed
+at their limit: the first one at 1 MiB, so that communication starts early, the others at 25 MiB;
+all at a stated `bucket_cap_mb` (torch 2.13, nn/parallel/distributed.py, `BucketCapacityConfig`). A
+parameter is never split, so a large one makes a large bucket.
 
-Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3; torch's own Reducer is the
-oracle in the tests.
+Source: S. Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3; tests compare with torch's
+Reducer.
 """
 
 from __future__ import annotations
@@ -29,12 +28,10 @@ def bucket_layouts(
     first: int = FIRST_BYTES,
     cap: int = CAP_BYTES,
 ) -> tuple[BucketLayout, ...]:
-    """Layouts in the order in which the buckets become ready.
-
-    `parameters` are names and shapes in the order of `model.parameters()`, `ready_order` their
-    numbers as gradients become ready; without it the reverse of their order, which is that of a
-    chain of layers whose biases are ready before their weights. Limits are in bytes.
-    """
+    """Layouts in the order in which the buckets become ready. `parameters` are names and shapes in
+    the order of `model.parameters()`, `ready_order` their numbers as gradients become ready; by
+    default the reverse order, that of a chain of layers whose biases come first. Limits are in
+    bytes."""
     layouts: list[BucketLayout] = []
     open_slices: list[TensorSlice] = []
     offset = 0

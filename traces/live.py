@@ -1,17 +1,17 @@
 """Real gradients of a model: training with virtual workers in one process.
 
-Data-parallel SGD with momentum (torch.optim.SGD's form: v = momentum v + g, w = w - rate v): all
-workers share the weights, each takes its own mini-batches, and the weights advance with the
-dense mean of the workers' gradients. Compressors see these gradients afterwards; what they
-would have delivered does not move the weights.
+Data-parallel SGD with momentum (torch.optim.SGD's form: v = momentum v + g, w = w - rate v):
+workers share the weights, each takes its own mini-batches, and the weights advance with the dense
+mean of the gradients. Compressors see these gradients afterwards; their updates do not move the
+weights.
 
-During warm-up each step takes one worker's batch only. Its gradient has the same mean as that of
-all workers, and the weights only have to leave their random start; the gradients that are kept
-start from the same weights however many workers there are.
+A warm-up step takes one worker's batch only: its gradient has the same mean, the weights only have
+to leave their random start, and the kept gradients start from the same weights however many workers
+there are.
 
-A step is a function of (seed, worker, step): batches, dropout and initial weights are keyed.
-Equal seeds give equal bits on a CPU with the same number of threads, and on a GPU as far as
-torch's kernels do (cuDNN is asked for deterministic ones).
+A step is a function of (seed, worker, step): batches, dropout and initial weights are keyed. Equal
+seeds give equal bits on a CPU with the same number of threads, and on a GPU as far as torch's
+kernels do (cuDNN is asked for deterministic ones).
 """
 
 from __future__ import annotations
@@ -47,17 +47,14 @@ class WorkerGradients:
     gradients: tuple[Tensor, ...]
     """Gradients by trainable parameter, float32 in its shape: mean over the mini-batch."""
     second_moments: tuple[Tensor, ...] | None = None
-    """sum_z (g_z / B)^2 by parameter, when second moments were asked for."""
+    """sum_z (g_z / B)^2 by parameter, if requested."""
     moment_costs: dict[int, Costs] = field(default_factory=dict)
-    """Kernels that made each parameter's second moments: metered in the first pass alone, because
-    every pass runs the same."""
+    """Kernels of each parameter's second moments: metered in the first pass, as all are alike."""
 
 
 def pick_device(name: str) -> str:
-    """ "cpu" or "cuda" for "auto", "cpu" or "cuda".
-
-    Raises `InputError` when a GPU is asked for and torch sees none, or the word is another.
-    """
+    """ "cpu" or "cuda" for "auto", "cpu" or "cuda". Raises `InputError` for another word, or a GPU
+    that torch does not see."""
     if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device {name!r}", place="device", hint="auto, cpu or cuda")
     there = torch.cuda.is_available()
@@ -71,11 +68,8 @@ def pick_device(name: str) -> str:
 
 
 class LiveTrainer:
-    """Trains `model` on a task and hands out its workers' gradients.
-
-    `model`, built from `entry`, is in training mode and is trained in place, on the device that it
-    is on.
-    """
+    """Trains `model`, built from `entry`, in place and on its device, and yields its workers'
+    gradients."""
 
     def __init__(
         self,
@@ -104,10 +98,8 @@ class LiveTrainer:
         """Numbers of the parameters as their gradients became ready in the first pass."""
 
     def warm_up(self, steps: int) -> Iterator[float]:
-        """Train for `steps` steps, one worker's batch each; yield each step's loss.
-
-        Raises `InputError` when the loss is no longer finite.
-        """
+        """Train for `steps` steps, one worker's batch each; yield each step's loss. Raises
+        `InputError` when it is not finite."""
         for number in range(steps):
             loss, _ = self._pass(worker=0)
             if not math.isfinite(loss):
@@ -128,11 +120,9 @@ class LiveTrainer:
         with_second_moments: bool = False,
         segment: Segment | None = None,
     ) -> Iterator[WorkerGradients]:
-        """The gradients of consecutive iterations, worker by worker in each.
-
-        `segment` meters the extra arithmetic of the second moments. A gradient that is not
-        finite is handed out as it is. Raises `InputError` when a parameter gets no gradient.
-        """
+        """The gradients of consecutive iterations, worker by worker in each; also when not finite.
+        `segment` meters the extra arithmetic of the second moments. Raises `InputError` when a
+        parameter gets no gradient."""
         for iteration in range(iterations):
             mean: list[Tensor] = []
             for worker in range(workers):

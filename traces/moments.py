@@ -1,44 +1,32 @@
 """Exact second moments of the gradients over the samples of a mini-batch.
 
 For each parameter, sum_z (g_z / B)^2 over the B samples z of the mini-batch, element by element,
-from one forward and backward pass of the whole batch. The variance-based compressor needs it
-(Tsuzuku et al., ICLR 2018 workshop, "Variance-based gradient compression", Algorithm 1).
+from one forward and backward pass of the whole batch, for the variance-based compressor (Tsuzuku et
+al., ICLR 2018 workshop, "Variance-based gradient compression", Algorithm 1). With the loss sum_z
+l_z / B, the gradient at a layer's output holds delta_z / B for each sample, so nothing is divided
+here. a: the layer's input, delta: the gradient at its output; both with the batch first.
 
-With the loss sum_z l_z / B, the gradient at a layer's output holds delta_z / B for each sample,
-so nothing is divided here.
-
-- Linear on `[B, in]`: g_z = delta_z a_z^T has rank one, hence sum_z g_z^2 = (delta^2)^T (a^2):
-  one matrix product, no per-sample gradient in memory. I. Goodfellow, "Efficient per-example
-  gradient computations", arXiv:1510.01799.
-- Conv2d: g_z = delta_z unfold(a_z)^T, some samples at a time; Linear on `[B, …, in]` likewise.
-- Embeddings and layer normalisation: below.
-- Batch normalisation (scale and shift): what each sample's own places add to the gradient.
-- Every other parameter: one backward pass a sample through the same graph (the same dropout
-  masks). Exact for any model, but B backward passes: slow.
-
-Assumes that the batch is the first axis. Where samples meet in batch normalisation there is no
-loss of one sample alone; g_z is then the sample's term of the sum that makes up the gradient at the
-layer, delta_z a_z^T with the delta and the a of the whole batch. The terms add up to the gradient
-as they do elsewhere. (The slow way has no such terms: a model that needs both is refused.)
-
-A layer that is called more than once, or that shares its parameters with another, goes the slow
-way. A weight that is also used outside its layer's call is found out, because the layer's samples
-do not add up to its gradient.
-
-a: the layer's input, delta: the gradient at its output; both with the batch first. The
-per-sample gradients of a convolution exist for some samples at a time, within `_LIMIT` bytes.
-Batch normalisation: g_z is what the sample's own places add to the gradient of scale and shift.
-
-Source: I. Goodfellow, "Efficient per-example gradient computations", arXiv:1510.01799 (rank-one
-case); the others form g_z = delta_z a_z^T and square it.
-
-Layers that sequences pass, with the gradient delta at the layer's output:
-
-- Embedding: sample z adds delta at each of its places to the row of the token that stands there,
-  so g_z has at most as many rows as the sample has places. Rows are summed for each pair of sample
-  and token, squared, and added up over the samples; never more than one row a place exists.
+- Linear on `[B, in]`: g_z = delta_z a_z^T has rank one, hence sum_z g_z^2 = (delta^2)^T (a^2): one
+  matrix product, no per-sample gradient in memory (I. Goodfellow, "Efficient per-example gradient
+  computations", arXiv:1510.01799).
+- Conv2d: g_z = delta_z unfold(a_z)^T, some samples at a time, within `_LIMIT` bytes; Linear on
+  `[B, …, in]` likewise.
+- Batch normalisation (scale and shift): each sample's own places' part of the gradient.
+- Embedding: sample z adds delta at each of its places to the row of the token there, so g_z has at
+  most as many rows as the sample has places. Rows are summed for each pair of sample and token,
+  squared, and added up over the samples; never more than one row a place exists.
 - Layer and root-mean-square normalisation: scale and shift have g_z = sum over the places of
   delta_z times the normalised input, and of delta_z.
+- Every other parameter: one backward pass a sample through the same graph (the same dropout masks).
+  Exact for any model, but B backward passes: slow.
+
+Assumes that the batch is the first axis. Where samples meet in batch normalisation there is no loss
+of one sample alone; g_z is then the sample's term of the sum that makes up the gradient at the
+layer, delta_z a_z^T with the delta and the a of the whole batch. (The slow way has no such terms: a
+model that needs both is refused.)
+
+A layer that is called more than once, or shares its parameters with another, goes the slow way. A
+weight also used outside its layer's call is detected: the samples do not add up to its gradient.
 """
 
 from __future__ import annotations
@@ -73,8 +61,8 @@ class Moments:
     values: tuple[Tensor, ...]
     """For each trainable parameter sum_z (g_z / B)^2: float32, in the parameter's shape."""
     costs: dict[int, Costs]
-    """Kernels spent on each parameter, by number; empty when nothing was metered. The cost of the
-    slow way stands at the first of its parameters, whose gradient is ready last."""
+    """Kernels spent on each parameter, by number; empty when not metered. The slow way's cost is at
+    the first of its parameters, whose gradient is ready last."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,12 +108,12 @@ class SecondMoments:
         ]
 
     def watch(self) -> None:
-        """Start to keep what the layers take and what comes back to them."""
+        """Start to keep the layers' inputs and output gradients."""
         for layer in self._layers:
             self._handles.append(layer.register_forward_hook(self._saw))
 
     def release(self) -> None:
-        """Stop watching and let go of everything that was kept."""
+        """Stop watching and drop everything kept."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -151,10 +139,8 @@ class SecondMoments:
             output.register_hook(came_back)
 
     def backward(self, losses: Tensor) -> None:
-        """Backward pass of `losses.sum()`; `losses` `[B]` holds each sample's loss over B.
-
-        The parameters' `grad` are those of this pass alone.
-        """
+        """Backward pass of `losses.sum()`; `losses` `[B]` holds each sample's loss over B. The
+        parameters' `grad` are those of this pass alone."""
         for _, parameter in self._parameters:
             parameter.grad = None
         self._losses = losses
@@ -170,7 +156,7 @@ class SecondMoments:
         losses.sum().backward(retain_graph=bool(self._slow))  # type: ignore[no-untyped-call]
 
     def follow(self) -> None:
-        """Wait for one forward and backward pass that the caller runs; forget the one before."""
+        """Wait for one forward and backward pass by the caller; forget the one before."""
         self._calls.clear()
         self._following = True
 
@@ -183,11 +169,9 @@ class SecondMoments:
         check: bool = True,
     ) -> Moments:
         """The second moments of the pass after `follow`, whose loss was a sum over samples.
-
-        `gradients` are those of the pass by parameter, on any device, divided by `scale`: what the
-        samples must add up to, where `check` is asked for. Raises `InputError` that names a
-        parameter without a closed form.
-        """
+        `gradients` are the pass's by parameter, on any device, divided by `scale`; `check` compares
+        the samples' sums with them. Raises `InputError` that names a parameter without a closed
+        form."""
         inputs = [call.given for call in self._calls.values() if call.given is not None]
         batch = max((len(given) for given in inputs), default=0)
         slow = self._without_closed_form(batch)
@@ -222,12 +206,9 @@ class SecondMoments:
         return call.given.dim() == 4 if isinstance(layer, torch.nn.Conv2d) else call.given.dim() > 1
 
     def accumulate(self, segment: Segment | None = None, *, check: bool = True) -> Moments:
-        """The second moments, after `backward`; all the extra arithmetic happens here.
-
-        `segment` is entered around each parameter's part. With `check` (which costs about a tenth
-        and is enough once for a model) raises `InputError` when a weight is also used outside
-        its layer.
-        """
+        """The second moments, after `backward`; `segment` is entered around each parameter's part.
+        With `check` (about a tenth of the time; once for a model is enough) raises `InputError`
+        when a weight is also used outside its layer."""
         assert self._losses is not None
         whole = [parameter.grad for _, parameter in self._parameters] if check else None
         values, costs = self._closed_forms(segment, whole)
@@ -275,7 +256,7 @@ class SecondMoments:
             )
 
     def _sample_by_sample(self) -> list[Tensor]:
-        """The slow way: one backward pass a sample, through the graph that was kept."""
+        """The slow way: one backward pass a sample, through the kept graph."""
         assert self._losses is not None
         parameters = [self._parameters[number][1] for number in self._slow]
         sums = [torch.zeros_like(parameter) for parameter in parameters]
@@ -297,7 +278,7 @@ def second_moments(model: nn.Module) -> Iterator[SecondMoments]:
             moments = watched.accumulate()
 
     `backward` raises `InputError` for a model whose samples meet in batch normalisation and that
-    has parameters outside the layers with a closed form.
+    has parameters without a closed form.
     """
     watched = SecondMoments(model)
     watched.watch()
@@ -321,7 +302,7 @@ _LIMIT = 64 * 1024 * 1024
 
 def _has_closed_form(layer: nn.Module) -> bool:
     """Whether a call of `layer` is exactly torch's Linear, Conv2d, batch normalisation (of one
-    process), or a layer with a closed form, on its own weight and bias."""
+    process), or a sequence layer, on its own weight and bias."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
     if "weight" not in own or not own <= {"weight", "bias"}:  # weight norm, parametrisations
         return False
@@ -331,7 +312,7 @@ def _has_closed_form(layer: nn.Module) -> bool:
 
 
 def _is_batch_norm(layer: nn.Module) -> bool:
-    """Whether samples meet in this layer, in a way that is understood here."""
+    """Whether samples meet in this layer in a known way."""
     return type(layer) in {torch.nn.BatchNorm1d, torch.nn.BatchNorm2d}
 
 
@@ -351,10 +332,8 @@ def _moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None)
 
 
 def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found: Tensor) -> bool:
-    """Whether the samples' gradients at this layer add up to the parameter's gradient `found`.
-
-    Compared as sums over the outputs (of a group), which cost one output instead of all.
-    """
+    """Whether the samples' gradients at this layer add up to the parameter's gradient `found`,
+    compared as sums over the outputs (of a group), at the cost of one output."""
     from torch.nn.grad import conv2d_weight
 
     scale = float(gradient.abs().sum())
@@ -396,7 +375,7 @@ def _channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
 
 
 def _normalised(layer: nn.Module, given: Tensor) -> Tensor:
-    """Input that the layer scales and shifts: normalised over this batch, or, in a frozen layer, by
+    """Input that the layer scales and shifts: normalised over this batch, or in a frozen layer by
     its stored statistics."""
     assert isinstance(layer, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
     frozen = not layer.training and layer.running_mean is not None
@@ -425,12 +404,9 @@ def _bias_moment(gradient: Tensor) -> Tensor:
 
 
 def _conv2d_moment(layer: nn.Conv2d, given: Tensor, gradient: Tensor) -> Tensor:
-    """`[out, in/groups, h, w]` from input `[B, in, H, W]` and output gradient `[B, out, H', W']`.
-
-    A convolution is the product of its weight with the unfolded input, so a sample's gradient is
-    delta_z `[out/groups, places]` times unfold(a_z)^T `[places, in/groups * h * w]`, group by
-    group.
-    """
+    """`[out, in/groups, h, w]` from input `[B, in, H, W]` and output gradient `[B, out, H', W']`: a
+    sample's gradient is delta_z `[out/groups, places]` times unfold(a_z)^T
+    `[places, in/groups * h * w]`, by group."""
     weight, groups, padding = layer.weight, layer.groups, layer.padding
     assert not isinstance(padding, str)  # `_has_closed_form` lets no such layer pass
     columns = weight[0].numel()
@@ -452,18 +428,15 @@ def _conv2d_moment(layer: nn.Conv2d, given: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _portions(batch: int, elements: int) -> Iterator[slice]:
-    """Slices of the batch whose intermediates (`elements` float32 a sample) stay in the limit."""
+    """Slices of the batch with intermediates (`elements` float32 a sample) within the limit."""
     length = max(1, _LIMIT // (4 * elements))
     for start in range(0, batch, length):
         yield slice(start, start + length)
 
 
 def _is_sequence_layer(layer: nn.Module) -> bool:
-    """Whether this file knows the layer's samples apart.
-
-    An embedding that changes its weight on the way (`max_norm`), or whose gradient is scaled over
-    the whole batch or sparse, is left to the slow way.
-    """
+    """Whether this file knows the layer's samples apart; not an embedding that changes its weight
+    on the way (`max_norm`), or whose gradient is scaled over the whole batch or sparse."""
     if type(layer) is torch.nn.Embedding:
         return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
     return _is_norm(layer)
@@ -478,10 +451,8 @@ def _places_are_inside(layer: nn.Module, given: Tensor) -> bool:
 
 
 def _sequence_moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Tensor:
-    """The second moment of weight or bias (`role`), in the parameter's shape.
-
-    `given` and `gradient` have the batch first; an embedding's input `[B, …]` is int64.
-    """
+    """The second moment of weight or bias (`role`), in the parameter's shape. `given` and
+    `gradient` have the batch first; an embedding's input `[B, …]` is int64."""
     if isinstance(layer, torch.nn.Embedding):
         return _embedding_moment(layer, given, gradient)
     return _samples(layer, role, given, gradient).square().sum(0)
@@ -490,10 +461,8 @@ def _sequence_moment(layer: nn.Module, role: str, given: Tensor, gradient: Tenso
 def _sequence_sum(
     layer: nn.Module, role: str, given: Tensor, gradient: Tensor
 ) -> tuple[Tensor, float]:
-    """Sum of the samples' gradients, and the largest factor of delta in it.
-
-    Of an embedding, summed over each row: `[classes]`.
-    """
+    """Sum of the samples' gradients (of an embedding over each row: `[classes]`), and the largest
+    factor of delta in it."""
     if isinstance(layer, torch.nn.Embedding):
         sums = gradient.new_zeros(layer.num_embeddings)
         sums.index_add_(0, given.flatten(), gradient.sum(-1).flatten())

@@ -1,7 +1,5 @@
-"""Plain data of stage 1: the traffic profile of a compressor, and measured passes of a model.
-
-It is the only thing that passes from the first stage (real compressors, torch) to the second
-(the simulated cluster, no tensor at all), and it is what the cache holds. No torch here.
+"""Plain data of stage 1, without torch: the traffic profile of a compressor, which the second stage
+(the simulated cluster) reads and the cache holds, and measured passes of a model.
 
     TrafficProfile
       model    : layers, parameters, FLOPs
@@ -28,7 +26,7 @@ from gcsim.fields import Count, Limits, Text, Whole
 Costs = tuple[KernelCost, ...]
 
 AS_WRITTEN = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-"""Rules for reading JSON that gcsim wrote: nothing is converted, no key is left over."""
+"""Rules for reading gcsim's JSON: nothing is converted, no key is left over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +39,9 @@ class Layer:
     forward_flops: Whole
     """Per sample, 2 per multiply-add."""
     kind: str = ""
-    """Kind of arithmetic, one of `layer_kinds.KINDS`; "" where it is not known."""
+    """Kind of arithmetic, one of `layer_kinds.KINDS`; "" where unknown."""
     outputs: Whole = 0
-    """Elements of its output, per sample; 0 where they are not known."""
+    """Elements of its output, per sample; 0 where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +53,11 @@ class ModelFacts:
     """Number of scalar parameters."""
     layers: Annotated[tuple[Layer, ...], Limits(least=1)]
     samples_per_worker: Count
-    """The mini-batch that the gradients were made with."""
+    """The gradients' mini-batch."""
     tokens: Whole = 0
     """Length of a sample; 0 where samples are no sequences of tokens."""
     ready_order: tuple[Whole, ...] = ()
-    """Numbers of the parameters in the order in which their gradients become ready; empty where
-    that is not known."""
+    """Parameters' numbers in the order in which gradients become ready; empty: unknown."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -81,26 +78,25 @@ class Compute:
     """moments: second moments of the samples' gradients, made during the backward pass."""
     fixed: Costs
     per_payload: Costs = ()
-    """Spent once for each payload received: for each worker of the simulated cluster."""
+    """Spent for each payload received: for each worker of the simulated cluster."""
     per_part: Costs = ()
     """For the parts of one whole: launches of one part, bytes and FLOPs of all together."""
     striped: bool = False
-    """Each of p workers does this for a stripe of 1 / p: all launches, that part of the bytes and
-    FLOPs."""
+    """Each of p workers does this for a stripe of 1 / p: all launches, 1 / p of bytes and FLOPs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One bucket's exchange. `computes` has one entry more than `collectives`:
-    computes[0], collectives[0], computes[1], …, computes[-1] (the decode)."""
+    """One bucket's exchange: computes[0], collectives[0], computes[1], …, computes[-1] (the
+    decode)."""
 
     computes: Annotated[tuple[Compute, ...], Limits(least=1)]
     collectives: tuple[CollectiveRecord, ...]
     moments: Compute | None = None
     """Work before the exchange that the gradients needed for this compressor."""
     servers: tuple[Compute | None, ...] = ()
-    """Computation of the parameter server by collective, or of one merge of two payloads; empty
-    where no collective has one."""
+    """Server's computation by collective, or of one merge of two payloads; empty where none has
+    one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +118,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """Distance of the update from the one that dense training would have applied.
-
-    nmse = |update - dense|^2 / |dense|^2, and the cosine between the two; means over the steps
-    that were run, weighted by how often each phase occurs in a period.
-    """
+    """Distance of the update from dense training's: nmse = |update - dense|^2 / |dense|^2 and the
+    cosine, means over the steps run, weighted by how often each phase occurs in a period."""
 
     nmse: Annotated[float, Limits(least=0)]
     cosine_similarity: float
@@ -151,8 +144,8 @@ class TrafficProfile:
     gradients: dict[str, object] = field(default_factory=dict)
     """Source of the gradients: plain values for the report."""
     order: tuple[Whole, ...] = ()
-    """Number of the phase at each place in the period; empty: one phase after the other, each as
-    often as it occurs. The first place is that of the first step that was run."""
+    """Number of the phase at each place in the period, from the first step run; empty: one phase
+    after the other, each as often as it occurs."""
 
     @property
     def wire_bytes_per_worker(self) -> float:
@@ -184,7 +177,7 @@ def weighted(profile: TrafficProfile) -> Iterator[tuple[Fraction, int, Exchange]
 
 
 def holds_together(profile: TrafficProfile) -> bool:
-    """Whether all lengths and numbers agree that belong together."""
+    """Whether lengths and numbers agree."""
     pieces = [piece for layout in profile.buckets for piece in layout.slices]
     owned = {number for layer in profile.model.layers for number in layer.parameters}
     return (
@@ -209,7 +202,7 @@ def holds_together(profile: TrafficProfile) -> bool:
 
 
 def every(profile: TrafficProfile, steps: int) -> TrafficProfile:
-    """The profile where all workers take that many steps on their own, and exchange in the last."""
+    """The profile where all workers take `steps` steps on their own, and exchange in the last."""
     if steps == 1:
         return profile
     alone = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
@@ -240,11 +233,11 @@ class PassTimes:
     forward: _PassSeconds
     """Seconds of the forward pass."""
     backward: _PassSeconds
-    """From the end of the forward pass to the end of the iteration: the optimiser is in it."""
+    """From the end of the forward pass to the end of the iteration, including the optimiser."""
     ready: tuple[_PassSeconds, ...] | None = None
     """Seconds by trained parameter, in the model's order, from the start of the backward pass until
-    its gradient is ready; None when only the totals are known. None of them is after `backward`."""
+    its gradient is ready, at most `backward`; None when only the totals are known."""
     processor: Literal["gpu", "cpu"] | None = None
-    """Kind of processor; None where it is not known."""
+    """Kind of processor; None where unknown."""
     source: str
     """Source and method of the measurement, for people."""

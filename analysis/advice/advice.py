@@ -1,7 +1,7 @@
-"""Advice on a scenario: the answer of a run, and what would change it.
+"""Advice on a scenario: the answer of a run, and changes to it.
 
-Every number is the engine's. In the text each section has a word in front and some parts after it,
-in the order of their importance; the width wraps the text and selects nothing.
+Every number is the engine's. In the text each section has a leading word and parts by importance;
+the width wraps the text and selects nothing.
 """
 
 from __future__ import annotations
@@ -15,22 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.advice.setting import assumed, header
-from gcsim.analysis.report import selection
+from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.paste import paste_plan
-from gcsim.analysis.report.sections import (
-    INDENT,
-    WIDEST,
-    Line,
-    Recommendation,
-    Section,
-    against,
-    answer_sections,
-    compared,
-    percent,
-    section_lines,
-)
 from gcsim.analysis.report.selection import (
     Verdict,
     best_known,
@@ -44,7 +32,6 @@ from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import open_questions
-from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
@@ -53,46 +40,46 @@ from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.evidence import PUBLISHED, evidence_of
-from gcsim.scenarios.trained.known import with_trained
 from gcsim.traces.profile import PassTimes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from gcsim.scenarios.advice.per_bucket import Plan
+
 SCHEMA = 2
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
 _BISECTED = 4
-_PLANNED = 2
-"""Methods whose mixture with dense buckets is looked for."""
+_PLANNED = 2  # methods whose mixture with dense buckets is tried
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Advice(Recommendation):
-    """Method to use on a cluster, and change that helps most."""
+class Advice(sections.Recommendation):
+    """Method to use on a cluster, and the change that helps most."""
 
     scenario: Scenario
-    """At its largest size alone, as the result is."""
+    """At its largest size alone."""
     plans: tuple[Plan, ...] | None = None
-    """Plans with a method for each bucket, where they were asked for, the fastest first."""
+    """Plans by bucket if asked for, fastest first."""
     shipped: tuple[str, ...] = ()
-    """Labels of methods whose traffic comes with gcsim."""
+    """Methods with shipped traffic."""
     measured: tuple[str, ...] = ()
-    """Methods that were measured for this."""
+    """Methods measured for this."""
     measured_s: float = 0.0
 
     @property
     def break_even(self) -> tuple[BreakEven, ...]:
-        """Break-evens of the advised methods, and of well-known ones, in bits per second."""
+        """Break-evens of the advised and of well-known methods, in bits per second."""
         return self.findings.break_even
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """Changes that save time in the place of a compressor, most of dense training's first."""
+        """Changes that save time without a compressor, most of dense training's first."""
         return self.findings.changes
 
     @property
     def limits(self) -> Mapping[str, Limits]:
-        """Parts of the time of dense training and of the advised methods, by label."""
+        """Parts of the time of dense training and the advised methods, by label."""
         return self.findings.limits
 
     @property
@@ -101,7 +88,7 @@ class Advice(Recommendation):
         return self.result.rows
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        """`pandas.DataFrame` of the rows; `InputError` without pandas."""
         return self.result.to_frame()
 
     def plot_speedup(self) -> Figure:
@@ -121,7 +108,7 @@ class Advice(Recommendation):
         return "\n".join(lines(self, width)) + "\n"
 
     def document(self) -> dict[str, Any]:
-        """Plain values, as `--json` has them."""
+        """Plain values, as in `--json`."""
         return {
             "schema": SCHEMA,
             "scenario": self.result.scenario,
@@ -152,7 +139,7 @@ class Advice(Recommendation):
         }
 
     def to_json(self) -> str:
-        """The same text for the same question."""
+        """JSON, the same for the same question."""
         text = json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False)
         return text + "\n"
 
@@ -172,7 +159,7 @@ class Advice(Recommendation):
         }
         for name, other in (("dense", dense), ("half_precision", half)):
             if other is not None and other is not row:
-                found[f"against_{name}"] = asdict(against(row, other, dense))
+                found[f"against_{name}"] = asdict(sections.against(row, other, dense))
         return found
 
     def _planned(self, one: Plan) -> dict[str, Any]:
@@ -181,7 +168,7 @@ class Advice(Recommendation):
             "label": one.label,
             "by_bucket": [choice.label for choice in one.choices],
             "alone": one.alone.label,
-            "against_alone": asdict(against(one.row, one.alone)),
+            "against_alone": asdict(sections.against(one.row, one.alone)),
         }
 
     def __repr__(self) -> str:
@@ -201,14 +188,11 @@ def advice(
     tell: Callable[[str], None] = lambda _: None,
     per_bucket: bool = False,
 ) -> Advice:
-    """Return the advice for a scenario. Raises `InputError` as a run does.
-
-    `per_bucket` asks for plans that give each bucket a method, too. `tell` is told what has to be
-    measured, before that is done.
-    """
+    """Return the advice for a scenario; raises `InputError` as a run. `per_bucket`: also plans by
+    bucket. `tell` hears beforehand what has to be measured."""
     watcher = progress or SilentProgress()
     engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
-    result = with_trained(engine.scenario, engine.result())
+    result = _trained(engine.scenario, engine.result())
     found = Advice(
         scenario=engine.scenario,
         result=result,
@@ -235,11 +219,11 @@ def advice(
 def advised_run(
     scenario: Scenario, *, cache: bool = True, progress: Progress | None = None
 ) -> Result:
-    """A run, with what is known of training and the advice at its largest size."""
+    """A run with known training and advice at its largest size."""
     watcher = progress or SilentProgress()
     result, keys, profiles = measured_run(scenario, cache=cache, progress=watcher)
-    result = with_trained(scenario, result)
-    found = Recommendation(result=result, verdict=largest_verdict(result))
+    result = _trained(scenario, result)
+    found = sections.Recommendation(result=result, verdict=largest_verdict(result))
 
     def estimated() -> Findings | None:
         methods = list(map(Known, keys, profiles))
@@ -252,6 +236,14 @@ def advised_run(
     return replace(result, advice=kept.findings(name, estimated))
 
 
+def _trained(scenario: Scenario, result: Result) -> Result:
+    if scenario.train is None:
+        return result
+    from gcsim.scenarios.trained.known import with_trained  # brings the simulator
+
+    return with_trained(scenario, result)
+
+
 def _name(
     scenario: Scenario,
     result: Result,
@@ -259,20 +251,21 @@ def _name(
     passes: PassTimes | None,
     questions: Sequence[Answer] = (),
 ) -> str:
-    """Name under which the findings of these profiles are kept."""
+    """Name under which these profiles' findings are kept."""
     trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
     files = (Path(__file__), Path(selection.__file__), PUBLISHED)
     rest = [repr(trained), repr(questions), *(file.read_text(encoding="utf-8") for file in files)]
     return kept.result_key(scenario, ["advice", *keys, *rest], passes)
 
 
-def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findings | None:
-    """Break-evens, changes, limits and evidence; None where nothing is dense, or one worker is
-    alone."""
+def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress) -> Findings | None:
+    """Break-evens, changes, limits and evidence, unless nothing is dense or one worker is alone."""
     if found.verdict.dense is None or found.workers == 1:
         return None
     evidence = Findings(known=evidence_of(engine.scenario, _faster(found.verdict)))
-    found = Recommendation(result=replace(found.result, advice=evidence), verdict=found.verdict)
+    found = sections.Recommendation(
+        result=replace(found.result, advice=evidence), verdict=found.verdict
+    )
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
     with watcher.task("advice", len(ranked) + 3) as task:
@@ -284,15 +277,11 @@ def _findings(engine: Engine, found: Recommendation, watcher: Progress) -> Findi
     return replace(evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts)
 
 
-_MATTERS = 0.1
-"""Relative change of dense training's time from which an answer is said."""
+_MATTERS = 0.1  # relative change of dense training's time that makes an answer matter
 
 
 def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[Open]:
-    """Answers with which another method is to use, or dense training takes another time.
-
-    The method is that of the default inputs; its times are those of the drawn worlds.
-    """
+    """Answers that change the method (default inputs) or dense training's time (drawn worlds)."""
     now, use = found.verdict.dense, found.use
     if now is None or use is None:
         return
@@ -313,15 +302,16 @@ def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterato
 
 
 def _faster(found: Verdict) -> list[str]:
-    """Methods that are faster than the safe one: evidence is asked for of these."""
+    """Methods faster than the safe one, which need evidence."""
     safe = best_known(found, {})
     limit = math.inf if safe is None else expected_s(safe)
     return [row.label for row in found.rows if expected_s(row) < limit]
 
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
-    """Plans of dense training and half precision, and of these with each of the fastest other
-    methods that can share a model with them."""
+    """Plans of dense and half precision, and with the fastest others that can share a model."""
+    from gcsim.scenarios.advice.per_bucket import can_share, plan  # brings the simulator
+
     by_label = {choice.label: choice for choice in engine.scenario.compressors}
     exact = [row for row in (found.verdict.dense, found.half) if row is not None]
     base = [by_label[row.label] for row in exact]
@@ -340,16 +330,16 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
     return sorted((one for one in plans if one), key=lambda one: one.row.iteration_s)
 
 
-def _named(found: Recommendation) -> list[str]:
-    """Methods that are advised, and half precision."""
+def _named(found: sections.Recommendation) -> list[str]:
+    """Advised methods, and half precision."""
     rows = (found.use, found.safe, found.to_try, found.half)
     dense = found.verdict.dense
     labels = (row.label for row in rows if row is not None and row is not dense)
     return list(dict.fromkeys(labels))
 
 
-def _bisected(found: Recommendation) -> Sequence[str]:
-    """Methods whose break-even is asked for: few, of which people have heard."""
+def _bisected(found: sections.Recommendation) -> Sequence[str]:
+    """Methods whose break-even is wanted: few and well-known."""
     known = [
         next((row.label for row in found.verdict.rows if row.compressor == kind), None)
         for kind in _WELL_KNOWN
@@ -362,19 +352,20 @@ def _bisected(found: Recommendation) -> Sequence[str]:
 
 
 def lines(advice: Advice, width: int = 80) -> list[str]:
-    """The advice in lines of at most `width` cells, between 60 and 100; code to paste is one line
-    for each of its lines, however long."""
-    width = max(60, min(width, WIDEST))
+    """The advice in lines of at most `width` cells (60 to 100); code is never wrapped."""
+    width = max(60, min(width, sections.WIDEST))
     found = textwrap.wrap(
-        header(advice.scenario, advice.verdict.dense), width, subsequent_indent=" " * INDENT
+        header(advice.scenario, advice.verdict.dense),
+        width,
+        subsequent_indent=" " * sections.INDENT,
     )
     for word, parts in _sections(advice):
-        found += section_lines(word, parts, width)
+        found += sections.section_lines(word, parts, width)
     return found
 
 
-def _sections(advice: Advice) -> Iterator[Section]:
-    yield from answer_sections(advice)
+def _sections(advice: Advice) -> Iterator[sections.Section]:
+    yield from sections.answer_sections(advice)
     if advice.findings.open:
         yield "Open", [_opened(one) for one in advice.findings.open]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
@@ -389,12 +380,11 @@ def _opened(one: Open) -> str:
     return f"{one.answer.option}{words}: dense {elapsed(one.dense_s)}{gain}\n"
 
 
-_GAIN = 0.01
-"""Share of the time from which a plan is called faster."""
+_GAIN = 0.01  # share of the time that makes a plan faster
 
 
 def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
-    """The fastest plan, if it is faster than its methods alone, and how to use it."""
+    """The fastest plan, if faster than its methods alone, and its use."""
     if not plans:
         yield "nothing to choose: one bucket, or no other method that fits"
         return
@@ -404,12 +394,12 @@ def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
         yield f"no mixture is faster than {short(best.alone)} for all {len(best.choices)} buckets"
         return
     kinds = list(dict.fromkeys(reversed([choice.label for choice in best.choices])))
-    shares = ", ".join(f"{short(label)} {percent(best.share(label))}" for label in kinds)
-    found, alone = against(best.row, best.alone), f"{short(best.alone)} for all"
-    gain = compared(best.row, best.alone, alone)
+    shares = ", ".join(f"{short(label)} {sections.percent(best.share(label))}" for label in kinds)
+    found, alone = sections.against(best.row, best.alone), f"{short(best.alone)} for all"
+    gain = sections.compared(best.row, best.alone, alone)
     if found.speedup < 1 + _GAIN:
         ends = "-".join(significant(end) for end in (found.low, found.high))
         gain = f"as fast as {alone} ({ends}x)"
     yield f"{elapsed(best.row.iteration_s)}, {gain}\n"
     yield f"of the gradient: {shares}\n"
-    yield from map(Line, paste_plan(best.choices))
+    yield from map(sections.Line, paste_plan(best.choices))

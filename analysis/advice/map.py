@@ -1,10 +1,9 @@
-"""Map of the winning method over two settings, drawn.
+"""Map of the winning method over two settings.
 
-A method's time is simulated at every second point of the grid, as stated, and at a few points in
-the drawn worlds; between them its logarithm is interpolated. A cell has the colour of the method
-with the largest speedup there, median over the worlds. It is hatched where that is not sure: where
-the interval of how many times as fast it is as the next one reaches 1. Lines are where a method and
-uncompressed training take the same time.
+Methods are simulated at every second point of the grid as stated, and at a few in the drawn worlds,
+with logarithms interpolated between. A cell's colour is the method of the largest median speedup,
+hatched where unsure: where the interval of its lead over the next includes 1. Lines mark where a
+method equals uncompressed training.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ from gcsim.scenarios.scenario import Scenario
 COLUMNS, ROWS = 24, 16
 _SIMULATED = (12, 8)
 _DRAWN = (4, 3)
-_TIMES = 16
-"""From the scenario's own value to either end of an axis, where nobody says."""
-_SURE = 10
-"""Percentile of the draws above which a winner's lead must lie."""
+_TIMES = 16  # default factor from the scenario's value to the axis' ends
+_SURE = 10  # percentile of draws above which a sure lead lies
 FORMATS = (".png", ".svg", ".pdf")
 
 _DASHES: tuple[Literal["solid", "dashed", "dotted"], ...] = ("solid", "dashed", "dotted")
@@ -49,18 +46,15 @@ Values = NDArray[np.float64]
 class Axis:
     """A setting and its values."""
 
-    key: str
-    """Key in the form of `--set`."""
+    key: str  # key in the form of `--set`
     title: str
     low: float
     high: float
-    unit: str
-    """Unit of the values, as a scenario writes it; "" for whole numbers."""
-    own: float | None
-    """The scenario's value."""
+    unit: str  # unit as in a scenario; empty for a count
+    own: float | None  # the scenario's value
 
     def values(self, count: int) -> Values:
-        """So many, in equal steps of the logarithm."""
+        """`count` values, evenly spaced in the logarithm."""
         found: Values = np.geomspace(self.low, self.high, count)
         return found if self.unit else np.unique(np.round(found))
 
@@ -69,7 +63,7 @@ class Axis:
         return f"{self.key}={value:.6g} {self.unit}" if self.unit else f"{self.key}={value:.0f}"
 
     def shown(self, value: float) -> str:
-        """A value for people."""
+        """A value in words."""
         if self.unit == "bit/s":
             return bits(value / 8)
         return duration(value) if self.unit == "s" else f"{value:.3g} {self.unit}".strip()
@@ -77,28 +71,21 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """Contents of a map: arrays are `[rows, columns]`."""
+    """Contents of a map, arrays `[rows, columns]`."""
 
     x: Axis
     y: Axis
-    labels: tuple[str, ...]
-    """The methods; the uncompressed one first."""
-    kinds: tuple[str, ...]
-    """Their registered names."""
+    labels: tuple[str, ...]  # methods, the uncompressed one first
+    kinds: tuple[str, ...]  # registered names
     gains: Values
-    """`[methods, rows, columns]`: logarithm of the speedup over the uncompressed one, median over
-    the drawn worlds."""
-    winner: NDArray[np.int64]
-    """Number of the fastest method."""
-    sure: NDArray[np.bool_]
-    """Whether it surely is."""
-    costs: Values | None
-    """Cost of 1,000 iterations with it; None where the scenario does not say what a node costs."""
+    """`[methods, rows, columns]`: logarithm of the median speedup over the uncompressed one."""
+    winner: NDArray[np.int64]  # fastest method
+    sure: NDArray[np.bool_]  # whether it surely is
+    costs: Values | None  # cost of 1,000 iterations with it, if a node's is stated
 
 
 def axes_of(text: str, scenario: Scenario) -> tuple[Axis, Axis]:
-    """The two that `--map` names: bandwidth, latency, nodes, gpus, or KEY=LOW..HIGH for any setting
-    that is a number. Raises `InputError`."""
+    """Axes: bandwidth, latency, nodes, gpus, or a numeric KEY=LOW..HIGH; raises `InputError`."""
     names = [one.strip() for one in text.split(",")]
     if len(names) != 2 or not all(names) or names[0] == names[1]:
         raise InputError(
@@ -148,7 +135,7 @@ def _axis(text: str, scenario: Scenario) -> Axis:
 
 
 def _ends(text: str, ends: str) -> tuple[float, float, str]:
-    """Two numbers, or two quantities of one dimension, and the unit that they are in."""
+    """Two numbers, or two quantities of one dimension, and their unit."""
     parts = ends.split("..")
     hint = "write it like cluster.network.latency=10 us..1 ms"
     if len(parts) != 2:
@@ -175,7 +162,7 @@ def _ascending(text: str, low: float, high: float, unit: str) -> tuple[float, fl
 
 
 def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
-    """The map over two settings, by the engine. Raises `InputError`."""
+    """Map over two settings; raises `InputError`."""
     watcher = progress or SilentProgress()
     x, y = axes_of(text, asked.scenario)
     engine = Engine(asked, progress=watcher)
@@ -250,7 +237,7 @@ def _costs(
 
 
 def _between(values: Values, at: tuple[Values, Values], to: tuple[Values, Values]) -> Values:
-    """`[rows, columns, ...]` at other places, along a line over each logarithm."""
+    """`[rows, columns, ...]` interpolated at other places, linear in each logarithm."""
     x, y = (np.log(one) for one in at)
     along = _line(np.moveaxis(values, 1, 0), x, np.log(to[0]))
     return _line(np.moveaxis(along, 1, 0), y, np.log(to[1]))
@@ -268,7 +255,7 @@ def _line(values: Values, at: Values, to: Values) -> Values:
 
 
 def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None = None) -> Map:
-    """Write the map as the path's ending says. Raises `InputError`."""
+    """Write the map in the format of the path's suffix; raises `InputError`."""
     if path.suffix not in FORMATS:
         raise InputError(
             f"{path.suffix or 'no ending'!r} is no format of a map",
@@ -282,7 +269,7 @@ def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None =
 
 
 def map_figure(found: Map, scenario: Scenario) -> Any:
-    """The picture. To be used inside `settings`."""
+    """The picture, for use inside `settings`."""
     from matplotlib.lines import Line2D
 
     figure = new_figure(9.0, 5.2)
@@ -336,14 +323,14 @@ def _lined(found: Map, present: Sequence[int]) -> list[int]:
 
 
 def _edges(axis: Axis, count: int) -> Values:
-    """Edges of cells around values in equal steps of the logarithm."""
+    """Edges of cells around values evenly spaced in the logarithm."""
     step = math.log(axis.high / axis.low) / (count - 1) / 2
     found: Values = np.geomspace(axis.low * math.exp(-step), axis.high * math.exp(step), count + 1)
     return found
 
 
 def _ticks(axis: Any, one: Axis) -> None:
-    """A few round values, as people write them."""
+    """Set a few round ticks."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
     count = 6

@@ -1,4 +1,4 @@
-"""Setting of advice: the cluster in its first line, and the facts that it assumes."""
+"""Setting of advice: its cluster and assumed facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcsim.simulator.network.links import Link
 
 
 def header(scenario: Scenario, dense: Row | None) -> str:
-    """The cluster, and dense training's iteration on it."""
+    """The cluster, and its dense iteration."""
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
@@ -25,7 +25,7 @@ def header(scenario: Scenario, dense: Row | None) -> str:
 
 
 def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
-    """Facts that advice takes from the catalogue."""
+    """Facts taken from the catalogue."""
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     found = [_link(link)] if cluster.workers > 1 else []
@@ -41,12 +41,12 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
 
 
 def _kind(link: Link) -> str:
-    """The entry of the catalogue that it is like."""
+    """Catalogue entry that it is like."""
     return link.name.removesuffix(", changed")
 
 
 def _link(link: Link) -> str:
-    """Latency and goodput, with the ranges that are drawn from."""
+    """Latency and goodput with their ranges."""
     text = f"{_kind(link)}: latency {duration(float(link.latency))}"
     if link.latency_range is not None:
         low, high = (duration(float(end)) for end in link.latency_range)

@@ -1,7 +1,7 @@
-"""This machine before a prediction: its name and load, and what kernels, passes, messages cost.
+"""This machine before a prediction: name and load; costs of kernels, passes, messages.
 
-Nothing that is measured here is judged: kernels run in this process, the passes are those of one
-rank by itself, and the host's costs come from collectives of other sizes, at another rate.
+None of it is judged: kernels run in this process, passes on one rank alone, and the host's costs
+come from collectives of other sizes at another rate.
 """
 
 from __future__ import annotations
@@ -21,43 +21,37 @@ from gcsim.scenarios.progress import Progress
 from gcsim.traces.stage1.machine import usable
 
 SECONDS = 120.0
-"""Time limit of each of its parts; they take ten or less."""
-_KERNELS = 4.0
-"""Seconds for the compressors' own kernels."""
+"""Time limit of each part; they take ten or less."""
+_KERNELS = 4.0  # seconds for the compressors' own kernels
 _SIDES = (95, 375, 1060, 1500)
-_ALONE = 50
-"""Steps."""
+_ALONE = 50  # steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Passes of one rank, in seconds, while as many others as there are cores compute, too: they
-    share the memory. DDP's own work is in them."""
+    """Seconds of one rank's passes, DDP's work included, while others use cores and memory."""
 
     forward: float
     backward: float
     optimizer: float
-    variation: float = 0.0
-    """Variation of the sum of the three from step to step: standard deviation over mean."""
+    variation: float = 0.0  # standard deviation over mean of their sum, from step to step
     hooks: Mapping[str, float] = field(default_factory=dict)
-    """Extra time of a step with a method's hook, by label, without another rank to exchange with:
-    its kernels for one payload, Python, the hook's thread, a look at the gradient, copies."""
+    """Extra time of a step with a method's hook, by label, without exchange: kernels of one
+    payload, Python, the hook's thread, copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A collective of a calibration round."""
+    """Collective of a calibration round."""
 
     ranks: int
     rate: int
     task: CollectiveTask
-    seconds: float
-    """Median of its repeats."""
+    seconds: float  # median of repeats
 
 
 def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
-    """This machine as a `Device`: kernels by class, and those of the named compressors; one
-    thread."""
+    """This machine as a `Device`: kernels by class, and of compressors; one thread."""
     from gcsim.compressors.lazy_torch import torch
     from gcsim.scenarios.calibration.device import primitive_curves
     from gcsim.scenarios.calibration.kernel_classes import SIZES, class_rates, time_cases
@@ -99,7 +93,7 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
 
 
 def calibrate_passes(plan: Plan, trace: Path, progress: Progress) -> Passes:
-    """A rank's passes, and gradients of as many workers as a round has ranks, in `trace`."""
+    """A rank's passes, with gradients of a round's ranks recorded in `trace`."""
     task = AloneTask(
         steps=_ALONE, workers=plan.most_ranks, trace=str(trace), methods=plan.training
     )  # fmt: skip
@@ -120,8 +114,8 @@ def calibrate_passes(plan: Plan, trace: Path, progress: Progress) -> Passes:
 
 
 def calibrate_links(plan: Plan, progress: Progress) -> dict[int, float]:
-    """Bytes a second that one of two ranks receives while it sends as much, by the rate of a link.
-    A machine that pauses for longer than the shaper's burst loses the time."""
+    """Bytes per second that one of two ranks receives while sending as much, by link rate. A
+    machine that pauses beyond the shaper's burst loses that time."""
     found = {}
     with progress.task("live: links", len(plan.links)) as watched:
         for one in plan.links:
@@ -164,17 +158,16 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
     return found
 
 
-_KINDS = 8
-"""Kinds of processor time."""
+_KINDS = 8  # kinds of processor time
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Cores of this process."""
     return len(usable())
 
 
 def machine() -> str:
-    """Processor, cores, kernel and torch, for people."""
+    """Processor, cores, kernel and torch in words."""
     from gcsim.compressors.lazy_torch import torch
     from gcsim.scenarios.calibration.machine import processor
 
@@ -182,8 +175,7 @@ def machine() -> str:
 
 
 def busy_share(seconds: float = 1.0) -> float | None:
-    """Share of this machine's processor time that others use, in [0, 1]; None where it is not
-    known."""
+    """Share of processor time that others use, in [0, 1], if known."""
     before = _ticks()
     time.sleep(seconds)
     after = _ticks()
@@ -193,14 +185,14 @@ def busy_share(seconds: float = 1.0) -> float | None:
 
 
 def stolen() -> tuple[int, int] | None:
-    """Since boot: processor time that the hypervisor gave to others, and all; None where nobody
-    says. In ticks of all cores (proc(5), /proc/stat)."""
+    """Processor time since boot given to others by the hypervisor, and in all, in ticks of all
+    cores (proc(5), /proc/stat), if known."""
     counts = _counts()
     return None if counts is None else (counts[7], sum(counts))
 
 
 def _ticks() -> tuple[int, int] | None:
-    """Busy and all since boot."""
+    """Busy and total ticks since boot."""
     counts = _counts()
     return None if counts is None else (sum(counts) - counts[3] - counts[4], sum(counts))
 

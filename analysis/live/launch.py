@@ -20,26 +20,25 @@ from gcsim.errors import InputError
 from gcsim.files import temporary_folder
 
 _POLL = 0.05
-_STORE_PORT = 29400
-"""In namespaces of their own nothing else listens."""
+_STORE_PORT = 29400  # free in a namespace of its own
 
 
 class Place(Protocol):
-    """Place in which ranks run."""
+    """Place for ranks."""
 
     @property
     def interface(self) -> str:
-        """The network interface of each rank."""
+        """Network interface of each rank."""
 
     def address(self, rank: int) -> str:
-        """Address of a rank, for the others."""
+        """Address of a rank for others."""
 
     def command(self, rank: int, command: Sequence[str]) -> list[str]:
-        """The command that runs `command` there, in the same process."""
+        """Command that runs `command` there, in the same process."""
 
 
 class Loopback:
-    """This machine itself: no limits of the network, and no rights needed."""
+    """This machine itself: no limits, no rights needed."""
 
     interface = "lo"
 
@@ -54,13 +53,12 @@ class Loopback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Measured times of a task, in seconds."""
+    """Measured seconds of a task."""
 
     seconds: tuple[float, ...]
-    """Collective: of each repeat, from the announced start to the last rank's end; training: of
-    each step, from the last rank's end to the next."""
-    replicas_agree: bool = True
-    """Training: all ranks ended with the same parameters, bit for bit."""
+    """Collective: each repeat from the announced start to the last rank's end; training: each step,
+    from one last end to the next."""
+    replicas_agree: bool = True  # training: all ranks end with equal parameters, bit for bit
 
 
 def run_tasks(
@@ -72,12 +70,9 @@ def run_tasks(
     seconds: float,
     advance: Callable[[int], None] = lambda number: None,
 ) -> list[list[dict[str, Any]]]:
-    """Run a round's tasks on its ranks; by task, then by rank, what the rank wrote.
-
-    `advance` is told the number of each task that is done. After `seconds` everything that was
-    started is ended. Raises `InputError` with a rank's last words when one fails, or when time is
-    over; no rank is left then.
-    """
+    """Run a round's tasks on its ranks; return their outputs by task and rank. `advance` gets the
+    number of each finished task. After `seconds` everything is ended. Raises `InputError` with a
+    failed rank's last words, or when time is over; no rank is left then."""
     with temporary_folder("gcsim-live-") as folder:
         plan = folder / "plan.json"
         plan.write_text(as_json(one, batch=batch, seed=seed), encoding="utf-8")
@@ -106,10 +101,8 @@ def run_tasks(
 
 
 def environment(interface: str) -> dict[str, str]:
-    """A rank's: one thread, Gloo on that interface, nothing of another launcher's.
-
-    LOCAL_WORLD_SIZE above all: with it torch would take the ranks for one machine's.
-    """
+    """Environment of a rank: one thread, Gloo on that interface, nothing of another launcher's,
+    above all LOCAL_WORLD_SIZE, with which torch would take the ranks for one machine's."""
     left_out = {"LOCAL_WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE"}
     kept = {key: value for key, value in os.environ.items() if key not in left_out}
     here = str(Path(version.__file__).resolve().parent.parent)
@@ -137,17 +130,17 @@ class _Rank:
             )
 
     def lines(self) -> int:
-        """Lines that it has printed."""
+        """Number of printed lines."""
         with self._log.with_suffix(".out").open(encoding="utf-8") as out:
             return sum(line.endswith("\n") for line in out)
 
     def last_words(self) -> str:
-        """The end of what it said of an error."""
+        """End of its error output."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {self.process.returncode}"
 
     def end(self) -> None:
-        """At once, if it is still there."""
+        """End it at once, if alive."""
         with suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
@@ -180,7 +173,7 @@ def _watch(
 
 
 def times_of(of_ranks: Sequence[Mapping[str, Any]]) -> Times:
-    """Times of a task, from the files of its ranks."""
+    """Times of a task, from its ranks' files."""
     starts = of_ranks[0]["starts"]
     ends = [max(ends) for ends in zip(*(one["ends"] for one in of_ranks), strict=True)]
     if len(starts) == 1 < len(ends):  # steps, one after the other

@@ -34,20 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.analysis.live import calibrate
+from gcsim.analysis.live import calibrate, predict
 from gcsim.analysis.live.calibrate import Sample, busy_share, cores, machine, stolen
 from gcsim.analysis.live.launch import Times, run_tasks, times_of
 from gcsim.analysis.live.namespaces import missing, network
 from gcsim.analysis.live.plan import CollectiveTask, Plan, TrainingTask, default_plan
-from gcsim.analysis.live.predict import (
-    PREDICTIONS,
-    Knowledge,
-    Predicted,
-    predictions,
-    read_predictions,
-    record_of,
-    write_predictions,
-)
 from gcsim.analysis.validation.judge import Report, judge
 from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -62,18 +53,15 @@ from gcsim.simulator.host import Host
 from gcsim.traces.profile import TrafficProfile
 
 MEASUREMENTS = "measurements.json"
-_PATIENCE = 6.0
-"""Factor on the predicted time that a round may take, beside the start of its ranks."""
+_PATIENCE = 6.0  # factor on a round's predicted time, beside the ranks' start
 _START = 60.0
 
 
 def run_live(
     folder: Path, *, quick: bool = False, progress: Progress | None = None, plan: Plan | None = None
 ) -> Report:
-    """Calibrate, predict, measure and judge; both files are left in `folder`, a new one.
-
-    Raises `InputError` where rights or tools are missing, and where a rank fails.
-    """
+    """Calibrate, predict, measure and judge; leave both files in the new `folder`. Raises
+    `InputError` for missing rights or tools, or a failing rank."""
     problems = missing()
     if problems:
         raise InputError(problems)
@@ -82,8 +70,8 @@ def run_live(
     with network(1, 10**9):  # what cannot be made is said before minutes are spent
         pass
     with stoppable():
-        host, samples = _predict(chosen, folder / PREDICTIONS, watcher)
-        predicted = read_predictions(folder / PREDICTIONS)
+        host, samples = _predict(chosen, folder / predict.PREDICTIONS, watcher)
+        predicted = predict.read_predictions(folder / predict.PREDICTIONS)
         others, before = busy_share(), stolen()
         measured = _measure(chosen, predicted, watcher)
         after = stolen()
@@ -95,7 +83,7 @@ def run_live(
 
 
 def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[calibrate.Sample]]:
-    """Calibrate this machine and write the predictions; its host, and what that was fitted on."""
+    """Calibrate this machine and write the predictions; return host and samples."""
     from gcsim.scenarios.catalog import device, link
 
     own = calibrate.calibrate_kernels([task.compressor for task in plan.training], progress)
@@ -105,11 +93,11 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
         profiles = _traffic_profiles(plan, trace, progress)
     goodput = calibrate.calibrate_links(plan, progress)
     samples = calibrate.calibrate_messages(plan, progress)
-    alone = Knowledge(link=None, host=None, device=own)
+    alone = predict.Knowledge(link=None, host=None, device=own)
     host = fit_host(
         [
             Observation(
-                record=record_of(sample.task, sample.ranks),
+                record=predict.record_of(sample.task, sample.ranks),
                 cluster=alone.cluster(sample.ranks, sample.rate),
                 seconds=sample.seconds,
             )
@@ -117,22 +105,24 @@ def _predict(plan: Plan, path: Path, progress: Progress) -> tuple[Host, list[cal
         ],
         cores=cores(),
     )
-    here = Knowledge(link=None, host=host, device=own, goodput=goodput)
-    catalogue = Knowledge(link=link("1gbe"), host=None, device=device("cpu_2core"))
+    here = predict.Knowledge(link=None, host=host, device=own, goodput=goodput)
+    catalogue = predict.Knowledge(link=link("1gbe"), host=None, device=device("cpu_2core"))
     with progress.task("live: predict", 1) as task:
-        found = predictions(plan, here, catalogue, passes, profiles)
+        found = predict.predictions(plan, here, catalogue, passes, profiles)
         known = {
             "passes": asdict(passes),
             "host": {key: str(value) for key, value in asdict(host).items()},
             "goodput": goodput,
             "samples": [asdict(sample) for sample in samples],
         }
-        write_predictions(found, path, known)
+        predict.write_predictions(found, path, known)
         task.advance()
     return host, samples
 
 
-def _measure(plan: Plan, predicted: Sequence[Predicted], progress: Progress) -> dict[str, Times]:
+def _measure(
+    plan: Plan, predicted: Sequence[predict.Predicted], progress: Progress
+) -> dict[str, Times]:
     by_name = {one.name: one for one in predicted}
     found: dict[str, Times] = {}
     for one in plan.rounds:
@@ -191,7 +181,7 @@ def _traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, 
 
 
 def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[str, Any]:
-    """Its cluster is of no account: only what is sent is asked for."""
+    """Scenario for the traffic alone; its cluster does not matter."""
     return {
         "name": "live",
         "model": "recorded",
@@ -212,22 +202,20 @@ def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[st
 
 
 _DIGITS = 6
-_BYTES = 10**6
-"""A cost a million bytes is of the size of the others: the fit is better conditioned."""
+_BYTES = 10**6  # costs per million bytes are of the others' size, which conditions the fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A collective that was measured."""
+    """Measured collective."""
 
     record: CollectiveRecord
-    cluster: Cluster
-    """Without a host."""
+    cluster: Cluster  # without a host
     seconds: float
 
 
 def fit_host(observations: Sequence[Observation], cores: int) -> Host:
-    """The host of all ranks, on one machine of so many cores."""
+    """Host of all ranks, on one machine of `cores` cores."""
     from scipy.optimize import nnls
 
     free = Host(cores=cores, per_message=Fraction(0), ranks="all")
@@ -272,7 +260,7 @@ def _digits(value: float) -> Fraction:
 
 
 def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
-    """The largest W with `host.together(alone, W)` at most `total`; 0 where there is none."""
+    """Largest W with `host.together(alone, W)` at most `total`, or 0."""
     low, high = 0, max(total, 0)  # T(N, W) is at least W
     while low < high:
         middle = (low + high + 1) // 2
@@ -283,8 +271,10 @@ def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
     return low
 
 
-def _points(predicted: Sequence[Predicted], measured: Mapping[str, Times]) -> tuple[Point, ...]:
-    """Medians of what was measured, beside the predictions."""
+def _points(
+    predicted: Sequence[predict.Predicted], measured: Mapping[str, Times]
+) -> tuple[Point, ...]:
+    """Medians of measurements, beside the predictions."""
     source = f"measured here on {date.today().isoformat()}: {machine()}"
     found = []
     for one in predicted:
@@ -311,8 +301,7 @@ def _points(predicted: Sequence[Predicted], measured: Mapping[str, Times]) -> tu
 
 
 def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
-    """Costs of the host, fitted on these: Gloo copies in all-gathers alone, which give that cost
-    and no other."""
+    """Costs of the host, fitted on these; all-gathers, where alone Gloo copies, give that one."""
     copying = sum(sample.task.kind == "all_gather" for sample in samples)
     others = len(samples) - copying
     costs: tuple[tuple[str, Fraction, float, str, int], ...] = (
@@ -330,8 +319,8 @@ def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
 def _live_suite(
     plan: Plan, findings: Findings, others: float | None, stolen: float | None = None
 ) -> Suite:
-    """The suite of these findings; `others`: see `machine.busy_share`; `stolen`: the share of
-    processor time that other virtual machines had meanwhile."""
+    """Suite of these findings; `others` as `machine.busy_share`, `stolen`: share of processor time
+    lost to other virtual machines."""
     present = Counter(point.series for point in findings.points)
     calibration = sum(len(one.tasks) for one in plan.calibration)
     busy = "" if others is None else f" Other programs took {others:.0%} of them just before."
@@ -345,7 +334,7 @@ def _live_suite(
             "each network namespace, joined by virtual NICs that are shaped in both directions "
             "(tc tbf), and real DDP training with gcsim's compressors as communication hooks. All "
             f"ranks share this machine's cores.{busy} Predictions were on the disk "
-            f"({PREDICTIONS}) before the first of these ranks was started."
+            f"({predict.PREDICTIONS}) before the first of these ranks was started."
         ),
         fitted_on=(
             f"what the host costs: {calibration} collectives of other sizes at 4 Gbit/s; what "
@@ -386,14 +375,12 @@ _LIMITS: tuple[tuple[str, tuple[str, ...], float, float | None], ...] = (
     ("training steps, 100 Mbit/s", ("training steps, 100 Mbit/s",), 0.20, 0.08),
     ("training steps, 1 Gbit/s", ("training steps, 1 Gbit/s",), 0.25, 0.12),
 )
-_FEWEST = 4
-"""Points that a median is bounded over: fewer say nothing when one of them has two modes."""
-_DECISIONS = 0.8
-"""Share of decisions, of training."""
+_FEWEST = 4  # least points of a bounded median: one with two modes spoils fewer
+_DECISIONS = 0.8  # share of decisions, of training
 
 
 def bounds(series: Mapping[str, int]) -> tuple[Bound, ...]:
-    """Bounds of the measured series, with each one's number of points."""
+    """Bounds of the measured series, by their numbers of points."""
     found = [
         Bound(name, tuple(one for one in wanted if one in series), limit=limit, target=target)
         for name, wanted, limit, target in _LIMITS

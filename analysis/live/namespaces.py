@@ -4,25 +4,20 @@
     rank 1 [net0]──veth──[port1] ├ a bridge, in one more namespace
     rank 2 [net0]──veth──[port2] ┘
 
-What a rank sends is shaped at its own end (`net0`), what it receives at the switch's (`port`):
-full duplex, as a cable. Everything is made inside of the new namespaces: the interfaces, routes
-and settings of the machine itself are not touched, and addresses cannot clash with its own.
+Sends are shaped at the rank's end (`net0`), receives at the switch's (`port`): full duplex.
+Everything is inside the new namespaces: the machine's own interfaces, routes and settings are
+untouched, and addresses cannot clash. Namespaces are named by their maker's process number and
+start; they are removed when the context is left, those of killed processes by the next maker.
 
-Namespaces carry the number of the process that made them and the instant at which it started.
-They are removed when the context is left, however it is left; those of a process that was killed
-are removed by the next one that makes some.
+`tc tbf` passes bytes at the rate, and a burst for free after an idle link. With segmentation
+offload a frame has up to 64 KB, 5 ms of data at 100 Mbit/s, which an equal burst would let through
+at each start; a smaller burst alone would make the kernel cut frames in software, on the measured
+processor. So frames are limited to about a millisecond, and the burst is one frame.
 
-`tc tbf` lets bytes pass at the rate, and as many as its burst holds at once, for free, whenever
-the link has been idle. The kernel hands it several segments as one frame (segmentation offload),
-64 KB when nothing limits it: at 100 Mbit/s 5 ms of data, which a burst of that size would let
-through at the start of every transfer. A smaller burst alone would make the kernel cut each frame
-in software, on the processor that is to be measured. So the frames are limited, to about a
-millisecond, and the burst is one of them.
-
-A frame is charged with the Ethernet, IP and TCP headers of all its segments: 66 bytes to 1448 of
-data (with TCP's time stamps, at an MTU of 1500). Preamble, checksum and gap, 24 bytes more on a
-real wire, are not charged. Who also receives sends acknowledgements through the same bucket, one
-for each frame (counted on these nics: 1.1 at 100 Mbit/s, 1.3 at 50): 66 bytes more a frame.
+A frame is charged with its segments' Ethernet, IP and TCP headers: 66 bytes to 1448 of data (TCP
+time stamps, MTU 1500), without the 24 bytes of preamble, checksum and gap on a real wire. A
+receiver's acknowledgements use the same bucket, one per frame (counted here: 1.1 at 100 Mbit/s, 1.3
+at 50): 66 bytes more.
 """
 
 from __future__ import annotations
@@ -43,26 +38,23 @@ from gcsim.errors import InputError, Problem
 from gcsim.signals import shielded, stoppable
 
 NIC = "net0"
-"""The network interface inside of each rank's namespace."""
+"""Network interface inside each rank's namespace."""
 CONTROLS = ("cubic", "reno")
-"""Congestion control: the first one that a namespace may use. Linux ships with the first, and
-allows the second always; a model-based one (BBR) would shape traffic a second time."""
+"""Congestion controls, the first one allowed in a namespace. Linux ships with the first and always
+allows the second; a model-based one (BBR) would shape traffic again."""
 MOST_RANKS = 64
-_SECONDS = 20.0
-"""Time limit of a command; commands take milliseconds."""
+_SECONDS = 20.0  # time limit of a command
 _NAME = re.compile(r"gcsim-(\d+)-(\d+)-\d+-(?:\d+|switch)")
 _counter = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Namespaces that are there."""
+    """Existing namespaces."""
 
-    ranks: tuple[str, ...]
-    """Their names."""
+    ranks: tuple[str, ...]  # their names
     shape: Shape
-    control: str
-    """TCP's congestion control in all of them."""
+    control: str  # TCP's congestion control
 
     @property
     def interface(self) -> str:
@@ -70,17 +62,16 @@ class Network:
         return NIC
 
     def address(self, rank: int) -> str:
-        """IPv4, without the prefix."""
+        """IPv4 without prefix."""
         return _address(rank)
 
     def command(self, rank: int, command: Sequence[str]) -> list[str]:
-        """The command that runs `command` in a rank's namespace, in the same process."""
+        """Command that runs `command` in a rank's namespace, in the same process."""
         return ["ip", "netns", "exec", self.ranks[rank], *command]
 
 
 def missing() -> list[Problem]:
-    """Requirements of shaped namespaces that this machine lacks, as far as can be told without
-    making any."""
+    """Requirements that this machine visibly lacks."""
     if platform.system() != "Linux":
         return [
             Problem(
@@ -112,11 +103,9 @@ def missing() -> list[Problem]:
 
 @contextmanager
 def network(ranks: int, rate: int) -> Iterator[Network]:
-    """Namespaces of so many ranks on links of `rate` bits per second, each direction.
-
-    Raises `InputError` where rights, tools or the kernel's parts are missing; what was made
-    until then is removed. SIGTERM and SIGHUP leave the context as Ctrl-C does.
-    """
+    """Namespaces of `ranks` ranks on links of `rate` bits per second, each direction. Raises
+    `InputError` where rights, tools or kernel parts are missing, after removing what was made.
+    SIGTERM and SIGHUP leave the context as Ctrl-C does."""
     problems = missing()
     if problems:
         raise InputError(problems)
@@ -139,7 +128,7 @@ def network(ranks: int, rate: int) -> Iterator[Network]:
 
 
 def remove_stale() -> list[str]:
-    """Remove what processes left behind that are no more; the namespaces' names."""
+    """Remove namespaces of dead processes; return their names."""
     stale = []
     for name in _names():
         match = _NAME.fullmatch(name)
@@ -150,10 +139,8 @@ def remove_stale() -> list[str]:
 
 
 def run(command: Sequence[str]) -> str:
-    """Output of a command; `InputError` with its message where it fails.
-
-    It is in a session of its own, so that Ctrl-C does not cut it short.
-    """
+    """Output of a command, `InputError` with its message on failure; in its own session, so that
+    Ctrl-C does not cut it short."""
     done = _call(command)
     if done.returncode:
         raise InputError(
@@ -203,7 +190,7 @@ def _make_rank(name: str, rank: int, switch: str, shape: Shape) -> None:
 
 
 def _quiet(name: str) -> None:
-    """Without IPv6, which would chat, where the kernel has it."""
+    """Disable IPv6, which would chat."""
     _set(name, "ipv6/conf/all/disable_ipv6", "1")
 
 
@@ -217,14 +204,14 @@ def _pin_control(names: Sequence[str]) -> str:
 
 
 def _set(name: str, key: str, value: str) -> bool:
-    """Set one of a namespace's network parameters; whether it has that value now."""
+    """Set a namespace's network parameter; return whether it has the value."""
     script = 'echo "$1" > "$2" && read -r now < "$2" && [ "$now" = "$1" ]'
     shell = ["sh", "-c", script, "sh", value, f"/proc/sys/net/{key}"]
     return _call(["ip", "netns", "exec", name, *shell]).returncode == 0
 
 
 def _remove(names: Sequence[str]) -> None:
-    """Remove the namespaces that exist. A namespace takes its interfaces along."""
+    """Remove existing namespaces, with their interfaces."""
     there = _names() if names else set()
     failed: list[Problem] = []
     for name in names:
@@ -246,8 +233,8 @@ def _address(rank: int) -> str:
 
 
 def _started(process: int) -> str:
-    """Start of a process, in ticks since boot: two processes of one number differ in it; "" without
-    the process. (proc(5), /proc/pid/stat, field 22; the second may hold blanks and brackets.)"""
+    """Start of a process, in ticks since boot, which tells processes of one number apart; "" if
+    gone. (proc(5), /proc/pid/stat, field 22; the second may hold blanks and brackets.)"""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -258,48 +245,44 @@ def _started(process: int) -> str:
 SEGMENT = 1448
 """Bytes of data in a full segment."""
 CHARGED = 1514
-"""Bytes that the bucket is charged for it."""
-_FEWEST, _MOST = 4, 44
-"""Segments of a frame: below, interrupts would rule; above, the kernel has none."""
+"""Bytes charged for it."""
+_FEWEST, _MOST = 4, 44  # segments of a frame: fewer, and interrupts rule; more, the kernel refuses
 _FRAME_SECONDS = Fraction(1, 1000)
 _HEADERS = CHARGED - SEGMENT
-_QUEUE_SECONDS = Fraction(1, 10)
-"""Longest queue; more is dropped."""
+_QUEUE_SECONDS = Fraction(1, 10)  # longest queue; more is dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A NIC's limits, each direction."""
+    """Limits of a NIC, each direction."""
 
-    rate: int
-    """Bits per second, as charged."""
-    segments: int
-    """Segments of the longest frame."""
+    rate: int  # bits per second, as charged
+    segments: int  # segments of the longest frame
 
     @staticmethod
     def of(rate: int) -> Shape:
-        """For a rate in bits per second."""
+        """Shape for a rate in bits per second."""
         segments = round(rate * _FRAME_SECONDS / 8 / CHARGED)
         return Shape(rate=rate, segments=min(_MOST, max(_FEWEST, segments)))
 
     @property
     def frame(self) -> int:
-        """Bytes of the longest frame, its one copy of the headers included: `gso_max_size`."""
+        """Bytes of the longest frame with one copy of the headers: `gso_max_size`."""
         return self.segments * SEGMENT + _HEADERS
 
     @property
     def burst(self) -> int:
-        """Bytes: what the longest frame is charged."""
+        """Bytes charged for the longest frame."""
         return self.segments * CHARGED
 
     @property
     def queue(self) -> int:
-        """Bytes that may wait at a NIC, beside the burst."""
+        """Bytes that may wait at a NIC beside the burst."""
         return max(4 * self.burst, int(self.rate * _QUEUE_SECONDS / 8))
 
     @property
     def efficiency(self) -> Fraction:
-        """Data over what is charged, of a rank that sends and receives frames at full rate."""
+        """Data over charged bytes, of a rank that sends and receives at full rate."""
         return Fraction(self.segments * SEGMENT, self.segments * CHARGED + _HEADERS)
 
     def options(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""Collectives and training steps of the ranks, as plain data that a rank reads.
+"""Collectives and training steps of the ranks, as plain data.
 
-A round is one set of ranks on links of one rate, which does its tasks in order.
+A round is a set of ranks on links of one rate, which does its tasks in order.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sign with error feedback": ("ef_signsgd", {}),
     "PowerSGD rank 2": ("powersgd", {"rank": 2}),
 }
-"""Compressors of the trainings: any that DDP can carry, with its parameters, by label."""
+"""Compressors of the trainings, any that DDP can carry, with parameters, by label."""
 _QUICK = ("dense", "top-k 1 %")
 _LARGE = ("dense", "half precision")
 _TIMES_MORE = 4
-_FITTED = (4_000, 40_000, 400_000, 3_000_000)
-"""Bytes."""
-_LONG = 500_000
-"""Bytes."""
+_FITTED = (4_000, 40_000, 400_000, 3_000_000)  # bytes
+_LONG = 500_000  # bytes
 
 CollectiveKind = Literal["all_reduce", "all_gather"]
 _STREAM_SECONDS = 0.5
@@ -34,26 +32,23 @@ _STREAM_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTask:
-    """The same collective several times, after one that does not count."""
+    """The same collective several times, after a warm-up."""
 
     kind: CollectiveKind
-    nbytes: int
-    """Bytes that each rank hands over."""
+    nbytes: int  # bytes from each rank
     repeats: int
 
     @property
     def name(self) -> str:
-        """E.g. "all-reduce 1 MB"."""
+        """ "all-reduce 1 MB"."""
         return f"{self.kind.replace('_', '-')} {exact(self.nbytes, 'size')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTask:
-    """Two ranks send each other one message at the same time, several times after one that does
-    not count: what the link gives data."""
+    """Messages both ways between two ranks at once, after a warm-up: the link's goodput."""
 
-    nbytes: int
-    """In each direction."""
+    nbytes: int  # in each direction
     repeats: int
 
     @property
@@ -64,33 +59,27 @@ class StreamTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTask:
-    """Training with a compressor: some steps that do not count, then some that do."""
+    """Training with a compressor, after warm-up steps."""
 
-    compressor: str
-    """Name as in a scenario: "topk"."""
+    compressor: str  # name as in a scenario: "topk"
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    label: str
-    """For people: "top-k 1 %"."""
-    warm_up: int = 4
-    """Steps; DDP makes its buckets anew after the first."""
+    label: str  # for people: "top-k 1 %"
+    warm_up: int = 4  # steps; DDP re-forms its buckets after the first
     steps: int
 
     @property
     def name(self) -> str:
-        """E.g. "training step, top-k 1 %"."""
+        """ "training step, top-k 1 %"."""
         return f"training step, {self.label}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AloneTask:
-    """Training without any exchange, each rank for itself and all at the same time: what a rank's
-    passes and each method's hook take beside the others', and gradients."""
+    """Training without exchange, on all ranks at once: times of passes and hooks, gradients."""
 
     steps: int
-    workers: int
-    """Workers of the recorded gradients: as many backward passes on samples of as many ranks."""
-    trace: str
-    """The folder in which gradients are recorded."""
+    workers: int  # workers of the recorded gradients, each with its samples
+    trace: str  # folder for the gradients
     methods: tuple[TrainingTask, ...] = ()
     warm_up: int = 4
 
@@ -105,35 +94,31 @@ Task = CollectiveTask | StreamTask | TrainingTask | AloneTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Tasks of ranks that are started once."""
+    """Tasks of ranks started once."""
 
     ranks: int
-    rate: int
-    """Bits per second of every link, as the shaper charges them."""
+    rate: int  # bits per second of every link, as charged
     tasks: tuple[Task, ...]
 
     @property
     def name(self) -> str:
-        """E.g. "4 ranks, 100 Mbit/s"."""
+        """ "4 ranks, 100 Mbit/s"."""
         return f"{self.ranks} ranks, {self.rate // 10**6} Mbit/s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Tasks that are measured and judged."""
+    """Measured and judged tasks."""
 
     rounds: tuple[Round, ...]
-    calibration: tuple[Round, ...]
-    """Tasks to which the host's costs are fitted; not judged."""
-    links: tuple[Round, ...]
-    """Tasks that measure a link of each rate; not judged."""
-    batch: int
-    """Samples of a rank's mini-batch in training."""
+    calibration: tuple[Round, ...]  # fit the host's costs; not judged
+    links: tuple[Round, ...]  # measure a link of each rate; not judged
+    batch: int  # samples per rank in training
     seed: int = 0
 
     @property
     def training(self) -> tuple[TrainingTask, ...]:
-        """Each method of the rounds once."""
+        """Distinct methods of the rounds."""
         found = {
             task.label: task
             for one in self.rounds
@@ -144,12 +129,12 @@ class Plan:
 
     @property
     def most_ranks(self) -> int:
-        """Most ranks of any round with training."""
+        """Most ranks of a round with training."""
         return max(one.ranks for one in self.rounds)
 
 
 def default_plan(*, quick: bool) -> Plan:
-    """Four minutes of rounds, or half a minute."""
+    """Four minutes of rounds, half a minute if `quick`."""
     if quick:
         shapes = [(2, 100)]
         reduced: tuple[int, ...] = (64_000, 1_000_000, 2_000_000)
@@ -182,8 +167,7 @@ def default_plan(*, quick: bool) -> Plan:
 
 
 def _methods(rate: int, steps: int, quick: bool) -> tuple[TrainingTask, ...]:
-    """More steps where they are short: a machine that pauses now and then has to be seen as long
-    with each method."""
+    """More steps of short ones, so that a machine's pauses are seen equally long."""
     return tuple(
         TrainingTask(
             compressor=kind,
@@ -197,8 +181,7 @@ def _methods(rate: int, steps: int, quick: bool) -> tuple[TrainingTask, ...]:
 
 
 def _calibration(ranks: int) -> Round:
-    """On a link so fast that they wait for the host; of other sizes and at another rate than
-    what is judged."""
+    """On a link so fast that ranks wait for the host; other sizes and rate than judged."""
     return Round(
         ranks=ranks,
         rate=4 * 10**9,
@@ -215,13 +198,13 @@ def _stream(rate: int) -> Round:
 
 
 def as_json(one: Round, *, batch: int, seed: int) -> str:
-    """JSON that the program of a rank reads."""
+    """JSON for the program of a rank."""
     tasks = [{"type": type(task).__name__, **asdict(task)} for task in one.tasks]
     return json.dumps({"batch": batch, "seed": seed, "tasks": tasks})
 
 
 def from_json(text: str) -> tuple[list[Task], int, int]:
-    """Tasks, batch and seed of what `as_json` wrote."""
+    """Tasks, batch and seed from `as_json`."""
     document = json.loads(text)
     kinds = {kind.__name__: kind for kind in (CollectiveTask, StreamTask, TrainingTask, AloneTask)}
     tasks: list[Task] = []

@@ -1,9 +1,8 @@
 """Predictions of the live suite, on the disk before anything is measured.
 
-Every task of a plan becomes a name, a series and two times: with this machine as it was
-calibrated, and with the catalogue alone (`Predicted.unfitted`): Ethernet's goodput and latency, no
-host, kernels of the catalogue's processor. What a rank's passes take is measured for both, as a
-user would bring it along.
+Every task becomes a name, a series and two times: with this machine as calibrated, and with the
+catalogue alone (`Predicted.unfitted`): Ethernet's goodput and latency, no host, the catalogue's
+kernels. A rank's passes are measured for both, as a user's would be.
 """
 
 from __future__ import annotations
@@ -38,43 +37,39 @@ from gcsim.traces.profile import PassTimes, TrafficProfile, weighted
 
 PREDICTIONS = "predictions.json"
 LARGE = 1_000_000
-"""Bytes that a rank hands over, from which a collective counts as large."""
+"""Bytes of each rank in a large collective."""
 SLOW = 100 * 10**6
-"""Bits per second up to which a link is what collectives wait for."""
+"""Bits per second up to which collectives wait for the link."""
 ON_HOST: frozenset[Kind] = frozenset({"forward", "backward", "encode", "decode", "optimizer"})
-"""Work of the ranks' processors: everything."""
+"""Work of the ranks' processors: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """One number that is about to be measured."""
+    """Number about to be measured."""
 
     name: str
     series: str
     ranks: int
     rate: int
-    nbytes: int | None
-    """Collectives: bytes that each rank hands over."""
-    method: str
-    """Training: the compressor's label; "" for collectives."""
+    nbytes: int | None  # collectives: bytes from each rank
+    method: str  # training: compressor's label
     seconds: float
     unfitted: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """Figures of this machine, or of the catalogue in its place."""
+    """Figures of this machine, or of the catalogue."""
 
-    link: Link | None
-    """Link for any bandwidth; None: as the shaper makes it."""
+    link: Link | None  # for any bandwidth; None: as shaped
     host: Host | None
     device: Device
     goodput: Mapping[int, float] = field(default_factory=dict)
-    """Bytes a second that a shaped link was seen to give, by its rate; as the shaper means it
-    where nothing is stated."""
+    """Measured bytes per second of shaped links by rate; default: as intended."""
 
     def cluster(self, ranks: int, rate: int) -> Cluster:
-        """So many nodes of one rank each, at a switch."""
+        """Nodes of one rank each, at a switch."""
         meant = Shape.of(rate).efficiency
         seen = Fraction(f"{8 * self.goodput.get(rate, rate) / rate:.4g}")
         link = self.link or shaped_link(min(meant, seen))
@@ -91,8 +86,7 @@ class Knowledge:
 
 
 def shaped_link(efficiency: Fraction) -> Link:
-    """A link of which the shaper leaves that share to data. Virtual NICs have no latency of
-    their own: all is the host's work."""
+    """Link of which the shaper leaves that share to data; all latency is the host's."""
     return Link(
         name="shaped", bandwidth=Fraction(1), latency=Fraction(0), efficiency=efficiency,
         source="tc tbf, which charges Ethernet, IP and TCP headers",
@@ -100,13 +94,13 @@ def shaped_link(efficiency: Fraction) -> Link:
 
 
 def record_of(task: CollectiveTask, ranks: int) -> CollectiveRecord:
-    """The simulator's record of a task; float32."""
+    """Simulator's record of a task; float32."""
     element = 4 if task.kind == "all_reduce" else 1
     return CollectiveRecord(kind=task.kind, sent=(task.nbytes,) * ranks, element=element)
 
 
 def series_of(one: Round, task: object) -> str:
-    """The line of the report that a task belongs to."""
+    """Line of the report for a task."""
     rate = "1 Gbit/s" if one.rate > SLOW else "50, 100 Mbit/s"
     if isinstance(task, CollectiveTask):
         size = ">= 1 MB" if task.nbytes >= LARGE else "< 1 MB"
@@ -121,7 +115,7 @@ def predictions(
     passes: Passes,
     profiles: Mapping[str, TrafficProfile],
 ) -> list[Predicted]:
-    """Every number of a plan; `profiles` are what the methods sent, by label."""
+    """All numbers of a plan; `profiles`: the methods' traffic by label."""
     found = []
     for one in plan.rounds:
         clusters = [known.cluster(one.ranks, one.rate) for known in (here, catalogue)]
@@ -149,7 +143,7 @@ def predictions(
 
 
 def collective_seconds(task: CollectiveTask, cluster: Cluster) -> float:
-    """From the common start to the last rank's end."""
+    """Seconds from the common start to the last rank's end."""
     starts = np.zeros(cluster.workers, dtype=np.int64)
     finishes = execute(record_of(task, cluster.workers), starts, cluster)
     return int(finishes.max()) / PS_PER_SECOND
@@ -158,12 +152,9 @@ def collective_seconds(task: CollectiveTask, cluster: Cluster) -> float:
 def step_seconds(
     profile: TrafficProfile, cluster: Cluster, passes: Passes, hook: float = 0.0
 ) -> float:
-    """Seconds of a training step in the long run.
-
-    `hook` is what a step of one rank alone takes longer than its passes, where that was measured:
-    what the method's kernels do not explain is the framework's, and kernels that explain more are
-    so much faster in place.
-    """
+    """Seconds of a training step in the long run. `hook`: measured extra time of one rank's step
+    alone. What kernels do not explain of it is the framework's; kernels that exceed it are so much
+    faster in place."""
     alone = kernels_alone(profile, cluster.device)
     if 0 < hook < alone:
         cluster = replace(cluster, device=cluster.device.faster(alone / Fraction(hook)))
@@ -190,8 +181,7 @@ def step_seconds(
 
 
 def kernels_alone(profile: TrafficProfile, device: Device) -> Fraction:
-    """Seconds of a method's kernels, all buckets of a step on average, where one rank's payload is
-    the only one."""
+    """Seconds of a method's kernels in a mean step, with one rank's payload only."""
     prices = PriceList(device)
     total = Fraction(0)
     for share, _, exchange in weighted(profile):
@@ -201,7 +191,7 @@ def kernels_alone(profile: TrafficProfile, device: Device) -> Fraction:
 
 
 def write_predictions(found: Sequence[Predicted], path: Path, known: Mapping[str, object]) -> None:
-    """On the disk, whole, with the instant; `known` is what they were made from."""
+    """Write predictions, their instant and basis (`known`), durably."""
     document = {
         "made": datetime.now(UTC).isoformat(timespec="microseconds"),
         "known": dict(known),
@@ -211,6 +201,6 @@ def write_predictions(found: Sequence[Predicted], path: Path, known: Mapping[str
 
 
 def read_predictions(path: Path) -> list[Predicted]:
-    """Predictions of a file from `write_predictions`."""
+    """Predictions from `write_predictions`' file."""
     document = json.loads(path.read_text(encoding="utf-8"))
     return [Predicted(**one) for one in document["predictions"]]

@@ -1,8 +1,8 @@
 """Program of one rank, `python -m gcsim.analysis.live.ranks`: torch.distributed over Gloo.
 
-Every measurement begins at an instant that rank 0 has announced, on the clock that all processes
-of a machine share; it ends when the last rank is done. The ranks' times are put together by who
-started them. A rank ends itself when its time is over or when its parent is gone.
+A measurement begins at an instant announced by rank 0 on the machine's common clock, and ends with
+the last rank; the launcher joins the ranks' times. A rank ends itself when its time is over or its
+parent is gone.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcsim.analysis.live.plan import (
-    AloneTask,
-    CollectiveTask,
-    StreamTask,
-    Task,
-    TrainingTask,
-    from_json,
-)
+from gcsim.analysis.live import plan
 from gcsim.compressors.lazy_torch import torch
 from gcsim.files import write_text
 from gcsim.traces.models.registry import ModelEntry
@@ -38,19 +31,18 @@ if TYPE_CHECKING:
 
 
 AHEAD = 0.02
-"""Seconds from the announcement of an instant to the instant: enough for it to arrive."""
+"""Seconds from an announcement to its instant."""
 RECORDED = 2
-"""Iterations whose gradients are recorded."""
+"""Iterations with recorded gradients."""
 _LEARNING_RATE = 0.01
 _TENTHS_APART = 2.563
-"""Standard deviations between a normal distribution's 10th and 90th percentile: a few pauses of
-the machine do not count."""
+"""Standard deviations in a normal distribution's middle 80 %: a few pauses do not count."""
 clock: Callable[[], float] = time.monotonic
-"""All processes of a machine share it."""
+"""Common to a machine's processes."""
 
 
 def common_start() -> float:
-    """Wait for an instant that rank 0 announces; the instant."""
+    """Wait for an instant announced by rank 0; return it."""
     import torch
     from torch import distributed as dist
 
@@ -62,8 +54,8 @@ def common_start() -> float:
     return start
 
 
-def training_steps(task: TrainingTask, batch: int, seed: int) -> dict[str, Any]:
-    """`starts`: as announced, of the first step that counts; `ends`: of this rank's steps."""
+def training_steps(task: plan.TrainingTask, batch: int, seed: int) -> dict[str, Any]:
+    """`starts`: as announced, of the first counted step; `ends`: of this rank's steps."""
     from torch import distributed as dist
 
     model = _model(seed)
@@ -78,11 +70,11 @@ def training_steps(task: TrainingTask, batch: int, seed: int) -> dict[str, Any]:
     return {"starts": starts, "ends": ends, "replicas": _equal_everywhere(model)}
 
 
-def steps_alone(task: AloneTask, batch: int, seed: int) -> dict[str, Any]:
-    """Medians of `forward`, `backward` and `optimizer`, in seconds, of DDP of this rank alone with
-    a hook that hands each bucket back at once; `hooks`, by label, what a step takes longer with
-    a method's `gcsim.ddp_hook`, which exchanges with nobody here; `variation` of the steps,
-    standard deviation over median; and a trace of gradients."""
+def steps_alone(task: plan.AloneTask, batch: int, seed: int) -> dict[str, Any]:
+    """Median seconds of `forward`, `backward` and `optimizer` of DDP on this rank alone, with a
+    hook that returns each bucket at once; `hooks`: extra time of a step with a method's
+    `gcsim.ddp_hook`, by label; `variation` of the steps, standard deviation over median; and a
+    trace of gradients."""
     from torch import distributed as dist
 
     rank = dist.get_rank()
@@ -124,7 +116,7 @@ def steps_alone(task: AloneTask, batch: int, seed: int) -> dict[str, Any]:
 
 
 def _at_once(state, bucket):  # type: ignore[no-untyped-def]
-    """Without annotations: DDP reads them, as objects."""
+    """Unannotated, since DDP reads annotations as objects."""
     import torch
 
     future: torch.futures.Future[Any] = torch.futures.Future()
@@ -132,7 +124,7 @@ def _at_once(state, bucket):  # type: ignore[no-untyped-def]
     return future
 
 
-def _hook(task: TrainingTask, seed: int) -> Any:
+def _hook(task: plan.TrainingTask, seed: int) -> Any:
     from gcsim.compressors.ddp.hook import ddp_hook
 
     return ddp_hook({"kind": task.compressor, **task.parameters}, seed=seed)
@@ -147,7 +139,7 @@ def _model(seed: int, group: Any = None) -> Any:
 
 
 def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[float, float, float]]:
-    """A training step each time: seconds of forward, backward and optimiser."""
+    """Run training steps; yield seconds of forward, backward and optimiser."""
     import torch
 
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
@@ -163,8 +155,8 @@ def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[floa
         yield forward - begun, backward - forward, clock() - backward
 
 
-def _record(task: AloneTask, batch: int, seed: int) -> None:
-    """The gradients of as many workers, of the first iterations."""
+def _record(task: plan.AloneTask, batch: int, seed: int) -> None:
+    """Record the first iterations' gradients of as many workers."""
     import torch
 
     from gcsim.traces.models.building import build_model
@@ -194,7 +186,7 @@ def _record(task: AloneTask, batch: int, seed: int) -> None:
 
 
 def _equal_everywhere(model: Any) -> bool:
-    """Whether all ranks have the same parameters, bit for bit."""
+    """Whether all ranks have equal parameters, bit for bit."""
     import torch
     from torch import distributed as dist
 
@@ -221,7 +213,7 @@ _ENTRY = ModelEntry(
 
 
 def build() -> nn.Module:
-    """The untrained network."""
+    """Untrained network."""
     from torch import nn
 
     return nn.Sequential(
@@ -231,8 +223,7 @@ def build() -> nn.Module:
 
 
 def _batch(samples: int, *, worker: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Samples float32 `[samples, PIXELS]` and labels int64 `[samples]`; each worker has its own,
-    and all the same task."""
+    """A worker's samples float32 `[samples, PIXELS]` and labels int64 `[samples]`, of one task."""
     with keyed_generator(seed, "labels of the live task"):
         teacher = torch.randn(_PIXELS, _CLASSES)
     with keyed_generator(seed, "samples of the live task", rank=worker):
@@ -244,11 +235,11 @@ _PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Join the others, do the tasks in order, and write the times."""
+    """Join the others, do the tasks in order, write the times."""
     options = _options(arguments)
     _die_with_parent(options.parent)
     signal.alarm(options.seconds)  # its default is the end of the process
-    tasks, batch, seed = from_json(options.plan.read_text(encoding="utf-8"))
+    tasks, batch, seed = plan.from_json(options.plan.read_text(encoding="utf-8"))
     import torch
     from torch import distributed as dist
 
@@ -282,17 +273,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _do(task: Task, batch: int, seed: int) -> dict[str, Any]:
-    if isinstance(task, CollectiveTask):
+def _do(task: plan.Task, batch: int, seed: int) -> dict[str, Any]:
+    if isinstance(task, plan.CollectiveTask):
         return _repeated(_collective(task), task.repeats)
-    if isinstance(task, StreamTask):
+    if isinstance(task, plan.StreamTask):
         return _repeated(_stream(task), task.repeats)
-    if isinstance(task, AloneTask):
+    if isinstance(task, plan.AloneTask):
         return steps_alone(task, batch, seed)
     return training_steps(task, batch, seed)
 
 
-def _collective(task: CollectiveTask) -> Callable[[], object]:
+def _collective(task: plan.CollectiveTask) -> Callable[[], object]:
     import torch
     from torch import distributed as dist
 
@@ -303,7 +294,7 @@ def _collective(task: CollectiveTask) -> Callable[[], object]:
     return lambda: dist.all_gather(gathered, own)
 
 
-def _stream(task: StreamTask) -> Callable[[], object]:
+def _stream(task: plan.StreamTask) -> Callable[[], object]:
     import torch
     from torch import distributed as dist
 
@@ -320,7 +311,7 @@ def _stream(task: StreamTask) -> Callable[[], object]:
 
 
 def _repeated(call: Callable[[], object], repeats: int) -> dict[str, Any]:
-    """`starts`: as announced; `ends`: of this rank; a number for each repeat after the first."""
+    """`starts`: as announced; `ends`: of this rank; per repeat after the first."""
     call()
     starts, ends = [], []
     for _ in range(repeats):
@@ -331,7 +322,7 @@ def _repeated(call: Callable[[], object], repeats: int) -> dict[str, Any]:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Linux: SIGKILL when the process that started this one ends, however it ends."""
+    """Linux: SIGKILL when the parent process ends."""
     if not parent or not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)

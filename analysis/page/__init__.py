@@ -1,1 +1,1 @@
-"""A result in a browser: one HTML file that needs nothing else."""
+"""A result in a browser: one self-contained HTML file."""

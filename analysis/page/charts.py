@@ -1,7 +1,7 @@
 """Charts of a report, as Plotly's plain data: speedups, parts, accuracies.
 
-What the mouse shows is the text of the table. Colours are those of the figures
-(`analysis/plots/style.py`), which would bring matplotlib.
+Hover texts are the table's. Colours are those of `analysis/plots/style.py`, which would import
+matplotlib.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ PARTS = (
     ("decode", "decode_s", "#CC79A7"),
     ("optimizer", "optimizer_s", "#009E73"),
 )
-"""Name, field of the row in seconds, colour."""
+"""Name, field in seconds, colour."""
 STEPS = (
     (1, 2, 5),
     (1, 1.5, 2, 3, 5, 7),
     (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
 )
-"""Ticks of a logarithmic axis within a decade, from coarse to fine."""
+"""Ticks of a logarithmic axis within a decade, coarse to fine."""
 BAND = 0.15
 """Opacity."""
 LEGEND = 0.25
-"""Largest share of a chart's height: on a phone a legend of twelve methods is scrolled."""
+"""Largest share of a chart's height: on a phone long legends scroll."""
 CURVES = 480
 """Pixels of a chart of training."""
 ROW = 26
@@ -48,8 +48,8 @@ ROW = 26
 
 
 def speedup_chart(result: Result, banded: Sequence[str]) -> Chart:
-    """Speedup over dense training against the number of workers, or without a dense row
-    throughput; the methods of these labels have the band of their range."""
+    """Speedup over dense training, or throughput without a dense row, by number of workers; methods
+    labelled in `banded` with their range."""
     compared = any(row.speedup_vs_dense is not None for row in result.rows)
     traces: list[dict[str, Any]] = []
     for label, line in _lines({row.label: row.compressor for row in result.rows}).items():
@@ -92,7 +92,7 @@ def speedup_chart(result: Result, banded: Sequence[str]) -> Chart:
 
 
 def ticks_between(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis, at least three between its ends where steps are fine enough."""
+    """Ticks of a logarithmic axis, at least three if steps are fine enough."""
     found: list[float] = []
     for steps in STEPS:
         ticks = [round(step * 10.0**power, 6) for power in range(-4, 8) for step in steps]
@@ -155,7 +155,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
 
 
 def points_chart(points: Sequence[SweepPoint]) -> Chart:
-    """Speedups of every method by point, at its largest size, with their ranges."""
+    """Speedups by point, at its largest size, with ranges."""
     by_label: dict[str, list[tuple[str, Row]]] = {}
     for point in points:
         for row in at_largest(point.result) if point.result else ():
@@ -195,8 +195,7 @@ def points_chart(points: Sequence[SweepPoint]) -> Chart:
 def training_sections(
     kinds: dict[str, str], every: Sequence[Curve], measure: Measure
 ) -> list[tuple[str, Html]]:
-    """Headings, and below them how training goes over steps and over seconds; `kinds` are the
-    registered names of the methods by label."""
+    """Headings and charts over steps and seconds; `kinds`: registered names by label."""
     said = ["Median over seeds; band from the lowest seed to the highest."]
     over_steps, over_seconds = (
         chart(_judged_chart(kinds, every, measure, at), CURVES) for at in ("steps", "seconds")
@@ -211,8 +210,8 @@ def training_sections(
 def _judged_chart(
     kinds: dict[str, str], every: Sequence[Curve], measure: Measure, at: str
 ) -> Chart:
-    """Accuracy or loss on samples held out against steps or simulated seconds (`at`): the median
-    over seeds at the same evaluations, and the band from the lowest seed to the highest."""
+    """Held-out accuracy or loss against steps or simulated seconds (`at`): median over seeds, and
+    the band from lowest to highest."""
     traces: list[dict[str, Any]] = []
     for label, line in _lines(kinds).items():
         curves = [curve for curve in every if curve.label == label]
@@ -243,7 +242,7 @@ def _judged_chart(
 
 
 def _told(row: Row) -> str:
-    """Text that the mouse shows of a point."""
+    """Hover text of a point."""
     took = f"{elapsed(row.iteration_s)} an iteration"
     if row.speedup_vs_dense is None:
         return took

@@ -1,8 +1,8 @@
 """Parts of a page: sections with tables that sort and filter, charts, facts with links.
 
-One file, without anything from the network: `vendor/` has the libraries that draw and sort. A page
-without JavaScript, or printed, still has its text and all rows. Every text of the result is
-escaped; charts are data, in scripts that are not run.
+One file without network access: `vendor/` has the libraries that draw and sort. Without JavaScript,
+or printed, text and rows remain. All texts of the result are escaped; charts are data in scripts
+that are not run.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LINK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text of a table's cell, and the number that it is sorted by."""
+    """Text of a table's cell, and its sort key."""
 
     shown: str
     number: float | None = None
 
 
 def page(title: str, under: str, sections: Iterable[tuple[str, Html]]) -> str:
-    """The whole file; `under` is a line below the title, sections have headings."""
+    """Whole file; `under`: a line below the title."""
     style = (_HERE / "report.css").read_text(encoding="utf-8")
     return str(_part("page", title, under, sections, style, _scripts(), _policy()))
 
@@ -55,7 +55,7 @@ def paragraphs(lines: Iterable[str], kind: str) -> Html:
 
 
 def worded(sections: Iterable[Section]) -> Html:
-    """Words, and what is said after each; code below its word."""
+    """Words and their parts; code below its word."""
     parted = []
     for word, parts in sections:
         code = [part for part in parts if isinstance(part, Line)]
@@ -70,9 +70,8 @@ def table(
     marked: Sequence[bool] = (),
     first: Sequence[str] = (),
 ) -> Html:
-    """A table that is sorted by a click on a heading, and filtered; names come first. Rows that
-    are `marked` stand out. Only the columns of the headings in `first` are shown, where there are
-    any, and the others on demand."""
+    """Table sorted by a click on a heading, and filtered; names come first. `marked` rows stand
+    out. Of `first`, if given, only these columns are shown, the others on demand."""
     heads = [{"text": text, "extra": bool(first) and text not in first} for text in headings]
     known = zip_longest([list(zip(row, heads, strict=True)) for row in rows], marked)
     return _part("table", heads, [(cells, bool(mark)) for cells, mark in known])
@@ -85,7 +84,7 @@ def chart(figure: Chart, height: int) -> Html:
 
 
 def plain(text: str) -> str:
-    """A text in a chart: Plotly reads some tags in its texts."""
+    """Text for a chart: Plotly reads some tags."""
     return escape(text, quote=False)
 
 
@@ -105,23 +104,23 @@ def notes(lines: Iterable[str]) -> Html:
 
 
 def folded(title: str, inner: Html) -> Html:
-    """Section that opens with a click."""
+    """Section that opens on a click."""
     return _part("folded", title, inner)
 
 
 def facts(value: Any) -> Html:
-    """Plain values as they stand in `results.json`, with links where sources have them."""
+    """Plain values as in `results.json`, with links of sources."""
     return _part("facts", value)
 
 
 def _part(macro: str, *given: Any) -> Html:
-    """Markup that a macro of `parts.html` makes."""
+    """Markup by a macro of `parts.html`."""
     return Html(getattr(_parts(), macro)(*given).strip())
 
 
 @cache
 def _parts() -> Any:
-    """The macros of `parts.html`; jinja2 is imported when a page is made."""
+    """Macros of `parts.html`; jinja2 is imported on use."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
@@ -132,14 +131,14 @@ def _parts() -> Any:
 
 
 def _word(value: Any) -> str:
-    """Numbers that were measured to six digits: `results.json` has all."""
+    """Measured numbers to six digits: `results.json` has all."""
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def linked(text: str) -> Html:
-    """A text whose addresses, arXiv numbers and DOIs can be followed."""
+    """Text with links for addresses, arXiv numbers and DOIs."""
     parts, end = [], 0
     for found in _LINK.finditer(text):
         arxiv, doi = found.groups()
@@ -163,7 +162,7 @@ def _scripts() -> tuple[str, ...]:
 
 @cache
 def _policy() -> str:
-    """The Content-Security-Policy: these scripts alone run, and nothing is fetched or sent."""
+    """Content-Security-Policy: only these scripts run, nothing is fetched or sent."""
     digests = (hashlib.sha256(text.encode()).digest() for text in _scripts())
     scripts = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in digests)
     return f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:"

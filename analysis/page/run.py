@@ -96,8 +96,8 @@ def _under(result: Result, row: Row) -> str:
 
 
 def _table(rows: Sequence[Row], found: Verdict | None) -> Html:
-    """Every column; numbers are sorted by their full value. Rows of one size with the marks of its
-    verdict, or without one with the number of nodes."""
+    """Every column, sorted by full values; rows of one size with their verdict's marks, or with the
+    number of nodes."""
     columns = (*answer_columns(rows), *other_columns(rows))
     headings = [HEADING, *(["nodes"] if found is None else [])]
     headings += map(_flat, columns)
@@ -131,13 +131,13 @@ def _label(row: Row, found: Verdict | None) -> str:
 
 
 def _number(column: Column, row: Row) -> float:
-    """Number that a cell is sorted by; unknown values come first."""
+    """Sort key of a cell; unknown values come first."""
     value = column.value(row)
     return -1.0 if value is None else float(value)
 
 
 def _training(result: Result) -> Iterator[tuple[str, Html]]:
-    """Table of training with the methods whose outcome is known, and its title."""
+    """Table of training with known outcomes, and its title."""
     told = result.trained
     if told is None:
         return
@@ -154,7 +154,7 @@ def _training(result: Result) -> Iterator[tuple[str, Html]]:
 
 
 def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:
-    """Inputs behind the ranges: of the method to try, or the safe one."""
+    """Inputs behind the ranges of the method to try, or the safe one."""
     row = found.to_try or found.safe
     of_row = shares(result, row, found.dense) if row is not None else ()
     if row is None or not of_row:
@@ -180,7 +180,7 @@ def _valued(value: float, unit: str) -> str:
 
 
 def _told(result: Result) -> dict[str, Any]:
-    """The provenance, but for what is long and of no use to a reader."""
+    """Provenance without long parts of no use to a reader."""
     return {
         key: value
         for key, value in result.provenance.items()

@@ -13,8 +13,7 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 
-_HEIGHT = 420
-"""Pixels of the chart."""
+_HEIGHT = 420  # pixels of the chart
 
 
 def sweep_page(result: SweepResult, command: str) -> str:

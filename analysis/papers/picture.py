@@ -1,5 +1,4 @@
-"""Picture of a reproduced figure: panels side by side; a line is the median over seeds, a band or a
-bar reaches from the lowest seed to the highest."""
+"""Picture of a reproduced figure: lines are medians over seeds, bands or bars the range."""
 
 from __future__ import annotations
 
@@ -10,29 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from gcsim.analysis.plots.style import (
-    LineStyle,
-    new_figure,
-    plain_ticks,
-    settings,
-    short,
-    styles_of,
-)
+from gcsim.analysis.plots import style
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.papers.preset import Line, Panel, Reproduction
 
-_ACROSS = 3
-"""Panels in a row, at most."""
-_WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9
-"""Inches of a panel, and of the legend."""
-_LETTERS = 10
-"""Letters of the title in an inch."""
+_ACROSS = 3  # panels in a row, at most
+_WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9  # inches of a panel, and of the legend
+_LETTERS = 10  # letters of the title in an inch
 _BASELINES = ("dense", "SGD", "FP", "no compression", "BaseLine")
 """Names that the papers give to training without compression: black and solid."""
-_FEW_LINES = 6
-"""Lines whose bands do not hide one another."""
-_FEW_PLACES = 7
-"""Places on the axis that are all named."""
+_FEW_LINES = 6  # most lines whose bands do not hide one another
+_FEW_PLACES = 7  # most places on the axis that are all named
 
 
 def figure(found: Reproduction) -> Figure:
@@ -43,14 +30,14 @@ def figure(found: Reproduction) -> Figure:
     labels = dict.fromkeys(line.label for panel in panels for line in panel.lines)
     one_each = all(len(panel.lines) == 1 for panel in panels)
     kinds = {label: DENSE if label in _BASELINES else "" for label in labels}
-    looks = styles_of(kinds, set(labels))
+    looks = style.styles_of(kinds, set(labels))
     legend = 0.0 if one_each else _LEGEND
     width = _WIDTH * across + legend
     title = textwrap.wrap(f"{found.name}: {found.title}", int(_LETTERS * width))
     above = 0.2 + 0.2 * len(title)
     height = _HEIGHT * down + above
-    with settings():
-        drawn = new_figure(width, height)
+    with style.settings():
+        drawn = style.new_figure(width, height)
         grid = drawn.subplots(down, across, squeeze=False)
         for number, axes in enumerate(grid.flat):
             if number < len(panels):
@@ -73,27 +60,27 @@ def figure(found: Reproduction) -> Figure:
         return drawn
 
 
-def _panel(axes: Axes, panel: Panel, looks: dict[str, LineStyle]) -> None:
+def _panel(axes: Axes, panel: Panel, looks: dict[str, style.LineStyle]) -> None:
     for line in panel.lines:
         _line(axes, panel, line, looks[line.label])
     if panel.log_x:
         axes.set_xscale("log")
-        plain_ticks(axes.xaxis)
+        style.plain_ticks(axes.xaxis)
         places = sorted({x for line in panel.lines for x in line.x})
         if len(places) <= _FEW_PLACES and not panel.points:
             axes.xaxis.set_major_locator(FixedLocator(places))
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.short(value)))
             axes.xaxis.set_minor_locator(NullLocator())
     if panel.log_y:
         axes.set_yscale("log")
-        plain_ticks(axes.yaxis)
+        style.plain_ticks(axes.yaxis)
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
     axes.grid(color="#E4E4E4", linewidth=0.7)
 
 
-def _line(axes: Axes, panel: Panel, line: Line, look: LineStyle) -> None:
+def _line(axes: Axes, panel: Panel, line: Line, look: style.LineStyle) -> None:
     shown: dict[str, Any] = {"color": look.colour, "label": line.label}
     if panel.points:
         axes.vlines(line.x, line.low, line.high, color=look.colour, linewidth=1.0)

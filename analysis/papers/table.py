@@ -95,7 +95,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Table:
 
 
 def _to_csv(found: Reproduction) -> str:
-    """The numbers: row, column, printed, what came out by seed with spaces between."""
+    """Row, column, printed, and results by seed with spaces between."""
     columns = ("row", "column", "printed", "here")
     cells = (
         (cell.row, cell.column, cell.printed, " ".join(map(str, cell.here)))
@@ -105,7 +105,7 @@ def _to_csv(found: Reproduction) -> str:
 
 
 def write_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
-    """Write the files of a reproduction (`write_all`); its scenarios can be run by themselves."""
+    """Write the files of a reproduction (`write_all`), its scenarios runnable."""
     texts: dict[str, Writer] = {
         "reproduction.json": as_text(Reproduction.to_json),
         "numbers.csv": as_text(_to_csv),

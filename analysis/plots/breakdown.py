@@ -1,8 +1,8 @@
 """Parts of an iteration: stacked bars at the largest size, fastest first.
 
-The left panel shows whole iterations on one linear scale from zero. Where slow methods dwarf the
-others, the right panel repeats the same bars cut off at a stated time, with the cut marked, so
-that the small parts of the fast ones can be read; no scale is bent.
+The left panel shows whole iterations on one linear scale from zero. Where slow methods dwarf
+others, the right panel repeats the bars cut off at a stated and marked time, so that small parts of
+fast ones are legible.
 """
 
 from __future__ import annotations
@@ -14,36 +14,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gcsim.analysis.plots.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    MANY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    mark_synthetic,
-    new_figure,
-    settings,
-)
+from gcsim.analysis.plots import style
 from gcsim.analysis.report.intervals import averaged, speedup_known, spreads, uncertain, within
 from gcsim.analysis.report.numbers import elapsed, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
 PARTS = (
-    ("input wait", "input_s", GREY, "\\\\\\\\"),
-    ("forward", "forward_s", BLUE, ""),
-    ("backward", "backward_s", SKY, ""),
-    ("encode", "encode_s", ORANGE, "////"),
-    ("waiting for network", "exposed_communication_s", VERMILION, ""),
-    ("decode", "decode_s", PURPLE, "...."),
-    ("optimizer", "optimizer_s", GREEN, "--"),
+    ("input wait", "input_s", style.GREY, "\\\\\\\\"),
+    ("forward", "forward_s", style.BLUE, ""),
+    ("backward", "backward_s", style.SKY, ""),
+    ("encode", "encode_s", style.ORANGE, "////"),
+    ("waiting for network", "exposed_communication_s", style.VERMILION, ""),
+    ("decode", "decode_s", style.PURPLE, "...."),
+    ("optimizer", "optimizer_s", style.GREEN, "--"),
 )
-"""Name, field of the row in seconds, colour, hatching (legible without colour)."""
+"""Name, field in seconds, colour, hatching (legible without colour)."""
 NOW_AND_THEN = ("input_s", "optimizer_s")
-"""Drawn only where a row has them."""
+"""Drawn only if a row has them."""
 
 DOT = 0.008
 """Share of the axis below which a line is not drawn."""
@@ -51,22 +39,20 @@ DOT = 0.008
 KNOWN = f"\n(upper line, in brackets: {PERCENTILES} over draws of the uncertain inputs)"
 
 DWARFED = 1.8
-"""Slowest iteration over the second panel's scale from which that panel is drawn."""
+"""Slowest iteration over the second panel's scale that makes it drawn."""
 
 
 def breakdown_figure(result: Result) -> Figure:
-    """One bar a compressor; the axes' containers are the parts in the order of `parts_of`.
-
-    Where iterations differ the bars are means, and a thin line reaches from the 5th to the 95th
-    percentile of the iterations; another, above it, over the middle 80 % of the draws.
-    """
+    """A bar per compressor; the axes' containers are the parts of `parts_of`. Where iterations
+    differ, bars are means, with a thin line from the 5th to the 95th percentile, and one above over
+    the middle 80 % of the draws."""
     rows = at_largest(result)
     parts = parts_of(rows)
     cut = zoom_limit(rows)
-    with settings():
-        pitch = 0.36 if len(rows) <= MANY else 0.26
+    with style.settings():
+        pitch = 0.36 if len(rows) <= style.MANY else 0.26
         below = 0.62 if not uncertain(rows) else 0.8  # the label has a second line
-        figure = new_figure(10.0 if cut is None else 12.4, 1.08 + below + pitch * len(rows))
+        figure = style.new_figure(10.0 if cut is None else 12.4, 1.08 + below + pitch * len(rows))
         width, height = figure.get_size_inches()
         label_inches = 0.25 + 0.083 * max(len(row.label) for row in rows)
         left = min(0.35, label_inches / width)
@@ -102,12 +88,12 @@ def breakdown_figure(result: Result) -> Figure:
             left, 1 - 0.22 / height, _title(result, rows), fontsize=12, fontweight="bold",
             va="center",
         )  # fmt: skip
-        mark_synthetic(figure, result)
+        style.mark_synthetic(figure, result)
         return figure
 
 
 def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
-    """The entries of `PARTS` that the bars of these rows have."""
+    """Entries of `PARTS` that these rows have."""
     return [
         part
         for part in PARTS
@@ -116,10 +102,8 @@ def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def zoom_limit(rows: Sequence[Row]) -> float | None:
-    """End of the second panel's scale, in seconds; None when one panel shows everything.
-
-    The fastest third of the bars fits into it, up to a round number of milliseconds.
-    """
+    """End of the second panel's scale, seconds: the fastest third of the bars, rounded up in
+    milliseconds. None when one panel is enough."""
     totals = sorted(row.iteration_s for row in rows)
     needed = 1.08 * totals[(len(totals) - 1) // 3] * 1e3
     power = 10.0 ** math.floor(math.log10(needed))
@@ -136,7 +120,7 @@ def _title(result: Result, rows: Sequence[Row]) -> str:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool) -> None:
-    """The stacked bars in milliseconds, with marks at the cut when there is a `limit`."""
+    """Stacked bars in milliseconds, with marks at the cut `limit`."""
     end = (limit or max(row.iteration_s for row in rows)) * 1e3
     starts = [0.0] * len(rows)
     for name, field, colour, hatch in parts_of(rows):
@@ -161,7 +145,7 @@ def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool
 
 
 def _percentiles(axes: Axes, rows: Sequence[Row]) -> None:
-    """Thin lines from the 5th to the 95th percentile, with ends, below the middle of the bars."""
+    """Thin lines from the 5th to the 95th percentile, with ends, below the bars' middle."""
     for place, row in enumerate(rows):
         if row.iteration_p5_s is not None and row.iteration_p95_s is not None:
             axes.plot(
@@ -171,8 +155,7 @@ def _percentiles(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def _known(axes: Axes, rows: Sequence[Row], limit: float) -> None:
-    """Thin lines over the middle 80 % of the draws, with ends, above the middle of the bars; none
-    that would be a dot."""
+    """Thin lines over the middle 80 % of the draws, with ends; none as short as a dot."""
     for place, row in enumerate(rows):
         low, high = (row.iteration_low_s or 0) * 1e3, (row.iteration_high_s or 0) * 1e3
         if high - low > DOT * limit:
@@ -183,7 +166,7 @@ def _known(axes: Axes, rows: Sequence[Row], limit: float) -> None:
 
 
 def _numbers(axes: Axes, starts: Sequence[float], widths: Sequence[float], limit: float) -> None:
-    """The milliseconds of each part that is wide enough to hold them."""
+    """Milliseconds of each part wide enough for them."""
     for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
         shown = min(start + width, 0.96 * limit) - start
         if shown > 0.072 * limit:
@@ -194,7 +177,7 @@ def _numbers(axes: Axes, starts: Sequence[float], widths: Sequence[float], limit
 
 
 def _cut_mark(axes: Axes, place: int) -> None:
-    """Two white strokes across a bar that goes on beyond the axis."""
+    """Two white strokes across a bar that is cut off."""
     for shift in (0.0, 0.014):
         axes.plot(
             [0.968 + shift, 0.98 + shift], [place + 0.42, place - 0.42],

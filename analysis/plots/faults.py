@@ -1,9 +1,8 @@
 """Progress of training when nodes die: useful samples against time, at the largest size.
 
-Above, one line a method: flat where nothing gets done that counts (an iteration that a death has
-destroyed, the restart of a new process group, nobody left). In the middle the same over what the
-method would have done by then without deaths, so that slow methods can be read too. Below, a bar
-for each node that dies, until it is back.
+Above, a line per method, flat where nothing counts (an iteration destroyed by a death, a restart,
+nobody left); in the middle, the same over undisturbed progress, so that slow methods are legible;
+below, a bar per dead node until its return.
 """
 
 from __future__ import annotations
@@ -34,29 +33,25 @@ from gcsim.errors import InternalError
 from gcsim.scenarios.result import FaultyRuns, Outage, Progress, Result
 
 UNITS = (("h", 3600.0, 2.0), ("min", 60.0, 2.0), ("s", 1.0, 0.0))
-"""Units of the time axis: name, seconds, and the fewest of them that a run must last."""
+"""Time units: name, seconds, and the fewest that a run must last."""
 INSTANTS = 1200
-"""At which the middle panel is drawn."""
+"""Points of the middle panel."""
 NAMED = 12
-"""Nodes that die; of more only some are named."""
+"""Dead nodes up to which all are named."""
 
 _LEFT, _PLOT, _GAP, _TOP, _BOTTOM = 1.08, 6.4, 0.16, 0.48, 0.62
 _HEIGHTS = (3.6, 1.35)
-_BAR, _LABEL = 0.24, 0.21
-"""Inches."""
+_BAR, _LABEL = 0.24, 0.21  # inches
 
 _DEATH: dict[str, Any] = {"color": VERMILION, "linewidth": 0.8, "linestyle": (0, (5, 2))}
 _RETURN: dict[str, Any] = {"color": GREEN, "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Seconds, and samples that have been used by then."""
+"""Seconds, and samples used by then."""
 
 
 def faults_figure(result: Result) -> Figure:
-    """Its axes are the lines (in the scenario's order), their shares and the outages.
-
-    Raises `InternalError` for a result without faults.
-    """
+    """Lines in the scenario's order, their shares, outages; `InternalError` without faults."""
     told = result.faulty
     if told is None:
         raise InternalError("a figure of faults was asked for, of a run that has none")
@@ -107,7 +102,7 @@ def line(progress: Progress, horizon: float) -> Line:
 
 
 def undisturbed(result: Result) -> dict[str, float]:
-    """Samples a second at the largest size, without deaths, by label."""
+    """Samples per second at the largest size without deaths, by label."""
     return {row.label: row.throughput_samples_per_s for row in at_largest(result)}
 
 
@@ -156,7 +151,7 @@ def _outages(axes: Axes, told: FaultyRuns, nodes: Sequence[int], seconds: float)
 
 
 def _marks(axes: Axes, outages: Sequence[Outage]) -> None:
-    """Deaths are broken lines, returns dotted ones."""
+    """Mark deaths with broken lines, returns with dotted ones."""
     for outage in outages:
         axes.axvline(outage.start_s, zorder=1, **_DEATH)
         if outage.end_s is not None:
@@ -184,7 +179,7 @@ def _look(style: LineStyle) -> dict[str, Any]:
 
 
 def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
-    """Used samples and the text at the end of the line, by label."""
+    """Used samples and text at the lines' ends, by label."""
     rates, ends = undisturbed(result), {}
     for one in told.progress:
         done = float(line(one, told.horizon_s)[1][-1])
@@ -196,7 +191,7 @@ def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
 def _labels(
     axes: Axes, ends: dict[str, tuple[float, str]], styles: dict[str, LineStyle], gap: float
 ) -> None:
-    """At the right, sorted by the end of the lines, each joined to its own."""
+    """Labels at the right, sorted by the lines' ends and joined to them."""
     top = axes.get_ylim()[1]
     ordered = sorted(ends, key=lambda label: ends[label][0])
     wanted = [ends[label][0] / top for label in ordered]
@@ -216,6 +211,6 @@ def _labels(
 
 
 def _times(length: float, seconds: float) -> FixedLocator:
-    """Round numbers of the unit, of which the run lasts so many, and which is so many seconds."""
+    """Round numbers of a time unit of `seconds` seconds, of which the run lasts `length`."""
     found = MaxNLocator(nbins=8, steps=[1, 2, 3, 5, 10]).tick_values(0, length)
     return FixedLocator([seconds * each for each in found if each <= length * (1 + 1e-9)])

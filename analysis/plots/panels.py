@@ -1,7 +1,7 @@
-"""Panels of a sweep's picture, and the contents of their cells: keys, and verdicts.
+"""Panels of a sweep's picture, and their cells: keys, and verdicts.
 
-Axes are the two keys with the most values; each combination of the others has a panel of its own,
-up to `PANELS`. What is more stays at its first value.
+Axes are the two keys with most values; each combination of the others has a panel, up to `PANELS`;
+further keys stay at their first value.
 """
 
 from __future__ import annotations
@@ -24,78 +24,70 @@ from gcsim.scenarios.sweeps.result import SweepResult
 
 PANELS = 12
 """Most panels of one picture."""
-_LONGEST = 24
-"""Letters of a value on an axis."""
+_LONGEST = 24  # letters of a value on an axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A swept key. Where its values are numbers, or quantities of one dimension, they ascend."""
+    """Swept key; numbers, or quantities of one dimension, ascend."""
 
     name: str
-    short: str
-    """Shortest text that tells it from the other swept keys."""
+    short: str  # shortest text that tells it from other swept keys
     values: tuple[Any, ...]
-    numbers: tuple[float, ...] | None
-    """The values in SI units; None where they are no numbers."""
+    numbers: tuple[float, ...] | None  # in SI units, if numbers
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The values, for people."""
+        """Values in words."""
         return tuple(map(_shown, self.values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One point, at its largest cluster."""
+    """A point, at its largest cluster."""
 
     verdict: Verdict
-    winner: Row | None
-    """The fastest; None where nothing can be trained with."""
-    sure: bool
-    """Whether it is faster than every other, in the interval of its lead."""
+    winner: Row | None  # fastest method to train with, if any
+    sure: bool  # whether it is faster than every other in the interval of its lead
 
     @property
     def risky(self) -> bool:
-        """Whether what is recommended should be trained before it is trusted."""
+        """Whether the recommendation should be trained before it is trusted."""
         found = self.verdict
         return found.recommended is not None and found.recommended is found.to_try is not found.safe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """A sweep as a picture shows it."""
+    """Sweep for a picture."""
 
     result: SweepResult
     x: Key
-    y: Key | None
-    """None where one key is swept."""
-    beside: tuple[Key, ...]
-    """Each combination of their values has a panel."""
-    fixed: tuple[Key, ...]
-    """Shown at their first value."""
+    y: Key | None  # None with one swept key
+    beside: tuple[Key, ...]  # keys with a panel per combination of values
+    fixed: tuple[Key, ...]  # at their first value
     cells: Mapping[str, Cell]
 
     @property
     def first(self) -> Result:
-        """The result of the first point that has one."""
+        """First result."""
         return next(point.result for point in self.result.points if point.result is not None)
 
     @property
     def kinds(self) -> dict[str, str]:
-        """Registered names of the methods by label, in the order of the scenario."""
+        """Registered names by label, in the scenario's order."""
         done = (point.result for point in self.result.points if point.result is not None)
         return {row.label: row.compressor for one in done for row in one.rows}
 
     def panels(self) -> list[dict[str, Any]]:
-        """Values of the keys that are no axes, panel by panel."""
+        """Values of the keys off the axes, panel by panel."""
         every = itertools.product(*(key.values for key in self.beside))
         names = [key.name for key in self.beside]
         kept = {key.name: key.values[0] for key in self.fixed}
         return [{**dict(zip(names, values, strict=True)), **kept} for values in every]
 
     def cell(self, values: Mapping[str, Any]) -> Cell | None:
-        """The point of these values; None where it failed."""
+        """Point of these values; None if failed."""
         single = {key: each[0] for key, each in self.result.grid.items() if len(each) == 1}
         return self.cells.get(_same({**single, **values}))
 
@@ -111,7 +103,7 @@ class Swept:
 
 
 def _shown(value: Any) -> str:
-    """A label where it has one; without what is in the middle of a long one."""
+    """A value's label, a long one without its middle."""
     if isinstance(value, dict) and isinstance(value.get("label"), str):
         value = value["label"]
     text = f"{value:.6g}" if isinstance(value, float) else written(value)
@@ -161,7 +153,7 @@ def _key(name: str, short: str, values: Sequence[Any]) -> Key:
 
 
 def numbers_of(values: Sequence[Any]) -> tuple[float, ...] | None:
-    """The values in SI units, where all are numbers, or quantities of one dimension."""
+    """Values in SI units, if all are numbers, or quantities of one dimension."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return tuple(map(float, values))
     for dimension in units.UNITS:

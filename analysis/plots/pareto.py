@@ -1,7 +1,7 @@
-"""Price of speed: error, or accuracy where methods were trained, against time and bytes.
+"""Price of speed: error, or accuracy where trained, against time and bytes.
 
-A point is a method at the largest size. Those that no other method beats in both are joined: the
-Pareto front. Dense training has no error, and stands at the lower edge.
+A point is a method at the largest size; those unbeaten in both are joined, the Pareto front. Dense
+training, without error, is at the lower edge.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from gcsim.scenarios.result import Result, Row
 Point = tuple[float, float]
 
 LEAST = 1e-8
-"""NMSE at which an exact update is drawn, or the smallest above zero where that is smaller."""
+"""NMSE of an exact update as drawn, or the smallest above zero if smaller."""
 
 
 def pareto_figure(result: Result) -> Figure:
-    """Two panels: NMSE against milliseconds, and against megabytes. Methods whose update has no
-    scale have no NMSE, and no point."""
+    """NMSE against milliseconds and megabytes, without updates that have no scale."""
     rows = [row for row in at_largest(result) if row.nmse is not None]
     with settings():
         figure = new_figure(11.0, 4.9)
@@ -59,14 +58,14 @@ def pareto_figure(result: Result) -> Figure:
 
 
 def errors(rows: Sequence[Row]) -> list[float]:
-    """NMSE as drawn: none is at the lower edge."""
+    """NMSE as drawn, 0 at the lower edge."""
     above = [row.nmse for row in rows if row.nmse]
     least = min([LEAST, *above])
     return [row.nmse or least for row in rows]
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """Points that no other has less of both of, from left to right."""
+    """Points that none has less of both of, from left to right."""
     found: list[Point] = []
     for point in sorted(points):
         if not found or point[1] < found[-1][1]:

@@ -1,8 +1,7 @@
 """Throughput relative to one device against the number of workers.
 
-Both axes are logarithmic with base 2, so that ideal scaling is the diagonal and a loss of half
-the machine looks the same at every size. The labels stand at the right, sorted by the final
-value, each joined to the end of its line: nothing covers the data.
+Both axes are logarithmic with base 2: ideal scaling is the diagonal. Labels stand at the right by
+final value, each joined to its line.
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ from gcsim.scenarios.result import PERCENTILES, Result, Row
 
 IDEAL = "ideal"
 LABEL_INCHES = 0.23
-"""Between two labels; of many methods they are smaller."""
+"""Distance of two labels; smaller with many methods."""
 SMALL_LABEL_INCHES = 0.135
 
 
 def speedup_figure(result: Result) -> Figure:
-    """One line per method, in the order of the rows, then the ideal line.
+    """Figure with a line per method, in the order of the rows, then the ideal line.
 
-    The height of a point is `scaling_efficiency * workers`: throughput over that of one device
-    without communication. A whisker is the middle 80 % of the draws of the speedup against dense
-    (both in the same world); without a dense row, of the throughput. Methods with whiskers stand
-    side by side at each size.
+    Heights are `scaling_efficiency * workers`. A whisker is the middle 80 % of the draws of the
+    speedup against dense (both in the same world) or, without a dense row, of the throughput.
+    Methods with whiskers stand side by side at each size.
     """
     styles = line_styles(result)
     with settings():
@@ -87,7 +85,7 @@ def _of(result: Result, label: str) -> list[Row]:
 
 
 def _places(result: Result, styles: Mapping[str, LineStyle]) -> dict[str, float]:
-    """Factor on a method's number of workers, at which its points and whiskers stand."""
+    """Factor on a method's number of workers, where its points and whiskers stand."""
     ranged = [
         label for label in styles if not styles[label].muted and uncertain(_of(result, label))
     ]
@@ -103,7 +101,7 @@ def _ranged(rows: Sequence[Row]) -> bool:
 
 
 def _ends(row: Row) -> tuple[float, float]:
-    """Between which heights a point is in 80 % of the draws."""
+    """Heights around a point's middle 80 % of draws."""
     height = relative_throughput(row)
     if row.speedup_vs_dense and row.speedup_low and row.speedup_high:
         unit = height / row.speedup_vs_dense
@@ -152,7 +150,7 @@ def _note(result: Result) -> str:
 
 
 def _power(value: float) -> str:
-    """A power of two; below one a fraction, which is short."""
+    """A power of two, below one as a fraction."""
     return f"{value:g}" if value >= 1 else f"1/{round(1 / value)}"
 
 
@@ -167,8 +165,7 @@ def _labels(
     places: Mapping[str, float],
     gap: float,
 ) -> None:
-    """Names and final values beside the axes, joined to the ends of their lines; `gap` is a share
-    of the axes' height."""
+    """Draw names and final values beside the axes; `gap` is a share of the axes' height."""
     ends = {label: _of(result, label)[-1] for label in styles}
     heights = {label: relative_throughput(row) for label, row in ends.items()}
     heights[IDEAL] = max(row.workers for row in result.rows)
@@ -203,11 +200,9 @@ def _labels(
 
 
 def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Places at least `gap` apart and as near (least squares) as can be to ascending `wanted`.
-
-    Subtracting `gap` per place turns it into isotonic regression: pool adjacent violators
-    (Barlow et al., "Statistical Inference under Order Restrictions", 1972).
-    """
+    """Places at least `gap` apart, nearest (least squares) to ascending `wanted`. Subtracting `gap`
+    per place makes it isotonic regression: pool adjacent violators (Barlow et al., "Statistical
+    Inference under Order Restrictions", 1972)."""
     blocks: list[tuple[float, int]] = []
     for number, value in enumerate(wanted):
         mean, size = value - number * gap, 1

@@ -1,10 +1,8 @@
-"""Style of the figures: colours that colour-blind readers tell apart, and equal bytes each time.
+"""Style of the figures: colours that colour-blind readers tell apart, and reproducible bytes.
 
-Colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is lost
-on white. With more lines than colours, marker and line style tell them apart; black and solid
-is always the uncompressed exchange. Of more than sixteen methods only the fastest at the largest
-size stand out, the others are thin and grey. Nothing here touches `pyplot` or leaves a setting
-changed.
+Colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is lost on
+white; further lines differ in marker and dashes. Black and solid is always the uncompressed
+exchange. Neither `pyplot` nor any global setting is touched.
 """
 
 from __future__ import annotations
@@ -59,9 +57,9 @@ _ABOUT: dict[str, dict[str, None]] = {
 }
 """Metadata by format, without date or program."""
 MANY = 16
-"""Methods from which on most of them are muted."""
+"""Number of methods above which most are muted."""
 FOREMOST = 8
-"""Methods that stand out then, beside the uncompressed exchange."""
+"""Methods then not muted, beside the uncompressed exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +73,12 @@ class LineStyle:
 
 
 def line_styles(result: Result) -> dict[str, LineStyle]:
-    """Styles by label, in the scenario's order: the same scenario gives the same styles, unless
-    there are so many methods that only the fastest stand out."""
+    """Styles by label, in the scenario's order, so that a scenario always has the same styles."""
     return styles_of({row.label: row.compressor for row in result.rows}, _foremost(result))
 
 
 def styles_of(kinds: Mapping[str, str], foremost: AbstractSet[str]) -> dict[str, LineStyle]:
-    """Styles by label, in the order given; `kinds` are their compressors, those that are not among
-    the foremost are thin and grey."""
+    """Styles by label, in the order of `kinds` (compressors); thin grey but for `foremost`."""
     styles: dict[str, LineStyle] = {}
     number = 0
     for label, kind in kinds.items():
@@ -121,20 +117,20 @@ def look_of(style: LineStyle, width: float = 1.7) -> dict[str, Any]:
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """matplotlib's own defaults and ours, whatever the user's matplotlibrc says, for a while."""
+    """Within it, matplotlib's defaults and ours hold, whatever the user's matplotlibrc."""
     with mpl.style.context(["default", _SETTINGS]):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure in inches that draws to memory only. To be used inside `settings`."""
+    """A figure in inches, drawn to memory only; for use inside `settings`."""
     figure = Figure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
     return figure
 
 
 def mark_synthetic(figure: Figure, result: Result) -> None:
-    """Say in the upper right corner, where no axis has a label, that the gradients were drawn."""
+    """Note synthetic gradients in the upper right corner."""
     if are_synthetic(result):
         top = 1 - 0.06 / float(figure.get_size_inches()[1])
         figure.text(
@@ -143,7 +139,7 @@ def mark_synthetic(figure: Figure, result: Result) -> None:
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Powers of ten on a logarithmic axis in plain digits: matplotlib's own are formulas."""
+    """Plain digits for powers of ten on a logarithmic axis, where matplotlib has formulas."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axis.set_minor_formatter(NullFormatter())
 

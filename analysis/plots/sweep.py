@@ -1,7 +1,6 @@
 """Winning method of each point of a sweep and its gain: a cell per point, or lines over one key.
 
-Failed points stay empty. Panels of two keys stand side by side, one for each combination of the
-other keys.
+Failed points stay empty. Two keys span a panel; each combination of the others has its own.
 """
 
 from __future__ import annotations
@@ -52,32 +51,19 @@ from gcsim.scenarios.result import PERCENTILES, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
 
-_WIDEST = 9.5
-"""Inches of all panels side by side."""
-_TALLEST = 8.0
-"""Inches of all panels one above the other."""
-_CELL = (1.15, 0.72)
-"""Inches of a cell where there is room."""
-_TOP = 0.55
-"""Inches of the title."""
-_RIGHT = 2.6
-"""Inches of the legend."""
-_ENTRY = 0.2
-"""Inches of one of its entries."""
-_LETTER = 0.078
-"""Inches of a letter of a tick."""
-_LINE = 0.19
-"""Inches of a line of the caption."""
-_ABREAST = 4
-"""Panels beside each other, where each line of them has one value of a key."""
-_WORD = 0.5
-"""Inches of a cell in which a word has room."""
-_LIGHT = 0.55
-"""Point of a colour scale from which numbers are white."""
-_FAR = 8
-"""Times the least value from which on a key's axis is logarithmic."""
-_LINEAR = 4
-"""The same for the heights of lines."""
+_WIDEST = 9.5  # inches of all panels side by side
+_TALLEST = 8.0  # inches of all panels one above the other
+_CELL = (1.15, 0.72)  # inches of a cell where there is room
+_TOP = 0.55  # inches of the title
+_RIGHT = 2.6  # inches of the legend
+_ENTRY = 0.2  # inches of one of its entries
+_LETTER = 0.078  # inches of a letter of a tick
+_LINE = 0.19  # inches of a line of the caption
+_ABREAST = 4  # panels side by side, if each row of panels has one value of a key
+_WORD = 0.5  # inches of a cell with room for a word
+_LIGHT = 0.55  # point of a colour scale above which numbers are white
+_FAR = 8  # ratio of a key's largest to least value from which its axis is logarithmic
+_LINEAR = 4  # the same for the heights of lines
 Draw = Callable[[Axes, list[list[Cell | None]]], None]
 """Draws the cells of a panel, by row and column."""
 
@@ -110,8 +96,8 @@ def winner_figure(result: SweepResult) -> Figure:
 
 
 def gain_figure(result: SweepResult) -> Figure:
-    """The speedup of the recommended method of each point, or without dense training its
-    throughput: in cells over two keys or more; over one key lines of all methods."""
+    """Speedup of the recommended method of each point, or its throughput without dense training:
+    cells over two keys or more, lines of all methods over one."""
     shown = swept(result)
     return _lines(shown) if shown.y is None else _gains(shown)
 
@@ -175,7 +161,7 @@ def _draw_gains(
 
 
 def _fitted(label: str, wide: float, tall: float) -> str:
-    """A label in lines of 6.5 points for so many inches; "" where it has no room."""
+    """A label in lines of 6.5 points for so many inches; empty without room."""
     letters = int(wide / 0.056)
     if letters < 5:
         return ""
@@ -188,7 +174,7 @@ def _fitted(label: str, wide: float, tall: float) -> str:
 
 
 def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int = 0) -> Figure:
-    """Panels with their axes, and on the right room for a legend of so many entries."""
+    """Panels with their axes, and at the right room for a legend of so many entries."""
     x, y = shown.x, shown.y or shown.x
     panels = shown.panels()
     columns = len(shown.beside[-1].values) if len(shown.beside) > 1 else len(panels)
@@ -299,8 +285,7 @@ def _ticks(
     axis: Axis, texts: Sequence[str], inches: float, at: Sequence[float] = (), *,
     turned: bool = False, upright: bool = False,
 ) -> None:  # fmt: skip
-    """A value at each place of `inches` in all (whole numbers without `at`), or each
-    second, third, ... where they would overlap."""
+    """Ticks at `inches` (whole numbers without `at`), fewer where they would overlap."""
     places = list(at or range(len(texts)))
     ends = (min(places), max(places)) if at else (-0.5, len(texts) - 0.5)
     scale = inches / ((ends[1] - ends[0]) or 1.0)
@@ -347,7 +332,7 @@ def _number(value: float, what: str) -> str:
 
 
 def _lines(shown: Swept) -> Figure:
-    """All methods over one key; a ring is what is recommended, a band its range."""
+    """All methods over one key; a ring marks the recommended one, a band its range."""
     what, key = _measured(shown), shown.x
     cells = [shown.cell({key.name: value}) for value in key.values]
     wide, tall = 6.4, 3.9

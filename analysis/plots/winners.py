@@ -1,4 +1,4 @@
-"""Map of winners: a cell has its method's colour, and is hatched where the winner is not sure."""
+"""Map of winners: a cell has its method's colour, hatched where unsure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from gcsim.analysis.plots.style import COLOURS, FAINT, GREY
 
 NOBODY = -1
-"""In the place of a winner's number: the cell stays empty."""
+"""Number of no winner: the cell stays empty."""
 NOT_SAFE = "fastest is not safe: train before you trust a method"
 OPAQUE = 0.75
 HATCH = "////"
 DENSE_COLOUR = "#F2F2F2"
-"""Dense training is nearly white, as it leaves all as it is."""
+"""Colour of dense training, nearly white."""
 _TINTS = (0.0, 0.55, -0.45)
-"""Tints of the colours from the seventh method on: share towards white, or black."""
+"""Tints of the colours from the seventh method on: share of white, or of black if negative."""
 
 
 def colours_of(numbers: Sequence[int], dense: Collection[int]) -> dict[int, str]:
@@ -47,9 +47,8 @@ def draw_winners(
     *,
     gap: float = 0.0,
 ) -> None:
-    """The cells between `edges` (of columns, of rows): `winner` has numbers of methods
-    `[rows, columns]`, or `NOBODY`; `gap` is the width of the white lines between cells, in
-    points."""
+    """Draw cells between `edges` (of columns, of rows): `winner` has numbers of methods
+    `[rows, columns]`, or `NOBODY`; `gap` is the distance of cells in points."""
     x, y = edges
     present = sorted(colours)
     index = np.ma.masked_array(np.searchsorted(present, winner), winner == NOBODY)
@@ -69,7 +68,7 @@ def draw_winners(
 
 
 def legend_of(labels: Sequence[str], colours: Mapping[int, str], *, sure: bool) -> list[Any]:
-    """Legend of the colours, and unless all is `sure` of the hatching; `labels` are by number."""
+    """Legend of the colours, and of the hatching unless all are `sure`; `labels` by number."""
     found = [
         Patch(facecolor=colours[n], alpha=OPAQUE, edgecolor=FAINT, label=labels[n])
         for n in sorted(colours)

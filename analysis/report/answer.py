@@ -1,7 +1,7 @@
 """The answer of a run: the table, the sections of advice, and notes below them.
 
-Methods are chosen by the rules of `gcsim.analysis.report.selection`. A gradient error is a
-property of single updates, not an accuracy: the notes say what was measured and claim no more.
+A gradient error is a property of single updates, not an accuracy: notes say what was measured and
+claim no more.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 NAMED = 4
-"""Methods that are named of those that may be faster than the one to try."""
+"""Rivals of the method to try that are named."""
 LARGE_ERROR = 0.5
-"""NMSE above which a sentence says what an NMSE of 1 means."""
+"""NMSE above which an NMSE of 1 is explained."""
 
 NO_SPEEDUP = "The scenario has no row of kind `none`, so there is no speedup to state."
 SYNTHETIC_ANSWER = (
@@ -52,8 +52,7 @@ SYNTHETIC_ANSWER = (
 
 
 def answer(result: Result, *, full: bool = True) -> list[str]:
-    """The answer in sentences: its sections, and notes on them; in full with the method's error,
-    its rivals and what is not counted."""
+    """The answer in sentences: sections and notes, in `full` with error, rivals, omissions."""
     found = Recommendation(result=result, verdict=largest_verdict(result))
     sections = (
         f"{word}: {'; '.join(parts)}."
@@ -138,7 +137,7 @@ def _too_few(result: Result, found: Verdict) -> list[str]:
 
 
 def _left_out(found: Verdict) -> list[str]:
-    """Methods that are faster than what is named, and cannot be trained with."""
+    """Methods faster than those named, but unfit for training."""
     limit = None if found.to_try is None else found.to_try.iteration_s
     return [
         f"Not counted: {_speedup(row)}: {why}."
@@ -220,7 +219,7 @@ def _winner(found: Verdict) -> str:
 
 
 def _dense_at_first(result: Result) -> list[str]:
-    """A sentence that names the methods with `dense_steps`; none where there are none."""
+    """Sentence on methods with `dense_steps`, if any."""
     entries: Any = result.scenario.get("compressors", ())
     told = [
         f"{entry['label']} ({_share(entry['dense_steps'])})"
@@ -272,7 +271,7 @@ def html(result: Result) -> str:
 def html_table(
     caption: str, headings: Sequence[str], lines: Sequence[Sequence[str]], below: Sequence[str]
 ) -> str:
-    """A table whose first column are names, and paragraphs; everything escaped."""
+    """A table whose first column are names, and paragraphs below; everything escaped."""
 
     def made() -> Iterator[str]:
         yield f"<table><caption>{escape(caption)}</caption><thead><tr>"

@@ -19,11 +19,11 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
 
 NAMED = 12
-"""Settings that are told of those that differ."""
+"""Settings named of those that differ."""
 LONGEST = 28
 """Cells of a setting's value."""
 _SOURCES = {"source", "estimate", "fingerprint", "description", "name"}
-"""Keys whose values say nothing that the others beside them do not."""
+"""Keys that add nothing to the values beside them."""
 
 
 def parts(names: Sequence[str], results: Sequence[Result]) -> tuple[RenderableType, ...]:
@@ -37,7 +37,7 @@ def parts(names: Sequence[str], results: Sequence[Result]) -> tuple[RenderableTy
 
 
 def differences(scenarios: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Any]]]:
-    """Keys of resolved scenarios whose values are not the same in all, and the values."""
+    """Keys of resolved scenarios with different values, and the values."""
     flat = [dict(_flat(scenario, "")) for scenario in scenarios]
     for key in dict.fromkeys(key for one in flat for key in one):
         values = [one.get(key) for one in flat]
@@ -93,7 +93,7 @@ def _shown(value: Any) -> str:
 
 
 def bare_table(headings: Sequence[str]) -> Table:
-    """Without a frame; a heading that begins with ">" stands to the right."""
+    """Table without a frame; a heading with a leading ">" is right-aligned."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
     )
@@ -109,11 +109,9 @@ def bare_table(headings: Sequence[str]) -> Table:
 
 
 def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
-    """The run's prediction of what was measured: the same method, on as many workers.
-
-    Raises `InputError`, which names `name` and `place`, the run's and the measurement's, with what
-    the run has instead.
-    """
+    """The run's prediction of a measurement: of the same method on as many workers. Raises
+    `InputError` naming `name` and `place`, the run's and the measurement's, and what the run has
+    instead."""
     labels = [
         entry["label"]
         for entry in result.scenario["compressors"]
@@ -144,9 +142,9 @@ def _said(parameters: Mapping[str, Any]) -> str:
 
 
 def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
-    """Seconds of a step in collectives, without the wait for other ranks; None unless `others`
-    hold every rank of the same steps. The last rank to enter a bucket's exchange waits for none,
-    so that the shortest time of all ranks is that of the exchange."""
+    """Seconds of a step in collectives without the wait for other ranks: the shortest of all ranks,
+    since the last to enter a bucket's exchange waits for none. None unless `others` hold every rank
+    of the same steps."""
     same = [other for other in others if _run(other) == _run(measured)]
     if len({other.rank for other in same}) < measured.workers:
         return None
@@ -155,7 +153,7 @@ def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
 
 
 def _run(measured: Measured) -> tuple[object, ...]:
-    """Facts that the ranks of one run have in common."""
+    """Facts common to the ranks of a run."""
     elements = [bucket.elements for bucket in measured.buckets]
     return (
         measured.compressor, measured.parameters, measured.other_buckets, measured.workers,
@@ -166,7 +164,7 @@ def _run(measured: Measured) -> tuple[object, ...]:
 def measured_parts(
     name: str, row: Row, measured: Measured, place: str, collectives_s: float | None = None
 ) -> Iterator[RenderableType]:
-    """A table, and what it is about; `collectives_s` is `alone`."""
+    """A table and its subject; `collectives_s` is `alone`."""
     steps = plural(measured.steps, "step")
     about = f"{row.label} on {plural(row.workers, 'worker')}: predicted by {name}; measured in "
     yield Text(f"{about}{place} over {steps} on rank {measured.rank}")

@@ -1,13 +1,12 @@
 """Comparison of two methods: in each drawn world, and beyond luck.
 
-What is not known of a cluster is drawn (`Row.iteration_draws_s`): draw k is the same world for all
-methods, so that the ratio of two iterations is taken world by world, and much that is not known
-cancels. Its interval holds the middle 80 % of the draws. Where times are random, the interval is
-wider at both ends by two standard errors of the difference of the two means. Methods meet the same
-luck: the error of the difference is taken from their differences batch by batch.
+Draw k of `Row.iteration_draws_s` is the same world for all methods, so the ratio of two iterations
+is taken world by world and much uncertainty cancels. Its interval holds the middle 80 % of the
+draws. Where times are random, it is wider at both ends by two standard errors of the difference of
+the means, taken batch by batch, as methods meet the same luck.
 
-Where training with both methods is known, they are compared by their time to the target, with a
-further seed in each world (`scenarios/trained/bands.py`).
+If training with both is known, they are compared by their time to the target, with a further seed
+in each world (`scenarios/trained/bands.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gcsim.scenarios.uncertainty.close_pairs import ERRORS
 from gcsim.simulator.luck import Luck, doubted, error_of_difference, probability_shorter
 
 TAILS = (0.1, 0.5, 0.9)
-"""Quantiles of the draws: the ends of an interval, and its middle."""
+"""Quantiles of the draws: an interval's ends and middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +39,12 @@ class Ratio:
 
 
 def worlds(row: Row) -> NDArray[np.float64]:
-    """Seconds an iteration by draw, `[k]`; one that is as stated where nothing was drawn."""
+    """Seconds per iteration by draw `[k]`; one as stated if nothing was drawn."""
     return np.array(row.iteration_draws_s or (row.iteration_s,), dtype=np.float64)
 
 
 def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
-    """Speed of `one` relative to `other`; `luck=False`: as if the means had no errors."""
+    """Speed of `one` relative to `other`; without `luck` as if the means had no errors."""
     faster = sooner(one, other) if _trained(one, other) else worlds(other) / worlds(one)
     low, median, high = np.quantile(faster, TAILS)
     error = ERRORS * _error(one, other) / one.iteration_s if luck else 0.0
@@ -58,7 +57,7 @@ def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
 
 
 def _ring_or_tree(one: Row, other: Row) -> list[float]:
-    """The ratio with rings and with trees, where NCCL may take either."""
+    """Ratios with rings and with trees, where NCCL may take either."""
     ends = [(row.iteration_ring_s, row.iteration_tree_s) for row in (one, other)]
     if ends == [(None, None)] * 2 or _trained(one, other):
         return []
@@ -67,8 +66,7 @@ def _ring_or_tree(one: Row, other: Row) -> list[float]:
 
 
 def probability_faster(one: Row, other: Row) -> float:
-    """Probability that `one` is faster: the share of the draws in which it is, where luck may turn
-    each."""
+    """Probability that `one` is faster: its share of the draws, where luck may turn each."""
     if _trained(one, other):
         return doubted(np.mean(sooner(one, other) > 1))
     return probability_shorter(worlds(one), worlds(other), _error(one, other))

@@ -13,7 +13,7 @@ from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.scenarios.explained import Explained, Kernel
 
 MOST = 12
-"""Kernels of a stage that have a line of their own."""
+"""Kernels of a stage with a line of their own."""
 
 
 def parts(found: Explained) -> tuple[RenderableType, ...]:

@@ -1,12 +1,10 @@
 """Intervals of numbers, the inputs that widen them, and how far iterations differ.
 
-Uncertain inputs were drawn: a row's interval holds the middle 80 % of the draws. An interval that
-is too narrow for the digits shown is not shown.
+A row's interval holds the middle 80 % of the draws; one narrower than the digits shown is left out.
 
-Each input was drawn by itself (`Result.inputs`), so that the share of the result's variance that
-goes with it can be read off one by one: the squared correlation of the ranks of its draws with the
-ranks of the result's (Spearman), for which the two must rise or fall together, but not in a line.
-Shares add up to about 1 where inputs do not act jointly.
+An input's share of the result's variance is the squared correlation of the ranks of its draws
+(`Result.inputs`) with the result's (Spearman). This assumes that both rise or fall together, not in
+a line. Shares add up to about 1 where inputs do not act jointly.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from gcsim.scenarios.result import Result, Row, UncertainInput
 
 
 def uncertain(rows: Iterable[Row]) -> bool:
-    """Whether anything that these rows need was drawn."""
+    """Whether any input of these rows was drawn."""
     return any(row.iteration_low_s is not None for row in rows)
 
 
 def iteration_known(row: Row) -> str:
-    """From the low end to the high one: "98.0 to 110 ms"; else empty."""
+    """Interval of an iteration: "98.0 to 110 ms", or empty."""
     if row.iteration_low_s is None or row.iteration_high_s is None:
         return ""
     low, high = elapsed(row.iteration_low_s), elapsed(row.iteration_high_s)
@@ -36,12 +34,12 @@ def iteration_known(row: Row) -> str:
 
 
 def speedup_known(row: Row) -> str:
-    """From the low end to the high one of an iteration's speedup: "6.10 to 9.02"; else empty."""
+    """Interval of an iteration's speedup: "6.10 to 9.02", or empty."""
     return _ends(row.speedup_low, row.speedup_high)
 
 
 def to_target_known(row: Row) -> str:
-    """The same of the speedup until the target."""
+    """Interval of the speedup until the target."""
     return _ends(row.speedup_to_target_low, row.speedup_to_target_high)
 
 
@@ -62,13 +60,12 @@ def spreads(rows: Iterable[Row]) -> bool:
 
 
 def averaged(result: Result) -> str:
-    """Kind of the times: "means of 100 iterations"; empty where all iterations are alike."""
+    """Kind of the times: "means of 100 iterations"; empty if all iterations are alike."""
     return f"means of {number(result)}" if spreads(result.rows) else ""
 
 
 def number(result: Result) -> str:
-    """Over how many iterations the means are: "100 iterations", "100 to 800 iterations" where some
-    methods needed more."""
+    """Number of iterations behind the means: "100 iterations", "100 to 800 iterations"."""
     counts = {row.iterations for row in result.rows if row.iterations is not None}
     if not counts:
         return "many iterations"
@@ -77,19 +74,18 @@ def number(result: Result) -> str:
 
 
 def range_of(row: Row) -> str:
-    """From the 5th to the 95th percentile: "95 ms to 110 ms"; empty where all are alike."""
+    """From the 5th to the 95th percentile: "95 ms to 110 ms"; empty if all are alike."""
     if row.iteration_p5_s is None or row.iteration_p95_s is None:
         return ""
     return f"{elapsed(row.iteration_p5_s)} to {elapsed(row.iteration_p95_s)}"
 
 
 MOST = 0.5
-"""Share from which on most of a width comes from what is named."""
+"""Share of a width that the named inputs explain."""
 _CHANCE = 6.6
-"""A squared correlation below this over the number of draws is chance, once in a hundred inputs
-(the square of the normal distribution's 99.5th percentile)."""
-_NAMED = 3
-"""Inputs that are named at most."""
+"""Squared correlation times draws that counts as chance, once in a hundred inputs (the square of
+the normal distribution's 99.5th percentile)."""
+_NAMED = 3  # inputs named at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +113,7 @@ def shares(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
 
 
 def main_sources(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
-    """The fewest of these that most of the width comes from, or the first few."""
+    """The fewest that explain `MOST` of the width, or the first few."""
     found: list[_Share] = []
     for one in shares(result, row, dense)[:_NAMED]:
         found.append(one)
@@ -127,7 +123,7 @@ def main_sources(result: Result, row: Row, dense: Row | None) -> tuple[_Share, .
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """From 0, equal values their mean rank."""
+    """Ranks from 0, equal values with their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     means = ends - (counts + 1) / 2

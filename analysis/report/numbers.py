@@ -1,8 +1,4 @@
-"""Numbers for people: few digits, no lost magnitude, one notation everywhere.
-
-Tables, sentences and figures all write their numbers here, so that the same value reads the same
-in each of them.
-"""
+"""Numbers for people, in one notation for tables, sentences and figures."""
 
 from __future__ import annotations
 
@@ -11,11 +7,9 @@ from collections.abc import Iterable
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` with `digits` significant digits: "244", "12.3", "0.0245", "8.3e-08", "0".
-
-    Whole digits are never dropped ("1234", not "1230"); below 0.001 the notation is scientific
-    with one digit less.
-    """
+    """`value` with `digits` significant digits: "244", "12.3", "0.0245", "8.3e-08", "0". Whole
+    digits are never dropped ("1234", not "1230"); below 0.001 the notation is scientific with one
+    digit less."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -28,16 +22,13 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def decimals_for(values: Iterable[float], *, digits: int) -> int:
-    """Decimals that give the smallest value (zeros aside) `digits` significant digits; at most 3.
-
-    Columns of a table are written with one number of decimals, so that their points align.
-    """
+    """Decimals that give the smallest nonzero value `digits` significant digits; at most 3."""
     smallest = min((abs(value) for value in values if value), default=1.0)
     return min(3, max(0, digits - 1 - math.floor(math.log10(smallest))))
 
 
 def fixed(value: float, decimals: int) -> str:
-    """`value` with a number of decimals; "0" is exact, "<0.1" is small but not zero."""
+    """`value` with so many decimals; "0" is exact, "<0.1" small but not zero."""
     if value == 0:
         return "0"
     if 0 < value < 0.5 * 10**-decimals:
@@ -46,8 +37,7 @@ def fixed(value: float, decimals: int) -> str:
 
 
 def unit_of_time(seconds: float) -> tuple[str, float]:
-    """The unit for an iteration's time, and how many make a second: the tables' milliseconds, from
-    ten seconds on seconds."""
+    """Unit of an iteration's time and its number per second: ms, from ten seconds on s."""
     return ("s", 1.0) if seconds >= 10 else ("ms", 1e3)
 
 
@@ -68,14 +58,14 @@ def plural(count: int, noun: str) -> str:
 
 
 def bits(bytes_per_second: float) -> str:
-    """A rate as networks are sold, without exponents: "9.41 Gbit/s"."""
+    """A rate in bits, without exponents: "9.41 Gbit/s"."""
     number, unit = rate(bytes_per_second, digits=15).split()
     value = float(number)
     return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
 
 
 def rate(bytes_per_second: float, digits: int = 4) -> str:
-    """The same to so many digits; `units.parse` reads it."""
+    """The same to `digits`; `units.parse` reads it."""
     bits_per_second = bytes_per_second * 8
     for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
         if bits_per_second >= size:

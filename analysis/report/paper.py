@@ -46,13 +46,13 @@ def markdown(result: Result) -> str:
 
 
 def bibtex(result: Result) -> str:
-    """The reference of each method, by the name that its scenario gives it."""
+    """Reference of each method, under the scenario's name for it."""
     kinds = dict.fromkeys(row.compressor for row in result.rows)
     return "\n".join(text for kind in kinds if (text := reference(kind)))
 
 
 def reference(kind: str) -> str:
-    """The BibTeX entry of a method; empty where its docstring names no paper."""
+    """BibTeX entry of a method; empty where its docstring names no paper."""
     cls = compressor_class(kind)
     texts = [
         " ".join((text or "").split())
@@ -79,7 +79,7 @@ def reference(kind: str) -> str:
 
 
 def _table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]:
-    """Headings, and the cells of each method at the largest size, fastest first."""
+    """Headings, and cells of each method at the largest size, fastest first."""
     rows: Sequence[Row] = largest_verdict(result).rows
     columns = brief_columns(rows)
     heads = [HEADING, *(" ".join(one.heading.split()) for one in columns)]

@@ -1,7 +1,7 @@
 """Python to paste for a method: the code whose time is estimated.
 
-PyTorch's own hook for casts, which cost the same as gcsim's, and for methods that are PyTorch's by
-name; gcsim's for all others: its PowerSGD took 0.80 and 0.85 times as long as PyTorch's on an H100
+Casts, which cost the same as gcsim's, and methods that are PyTorch's by name use PyTorch's hooks,
+all others gcsim's: its PowerSGD took 0.80 and 0.85 times as long as PyTorch's on an H100
 (docs/gpu-measured.md, whole steps of BERT-base and ResNet-50).
 """
 
@@ -23,8 +23,7 @@ _CASTS = {
 
 
 def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
-    """Python for a model whose buckets go by these methods; that of most parameters is the hook's,
-    the others come by name."""
+    """Python for a plan: the method of most parameters is the hook's, others go by name."""
     kinds = list(dict.fromkeys(choice.kind for choice in choices))
     stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
     main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in ("none", *_CASTS)))
@@ -41,7 +40,7 @@ def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
 
 
 def paste(choice: CompressorChoice) -> list[str]:
-    """Python for a model that DDP has wrapped; of a method that no hook can carry, why."""
+    """Python for a model wrapped by DDP; if no hook can carry the method, why."""
     kind, given = choice.kind, choice.parameters
     if kind == "none":
         return ["nothing to add: DistributedDataParallel as it is"]
@@ -65,6 +64,6 @@ def paste(choice: CompressorChoice) -> list[str]:
 
 
 def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that are not the method's own defaults."""
+    """Parameters other than the method's defaults."""
     usual = method_of(kind, {}).parameters.model_dump()
     return {key: value for key, value in given.items() if usual.get(key) != value}

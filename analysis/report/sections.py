@@ -1,8 +1,7 @@
 """The answer in sections: what to use, what to try, when that pays, what to change first.
 
-*Use* is the method with the least expected time to the goal of those that are known to train,
-*Safe* that of those whose update is practically the dense one (`report/selection.py`). `gcsim
-advise` prints the sections, and `gcsim run` and its report below the table.
+*Use* is the method with the least expected time to the goal of those known to train, *Safe* that of
+those whose update is practically the dense one (`report/selection.py`).
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import CompressorChoice
 
 Section = tuple[str, Sequence[str]]
-"""A word, and the parts after it."""
+"""A word and its parts."""
 HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
-"""Methods that send half precision, the first one there is."""
+"""Methods that send half precision, by preference."""
 INDENT = 14
 WIDEST = 100
 """Cells of a line on a wide terminal."""
@@ -35,14 +34,14 @@ WIDEST = 100
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Recommendation:
-    """A result, and the methods that it advises at its largest size."""
+    """A result, and the advised methods at its largest size."""
 
     result: Result
     verdict: Verdict
 
     @property
     def findings(self) -> Findings:
-        """Break-evens, changes, limits and evidence; empty where nobody asked."""
+        """Break-evens, changes, limits and evidence, if asked for."""
         return self.result.advice or Findings()
 
     @property
@@ -52,7 +51,7 @@ class Recommendation:
 
     @property
     def cost_per_hour(self) -> float | None:
-        """Cost of all nodes per hour, where the scenario has one."""
+        """Cost of all nodes per hour, if stated."""
         cost: Any = self.result.scenario.get("cost")
         return cost["per_hour"] * self.verdict.rows[0].nodes if cost else None
 
@@ -70,13 +69,13 @@ class Recommendation:
 
     @property
     def safe(self) -> Row | None:
-        """The same of those whose update is practically the dense one."""
+        """The same of those with practically the dense update."""
         alone = self.verdict.dense if self.workers == 1 else None
         return alone or best_known(self.verdict, {})
 
     @property
     def to_try(self) -> Row | None:
-        """The fastest to try, where that is another one and may pay."""
+        """The fastest to try, if different and maybe paying."""
         found, use = self.verdict.to_try, self.use
         if found is None or use is None:
             return found
@@ -87,18 +86,14 @@ class Recommendation:
 class Against:
     """Speed of one method relative to another."""
 
-    speedup: float
-    """Median over the drawn worlds; until the target, where that is known of both."""
-    low: float
-    """10th percentile over the drawn worlds."""
-    high: float
-    """90th percentile."""
-    probability: float
-    """Probability that it is faster."""
+    speedup: float  # median over the drawn worlds; until the target, if known of both
+    low: float  # 10th percentile over the drawn worlds
+    high: float  # 90th percentile
+    probability: float  # probability that it is faster
 
 
 def against(row: Row, other: Row, dense: Row | None = None) -> Against:
-    """Compare a method with another; with dense training as its own row has it."""
+    """Compare a method with another; with dense training as its row has it."""
     found, chance = ratio(row, other), probability_faster(row, other)
     low, middle, high = found.low, found.median, found.high
     if other is dense:
@@ -111,8 +106,8 @@ def against(row: Row, other: Row, dense: Row | None = None) -> Against:
 
 
 def steps_of(found: Verdict, known: Mapping[str, Evidence]) -> dict[str, float]:
-    """Steps to the goal over dense training's, by label: of the scenario's own trainings, where
-    every seed of them reached the target; of evidence where there are none."""
+    """Steps to the goal over dense training's, by label: of the scenario's trainings if every seed
+    reached the target, else of evidence."""
     steps = {label: one.steps_vs_dense for label, one in known.items()}
     for row in found.rows:
         if row.seeds_trained is not None:
@@ -138,7 +133,7 @@ def answer_sections(advice: Recommendation) -> Iterator[Section]:
 
 
 def section_lines(word: str, parts: Sequence[str], width: int) -> list[str]:
-    """A section in lines of at most `width` cells; code as `lines` has it."""
+    """A section in lines of at most `width` cells; `Line`s stay whole."""
     found: list[str] = []
     for line in _wrapped(parts, width - INDENT):
         if isinstance(line, Line):
@@ -150,12 +145,12 @@ def section_lines(word: str, parts: Sequence[str], width: int) -> list[str]:
 
 
 class Line(str):
-    """A line to paste: never wrapped or joined."""
+    """A line to paste, never wrapped or joined."""
 
 
 def _wrapped(parts: Sequence[str], room: int) -> list[str]:
-    """Parts joined by "; " in lines of at most `room` cells; one that fits a line is not broken,
-    and one that ends in a line break is followed by a new line."""
+    """Parts joined by "; " in lines of at most `room` cells. One that fits a line is not broken;
+    after one with a final line break a new line starts."""
     found: list[str] = []
     for number, part in enumerate(parts, start=1):
         if isinstance(part, Line):
@@ -181,7 +176,7 @@ def compared(row: Row, other: Row, name: str) -> str:
 
 
 def _chance(found: Against, draws: int) -> str:
-    """A probability of 0 or 1 in so many draws is a bound, by Laplace's rule of succession."""
+    """Probability as text; 0 or 1 is a bound by Laplace's rule of succession."""
     least = 1 / (draws + 2) if draws > 1 else 0.0
     if least and found.probability > 1 - least:
         return f"over {percent(math.floor(100 * (1 - least)) / 100)}"
@@ -191,7 +186,7 @@ def _chance(found: Against, draws: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share such as "19 %", never broken at its blank."""
+    """A share such as "19 %", never broken at its space."""
     return f"{share:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
@@ -248,10 +243,8 @@ def _safe(advice: Recommendation) -> list[str]:
     return [*found, f"leaves {significant(left)}x on the table"] if left > _LEFT else found
 
 
-_OPEN = 0.05
-"""Probability of being faster from which on a method is too close to call."""
-_LEFT = 1.3
-"""Expected time of the safe method over that of the one to use, from which it is said."""
+_OPEN = 0.05  # probability of being faster above which a method is too close to call
+_LEFT = 1.3  # expected time of the safe method over that of the one to use, above which it is told
 
 
 def _try(advice: Recommendation) -> list[str]:
@@ -304,7 +297,7 @@ def _end(one: BreakEven) -> str:
 
 
 def _two(value: float) -> str:
-    """Two digits, or all whole ones."""
+    """Two digits, or all integer ones."""
     return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
@@ -338,10 +331,8 @@ def _limit(advice: Recommendation) -> list[str]:
     limits = advice.findings.limits
     found = [_limited(label, limits[label]) for label in dict.fromkeys(first) if label in limits]
     found = [part for part in found if part]
-    drawn = any(row.iteration_as_stated_s is not None for row in advice.verdict.rows)
-    if found and drawn:
-        text, end = (found[0][:-1], "; ") if found[0][-1] == ")" else (found[0], " (")
-        found[0] = f"{text}{end}default inputs)"
+    if found and any(row.iteration_as_stated_s is not None for row in advice.verdict.rows):
+        found[0] = f"with the default inputs {found[0]}"
     return found
 
 
@@ -361,10 +352,8 @@ def _limited(label: str, one: Limits) -> str:
     return f"{short(label)} {', '.join(found)}" if found else ""
 
 
-_NAMED, _CODED = 0.005, 0.02
-"""Shares of an iteration from which a part is named."""
-_ALONE = 0.95
-"""Share of the wait for the network from which its cause is named alone."""
+_NAMED, _CODED = 0.005, 0.02  # shares of an iteration from which a part is named
+_ALONE = 0.95  # share of the wait for the network above which its cause is named alone
 
 
 def _deploy(advice: Recommendation) -> list[str]:

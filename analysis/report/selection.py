@@ -1,28 +1,25 @@
 """Rows that answer the question at each size: whether compression pays, the safe method, the method
 to try.
 
-Methods are compared by the interval of how many times as fast one is as the other
-(`report/comparison.py`): one *surely beats* another when it is more than `TIE` faster in the whole
-interval, 1 %: no prediction here is sharper. Candidates for the fastest are those that nobody
-surely beats; what `report/trust.py` leaves out neither is one nor beats one.
+One method *surely beats* another when it is more than `TIE` (1 %; no prediction is sharper) faster
+in the whole interval (`report/comparison.py`). Candidates for the fastest are those that nobody
+surely beats; what `report/trust.py` leaves out is no candidate and beats none.
 
-Whether compression pays is a question of its own, against every uncompressed row, which servers may
-carry too:
+Whether compression pays is judged against every uncompressed row, parameter servers included:
 
 - yes: some method is surely faster;
-- no: none may be more than `TIE` faster, or there is one worker alone, which sends nothing;
+- no: none may be more than `TIE` faster, or one worker is alone;
 - else by the probability that the best method is faster: likely from 2/3 on, unlikely up to 1/3,
   and not known between (M. Mastrandrea et al., "Guidance note for lead authors of the IPCC Fifth
   Assessment Report on consistent treatment of uncertainties", 2010, table 1).
 
-The best method is the fastest candidate of those that surely pay, if some do; of those within `TIE`
-of it, the one with the smallest error. Where none is sure to pay, it is the candidate that most
-probably does. It is the one to try if it pays with a probability of one half or more. The safe
-method is chosen in the same way among the safe ones that surely pay.
+The best method is the fastest candidate that surely pays (within `TIE`, that with the smallest
+error), else the one that most probably does. It is the one to try if it pays with a probability of
+one half or more. The safe method is chosen likewise among the safe ones that surely pay.
 
 Where time to the target is known (`scenarios/trained/known.py`), faster means earlier at the
-target, and a method of which that is not known is no candidate. The safe method alone is judged by
-its iterations: steps that differ with the dense update are the seed's luck.
+target, and methods without it are no candidates. Only the safe method is judged by its iterations:
+a difference of its steps from dense training's is the seed's luck.
 """
 
 from __future__ import annotations
@@ -41,9 +38,9 @@ from gcsim.scenarios.result import Result, Row, error_of, fastest_first, known_t
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 EVEN = 0.5
-"""Probability of paying below which no method is one to try."""
+"""Probability of paying below which a method is not one to try."""
 LIKELY, UNLIKELY = 2 / 3, 1 / 3
-"""Probabilities from which on compression is likely to pay, and up to which unlikely."""
+"""Probabilities from which compression is likely, and up to which unlikely, to pay."""
 
 Pays = Literal["yes", "likely", "not known", "unlikely", "no"]
 
@@ -53,40 +50,37 @@ class Verdict:
     """Verdict at one size."""
 
     rows: tuple[Row, ...]
-    """All of them, fastest first."""
+    """All rows, fastest first."""
     dense: Row | None
     """The uncompressed row that speedups are against."""
     pays: Pays | None
-    """None where there is nothing to compare, or nothing to compare with."""
+    """None without methods to compare, or without dense training."""
     safe: Row | None
-    """The fastest method whose update is practically the dense one, if it surely pays; without a
-    dense row, the fastest such method."""
+    """The fastest with practically the dense update, if it surely pays or nothing is dense."""
     best: Row | None
-    """The method that may be the fastest; None where no method can be trained with, or there is
-    none."""
+    """The method that may be the fastest; None if none is fit for training."""
     to_try: Row | None
-    """The best method, where it is as probable as not that it is faster than uncompressed
-    training."""
+    """The best method, if at least as likely as not faster than uncompressed training."""
     probability: float | None
     """Probability that the best method is faster than uncompressed training; None without one."""
     rivals: tuple[Row, ...]
-    """Other methods that nobody surely beats and that may be tried too, fastest first."""
+    """Other methods that nobody surely beats and that may be tried, fastest first."""
     by_luck: bool
-    """More iterations would decide what is open."""
+    """Whether more iterations would decide what is open."""
     left_out: tuple[tuple[Row, str], ...]
-    """Methods that cannot be trained with, fastest first, and why."""
+    """Methods unfit for training, fastest first, and why."""
 
     @property
     def recommended(self) -> Row | None:
-        """Uncompressed training unless compression pays; the safe method before others. None where
-        there is nothing to train with."""
+        """Uncompressed training unless compression pays; the safe method before others. None
+        without any fit for training."""
         if self.safe is not None:
             return self.safe
         return self.to_try if self.pays == "yes" or self.dense is None else self.dense
 
     @property
     def foremost(self) -> tuple[Row, ...]:
-        """Rows that no other surely beats; the uncompressed row where nothing is faster."""
+        """Rows that no other surely beats; the uncompressed row if nothing is faster."""
         found = () if self.to_try is None else (self.to_try, *self.rivals)
         return found if self.dense is None or self.pays == "yes" else (*found, self.dense)
 
@@ -97,7 +91,7 @@ class Verdict:
 
     @property
     def not_trained(self) -> tuple[Row, ...]:
-        """Methods of which the time to the target is not known, where others are judged by it."""
+        """Methods without a known time to the target, where others are judged by it."""
         judged = self.rows if self.until_target else ()
         return tuple(row for row in judged if row.seeds_trained is None)
 
@@ -116,7 +110,7 @@ def sizes(result: Result) -> tuple[int, ...]:
 
 
 def dense_row(rows: Iterable[Row]) -> Row | None:
-    """The uncompressed row that speedups are against, where there is one."""
+    """The uncompressed row that speedups are against, if any."""
     plain = [row for row in rows if row.compressor == DENSE]
     return min(plain, key=lambda row: (row.speedup_vs_dense != 1, row.via != ""), default=None)
 
@@ -136,13 +130,13 @@ def verdicts(result: Result) -> tuple[Verdict, ...]:
 
 
 def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
-    """The method with the least expected time to the goal of those that are known to train, and
-    that are likely to be faster than dense training (in 2 of 3 worlds).
+    """The method with the least expected time to the goal of those known to train and likely (in 2
+    of 3 worlds) faster than dense training.
 
     Expected is the mean over the drawn worlds of an iteration, times the steps to the goal over
     dense training's. `steps` has these by label, of methods whose update differs; dense training
-    and safe methods take as many. Of methods within `TIE` of the least, the most exact one. None
-    where no method can be trained with.
+    and safe methods count 1. Of methods within `TIE` of the least, the most exact. None if none is
+    fit for training.
     """
     out = [row for row, _ in found.left_out]
     known = {
@@ -165,8 +159,7 @@ def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
 
 
 def _sooner(row: Row, dense: Row, steps: float) -> float:
-    """Share of the worlds in which a method is faster than dense training that takes 1 / `steps`
-    as many iterations."""
+    """Share of worlds in which a method beats dense training of 1 / `steps` as many iterations."""
     return float(np.mean(worlds(row) * steps < worlds(dense)))
 
 
@@ -181,12 +174,12 @@ def surely_beats(one: Row, other: Row) -> bool:
 
 
 def surely_faster(one: Row, others: Iterable[Row]) -> bool:
-    """Whether it is faster than each of them, surely, if by little."""
+    """Whether it is surely faster than each, if by little."""
     return all(ratio(one, other).surely_above(1) for other in others)
 
 
 def candidates(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows that none of them surely beats; quick where they come fastest first."""
+    """Rows that none of them surely beats; quick if fastest first."""
     found = tuple(row for row in rows if not any(surely_beats(other, row) for other in rows))
     # ten methods or more may beat each other in a circle, each in nine worlds of ten
     return found or tuple(sorted(rows, key=pace)[:1])
@@ -262,7 +255,7 @@ def _best(rows: Sequence[Row], plain: Sequence[Row]) -> Row | None:
 
 
 def _nearest_of_fastest(rows: Sequence[Row]) -> Row | None:
-    """The row with the smallest error among those that are as fast as the fastest."""
+    """The row with the smallest error of those as fast as the fastest."""
     if not rows:
         return None
     limit = min(map(pace, rows)) * (1 + TIE)
@@ -293,7 +286,7 @@ def _by_iteration(row: Row) -> Row:
 
 
 def _by_luck(best: Row, rivals: Sequence[Row], plain: Sequence[Row], pays: Pays | None) -> bool:
-    """Whether something that is open would not be, if the means had no errors."""
+    """Whether means without errors would decide something open."""
     for rival in rivals:
         one = ratio(best, rival, luck=False)
         if one.surely_above(1 + TIE) or 1 / one.high > 1 + TIE:

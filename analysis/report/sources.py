@@ -9,17 +9,16 @@ from typing import Any
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.sections.link import carrier
 
-_SHORT = 200
-"""Characters of a source that a note shows; results.json holds all of it."""
+_SHORT = 200  # characters of a source shown in a note
 
 _CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
-"""Words of a note for a link's calibration, where results.json has a bare word."""
+"""Words of a note for a link's calibration in results.json."""
 
 _TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
-"""Facts about the gradients that a note states, where they are known."""
+"""Facts about the gradients stated in a note, if known."""
 
 SYNTHETIC = "synthetic"
-"""Word in results.json for gradients that were drawn from fitted distributions."""
+"""Word in results.json for gradients drawn from fitted distributions."""
 
 SYNTHETIC_NOTE = "synthetic gradients: drawn from fitted distributions, not recorded"
 """Note in figures of such results."""
@@ -30,12 +29,11 @@ _UNITS = {
 }  # fmt: skip
 """A note's text for a unit of results.json, and the unit's size; a launch is short."""
 
-_NODES = 6
-"""Nodes with the same NIC that a note names."""
+_NODES = 6  # nodes with the same NIC named by a note
 
 
 def provenance_notes(result: Result) -> list[str]:
-    """One line for each kind of number: its source, and whether it is an estimate."""
+    """A line for each kind of number: its source, and whether it is an estimate."""
     facts = result.provenance
     notes = [
         _gradients(_table(facts, "gradients")),
@@ -64,7 +62,7 @@ def conditions(scenario: Mapping[str, Any], nodes: int, workers: int) -> str:
 
 
 def are_synthetic(result: Result) -> bool:
-    """Whether the gradients were drawn from fitted distributions: every report must say so."""
+    """Whether the gradients were drawn from fitted distributions, which every report must say."""
     return _table(result.provenance, "gradients").get("source") == SYNTHETIC
 
 
@@ -98,7 +96,7 @@ def _pairs(title: str, facts: Mapping[str, Any]) -> str:
 
 
 def _gradients(facts: Mapping[str, Any]) -> str:
-    """Live or recorded, and what is known of the training that made them; or drawn from a fit."""
+    """Origin of the gradients and what is known of the training behind them."""
     if not facts:
         return ""
     if facts.get("source") == SYNTHETIC:
@@ -137,8 +135,8 @@ def _kernels(facts: Mapping[str, Any]) -> str:
 
 
 def _ranges(estimates: object) -> str:
-    """Inputs with a range, of which worlds are drawn: "bandwidth in GB/s: sort 10
-    (10-30), random 200 (150-440); ...; latency in us: cluster.network 120 (50-220)"."""
+    """Inputs with a range: "bandwidth in GB/s: sort 10 (10-30), random 200 (150-440); ...; latency
+    in us: cluster.network 120 (50-220)"."""
     kinds: dict[str, list[str]] = {}
     for entry in estimates if isinstance(estimates, list) else ():
         if isinstance(entry, Mapping) and entry.get("range"):
@@ -202,7 +200,7 @@ def _link(title: str, link: Mapping[str, Any]) -> str:
 
 
 def _averages(facts: object) -> str:
-    """Over how many iterations the times are means, and why they differ."""
+    """Number of iterations behind the times, and why they differ."""
     if not isinstance(facts, Mapping):
         return ""
     parts = [f"means of {facts.get('iterations')} iterations, which differ"]

@@ -1,7 +1,6 @@
 """A finished sweep on a terminal: one line per point, and a sentence.
 
-A line tells what is recommended at the point's largest cluster, and what is fastest to try; all
-rows are in `results.csv`.
+A line has the recommended method at the point's largest cluster, and the fastest to try.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ NARROWEST = 6
 """Cells of a column of text on the narrowest terminal."""
 
 NUMBERS = ("speedup\n[x]", "range\n[x]")
-"""Headings of a method's numbers; the second where something has a range."""
+"""Headings of a method's numbers; the second if something has a range."""
 COST = "cost of 1000\niterations"
-"""Heading of what the recommended method costs, where the scenario says what a node costs."""
+"""Heading of the recommended method's cost, if a node's is stated."""
 
 FOOTNOTE = (
     "At each point's largest cluster. recommended: the fastest method whose update is practically "
@@ -47,7 +46,7 @@ MEANS = "Where iterations differ, times are means; p5 and p95 are there."
 
 
 def parts(result: SweepResult, width: int) -> tuple[RenderableType, ...]:
-    """Text of `gcsim sweep` on `width` terminal cells: table, meanings of its columns, answer."""
+    """Text of `gcsim sweep` on `width` terminal cells: table, legend, answer."""
     answer, notes = notes_on(result)
     table = _table(result, _verdicts(result), width)
     return table, "", Text(" ".join(notes)), "", Text(answer)
@@ -85,7 +84,7 @@ def _verdicts(result: SweepResult) -> list[Verdict | None]:
 def _lines(
     result: SweepResult, found: Sequence[Verdict | None]
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and one line per point; keys with a single value are left to `results.csv`."""
+    """Headings and one line per point, without keys of a single value."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
     ranges = _open(found)
     numbers = NUMBERS if ranges else NUMBERS[:1]
@@ -138,8 +137,7 @@ def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> 
 
 
 def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
-    """Recommended method and the fastest to try, each with its speedup and range, and whether
-    compression pays."""
+    """Recommended method, fastest to try, speedups and ranges, and whether compression pays."""
     if found is None:
         return ["failed", *[""] * (6 if ranges else 4)]
     chosen, best = found.recommended, found.to_try
@@ -179,8 +177,7 @@ def _range(row: Row) -> str:
 
 
 def _shares(wanted: Sequence[int], floors: Sequence[Sequence[int]], room: int) -> list[int]:
-    """Widths of columns in `room` cells: the widest give way down to the first floors, and where
-    that is not enough to the next."""
+    """Widths of columns in `room` cells; the widest shrink to the first floors, then the next."""
     shares = list(wanted)
     for floor in floors:
         while sum(shares) > room and any(
@@ -197,7 +194,7 @@ def _words(heading: str) -> list[str]:
 
 
 def _folded(heading: str, width: int) -> list[str]:
-    """Lines of whole words; one that is too long is abbreviated."""
+    """Lines of whole words; a long one is abbreviated."""
     lines = [""]
     for part in re.split(r"(?<=[ ._])", heading):
         word = part.strip()

@@ -1,11 +1,9 @@
 """The answer first: every method at the largest size, in a table that fits the terminal.
 
 In brief it is one table of 80 cells: how fast, how sure, what is sent, at what error. In full it
-has every column. A wide terminal gets them as one table; where that does not fit, they are stacked
-as two: the answer, then where the time goes and what comes of it. Where not even those fit,
-probabilities are left to `results.json`. On a terminal that is too narrow for a table there are as
-many as are needed: no number and no label is ever cut. Emphasis is a mark and a typeface, never a
-colour alone.
+has every column, as one table if wide enough, else stacked as two (the answer; where the time goes
+and the outcome), without probabilities if still too wide, then as many as needed: no number or
+label is ever cut. Emphasis is a mark and a typeface, never a colour alone.
 """
 
 from __future__ import annotations
@@ -30,27 +28,26 @@ from gcsim.scenarios.result import PERCENTILES, Result, Row, known_to_target
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
-"""Before the labels of those that may be the fastest, of the safe one, of those not counted."""
+"""Marks before labels that may be the fastest, of the safe one, of those not counted."""
 PERIODIC = " *"
-"""After the label of a method whose iterations are not all alike."""
+"""Mark after the label of a method whose iterations differ."""
 HEADING = "method"
 """Heading of the labels."""
 NARROW_LABEL = 24
-"""Terminal cells at which labels are still pleasant to read when they must wrap."""
+"""Terminal cells at which wrapped labels are still readable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its heading (the last line holds the unit) and the value of each row."""
+    """A column: heading (unit on the last line) and value of each row."""
 
     heading: str
     value: Callable[[Row], float | None]
     decimals: Callable[[Sequence[Row]], int] | None = None
     """Decimals for the whole column; None for significant digits of each value."""
     above: Callable[[Row], float | None] | None = None
-    """The upper end of an interval, of which `value` is the lower one."""
-    zero: str = "0"
-    """Text for zero."""
+    """Upper end of an interval whose lower end is `value`."""
+    zero: str = "0"  # text for zero
 
     def cells(self, rows: Sequence[Row]) -> list[str]:
         """Cells of the column, in the order of `rows`."""
@@ -65,7 +62,7 @@ class Column:
         ]
 
     def width(self, rows: Sequence[Row]) -> int:
-        """Terminal cells that the column needs so that nothing is cut."""
+        """Terminal cells needed to cut nothing."""
         return max(map(cell_len, [*self.heading.split("\n"), *self.cells(rows)]))
 
 
@@ -89,7 +86,7 @@ def _column(heading: str, value: Callable[[Row], float | None]) -> Column:
 
 
 def _time(heading: str, value: Callable[[Row], float | None]) -> Column:
-    """A column of milliseconds: all of them with the same decimals, so that a row adds up."""
+    """A column of milliseconds, with equal decimals so that a row adds up."""
 
     def shown(row: Row) -> float | None:
         seconds = value(row)
@@ -187,8 +184,7 @@ DRAWN = (
 
 
 def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Speed, its range, what is sent, and the error; where time to the target is known, that
-    first, and no error."""
+    """Speed, range, traffic and error; if known, time to the target first and no error."""
     if known_to_target(rows):
         return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, *money(rows)[-1:], SENT)
     if any(row.speedup_vs_dense is not None for row in rows):
@@ -200,7 +196,7 @@ def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Speed, certainty and error; a column that no row has is left out."""
+    """Speed, certainty and error; without empty columns."""
     error = (ERROR,) if any(row.iteration_error_s is not None for row in rows) else ()
     of_speedup = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
     of_time = (ITERATION_RANGE,) if uncertain(rows) and not of_speedup else ()
@@ -215,13 +211,13 @@ def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def money(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Costs, where the scenario says what a node costs."""
+    """Costs, if a node's is stated."""
     columns = (MONEY, MONEY_TO_TARGET)
     return tuple(one for one in columns if any(one.value(row) is not None for row in rows))
 
 
 def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Columns with the parts of an iteration and its outcome; empty ones are left out."""
+    """Columns with the parts of an iteration and its outcome, without empty ones."""
     stated = (AS_STATED,) if any(row.iteration_as_stated_s is not None for row in rows) else ()
     before = (*stated, *((INPUT,) if any(row.input_s for row in rows) else ()))
     after = (OPTIMIZER,) if any(row.optimizer_s for row in rows) else ()
@@ -256,7 +252,7 @@ def title(result: Result) -> str:
 
 
 def brief_notes(result: Result, found: Verdict) -> list[str]:
-    """Meanings of the marks, and of the columns that nobody can guess."""
+    """Meanings of the marks, and of columns that nobody can guess."""
     marks = []
     if found.foremost:
         many = len(found.foremost) > 1
@@ -284,7 +280,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
 
 
 def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
-    """Meanings of the marks, then of the columns; `found` is the verdict, where it is known."""
+    """Meanings of the marks, then of the columns; `found` is the verdict, if known."""
     found = found or largest_verdict(result)
     rows = found.rows
     notes = _marks(found)
@@ -357,8 +353,8 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
 
 
 def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: str = "") -> str:
-    """A row's label with its marks, on as many lines as `width` cells need, and below it what
-    carries the method; without `notes` not that of a period."""
+    """A row's label with its marks, on as many lines as `width` cells need, and the method's
+    carrier below; without `notes` not the mark of a period."""
     indent = " " * len(mark)
     text = row.label + (PERIODIC if notes and row.period > 1 else "")
     lines = [textwrap.fill(text, width, initial_indent=mark, subsequent_indent=indent)]
@@ -382,7 +378,7 @@ def mark_of(row: Row, found: Verdict) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Tables to stack: their columns, the gap between columns, the label's width."""
+    """Tables to stack: columns, gap between them, the label's width."""
 
     tables: Sequence[Sequence[Column]]
     gap: int

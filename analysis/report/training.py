@@ -11,8 +11,8 @@ from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
 
 
 def trained(result: Result, found: Verdict) -> list[str]:
-    """Whether the method to try gets to the target, and which is there first; where nobody says how
-    to train, how the tasks that come with gcsim were trained with it."""
+    """Whether the method to try reaches the target, and which is first; if no training is stated,
+    how shipped tasks were trained with it."""
     facts = result.provenance.get("training")
     if not facts:
         return _on_shipped_tasks(result, found.to_try or found.safe)
@@ -40,7 +40,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
 
 
 def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
-    """One sentence: what was found of a method where it was trained, and over how long."""
+    """Sentence on how a method trained, and over how long."""
     if row is None or row.compressor == DENSE:
         return []
     entries = result.scenario.get("compressors", ())

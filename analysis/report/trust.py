@@ -1,14 +1,13 @@
-"""Trust in an update, as far as single updates tell.
+"""Trust in an update, as far as single updates tell. Three kinds of methods:
 
-Three kinds of methods. *Safe*: every step stands alone (no memory) and the update is practically
-the dense one, NMSE <= 2e-5; half precision has about 1e-7 and bfloat16 about 3e-6, and networks
-train with either (P. Micikevicius et al., "Mixed precision training", ICLR 2018; D. Kalamkar et
-al., "A study of bfloat16 for deep learning training", arXiv:1905.12322), while eight even bits of a
-Gaussian have 8e-5. *To try*: the update differs, and
-only training tells what that costs. *Left out*: as far as was seen, nothing to train with; or
-trained as the scenario says, most seeds did not get to its target. What was
-seen are a few steps from empty memories: a method with memory delivers later what it holds back, so
-that for it only an update that has next to nothing of the gradient counts.
+*Safe*: every step stands alone (no memory) and the update is practically the dense one,
+NMSE <= 2e-5; half precision has about 1e-7 and bfloat16 about 3e-6, and networks train with either
+(P. Micikevicius et al., "Mixed precision training", ICLR 2018; D. Kalamkar et al., "A study of
+bfloat16 for deep learning training", arXiv:1905.12322), while eight even bits of a Gaussian have
+8e-5. *To try*: the update differs, and only training tells the cost. *Left out*: unfit for training
+as far as was seen, or most seeds missed the scenario's target. Only a few steps from empty memories
+were seen: a method with memory delivers later what it holds back, so only an update with next to
+nothing of the gradient counts against it.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ NO_BETTER = 1.0
 """NMSE of an update of zero."""
 ASTRAY = 0.2
 """Cosine similarity below which an update without memory has next to nothing of the gradient: at
-best, scaled as suits it, it leaves 1 - 0.2^2 = 96 % of the squared gradient."""
+best scaling it leaves 1 - 0.2^2 = 96 % of the squared gradient."""
 ASTRAY_WITH_MEMORY = 0.02
 """The same where the rest is held back."""
 SUM_COSINE, SUM_SLACK = 0.7, 0.1
-"""An update is called a sum when it points along the dense one like this, and its scale is that
-near to the number of workers."""
+"""Cosine above which an update counts as a sum, if its scale is this near the number of workers."""
 
 
 def is_safe(row: Row) -> bool:
@@ -43,12 +41,9 @@ def is_safe(row: Row) -> bool:
 
 
 def scale_of(row: Row) -> float | None:
-    """Factor of the update along the dense one (least squares); None where the two errors do not
-    tell.
-
-    With r the ratio of the lengths and c the cosine: NMSE = r^2 - 2 c r + 1, and the scale is c r.
-    Where the NMSE is 1 or more, and c > 0, only one r is positive.
-    """
+    """Factor of the update along the dense one (least squares); None if the errors do not tell.
+    With r the ratio of the lengths and c the cosine, NMSE = r^2 - 2 c r + 1 and the scale is c r.
+    If the NMSE is 1 or more and c > 0, only one r is positive."""
     cosine = row.cosine_similarity
     if row.nmse is None or row.nmse < 0.99 or cosine <= 0:  # 1, but for rounding
         return None
@@ -56,8 +51,8 @@ def scale_of(row: Row) -> float | None:
 
 
 def fault_of(row: Row, recorded_workers: int | None) -> str:
-    """Why nothing can be trained with the method, as far as was seen; empty: nothing is known
-    against it. `recorded_workers` is the number of workers whose gradients were compressed."""
+    """Why the method is unfit for training, as far as was seen; empty if nothing is known.
+    Gradients of `recorded_workers` workers were compressed."""
     short = row.seeds_trained is not None and row.steps_to_target_vs_dense is None
     if row.compressor == DENSE or short:
         reached = f"{row.seeds_at_target} of {row.seeds_trained} seeds reached the target"
@@ -86,7 +81,7 @@ def fault_of(row: Row, recorded_workers: int | None) -> str:
 
 
 def recorded_workers(result: Result) -> int | None:
-    """Workers whose gradients were compressed; None where the result does not say."""
+    """Workers whose gradients were compressed, if known."""
     facts = result.provenance.get("gradients")
     count = facts.get("workers") if isinstance(facts, dict) else None
     return count if isinstance(count, int) else None

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gcsim.analysis.report.intervals import (
-    averaged,
-    number,
-    range_of,
-    speedup_known,
-    to_target_known,
-    within,
-)
+from gcsim.analysis.report import intervals
 from gcsim.analysis.report.numbers import significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
 from gcsim.analysis.report.trust import DENSE
@@ -20,12 +13,12 @@ from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 SENDS_NOTHING = "one worker alone sends nothing, so there is nothing to compress"
 LONGEST = 26
-"""Characters of a label; a longer one is shortened, at every width."""
+"""Characters of a label; longer ones are shortened at every width."""
 _CHANCES = tuple((k, of) for of in (2, 3, 4, 5, 10, 20) for k in range(1, of))
 
 
 def short(row_or_label: Row | str) -> str:
-    """Label, shortened where it is long."""
+    """Label, shortened if long."""
     label = row_or_label if isinstance(row_or_label, str) else row_or_label.label
     if label == DENSE:
         return "dense"
@@ -33,8 +26,7 @@ def short(row_or_label: Row | str) -> str:
 
 
 def uncompressed(found: Verdict) -> str:
-    """Why training is best left uncompressed; "" where a method is to be tried, or where nothing
-    is uncompressed."""
+    """Why training is best left uncompressed; empty with a method to try or no dense row."""
     best, chance = found.best, found.probability
     if found.dense is None or found.to_try is not None:
         return ""
@@ -52,13 +44,13 @@ def uncompressed(found: Verdict) -> str:
 
 
 def in_few(probability: float) -> str:
-    """A probability as people say it: "4 in 5"."""
+    """A probability in words: "4 in 5"."""
     k, of = min(_CHANCES, key=lambda one: (abs(one[0] / one[1] - probability), one[1]))
     return f"{k} in {of}"
 
 
 def estimate(row: Row) -> float | None:
-    """The speedup that a method is judged by: until the target, where that is known."""
+    """The speedup that a method is judged by: until the target, if known."""
     return row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
 
 
@@ -66,13 +58,14 @@ def advantage(row: Row) -> str:
     """The same with its range: "1.88 times (1.80 to 1.95)"; "" without a dense row."""
     if row.speedup_to_target is not None:
         gained = significant(row.speedup_to_target)
-        return f"{gained} times until the target{within(to_target_known(row))}"
+        return f"{gained} times until the target{intervals.within(intervals.to_target_known(row))}"
     return "" if row.speedup_vs_dense is None else iteration_advantage(row)
 
 
 def iteration_advantage(row: Row) -> str:
-    """An iteration's, with a dense row."""
-    return f"{significant(row.speedup_vs_dense or 0.0)} times{within(speedup_known(row))}"
+    """The same of an iteration."""
+    within = intervals.within(intervals.speedup_known(row))
+    return f"{significant(row.speedup_vs_dense or 0.0)} times{within}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -82,22 +75,22 @@ def listed(names: Sequence[str]) -> str:
 
 
 def name_of(row: Row) -> str:
-    """A row's label, where that can stand in a sentence."""
+    """A row's label, as it can stand in a sentence."""
     return "dense training" if row.label == DENSE else row.label
 
 
 def spread(result: Result, rows: Iterable[Row]) -> list[str]:
     """Kind of times of these rows, where iterations differ."""
-    ranges = [f"{row.label} {range_of(row)}" for row in rows if range_of(row)]
+    ranges = [f"{row.label} {intervals.range_of(row)}" for row in rows if intervals.range_of(row)]
     if not ranges:
         return []
     return one_iteration(result) or [
-        f"These are {averaged(result)}; nine in ten take: {', '.join(ranges)}."
+        f"These are {intervals.averaged(result)}; nine in ten take: {', '.join(ranges)}."
     ]
 
 
 def one_iteration(result: Result) -> list[str]:
-    """Note that a single iteration may be luck, where iterations differ."""
-    if result.rows[0].iteration_error_s is None and number(result) == "1 iteration":
+    """Note that one iteration may be luck, if iterations differ."""
+    if result.rows[0].iteration_error_s is None and intervals.number(result) == "1 iteration":
         return ["Each time is of one iteration, which may be luck. Set training.iterations higher."]
     return []

@@ -16,35 +16,27 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from gcsim.analysis.plots.style import (
-    LineStyle,
-    look_of,
-    new_figure,
-    plain_ticks,
-    settings,
-    styles_of,
-)
+from gcsim.analysis.plots import style
 from gcsim.analysis.trained.table import ranked
 from gcsim.scenarios.trained.result import TrainingResult
 
-_POINTS = 200
-"""Points of a line over seconds at which seeds are compared."""
+_POINTS = 200  # points over seconds at which a line's seeds are compared
 FOREMOST = 10
 """Methods that stand out."""
 _NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
 Points = NDArray[np.float64]
 
 
-def styles(result: TrainingResult) -> dict[str, LineStyle]:
+def styles(result: TrainingResult) -> dict[str, style.LineStyle]:
     """Styles by label of a trained method, the same in all figures of a result."""
     kinds = {row.label: row.compressor for row in result.rows if not row.untrained}
-    return styles_of(kinds, {row.label for row in ranked(result)[:FOREMOST]})
+    return style.styles_of(kinds, {row.label for row in ranked(result)[:FOREMOST]})
 
 
 def curves_figure(result: TrainingResult) -> Figure:
-    """Figure of the target's measure on the held-out samples: over steps, and over seconds."""
-    with settings():
-        figure = new_figure(11.0, 4.9)
+    """The target's measure on the held-out samples over steps and over seconds."""
+    with style.settings():
+        figure = style.new_figure(11.0, 4.9)
         left, right = figure.subplots(1, 2, sharey=True)
         looks = styles(result)
         for label, look in looks.items():
@@ -56,7 +48,7 @@ def curves_figure(result: TrainingResult) -> Figure:
         left.set_xlabel("steps")
         right.set_xlabel(f"simulated seconds on {largest.nodes} nodes, {largest.workers} workers")
         right.set_xscale("log")
-        plain_ticks(right.xaxis)
+        style.plain_ticks(right.xaxis)
         left.set_ylabel(f"{_NAMES[result.measure]} on samples held out")
         left.set_title(f"{result.scenario.get('name', 'scenario')}: {result.measure} over steps")
         right.set_title("and over time")
@@ -68,10 +60,9 @@ def curves_figure(result: TrainingResult) -> Figure:
 
 
 def gains_figure(result: TrainingResult) -> Figure:
-    """Speedup to the target against the number of workers, with the range; those that do not
-    reach it have no line."""
-    with settings():
-        figure = new_figure(8.6, 4.9)
+    """Speedup to the target and its range against the number of workers, if it is reached."""
+    with style.settings():
+        figure = style.new_figure(8.6, 4.9)
         axes = figure.subplots()
         looks = styles(result)
         workers = sorted({row.workers for row in result.rows})
@@ -105,10 +96,9 @@ def gains_figure(result: TrainingResult) -> Figure:
 
 
 def ratio_figure(result: TrainingResult) -> Figure:
-    """Final accuracy or loss against how much less is sent; bars reach from the lowest seed to the
-    highest."""
-    with settings():
-        figure = new_figure(8.6, 4.9)
+    """Final accuracy or loss against the reduction of traffic; bars span the seeds."""
+    with style.settings():
+        figure = style.new_figure(8.6, 4.9)
         axes = figure.subplots()
         looks = styles(result)
         rows = [row for row in ranked(result) if not row.untrained]
@@ -118,7 +108,7 @@ def ratio_figure(result: TrainingResult) -> Figure:
                 last = row.final(result.measure)
                 _point(axes, dense / row.wire_bytes_per_worker, last, looks[row.label], row.label)
         axes.set_xscale("log")
-        plain_ticks(axes.xaxis)
+        style.plain_ticks(axes.xaxis)
         axes.set_xlabel("compression: most bytes of a method over this one's, mean over training")
         axes.set_ylabel(f"final {_NAMES[result.measure]} on samples held out")
         name = result.scenario.get("name", "scenario")
@@ -129,7 +119,9 @@ def ratio_figure(result: TrainingResult) -> Figure:
         return figure
 
 
-def _point(axes: Axes, ratio: float, last: Sequence[float], look: LineStyle, label: str) -> None:
+def _point(
+    axes: Axes, ratio: float, last: Sequence[float], look: style.LineStyle, label: str
+) -> None:
     axes.vlines(ratio, min(last), max(last), color=look.colour, linewidth=1.0)
     axes.plot([ratio], [median(last)], label=label, **{**_look(look), "linestyle": "none"})
 
@@ -137,7 +129,7 @@ def _point(axes: Axes, ratio: float, last: Sequence[float], look: LineStyle, lab
 def _over(
     judged: Sequence[Sequence[float]], at: Sequence[Sequence[float]]
 ) -> tuple[Points, Points]:
-    """Common places, and what each seed has there `[seeds, places]`."""
+    """Common places, and each seed's values there `[seeds, places]`."""
     ends = [places[-1] for places in at]
     starts = [places[min(1, len(places) - 1)] for places in at]
     if min(ends) <= 0:
@@ -147,7 +139,7 @@ def _over(
     return common, np.array(lines)
 
 
-def _line(axes: Axes, at: Points, lines: Points, look: LineStyle, label: str) -> None:
+def _line(axes: Axes, at: Points, lines: Points, look: style.LineStyle, label: str) -> None:
     shown = _look(look) | {"marker": ""}
     axes.plot(at, np.median(lines, axis=0), label=label, **shown)
     if not look.muted and len(lines) > 1:
@@ -156,11 +148,11 @@ def _line(axes: Axes, at: Points, lines: Points, look: LineStyle, label: str) ->
         )
 
 
-def _look(look: LineStyle) -> dict[str, Any]:
-    return look_of(look, 1.6) | ({"marker": "."} if look.muted else {})
+def _look(look: style.LineStyle) -> dict[str, Any]:
+    return style.look_of(look, 1.6) | ({"marker": "."} if look.muted else {})
 
 
-def _legend(figure: Figure, axes: Axes, looks: dict[str, LineStyle]) -> None:
+def _legend(figure: Figure, axes: Axes, looks: dict[str, style.LineStyle]) -> None:
     lines, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda number: list(looks).index(labels[number]))
     axes.legend(

@@ -20,8 +20,7 @@ from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
 FASTEST = "> "
 NOT = "-"
-_LABEL = 18
-"""Cells of a label beside the numbers on 80."""
+_LABEL = 18  # cells of a label beside the numbers on 80
 
 Column = tuple[str, Callable[[TrainedRow], str]]
 
@@ -49,7 +48,7 @@ def html(result: TrainingResult) -> str:
 
 
 def ranked(result: TrainingResult) -> list[TrainedRow]:
-    """The rows of the largest size, the fastest to the target first; then the most accurate."""
+    """Rows of the largest size, the fastest to the target first; then the most accurate."""
     largest = max(row.workers for row in result.rows)
     return sorted(
         (row for row in result.rows if row.workers == largest),
@@ -128,7 +127,7 @@ def answer(result: TrainingResult) -> list[str]:
 
 
 def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
-    """Name the method that reaches the target first, where the others are told apart from it."""
+    """Name the first method at the target, if clearly ahead of the others."""
     best, where = rows[0], f"on {plural(rows[0].nodes, 'node')}"
     leading = [row for row in rows if row.leads]
     if leading == [best] and best.compressor == DENSE:
@@ -164,7 +163,7 @@ def _like_dense(row: TrainedRow) -> bool:
 
 
 def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
-    """Headings and cells of the table, without those for a wide terminal alone."""
+    """Headings and cells of the table, without those for a wide terminal."""
     measure, cost = result.measure, result.scenario.get("cost")
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
@@ -189,7 +188,7 @@ def _of_trained(cell: Callable[[TrainedRow], str]) -> Callable[[TrainedRow], str
 
 
 def _cost(row: TrainedRow, per_hour: float) -> str:
-    """Median over seeds, of all nodes until the target."""
+    """Median over seeds of the cost of all nodes until the target."""
     if row.steps_against_dense is None:
         return NOT
     seconds = median(float("inf") if one is None else one for one in row.seconds_to_target)
@@ -208,7 +207,7 @@ def _range(row: TrainedRow) -> str:
 
 
 def _table(result: TrainingResult, width: int) -> Table:
-    """A wide terminal has learning rate, milliseconds and megabytes too."""
+    """Table; learning rate, milliseconds and megabytes too on a wide terminal."""
     rows = ranked(result)
     columns = list(columns_of(result, rows))
     more: list[Column] = [

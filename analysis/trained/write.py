@@ -1,8 +1,8 @@
-"""Files of `gcsim train`: results, then figures and the report, and runs for TensorBoard.
+"""Files of `gcsim train`: results, figures, the report, and runs for TensorBoard.
 
-TensorBoard sees one run a method and seed, on the cluster's clock. Wall times are simulated seconds
-on the largest cluster, so that TensorBoard's horizontal axis "relative" compares methods as the
-target does, and "step" as iterations do.
+TensorBoard sees a run per method and seed. Wall times are simulated seconds on the largest cluster,
+so that its horizontal axis "relative" compares methods as the target does, and "step" as iterations
+do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 
 def to_csv(result: TrainingResult) -> str:
-    """The rows; what is of several seeds is a list with spaces between."""
+    """Rows; values of several seeds are lists with spaces between."""
     records = [
         {
             key: " ".join("" if v is None else str(v) for v in value)
@@ -55,13 +55,13 @@ def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
 
 
 def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tuple[Path, ...]:
-    """Draw the pictures of a training (`draw_all`); the report names the command that made it."""
+    """Draw the pictures of a training (`draw_all`); the report names its `command`."""
     report = as_text(lambda shown: training_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **FIGURES}, beside="training.json")
 
 
 def training_page(result: TrainingResult, command: str) -> str:
-    """The report as HTML; `command` is what made it."""
+    """The report as HTML, with the `command` behind it."""
     rows = ranked(result)
     every = sorted(result.rows, key=lambda row: (-row.workers, -(row.speedup_to_target or 0.0)))
     kinds = {row.label: row.compressor for row in result.rows}
@@ -95,7 +95,7 @@ def _table(result: TrainingResult, rows: Sequence[TrainedRow], *, nodes: bool = 
 
 
 def _number(text: str) -> float:
-    """Number that a cell is sorted by; of a range the lower end."""
+    """A cell's number for sorting; of a range the lower end."""
     try:
         return float(text.split("-", maxsplit=1)[0].split("/", maxsplit=1)[0])
     except ValueError:
@@ -103,16 +103,16 @@ def _number(text: str) -> float:
 
 
 def require_tensorboard(place: str) -> None:
-    """Raise `InputError` where the package is not installed; `place` is what asks for it."""
+    """Raise `InputError` without the package; `place` is what asks for it."""
     if find_spec("tensorboard") is None:
         hint = "pip install 'gcsim[tensorboard]'"
         raise InputError("needs tensorboard, which is not installed", place=place, hint=hint)
 
 
 def write_events(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
-    """A folder a curve in `folder`, with the scalars `held_out/accuracy` (a fraction),
-    `held_out/loss`, `sent/bytes_per_worker_and_step` and `update/nmse`; the folders. Events of the
-    same curves that an earlier call left are replaced."""
+    """Write a folder per curve, replacing older events, and return the folders. Scalars:
+    `held_out/accuracy` (a fraction), `held_out/loss`, `sent/bytes_per_worker_and_step` and
+    `update/nmse`."""
     return tuple(_write(curve, folder / _name(curve)) for curve in result.curves)
 
 

@@ -1,6 +1,6 @@
 """Suites of measurements, and how far predictions are from them.
 
-All that a suite of one's own needs is here, the catalogue and the simulator included:
+A suite of one's own needs, beside catalogue and simulator:
 
     from gcsim.analysis.validation import Bound, Factor, Findings, Point, Suite
 """

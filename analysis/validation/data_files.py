@@ -20,12 +20,12 @@ def _read(path: Path) -> list[Row]:
 
 @cache
 def cited(folder: Path) -> dict[str, Row]:
-    """The lines of a folder's `sources.csv`, by key."""
+    """Lines of a folder's `sources.csv`, by key."""
     return {row["key"]: row for row in _read(folder / "sources.csv")}
 
 
 def citation(folder: Path, key: str, where: str) -> str:
-    """Citation of a row: the line of `sources.csv` that it names, and the place in it."""
+    """Citation of a row: its line of `sources.csv`, and the place in it."""
     found = cited(folder)[key]
     parts = (found["citation"], where, found["url"], found["date"], found["confidence"])
     return ", ".join(part for part in parts if part)
@@ -36,7 +36,7 @@ def layer_table(
     files: tuple[Path, ...], model: str, batch: int, tokens: int
 ) -> tuple[ModelFacts, list[tuple[int, ...]]]:
     """Facts of a model, and shapes of its tensors in forward order (elements, or rows and columns:
-    "3x96"), by the first of the files that has its layers. Raises `InputError` where none has."""
+    "3x96"), from the first file with its layers. Raises `InputError` if there is none."""
     layers: list[Layer] = []
     shapes: dict[int, tuple[int, ...]] = {}
     for row in _layers(files).get(model, ()):

@@ -1,9 +1,8 @@
 """Choices that follow a prediction: beats dense, yes or no; and the fastest method.
 
-A setting's points are one model on one cluster with several methods. A method is judged where the
-setting has a measurement of the dense exchange; neither of the two need be free of the fit, but a
-method whose own point served it is left out. The fastest is looked for among all methods of a
-setting. Measurements that differ by less than `TIE` decide nothing and are counted apart.
+A setting's points are one model on one cluster with several methods. Methods are judged against a
+measured dense exchange, unless their own point served a fit; the fastest is looked for among all.
+Measurements closer than `TIE` decide nothing and are counted apart.
 """
 
 from __future__ import annotations
@@ -14,31 +13,25 @@ from dataclasses import dataclass
 from gcsim.analysis.validation.suite import DENSE, Point
 
 TIE = 0.02
-"""Relative difference of two measurements below which neither is said to be faster: repeated runs
-of the published benchmarks differ by 1 to 2 %."""
+"""Relative difference below which two measurements tie: repeated runs of the published benchmarks
+differ by 1 to 2 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """Choices between some points."""
+    """Choices between points."""
 
     right: int
-    wrong: tuple[Point, ...]
-    """Methods of which the prediction says beats dense and the measurement does not, or the
-    other way round."""
+    wrong: tuple[Point, ...]  # methods whose prediction and measurement disagree on beating dense
     ties: int
-    faster: int
-    """Number of the decided ones that are faster than dense."""
-    unfitted_right: int
-    """Right ones of the choices that the catalogue alone can make."""
+    faster: int  # decided ones that are faster than dense
+    unfitted_right: int  # right choices of the catalogue alone
     unfitted_decided: int
     fastest_right: int
-    """Settings whose predicted fastest method is the measured one, or within `TIE` of it."""
-    fastest: int
-    """Settings with at least three methods."""
+    """Settings whose predicted fastest method is within `TIE` of the measured one."""
+    fastest: int  # settings with at least three methods
     regret: float
-    """Mean over those settings: how much slower the method is that the prediction would have
-    chosen than the measured fastest."""
+    """Mean over those settings of how much slower the predicted fastest is than the measured."""
 
     @property
     def decided(self) -> int:
@@ -47,18 +40,17 @@ class Decisions:
 
     @property
     def commoner(self) -> int:
-        """Choices that are right when the commoner answer is always given: what knowing nothing
-        of a method is worth."""
+        """Choices that are right if the commoner answer is always given, without any knowledge."""
         return max(self.faster, self.decided - self.faster)
 
     @property
     def share(self) -> float:
-        """Share of the choices between a method and dense that are right."""
+        """Share of right choices between a method and dense."""
         return self.right / self.decided if self.decided else 1.0
 
 
 def decisions(points: Sequence[Point]) -> Decisions | None:
-    """None where there is nothing to choose."""
+    """Choices between the points; None without any."""
     settings: dict[str, list[Point]] = {}
     for point in points:
         if point.setting and point.method:
@@ -108,5 +100,5 @@ def decisions(points: Sequence[Point]) -> Decisions | None:
 
 
 def _gain(reference: float, own: float, point: Point) -> float:
-    """Speed over that of the reference."""
+    """Speed over the reference's."""
     return reference / own if point.less_is_better else own / reference

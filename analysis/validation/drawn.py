@@ -1,7 +1,7 @@
 """Training steps in drawn worlds, as `gcsim run` draws them, but for factors on whole steps.
 
-All figures that have a range are drawn together (`scenarios/uncertainty/worlds.py`). An input's
-draws depend on its name alone, so that points are wrong together as in one run.
+Figures with a range are drawn together (`scenarios/uncertainty/worlds.py`). Draws depend on an
+input's name alone, so points are wrong together as in one run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from gcsim.traces.profile import ModelFacts, TrafficProfile
 
 DRAWS = 10
 _SEED = 0
-_HELD: dict[object, CollectiveTimes] = {}
-"""Times by cluster, records and inputs: several suites' points ask for the same collectives."""
+_HELD: dict[object, CollectiveTimes] = {}  # times by cluster, records and inputs, shared by suites
 
 
 def in_worlds(
@@ -40,8 +39,7 @@ def in_worlds(
     compute: Mapping[str, ComputeTimes],
     exact: float,
 ) -> NDArray[np.float64]:
-    """Seconds by world of a step that takes `exact` seconds as stated; `compute` as of
-    `uncertain_inputs`."""
+    """Seconds by world of a step of `exact` seconds; `compute` as of `uncertain_inputs`."""
     inputs = uncertain_inputs(cluster, training, compute)
     worlds = draw(inputs, DRAWS, _SEED)
     carried = as_collectives(profile, cluster)
@@ -62,7 +60,7 @@ def in_worlds(
 
 
 def passes_of(compute: ComputeTimes, facts: ModelFacts, device: Device) -> dict[str, ComputeTimes]:
-    """The passes as the catalogue states them, and at the ends of the device's ranges."""
+    """Passes as the catalogue states them, and at the ends of the device's ranges."""
     stated = float(step_time(facts, device, "fp32").seconds)
     found = {"stated": compute}
     for end in ("fastest", "slowest"):
@@ -73,8 +71,7 @@ def passes_of(compute: ComputeTimes, facts: ModelFacts, device: Device) -> dict[
 
 
 def without(work: str, device: Device, model: ModelFacts) -> Device:
-    """The device without steps of the model that citations of this work state; itself where there
-    are none."""
+    """The device without the model's steps cited from this work; itself if there are none."""
     key: tuple[str, Precision, int] = (model.name, "fp32", model.tokens)
     times = device.measured.get(key)
     if times is None:

@@ -1,4 +1,4 @@
-"""A suite in a folder (`rows.py` says what stands in it): every row is a scenario and a number."""
+"""A suite in a folder (see `rows.py`): every row is a scenario and a number."""
 
 from __future__ import annotations
 
@@ -44,10 +44,8 @@ _CLOSE = 1e-3
 
 
 def suite_of(path: Path, name: str, find: Callable[[], Findings] | None = None) -> Suite:
-    """The suite in a folder, under this name; `find` where its rows are no scenarios.
-
-    Raises `InputError` where its files are no suite.
-    """
+    """The suite in a folder, under this name; `find` if its rows are no scenarios. Raises
+    `InputError` if its files are no suite."""
     document, file = read_suite(path)
     page = read_page(path)
     return Suite(
@@ -70,13 +68,13 @@ def suite_of(path: Path, name: str, find: Callable[[], Findings] | None = None) 
 
 @dataclass(eq=False)
 class Folder:
-    """A suite's files, and what was predicted of them."""
+    """A suite's files and predictions."""
 
     path: Path
     document: Document
     file: SuiteFile
     values: dict[str, float] = field(default_factory=dict)
-    """Fitted so far."""
+    """Fitted values so far."""
     _runs: dict[str, Stated] = field(default_factory=dict)
     _drawn: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
@@ -88,20 +86,20 @@ class Folder:
     # --- a row's runs ---------------------------------------------------------------------------
 
     def runs(self, row: Row, *, catalogue: bool = False, steps: bool = False) -> list[Stated]:
-        """Runs that a row waits for: the longest decides. Empty where the catalogue alone, with
-        stated steps or without, does not know it."""
+        """Runs that a row waits for; the longest decides. Empty if unknown to the catalogue alone,
+        with stated steps or without."""
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
         found = [self._run(row, variant, catalogue, steps) for variant in variants]
         unknown = any(group.get("unknown") for group in self._groups(row))
         return [] if catalogue and (unknown or not all(map(_known, found))) else found
 
     def _groups(self, row: Row) -> list[Changes]:
-        """In the order in which they change the defaults."""
+        """Changes of the defaults, in order."""
         names = (row["group"] or row["series"]).split(" + ")
         return [self.file.groups.get(name) or {} for name in names]
 
     def _changes(self, row: Row, catalogue: bool) -> Iterator[tuple[str, Any]]:
-        """Keys and values in the place of the defaults; of a key the last one counts."""
+        """Keys and values that replace defaults; of a key the last one counts."""
         kind = "catalogue" if catalogue else "fitted"
         yield from _flat(self.file.catalogue if catalogue else self.file.fitted)
         for group in self._groups(row):
@@ -158,7 +156,7 @@ class Folder:
 
     @cached_property
     def _places(self) -> list[dict[Keys, str]]:
-        """Places of the scenario's values, and of its keys."""
+        """Places of the scenario's values and keys."""
         return [
             {key[1:]: place for key, place in places.items() if key[:1] == ("scenario",)}
             for places in (self.document.values, self.document.keys)
@@ -187,7 +185,7 @@ class Folder:
         return all(name in self._fits and self._fits[name].given for name in names)
 
     def given(self, row: Row, text: str) -> float:
-        """Seconds of the rows in "@ROW @OTHER"; `row` refers to them."""
+        """Seconds of the rows in "@ROW @OTHER", as `row` refers to them."""
         return statistics.median(self.measured(other) for other in self._referred(row, text))
 
     def _referred(self, row: Row, text: str) -> list[Row]:
@@ -228,7 +226,7 @@ class Folder:
     # --- fits -------------------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Find the fitted values in turn; together those of the same rows."""
+        """Find the fitted values in turn, those of the same rows together."""
         if self._beside is not None:
             self._beside.fit()
             self.values |= self._beside.values
@@ -261,7 +259,7 @@ class Folder:
     # --- findings ---------------------------------------------------------------------------------
 
     def findings(self) -> Findings:
-        """All points of the rows that are not left out."""
+        """Points of all rows that are not left out."""
         self.fit()
         compared = [row for row in self.rows if not row["left_out"]]
         given = {
@@ -299,7 +297,7 @@ class Folder:
             )  # fmt: skip
 
     def _in_catalogue(self, text: str, row: Row) -> float | None:
-        """The catalogue's value at the key of a fitted one."""
+        """The catalogue's value at a fitted key."""
         stands = (key for key, own in self._changes(row, catalogue=False) if own == text)
         value: Any = self._run(row, {}, catalogue=True)
         for word in next(stands, "").replace(".bandwidth", ".rate").split("."):
@@ -352,14 +350,14 @@ class Folder:
         )
 
     def _worlds(self, row: Row, runs: Sequence[Stated]) -> tuple[float, ...]:
-        """Published values in drawn worlds; empty where the row is no step of a cluster."""
+        """Published values in drawn worlds; empty if the row is no step of a cluster."""
         if any(one.traffic.grouping == "none" or one.cluster.workers == 1 for one in runs):
             return ()
         seconds = np.max([self._drawing(one) for one in runs], axis=0).tolist()
         return tuple(self.published(row, one) for one in seconds)
 
     def _drawing(self, run: Stated) -> NDArray[np.float64]:
-        """Seconds in all worlds; rows of one run share it."""
+        """Seconds in all worlds, shared by rows of one run."""
         if id(run) not in self._drawn:
             # with a range, if of nothing: collectives' times are those of the catalogue's passes
             compute = {"stated": run.passes, "slowest": run.passes.times(Fraction(100001, 100000))}
@@ -371,14 +369,13 @@ class Folder:
         return self._drawn[id(run)]
 
     def _without(self, source: str, runs: Sequence[Stated]) -> list[Stated]:
-        """The runs on devices of whose steps a source has said nothing; empty where nobody else
-        has."""
+        """Runs on devices without the source's own steps; empty if no other source has any."""
         work = work_of(source, "")
         found = [self._others(work, one) if work else one for one in runs]
         return found if all(map(_known, found)) else []
 
     def _others(self, work: str, run: Stated) -> Stated:
-        """One run where the source has said something."""
+        """A run without what the source has said."""
         name = f"{id(run)} without {work}"
         if name not in self._runs:
             device = without(work, run.cluster.device, run.profile.model)
@@ -401,14 +398,14 @@ def _known(run: Stated) -> bool:
 
 
 def _placed(row: Row, problem: Problem) -> Problem:
-    """The problem, at the place of its cell where it is one of a row."""
+    """The problem at its cell's place, if it is a row's."""
     if not problem.place.startswith("--set "):
         return problem
     return replace(problem, place=row.place(problem.place.removeprefix("--set ")))
 
 
 def _flat(changes: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values; what is like another begins anew."""
+    """Dotted keys and values; what is like another begins anew."""
     for key, value in changes.items():
         if isinstance(value, Mapping):
             if "like" in value:
@@ -423,12 +420,9 @@ def nearest(
     measured: Sequence[float],
     within: Sequence[tuple[float, float]],
 ) -> list[float]:
-    """The values at which the predictions of all measurements are nearest to them.
-
-    To 0.1 % of the values, least squares of the logarithms of predicted over measured, over their
-    logarithms: one by Brent's method; several by Gauss and Newton's, for which errors beyond 10 %
-    count less than their squares.
-    """
+    """Values, to 0.1 %, whose predictions are nearest to all measurements. Least squares of the
+    logarithms of predicted over measured, over the values' logarithms: one value by Brent's method,
+    several by Gauss and Newton's, with errors beyond 10 % counting less than their squares."""
     from scipy.optimize import least_squares, minimize_scalar
 
     def misses(logarithms: Sequence[float]) -> list[float]:

@@ -19,22 +19,20 @@ from gcsim.errors import InternalError
 MOST_FITTED = 1 / 3
 """Share of a series' points that may serve a fit."""
 LEAST_ROWS = 2
-"""Measurements that a fitted factor is determined by; one alone is met whatever is believed."""
+"""Least measurements behind a fitted factor; one alone is met whatever is believed."""
 MOST_FACTORS = 2 / 3
-"""Most factors that may be fitted, over the measurements that served."""
+"""Most fitted factors per measurement that served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A bound, and what was reached."""
+    """A bound and the value reached."""
 
     bound: Bound
     reached: float
-    points: int
-    """Points, decisions or statements that it is over."""
+    points: int  # number of points, decisions or statements
     kept: bool
-    unfitted: float | None = None
-    """The catalogue's own, of a median."""
+    unfitted: float | None = None  # the catalogue's own median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +42,11 @@ class Report:
     suite: Suite
     findings: Findings
     series: dict[str, Errors]
-    """Without those all of whose points served the fit."""
+    """Errors by series, without those entirely fitted."""
     lines: dict[str, Errors]
-    """Lines of the report: a series, or its parts where it is a mixture (`report/series.py`)."""
+    """Lines of the report: a series, or the parts of a mixture (`report/series.py`)."""
     overall: Errors | None
-    """Errors of times and rates; bytes go into the predictions, and have series alone."""
+    """Errors of times and rates; bytes are inputs of predictions."""
     decisions: Decisions | None
     bounds: tuple[Kept, ...]
     seconds: float
@@ -61,16 +59,16 @@ class Report:
 
 
 def run_suite(suite: Suite) -> Report:
-    """Predict a suite's points and judge them. Raises `InternalError` where more than a third of
-    a series serves the fit, a factor is fitted on one point or more than two on three, two points
-    have one name, or a value is not positive and finite."""
+    """Predict a suite's points and judge them. Raises `InternalError` if more than a third of a
+    series serves the fit, a factor is fitted on one point or more than two on three, names repeat,
+    or a value is not positive and finite."""
     start = time.perf_counter()
     findings = suite.find()
     return judge(suite, findings, time.perf_counter() - start)
 
 
 def judge(suite: Suite, findings: Findings, seconds: float = 0.0) -> Report:
-    """Judge findings that are there, as `run_suite` does."""
+    """Judge existing findings, as `run_suite` does."""
     points = findings.points
     series = by_series(points)
     _check(suite, points, series)
@@ -118,8 +116,8 @@ def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]
 
 
 def _check_freedom(suite: Suite, findings: Findings) -> None:
-    """The factors that are fitted, not read off a row (`Factor.given`). Where no point serves a
-    fit, they explain a miss and are in no prediction."""
+    """Check the number of fitted factors, without `Factor.given`. If no point serves a fit, they
+    explain a miss and are in no prediction."""
     served = sum(point.fitted for point in findings.points)
     solved = [factor for factor in findings.factors if not factor.given] if served else []
     for factor in solved:
@@ -166,13 +164,16 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         share, count = (found.share, found.decided) if found and found.decided else (0.0, 0)
         return Kept(bound=bound, reached=share, points=count, kept=share >= bound.limit)
     summary = errors(points)
-    reached = math.inf if summary is None else summary.median
+    if summary is None:
+        return Kept(bound=bound, reached=math.inf, points=0, kept=False)
+    ninth = bound.statistic == "p90"
+    reached = summary.p90 if ninth else summary.median
     return Kept(
         bound=bound,
         reached=reached,
-        points=0 if summary is None else summary.points,
+        points=summary.points,
         kept=reached <= bound.limit,
-        unfitted=None if summary is None else summary.unfitted_median,
+        unfitted=summary.unfitted_p90 if ninth else summary.unfitted_median,
     )
 
 

@@ -1,17 +1,17 @@
-"""Steps and gains of a source, predicted without what it says itself: coverage and P(pays).
+"""Steps and gains of a source, predicted without its own statements: coverage and P(pays).
 
-Every training step is predicted by the catalogue alone in drawn worlds, and once more with its own
-passes stated. Factors on whole steps (`scenarios/uncertainty/discrepancy.py`) widen these ranges.
-Their widths are split-conformal in spirit (Dunn, Wasserman and Ramdas, "Distribution-free
-prediction sets for two-layer hierarchical models", JASA 2023): from all other sources, each of
-equal weight, a width is the least that has 80 % of the weight inside the middle 80 %. In turn:
+Every training step is predicted by the catalogue alone in drawn worlds, and again with its passes
+stated. Factors on whole steps (`scenarios/uncertainty/discrepancy.py`) widen these ranges. Their
+widths are split-conformal in spirit (Dunn, Wasserman and Ramdas, "Distribution-free prediction sets
+for two-layer hierarchical models", JASA 2023): a width is the least that has 80 % of the weight of
+all other sources, each of equal weight, inside the middle 80 %. In turn:
 
 - of a compressor, from ratios of two methods' steps, with stated passes;
-- of all compressors, from gains over dense, with stated passes: too few sources have both dense
-  and compressed steps of devices that the catalogue knows;
+- of all compressors, from gains over dense, with stated passes: too few sources have dense and
+  compressed steps of known devices;
 - of all methods, from steps: with stated passes, and with the catalogue's.
 
-A source is a work: a repository, or a suite. Its rates of the device are left out as well.
+A source is a repository or a suite; its rates of the device are left out as well.
 
     python -m gcsim.analysis.validation.leaving_out    # scenarios/catalog/discrepancy.yaml
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 Values = NDArray[np.float64]
 LEAST, MOST = 0.7, 0.9
-"""Coverage that is asked of steps, each source alike."""
+"""Required coverage of steps, each source alike."""
 CLOSE = 1.05
 """Ratio of widths up to which the file is not stale."""
 _COMMAND = "python -m gcsim.analysis.validation.leaving_out"
@@ -58,14 +58,13 @@ _WORK = (re.compile(r"github\.com/([\w.-]+/[\w.-]+)"), re.compile(r"([\w-]+/[\w.
 
 
 def work_of(citation: str, otherwise: str) -> str:
-    """The repository that a citation names; `otherwise` where it names none."""
+    """Repository in a citation, or `otherwise`."""
     found = (pattern.search(citation) for pattern in _WORK)
     return next((match[1] for match in found if match), otherwise)
 
 
 def with_factors(point: Point, suite: str, kind: str) -> tuple[float, ...]:
-    """Seconds in the drawn worlds of a point's method, by the catalogue alone, with factors that
-    come from other sources."""
+    """Seconds by world of a point's method by the catalogue alone, with others' factors."""
     known = shipped().without(work_of(point.source, suite))
     found = discrepancy.inputs(known, stated=False, kinds=[kind])
     by = discrepancy.factors(draw(found, len(point.worlds), 0), found, kind)
@@ -79,11 +78,9 @@ class Miss:
 
     source: str
     logs: Values
-    """Logarithm of measured over predicted seconds, of one method or over another's, by world."""
-    compressed: bool = False
-    """Whether a step is compressed."""
-    measured: float = 0.0
-    """Logarithm of a measured gain."""
+    """Logarithm of measured over predicted seconds, of a method or over another's, by world."""
+    compressed: bool = False  # whether a step is compressed
+    measured: float = 0.0  # logarithm of a measured gain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,10 +88,8 @@ class Misses:
     """Misses of one kind of passes."""
 
     steps: tuple[Miss, ...]
-    gains: tuple[Miss, ...]
-    """Compressed steps over dense ones."""
-    pairs: tuple[Miss, ...]
-    """Compressed steps over other ones of the same setting."""
+    gains: tuple[Miss, ...]  # compressed steps over dense ones
+    pairs: tuple[Miss, ...]  # compressed steps over others of the same setting
 
     def of(self, keep: Iterable[str]) -> Misses:
         """Misses of some sources."""
@@ -109,7 +104,7 @@ class Misses:
 
 
 def misses(reports: Sequence[Report], *, stated: bool) -> Misses:
-    """Misses of all points that served no fit, with stated passes or the catalogue's."""
+    """Misses of all points that served no fit, with stated or the catalogue's passes."""
     steps: list[Miss] = []
     settings: dict[tuple[str, str], list[tuple[Point, Miss]]] = {}
     for report in reports:
@@ -144,7 +139,7 @@ def _over(one: tuple[Point, Miss], other: tuple[Point, Miss]) -> Miss:
 
 
 def widths(catalogue: Misses, stated: Misses) -> Widths:
-    """Widths from all of these."""
+    """Widths from all these."""
     compressor = width(stated.pairs) ** math.sqrt(0.5)  # two of them differ
     own = _quantiles(compressor)
     compressed = width([_beside(one, own) for one in stated.gains])
@@ -157,8 +152,8 @@ def widths(catalogue: Misses, stated: Misses) -> Widths:
 
 
 def width(found: Sequence[Miss]) -> float:
-    """The least factor f with which 80 % of the misses, each source of equal weight, lie within the
-    middle 80 % of the worlds, each multiplied by log-even factors of width f. 1 of none."""
+    """Least factor f with which 80 % of the misses, each source of equal weight, lie within the
+    middle 80 % of the worlds multiplied by log-even factors of width f; 1 without misses."""
     if not found:
         return 1.0
     counts = Counter(one.source for one in found)
@@ -173,7 +168,7 @@ def width(found: Sequence[Miss]) -> float:
 
 
 def places(logs: Values, factor: float) -> Values:
-    """Share of the worlds, with factors of this width, below each measurement: `[misses]`."""
+    """Share of worlds, with factors of this width, below each measurement `[misses]`."""
     below = np.clip(0.5 + (0.5 - _EDGE) * logs / max(math.log(factor), 1e-9), 0, 1)
     found: Values = below.mean(axis=-1)
     return found
@@ -184,7 +179,7 @@ def _within(found: Values) -> NDArray[np.bool_]:
 
 
 def _quantiles(factor: float) -> Values:
-    """Logarithms of factors of this width, evenly."""
+    """Even logarithms of factors of this width."""
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     return (shares - 0.5) / (0.5 - _EDGE) * math.log(factor)
 
@@ -206,31 +201,28 @@ class LeftOut:
 
     source: str
     steps: int
-    error: float
-    """Median absolute error of the estimates of steps."""
-    moved: float
-    """The same, if each prediction moved by the others' median miss."""
-    steps_held: float
-    """Share of the steps in their 80 % ranges."""
+    error: float  # median absolute error of the estimates of steps
+    moved: float  # the same with predictions moved by the others' median miss
+    steps_held: float  # share of the steps in their 80 % ranges
     gains: int
     gains_held: float
     pays: tuple[tuple[float, bool], ...]
-    """P(pays) and whether it paid, where measured gains are beyond a tie."""
+    """P(pays) and whether it paid, for measured gains beyond a tie."""
 
 
 def brier(pays: Sequence[tuple[float, bool]]) -> float:
-    """Mean squared difference of probabilities from 0 or 1; 0 of none."""
+    """Mean squared difference of probabilities from 0 or 1; 0 without any."""
     return statistics.fmean((said - did) ** 2 for said, did in pays) if pays else 0.0
 
 
 def base_rate(pays: Sequence[tuple[float, bool]]) -> float:
-    """Brier score of always saying the share of these that pays, which nobody knows before."""
+    """Brier score of always saying the share that pays, unknown beforehand."""
     share = statistics.fmean(did for _, did in pays) if pays else 0.0
     return share * (1 - share)
 
 
 def reliability(pays: Sequence[tuple[float, bool]]) -> Iterator[tuple[float, float, int, float]]:
-    """Probabilities from, to, how many, and the share that paid."""
+    """Range of probabilities, their number, and the share that paid."""
     ends = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
     for low, high in pairwise(ends):
         own = [did for said, did in pays if low <= said < high]
@@ -242,8 +234,7 @@ _LAST: deque[tuple[list[Report], dict[str, list[LeftOut]]]] = deque(maxlen=1)
 
 
 def left_out(reports: Sequence[Report]) -> dict[str, list[LeftOut]]:
-    """Each source by kind of its passes, with the catalogue's widths without it; of the same
-    reports found once."""
+    """Sources by kind of passes, with the catalogue's widths without them."""
     for known, found in _LAST:
         if len(known) == len(reports) and all(map(operator.is_, known, reports)):
             return found
@@ -292,7 +283,7 @@ def _left_out(found: Misses, source: str, *, stated: bool) -> LeftOut:
 
 
 def fault(reports: Sequence[Report]) -> str:
-    """Fault of the file, or of the coverage of steps, once every suite was run; else empty."""
+    """Fault of the file or of the steps' coverage, after a run of every suite; else empty."""
     if not set(SUITES) <= {report.suite.name for report in reports}:
         return ""
     now = widths(*(misses(reports, stated=stated) for stated in (False, True)))

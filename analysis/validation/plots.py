@@ -1,14 +1,14 @@
 """Figures of a validation: points, the distribution of errors, and scaling curves.
 
-Axes of the points are logarithmic: an error of 10 % is as far from the diagonal at a microsecond as
-at a minute. Points that served a fit are hollow.
+Points have logarithmic axes: an error of 10 % is as far from the diagonal at a microsecond as at a
+minute. Those that served a fit are hollow.
 
-In the distribution a line rises to the share of points whose absolute error is at most so large: a
-coloured one for each suite, with its fitted factors; in black all suites together, and dashed the
-same with the catalogue alone. Points that served a fit, and bytes, have no part in it.
+In the distribution a line is the share of points up to an absolute error: coloured for each suite
+with its fitted factors, black for all, dashed for all with the catalogue alone; without bytes and
+points that served a fit.
 
-Curves are measured and predicted, a panel a cluster. Of throughputs a worker's share is shown: it
-would be the same at any size if nothing were lost.
+Curves are measured and predicted, a panel per cluster; throughputs per worker, which would be flat
+without losses.
 """
 
 from __future__ import annotations
@@ -44,12 +44,11 @@ from gcsim.analysis.validation.suite import DENSE, Point
 from gcsim.errors import InternalError
 
 BAND = 0.1
-"""Relative error that the grey band reaches to."""
+"""Relative error at the grey band's edge."""
 NAMES = {"s": "time [s]", "samples/s": "throughput [samples/s]", "bytes": "size [B]", "x": "[x]"}
 """Titles of an axis, by unit."""
 _LINE_INCHES = 0.15
-_MANY = 14
-"""Series from which on a legend has two columns."""
+_MANY = 14  # number of series above which a legend has two columns
 
 
 def scatter_figure(reports: Sequence[Report]) -> Figure:
@@ -144,15 +143,14 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
 
 
 def _looks() -> Iterator[tuple[str, str]]:
-    """Colour and marker; with more series than colours, markers change."""
+    """Colour and marker; markers change when colours are used up."""
     return cycle((colour, marker) for marker, colour in product(MARKERS, COLOURS))
 
 
-_LEAST, _MOST = 1e-3, 10.0
-"""Errors between which they are drawn; smaller ones stand at the left edge."""
+_LEAST, _MOST = 1e-3, 10.0  # range of drawn errors; smaller ones stand at the left edge
 _TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _DASHES: tuple[Any, ...] = ("solid", (0, (1.2, 1.0)))
-"""Colours of the suites, in turn; a second round of colours is dotted."""
+"""Dashes of the first and the second round of the suites' colours."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
@@ -209,8 +207,7 @@ def _rising(axes: Axes, errors: Sequence[float], **style: Any) -> None:
         axes.step([_LEAST, *ordered, _MOST], [0.0, *heights, 1.0], where="post", **style)
 
 
-_LINEAR = 8
-"""Ratio of the largest to the smallest value up to which an axis is linear, from 0."""
+_LINEAR = 8  # ratio of the largest to the smallest value up to which an axis is linear from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +223,7 @@ def has_curves(report: Report) -> bool:
 
 
 def curves_figure(report: Report) -> Figure:
-    """Small multiples: measured (markers) and predicted (lines), a panel for each cluster."""
+    """Small multiples: measured (markers) and predicted (lines), a panel per cluster."""
     panels: dict[str, list[Point]] = {}
     for point in report.findings.points:
         if point.panel and point.x is not None:
@@ -255,7 +252,7 @@ def curves_figure(report: Report) -> Figure:
 
 
 def _curve_looks(names: Sequence[str]) -> dict[str, _Look]:
-    """Colour and dashes tell curves apart; the dense exchange is black."""
+    """Colour and dashes of curves; the dense exchange is black."""
     # neighbours differ in dashes, too: lines that lie on each other both show
     drawn = zip(cycle(COLOURS), cycle(DASHES), _markers(), strict=False)
     return {
@@ -265,7 +262,7 @@ def _curve_looks(names: Sequence[str]) -> dict[str, _Look]:
 
 
 def _markers() -> Iterator[str]:
-    """The next one with each round of colours."""
+    """Markers, one per round of colours."""
     return cycle(marker for marker in MARKERS for _ in COLOURS)
 
 

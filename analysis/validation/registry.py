@@ -1,7 +1,7 @@
 """Table of the suites: a new one is a folder and a line here.
 
-A name outside this table of the form `package.module:SUITE` is imported from the user's code. A
-suite's module is imported when the suite is asked for.
+A name outside the table, `package.module:SUITE`, is imported from the user's code. Modules are
+imported on use.
 """
 
 from __future__ import annotations
@@ -34,16 +34,12 @@ SUITES: dict[str, str] = {
     "scaling": "gcsim.analysis.validation.suites.scaling.suite:SUITE",
     "regret": "gcsim.analysis.validation.suites.regret.suite:SUITE",
 }
-"""Suites by name, in the order of the report: the folder in `suites/`, or the module and the value
-in it."""
+"""Suites by name, in the report's order: a folder in `suites/`, or a module and a value."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[Suite]:
-    """The suites of these names, or all of the table.
-
-    Raises `InputError` for a name that no suite has or two have, and a module of the user's that
-    does not import or holds no `Suite` under that name.
-    """
+    """Suites of these names, or the whole table. Raises `InputError` for an unknown or ambiguous
+    name, and for a user's module that does not import or holds no such `Suite`."""
     found = [_suite(name) for name in dict.fromkeys(names or SUITES)]
     twice = {suite.name for suite in found if [one.name for one in found].count(suite.name) > 1}
     if twice:
@@ -65,7 +61,7 @@ def _shipped(name: str) -> Suite:
 
 @cache
 def _found(name: str) -> Findings:
-    """Findings of a suite of the table, which is predicted once."""
+    """Findings of a suite of the table, predicted once."""
     return _shipped(name).find()
 
 

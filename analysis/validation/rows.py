@@ -49,16 +49,15 @@ COLUMNS = frozenset({
     "source", "where", "setting", "method", "panel", "curve", "x", "fits", "left_out",
 })  # fmt: skip
 """samples: of an iteration, else of all workers (of bytes: the share that is counted, else all);
-iterations: that the seconds are of, else one;
-workers: where others are simulated; fits: names of `fit` that the row serves, or another word
-where a table of layers rests on it."""
+iterations: of the seconds, else one; workers: if others are simulated; fits: names of `fit` that
+the row serves, or another word if a table of layers rests on it."""
 _NEEDED = ("name", "measured")
 _UNITS: tuple[Unit, ...] = ("samples/s", "bytes")
-"""Beside seconds. Bytes are those that a worker hands over in an iteration."""
+"""Units beside seconds; bytes are those of a worker's iteration."""
 _HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 Changes = dict[str, Any]
-"""Keys of a scenario, which may be dotted, and values."""
+"""Keys of a scenario, maybe dotted, and values."""
 
 
 class FitSection(Section):
@@ -70,9 +69,9 @@ class FitSection(Section):
     unit: str = ""
     series: str = "all"
     given: bool = False
-    """A user states it of the own machine: its rows are shown, and count as no fit."""
+    """Stated by a user for the own machine: shown, not counted as a fit."""
     catalogue: float | None = None
-    """In its place without a fit, where it stands for no figure of the cluster or the training."""
+    """Value without a fit, if the key is no figure of the cluster or the training."""
 
 
 class LeftOutSection(Section):
@@ -94,7 +93,7 @@ class BoundSection(Section):
 
 
 class SuiteFile(Section):
-    """The whole of `suite.yaml`."""
+    """Contents of `suite.yaml`."""
 
     title: str
     figure_x: str = ""
@@ -111,8 +110,7 @@ class SuiteFile(Section):
 
 
 def schema_json() -> dict[str, Any]:
-    """JSON schema of `suite.yaml`, for editors: of a scenario no key is needed, since rows add to
-    it."""
+    """JSON schema of `suite.yaml`, for editors; no scenario key is required, as rows add some."""
     dialect = "https://json-schema.org/draft/2020-12/schema"
     suite, run = SuiteFile.model_json_schema(), StatedFile.model_json_schema()
     run.pop("required")
@@ -133,12 +131,12 @@ class Row:
         return self.cells.get(column) or ""
 
     def place(self, column: str = "") -> str:
-        """`file:line`, and the number of a column where the row has it."""
+        """`file:line`, and the number of a column if the row has it."""
         own = f":{list(self.cells).index(column) + 1}" if column in self.cells else ""
         return f"{self.file}:{self.line}{own}"
 
     def number(self, column: str, default: float | None = None) -> float:
-        """A cell as a number. Raises `InputError` where it is none."""
+        """A cell as a number; raises `InputError` if it is none."""
         text = self[column]
         if not text and default is not None:
             return default
@@ -150,13 +148,13 @@ class Row:
 
     @property
     def changes(self) -> dict[str, str]:
-        """Keys of the scenario and what stands there."""
+        """Keys of the scenario and their values."""
         own = {key: text for key, text in self.cells.items() if key not in COLUMNS and text}
         return {key: text for key, text in own.items() if key[0] != "_"}
 
     @property
     def fits(self) -> list[str]:
-        """Values that it serves the fit of."""
+        """Fitted values that it serves."""
         return self["fits"].split()
 
     @property
@@ -166,7 +164,7 @@ class Row:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """The rows of a CSV, without comments. Raises `InputError` where a needed column is absent."""
+    """Rows of a CSV, without comments; raises `InputError` if a required column is missing."""
     lines = [
         (number, line)
         for number, line in enumerate(read_text(file, str(file)).splitlines(), 1)
@@ -180,7 +178,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def read_suite(folder: Path) -> tuple[Document, SuiteFile]:
-    """Contents of a folder's YAML. Raises `InputError` with every mistake and its place."""
+    """A folder's YAML; raises `InputError` with every mistake and its place."""
     document = read_file(folder / "suite.yaml")
     file, problems = check(SuiteFile, document)
     if file is None:
@@ -189,7 +187,7 @@ def read_suite(folder: Path) -> tuple[Document, SuiteFile]:
 
 
 def read_page(folder: Path) -> dict[str, str]:
-    """The paragraphs under the headings of a folder's page."""
+    """Paragraphs by heading of a folder's page."""
     path = folder / "page.md"
     found = dict(_HEADING.findall(read_text(path, str(path)) if path.exists() else ""))
     return {heading: " ".join(text.split()) for heading, text in found.items()}

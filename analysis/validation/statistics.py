@@ -13,17 +13,17 @@ from gcsim.analysis.validation.suite import Point
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Relative errors of a series, or of all: of points that served no fit."""
+    """Relative errors of points that served no fit."""
 
     points: int
     median: float
     """Median of the absolute errors."""
     p90: float
-    """Their 90th percentile, on the line between order statistics."""
+    """Their 90th percentile, interpolated between order statistics."""
     bias: float
-    """Median of the signed errors: above 0 predicts too large a value."""
+    """Median of the signed errors; above 0 predicts too much."""
     unfitted_median: float | None
-    """`median` without any fit, over the points that the catalogue can predict."""
+    """`median` by the catalogue alone, over the points it can predict."""
     unfitted_p90: float | None
     worst: tuple[Point, ...]
     """Largest absolute error first."""
@@ -35,7 +35,7 @@ def judged(points: Sequence[Point]) -> list[Point]:
 
 
 def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
-    """Errors of the points that served no fit; None where there is none."""
+    """Errors of the points that served no fit, if any."""
     own = judged(points)
     if not own:
         return None

@@ -1,9 +1,8 @@
 """Messages of elements that travel as values, and of others as signs of one magnitude.
 
-A tensor's body: the magnitude, float32; how many elements travel as values, and the bytes of their
-indices, int32 each; the values, float32; the others' signs, a bit each; coded indices of the first
-elements, then of the others. The header's flags are the coders: of the first elements in the low
-four bits, of the others in the high ones.
+A tensor's body: the magnitude, float32; the number of values and the bytes of their indices, int32
+each; the values, float32; the others' signs, a bit each; coded indices of values, then of signs.
+The header's flags are the index coders: of values in the low four bits, of signs in the high ones.
 """
 
 from __future__ import annotations
@@ -16,13 +15,7 @@ import numpy as np
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import Codec, Frames, columns_of, frames, put, read_ahead, seal
-from gcsim.compressors.coding.indices.index_coding import (
-    Coder,
-    IndexCoding,
-    chosen_coders,
-    coded_positions,
-    get_positions,
-)
+from gcsim.compressors.coding.indices import index_coding
 from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits
 from gcsim.compressors.demands import entered
@@ -34,7 +27,6 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments
 
 HEAD = 12
-"""Bytes before the values."""
 COUNTS, CODES, SIGNS, SCALE = 1, 2, 4, 8
 """Faults of a body, a bit each."""
 _FAULTS = {
@@ -47,7 +39,7 @@ _FAULTS = {
 
 def apart_message(
     segments: Segments, places: Tensor, values: Tensor, k: Column, magnitudes: Tensor,
-    coding: IndexCoding,
+    coding: index_coding.IndexCoding,
 ) -> Tensor:  # fmt: skip
     """The message: uint8, one frame a tensor.
 
@@ -55,15 +47,15 @@ def apart_message(
     ----------
     places, values : within the tensor, int64, and float32 `[sum of k]`: all tensors' elements that
         travel as values, then the others
-    k : how many these are and those: `[2, tensors]`
+    k : numbers of both: `[2, tensors]`
     magnitudes : the others' magnitude, float32 `[tensors]`
     """
     if (exchange := entered()) is not None:
         exchange.plain = coding in ("raw", "packed")
     (a, b), both = k, segments.twice
     certain, others = values.tensor_split([int(a.sum())])
-    coders = chosen_coders(coding, both, k.ravel())
-    code, sizes_of_code = coded_positions(places, both, k.ravel(), coders)
+    coders = index_coding.chosen_coders(coding, both, k.ravel())
+    code, sizes_of_code = index_coding.coded_positions(places, both, k.ravel(), coders)
     size_a, size_b = sizes_of_code.reshape(2, -1)
     flags_a, flags_b = coders.reshape(2, -1)
     signs = packed_bytes(b, 1)
@@ -87,10 +79,7 @@ def apart_message(
 
 
 def add_apart(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * the elements, in place.
-
-    Raises `InputError` for a damaged message, or one of another layout.
-    """
+    """out += weight * the elements, in place; `InputError` for a damaged or other message."""
     found = read_ahead(message, layout, Codec.VARIANCE_BOUNDED, _demand_head)
     add_elements(out, Segments.of(layout), message, found, weight)
 
@@ -114,15 +103,15 @@ def _launches(
     for coder in np.unique(coders):
         own = coders == coder
         decoding = f"index_coding.decode_indices:coder_{coder}"
-        places = (4 if coder == Coder.RAW else 8) * k[own]
-        if coder != Coder.RAW:
+        places = (4 if coder == index_coding.Coder.RAW else 8) * k[own]
+        if coder != index_coding.Coder.RAW:
             yield launch("streaming", decoding, k[own], sizes[own], places)
         reach = spread(segments.longest)
         yield launch("gather_scatter", f"sparse._add_checked:{reach}", k[own], 12 * k[own], places)
 
 
 def _split(found: Frames, message: Tensor) -> tuple[Column, Column, Column]:
-    """(numbers of elements, bytes of indices, coders: those of values, then those of signs)."""
+    """(numbers of elements, bytes of indices, coders: of values, then of signs)."""
     data = np.from_dlpack(message.cpu())
     counts = data[found.at[:, None] + np.arange(4, HEAD)].view("<i4").astype(np.int64)
     a, size_a = counts.T
@@ -150,7 +139,7 @@ def add_elements(
 
 
 def demand_whole(faults: int) -> None:
-    """`InputError` for the faults of bodies."""
+    """Raise `InputError` for faults of bodies."""
     for fault, what in _FAULTS.items():
         if faults & fault:
             raise damaged(what)
@@ -190,7 +179,7 @@ def _add(
             positions = np.empty(b if side else a, dtype=np.int64)
             body = message[first + size_a : end] if side else message[first : first + size_a]
             coder = flags[t] >> 4 if side else flags[t] & 15
-            if get_positions(body, own.size, coder, positions) > 0:
+            if index_coding.get_positions(body, own.size, coder, positions) > 0:
                 faults[t] |= CODES
                 break
             for i in range(positions.size):

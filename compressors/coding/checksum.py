@@ -1,8 +1,7 @@
 """The checksum of a frame: four bytes that change with any byte of its header or body.
 
-BLAKE2b of 32 bytes: 16 of the frame's header, those of its body that are left after whole words of
-eight, and the sum of its words times odd numbers that differ, modulo 2^64. Compiled, because most
-frames are so short that calls would take longer than bytes: header, sum and hash are one call.
+BLAKE2b of 32 bytes: the header's 16, the body's bytes after its last whole word of eight, and the
+sum of its words times distinct odd numbers, modulo 2^64, all in one compiled call.
 
 Source: M.-J. Saarinen, J.-P. Aumasson, "The BLAKE2 cryptographic hash and message authentication
 code", RFC 7693.
@@ -34,7 +33,7 @@ ORDERS = np.array(
         )
     ]
 )  # fmt: skip
-"""Orders of the message's words, a row for each round; they begin again after ten."""
+"""Orders of the message's words, a row for each round, repeated after ten."""
 ROUNDS = 12
 
 
@@ -126,5 +125,4 @@ def _mixed(a: Any, b: Any, c: Any, d: Any, words: Any, x: int, y: int) -> Any:
 
 @loop
 def _turned(word: Any, bits: int) -> Any:
-    """Rotated to the right."""
     return (word >> np.uint64(bits)) | (word << np.uint64(64 - bits))

@@ -13,12 +13,11 @@ A frame begins with 20 bytes, little endian:
 
     codec u8 | flags u8 | params u16 | numel u32 | nonzero u32 | body bytes u32 | checksum u32
 
-`flags` and `params` belong to the codec; `numel` is the length of the tensor, `nonzero` the number
-of elements that travel; the checksum is over the 16 bytes before it and the body, and is not
-priced: networks have their own. A receiver knows the layout and nothing else of the sender: frames
-that are damaged, or not those of the layout, are an `InputError`, never a wrong number.
-
-Methods that work tensor by tensor use `pack_frame`, `frames_of` and `decoder`.
+`flags` and `params` belong to the codec; `numel` is the tensor's length, `nonzero` its elements
+that travel; the checksum covers the 16 bytes before it and the body, and is not priced: networks
+have their own. A receiver knows only the layout: damaged frames, or those of another layout, are an
+`InputError`, never a wrong number. Methods that work tensor by tensor use `pack_frame`, `frames_of`
+and `decoder`.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ FLAGS = 4
 IN_ORDER = np.zeros(0, dtype=np.int64)
 """Begins of pieces that lie one behind the other; see `copy_pieces`."""
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
-"""First byte and bytes of a header's fields: codec, flags, params, elements that travel, elements,
-bytes of the body, checksum."""
+"""(first byte, bytes) of codec, flags, params, nonzero, numel, body bytes, checksum."""
 
 
 class Codec(IntEnum):
@@ -92,7 +90,6 @@ class Frame:
     flags: int
     params: int
     numel: int
-    """Elements of the tensor."""
     nonzero: int
     """Elements that travel."""
     body: Tensor
@@ -107,21 +104,18 @@ class Frames:
     """Headers of a message, a column each."""
 
     at: Column
-    """First byte of the body in the message; -1 where no header fits."""
+    """First byte of the body; -1 where no header fits."""
     size: Column
-    """Bytes of the body."""
     codec: Column
     flags: Column
     params: Column
     nonzero: Column
-    """Elements that travel."""
     numel: Column
-    """Elements of the tensor."""
     intact: Column
     """1 where the body fits and the checksum is right."""
 
     def demand_intact(self, total: int, allowed: Collection[int]) -> None:
-        """`InputError` for the first frame of a message of `total` bytes that cannot be."""
+        """Raise `InputError` for the first impossible frame of a message of `total` bytes."""
         begin = 0
         for number in range(len(self.codec)):
             row = {each.name: int(getattr(self, each.name)[number]) for each in fields(self)}
@@ -146,7 +140,6 @@ class Frames:
             begin = row["at"] + row["size"]
 
     def frame(self, message: Tensor, number: int) -> Frame:
-        """One frame of the message."""
         row = {each: int(getattr(self, each)[number]) for each in _FRAME}
         body = message[self.at[number] : self.at[number] + self.size[number]]
         return Frame(**row, body=body)
@@ -159,7 +152,7 @@ class Frames:
         return int(values[0])
 
     def parts(self, message: Tensor, *parts: tuple[Column, torch.dtype]) -> list[Tensor]:
-        """Parts of the bodies, one behind the other: so many bytes of each tensor."""
+        """Consecutive parts of the bodies: given bytes of each tensor."""
         found, place = [], self.at
         for lengths, dtype in parts:
             found.append((place, lengths, dtype))
@@ -167,7 +160,6 @@ class Frames:
         return taken_all(message, found)
 
     def demand_sizes(self, sizes: Column) -> None:
-        """`InputError` unless bodies have so many bytes."""
         if np.count_nonzero(wrong := self.size != sizes):
             found, asked = self.size[wrong][0], sizes[wrong][0]
             raise InputError(f"damaged payload: body of {found} bytes, its header asks for {asked}")
@@ -181,11 +173,11 @@ def frames(
     nonzero: Column | None = None, flags: ArrayLike = 0, params: ArrayLike = 0, fixed: bool = False,
     part: Segments | None = None, parts: Sequence[tuple[Tensor, Column]] = (),
 ) -> tuple[Tensor, Column]:  # fmt: skip
-    """(a message with its headers, uint8 on the device of `like`; where each body begins).
+    """(message with its headers, uint8 on the device of `like`; where each body begins).
 
-    `sizes` are the bodies' bytes. Of a tensor `nonzero` elements travel (None: all). With `fixed`,
-    all messages of the exchange have these headers: `read` need not wait for a device; so have
-    those of the table `part`, the first of equal parts that travel alone. Bodies begin with
+    `sizes` are the bodies' bytes, `nonzero` the elements that travel (None: all). With `fixed`, all
+    messages of the exchange have these headers, and `read` need not wait for a device; the same
+    holds for the table `part`, the first of equal parts that travel alone. Bodies begin with
     `parts`: the bytes of all tensors, and how many of each. Raises `InternalError` when a number
     does not fit its field.
     """
@@ -210,10 +202,8 @@ def frames(
 def _headers_of(
     codec: int, sizes: Column, row: tuple[Column, Column, Column, Column]
 ) -> tuple[NDArray[np.uint8], Column, int]:
-    """(headers of a message's frames; where bodies begin; bytes, -1 where a field is too small).
-
-    `row` are the columns of flags, parameters, elements that travel, and elements.
-    """
+    """(headers of a message's frames; begins of bodies; bytes, -1 where a field is too small).
+    `row`: columns of flags, parameters, elements that travel, elements."""
     heads, at = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.empty_like(sizes)
     return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
 
@@ -226,10 +216,7 @@ def bodies(sizes: Column) -> Column:
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
-    """The sealed message of bodies whose parts, so many bytes for each tensor, are at hand.
-
-    `columns` are those of `frames`.
-    """
+    """The sealed message of bodies from parts with their bytes; `columns` as for `frames`."""
     sizes = reduce(add, [lengths for _, lengths in parts])
     message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
@@ -262,7 +249,7 @@ def put_in(out: NDArray[np.uint8], at: Column, source: Tensor, lengths: Column) 
 
 
 def put(message: Tensor, at: Column, source: Tensor, lengths: Column) -> None:
-    """Copy the bytes of `source`, so many for each tensor, to their places in a message."""
+    """Copy the bytes of `source`, `lengths` for each tensor, to their places in a message."""
     put_all(message, [(at, source, lengths)])
 
 
@@ -293,7 +280,7 @@ def taken_all(message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype
 
 
 def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:
-    """Pieces of a flat tensor, so many elements from each begin, one behind the other."""
+    """Pieces of a flat tensor, `counts` elements from each begin, concatenated."""
     size = values.element_size()
     return taken(values.view(torch.uint8), size * begins, size * counts, values.dtype)
 
@@ -301,7 +288,7 @@ def picked(values: Tensor, begins: Column, counts: Column) -> Tensor:
 @counted_as(lambda *_: ())  # a deployment leaves checksums to the network
 @primitive
 def seal(message: Tensor, at: Column, sizes: Column) -> Tensor:
-    """The message, once the checksums of its frames are written."""
+    """Write the checksums of the frames; return the message."""
     with written_back(message) as data:
         _write_checksums(data, at, sizes)
     return message
@@ -317,29 +304,23 @@ def joined(parts: Iterable[Tensor]) -> Tensor:
 
 
 def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
-    """The headers of a message whose frames are those of the layout's tensors, and intact.
-
-    Raises `InputError` otherwise, or for another codec than this one (these ones). On a device the
-    host waits for the headers once, where they are not `fixed`.
-    """
+    """The headers of an intact message of the layout. Raises `InputError` otherwise, or for another
+    codec. The host waits for a device once, unless headers are `fixed`."""
     return _fixed(message, layout, codec) or _read(message, layout, codec)
 
 
 def read_ahead(
     message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
 ) -> Frames | Tensor:
-    """`read`, for kernels that find the headers where they lie: nobody waits.
-
-    On a device these are a table (`gpu/frames.py`), and `check`, which raises what is wrong with
-    bodies, is made `when_known`.
-    """
+    """`read` without waiting, for kernels that read headers in place. On a device the result is a
+    table (`gpu/frames.py`), and `check`, which raises faults of bodies, runs `when_known`."""
     if found := _fixed(message, layout, codec):
         check(found)
     return found or _read_ahead(message, layout, codec, check)
 
 
 def columns_of(found: Frames | Tensor) -> Frames:
-    """The columns of what `read_ahead` gives: for the meter."""
+    """The columns of `read_ahead`'s result, for the meter."""
     if isinstance(found, Frames):
         return found
     return Frames(*np.delete(np.from_dlpack(found.cpu()), 2, axis=0))
@@ -356,10 +337,8 @@ def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) 
 def read_known(
     message: Tensor, layout: BucketLayout, codec: int, sizes: Column, nonzero: Column
 ) -> Frames:
-    """`read`, where the length of what each worker has sent says how many elements travel.
-
-    Bodies have so many bytes, flags and parameters are 0. Nobody waits for a device.
-    """
+    """`read` where each worker's sent length determines the elements that travel: bodies of these
+    sizes, flags and parameters 0. Does not wait for a device."""
     segments = Segments.of(layout)
     none, length = segments.column(0), segments.length
     heads, at, total = _headers_of(codec, sizes, (none, none, nonzero, length))
@@ -375,7 +354,6 @@ def _agreed(
     message: Tensor, layout: BucketLayout, codec: int | Collection[int], found: Frames,
     heads: NDArray[np.uint8],
 ) -> Frames:  # fmt: skip
-    """The headers, once a message is known to have them."""
     right = agree(message, heads, found.at, found.size)
     if right is False:
         _read(message, layout, codec)  # says what is wrong with which frame
@@ -411,7 +389,7 @@ def _read_ahead(
 def demand_frames(
     found: Frames, layout: BucketLayout, total: int, codec: int | Collection[int]
 ) -> None:
-    """`InputError` unless a message of `total` bytes is intact and of the layout; see `read`."""
+    """Raise `InputError` unless a message of `total` bytes is intact and of the layout."""
     allowed = (int(codec),) if isinstance(codec, int) else tuple(codec)
     columns = found.at, found.size, found.codec, found.nonzero, found.numel, found.intact
     if not _whole(*columns, layout.table, total, _among(allowed)):
@@ -436,8 +414,7 @@ def _among(allowed: tuple[int, ...]) -> NDArray[np.bool_]:
 @counted_as(lambda *_: ())  # as `headers`
 @primitive
 def agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column) -> Found:
-    """Whether frames have these headers, `[tensors, 20]`, and their checksums are right; or of
-    each, on a device."""
+    """Whether headers, `[tensors, 20]`, and checksums are right; of each frame, on a device."""
     return bool(_agree(array(message), heads, at, sizes))
 
 
@@ -447,7 +424,7 @@ def _headers(message: Tensor, most: int) -> Frames:
 
 
 def demand_bytes(message: Tensor) -> None:
-    """`InputError` for a tensor that is no message."""
+    """Raise `InputError` for a tensor that is no message."""
     if message.dtype != torch.uint8 or message.dim() != 1:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
 
@@ -474,11 +451,8 @@ def pack_frame(
     codec: int, body: Tensor, *, numel: int, nonzero: int | None = None, flags: int = 0,
     params: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]` on the body's device.
-
-    `numel` elements has the tensor, `nonzero` of them travel (None: all).
-    Raises `InternalError` when a number does not fit its field or the body is not bytes.
-    """
+    """Header and body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of `numel`
+    elements travel (None: all). `InternalError` for numbers beyond their field, or no bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travel = np.array([numel if nonzero is None else nonzero])
@@ -489,11 +463,8 @@ def pack_frame(
 def read_frames(
     message: Tensor, *, expected: int | Collection[int] = tuple(Codec), most: int | None = None
 ) -> list[Frame]:
-    """The frames of a message (uint8, one dimension) of an unknown layout, of an expected codec;
-    the first `most`, where that is stated.
-
-    Raises `InputError` for a message that is cut off, changed on the way, or contradicts itself.
-    """
+    """The first `most` frames of a message (uint8, one dimension) of unknown layout and an expected
+    codec. Raises `InputError` for a truncated, altered or contradictory message."""
     found = _headers(message, most or message.numel() // HEADER_BYTES + 1)
     found.demand_intact(
         message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
@@ -504,22 +475,16 @@ def read_frames(
 def frames_of(
     message: Tensor, layout: BucketLayout, codec: int | Collection[int]
 ) -> Iterator[tuple[TensorSlice, Frame]]:
-    """Each tensor of the layout with its frame.
-
-    Raises `InputError` when the frames are not those of this layout.
-    """
+    """Each tensor of the layout with its frame; `InputError` for frames of another layout."""
     found = read(message, layout, codec)
     for number, piece in enumerate(layout.slices):
         yield piece, found.frame(message, number)
 
 
 def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message.
-
-    The result is `add(message, layout, out, weight, **known)`: out += weight * decoded message, in
-    place; `out` is float32 `[layout.numel]`. Raises `InputError` when the message is damaged or of
-    another layout.
-    """
+    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message:
+    `add(message, layout, out, weight, **known)`, out += weight * decoded message, in place; `out`
+    is float32 `[layout.numel]`. Raises `InputError` for a damaged or other message."""
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
         @wraps(add)
@@ -536,7 +501,7 @@ def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Cal
 
 
 def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, Tensor]:
-    """A frame's body in two parts of known length; `InputError` when it is not that long."""
+    """A frame's body in two parts of given lengths; `InputError` when its length differs."""
     if frame.body.numel() != head_bytes + tail_bytes:
         raise InputError(
             f"damaged payload: body of {frame.body.numel()} bytes, "
@@ -554,10 +519,7 @@ def as_bytes(values: Tensor) -> Tensor:
 
 @unpriced  # messages are laid out so that they need no realigning where that costs time
 def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
-    """`[count]` of `dtype` from exactly as many bytes; a copy when the bytes are not aligned.
-
-    Raises `InputError` when the length does not fit.
-    """
+    """`[count]` of `dtype`, copied when not aligned; `InputError` when the length does not fit."""
     size = dtype.itemsize
     if body.numel() != count * size:
         raise InputError(f"{body.numel()} bytes where {count} values of {size} bytes must be")
@@ -594,7 +556,7 @@ def _whole(
     at: Any, sizes: Any, codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, total: int,
     known: Any,
 ) -> bool:  # fmt: skip
-    """Whether frames are intact, those of the tensors, of codecs that are known, and the last."""
+    """Whether frames are intact, of the tensors, of known codecs, and end with the message."""
     whole = at[-1] + sizes[-1] == total
     for t in range(numel.size):
         whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)

@@ -1,8 +1,5 @@
-"""Momentum on the worker: one pass that brings it on and uses it.
-
-`add_momentum` is DGC's step, of which the large elements are marked; the other steps are those of
-workers that move on their own (`local_updates/`).
-"""
+"""Momentum on the worker, updated and used in one pass: DGC's `add_momentum`, which marks large
+elements, and the steps of workers that move on their own (`local_updates/`)."""
 
 from __future__ import annotations
 
@@ -32,10 +29,8 @@ def add_momentum(
     u: Tensor, v: Tensor, gradient: Tensor, segments: Segments, m: float, nesterov: bool,
     limits: Limits,
 ) -> Marks:  # fmt: skip
-    """u = m u + g, v += u (Nesterov: u = m (u + g), v += u + g), in place; |v| >= limit is marked.
-
-    u, v and the gradient are flat float32 of the table, limits `[tensors]`.
-    """
+    """u = m u + g, v += u (Nesterov: u = m (u + g), v += u + g), in place; mark |v| >= limit. u, v
+    and the gradient are flat float32 of the table, limits `[tensors]`."""
     marks = Marks.room(v, segments, limits)
     fill_velocity(v, u, gradient, segments, m, nesterov, marks)
     return marks
@@ -46,7 +41,7 @@ def fill_velocity(
     v: Tensor, u: Tensor, gradient: Tensor, segments: Segments, m: float, nesterov: bool,
     marks: Marks,
 ) -> None:  # fmt: skip
-    """The pass of `add_momentum`, and what it marks."""
+    """The pass of `add_momentum`; fill its marks."""
     with written_back(u) as direction, written_back(v) as velocity, written_back(marks.counts) as c:
         in_tiles(
             _add_momentum, segments.tiles, direction, velocity, array(gradient), np.float32(m),
@@ -70,11 +65,8 @@ def local_step(
     gradient: Tensor, momentum: Tensor, sums: Tensor, m: float, *, nesterov: bool = False,
     error: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """u = m u + g, and sums += d, in place; returns the direction d = u, or Nesterov's g + m u.
-
-    With `error`, a round of d = u ends: error += sums + d, and what was in `sums` is taken out and
-    returned, negative. All are float32 `[n]`.
-    """
+    """u = m u + g, and sums += d, in place; return the direction d = u, or Nesterov's g + m u. With
+    `error` the round ends: error += sums + d, and -sums is returned. All float32 `[n]`."""
     direction = np.empty(gradient.numel(), dtype=np.float32)
     with written_to(momentum, sums, error) as (u, s, e):
         in_parallel(

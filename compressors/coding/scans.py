@@ -1,4 +1,4 @@
-"""Scans of a whole vector: whether it is finite, its length, its fingerprint; and their loops."""
+"""Scans of a whole vector: whether it is finite, its length, its fingerprint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def all_finite(values: Tensor) -> bool:
 
 @primitive
 def finite(values: Tensor) -> Found:
-    """`all_finite`, for which nobody has waited."""
+    """`all_finite` without waiting for a device."""
     found = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint32)
     in_parallel(
         block_magnitudes, values.numel(), array(values.contiguous()), found, grain=SUM_BLOCK
@@ -47,7 +47,7 @@ def fingerprint(values: Tensor) -> int:
 
 @loop
 def _weighted_sums(start: int, stop: int, bits: Any, sums: Any) -> None:
-    """Sums of elements times odd numbers that differ, modulo 2^64: one a block."""
+    """Sum of each block's elements times distinct odd numbers, modulo 2^64."""
     for first in range(start, stop, SUM_BLOCK):
         block = bits[first : min(first + SUM_BLOCK, stop)]
         total = np.uint64(0)

@@ -1,9 +1,7 @@
-"""Messages of selected elements: values and coded indices.
+"""Messages of selected elements (`Codec.SPARSE`): values, float32 or float16, then coded indices.
 
-`Codec.SPARSE`: for each tensor values, then indices. The frame's body holds the values (float32
-or float16) and then the coded indices; its flags say how: the low four bits are the index coder,
-bit 4 is set for float16 values. Values that float16 cannot hold saturate at 65504; senders with
-error feedback keep the rest.
+Flags: the low four bits are the index coder, bit 4 is set for float16 values. Values beyond float16
+saturate at 65504; senders with error feedback keep the rest.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ _HALF_MAX = 65504.0
 
 
 def travelling(values: Tensor, values_as: ValueFormat) -> Tensor:
-    """The values in the format that they travel in."""
+    """The values in the format that travels."""
     if values_as == "fp16":
         return values.clamp(-_HALF_MAX, _HALF_MAX).half()
     return values
@@ -65,7 +63,7 @@ def energy(values: Tensor) -> float:
 
 
 def lost_by_selection(values: Tensor, ratio: float) -> float:
-    """(1 - k/n) |v|^2: the most that is left out when the k largest travel, of float32 `[n]`."""
+    """(1 - k/n) |v|^2: bound on the energy lost when the k largest travel, of float32 `[n]`."""
     return (1 - share_kept(values.numel(), ratio)) * energy(values)
 
 
@@ -84,7 +82,7 @@ def sparse_message(
     ----------
     k : how many of each tensor travel
     indices, values : within the tensor, int64, and float32 `[sum of k]`
-    memory : flat float32 to which goes back what the format of the values rounds off
+    memory : flat float32 that receives the values' rounding errors
     alike : whether k is the same on all workers
     """
     if (exchange := entered()) is not None:
@@ -121,7 +119,7 @@ def _half_launches(
 def _halves(
     values: Tensor, segments: Segments, k: Column, indices: Tensor, memory: Tensor | None
 ) -> Tensor:
-    """The values as float16; what is lost goes to `memory`, if given."""
+    """The values as float16; rounding errors go to `memory`, if given."""
     sent = travelling(values, "fp16")
     if memory is not None:
         memory.index_copy_(0, flat_places(indices, segments, k), values - sent.float())
@@ -130,9 +128,7 @@ def _halves(
 
 def add_message(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
     """out += weight * values at their positions, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` for a damaged message, or one of another layout.
-    """
+    Raises `InputError` for a damaged message, or one of another layout."""
     segments, exchange = Segments.of(layout), entered()
     if exchange is not None and exchange.plain:
         found = read_ahead(message, layout, Codec.SPARSE, partial(_demand_plain, segments))
@@ -168,16 +164,13 @@ def _plain_launches(
 def add_plain(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
 ) -> None:
-    """`scatter_add` of a message whose indices lie in fields of one width; `found` is ahead."""
+    """`scatter_add` of a message of indices of one width, whose headers are read ahead."""
     values, coded, sizes, coders, k = _parts(message, columns_of(found))
     scatter_add(out, segments, coded, sizes, coders, values, k, weight)
 
 
 def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor, Column]:
-    """(indices within the tensor, int64, values float32, each `[sum of k]`; k of each tensor).
-
-    Raises `InputError` as `add_message` does.
-    """
+    """(indices within the tensor, int64; values float32; k of each tensor); see `add_message`."""
     found = read(message, layout, Codec.SPARSE)
     values, coded, sizes, coders, k = _parts(message, found)
     return decoded_positions(coded, Segments.of(layout), sizes, k, coders), values.float(), k
@@ -186,10 +179,7 @@ def read_message(message: Tensor, layout: BucketLayout) -> tuple[Tensor, Tensor,
 def read_raw(
     message: Tensor, layout: BucketLayout, lengths: Column
 ) -> tuple[Tensor, Tensor, Column]:
-    """`read_message` of raw indices and float32 values, of frames of so many bytes.
-
-    How many elements travel follows from the lengths: nobody waits for a device.
-    """
+    """`read_message` of raw indices and float32 values, without waiting: `lengths` determine k."""
     k = (lengths - HEADER_BYTES) // 8
     found = read_known(message, layout, Codec.SPARSE, 8 * k, k)
     values, coded = found.parts(message, (4 * k, torch.float32), (4 * k, torch.uint8))
@@ -240,20 +230,15 @@ def scatter_add(
     out: Tensor, segments: Segments, coded: Tensor, sizes: Column, coders: Column, values: Tensor,
     k: Column, weight: float,
 ) -> None:  # fmt: skip
-    """out += weight * values at coded positions, in place.
+    """out += weight * values at coded positions, in place. Raises `InputError` when positions
+    cannot be decoded, or do not ascend below the tensor's length; `out` is then worthless.
 
     Parameters
     ----------
     out : flat float32 of the table
-    coded, sizes, coders : the tensors' coded positions, one behind the other, uint8 (see
-        `coded_positions`); bytes and `Coder` number of each
+    coded, sizes, coders : consecutive coded positions, uint8 (`coded_positions`); bytes and `Coder`
+        number of each tensor
     values : float32 or float16 `[sum of k]`, k of each tensor
-
-    Raises
-    ------
-    InputError
-        When positions cannot be decoded, or do not ascend below the tensor's length; `out` is then
-        worthless.
     """
     if (coders != Coder.RAW).any():
         places: NDArray[Any] = positions_in(array(coded), segments, sizes, k, coders)

@@ -1,18 +1,15 @@
-"""Checks of a compressor against what it says of itself: `check(MyCompressor)`.
+"""Checks of a compressor against its own declarations: `check(MyCompressor)`.
 
     from gcsim.compressors import check
     check(MyCompressor)                       # with its default parameters
     check("qsgd", {"steps": 1, "norm": "l2"})
     check("my_package.my_module:MyCompressor")
 
-Every check is a function of a `Subject` that raises `AssertionError` with what it found.
-`structure` holds what any method must survive and what an update depends on, `transport`
-that nothing but payloads passes between workers, `promises` the method's own `properties`. The
-statistical ones compare with bounds of five standard errors or more: a correct method fails one in
-a million times, and never by chance in a repeated run, because the seeds are fixed.
-
-Checks that fail for one cause are one finding (`examine`): those that meet the same error in the
-same line, and those that fail wherever another one does (`FOLLOWS`).
+Every check is a function of a `Subject` that raises `AssertionError`: `structure` checks any
+method's updates and their dependences, `transport` that only payloads pass between workers,
+`promises` the method's `properties`. Statistical checks use bounds of five standard errors or more:
+a correct method fails one in a million times, and repeated runs agree, because seeds are fixed.
+Checks that fail for one cause (the same error in the same line, or `FOLLOWS`) are one finding.
 """
 
 from __future__ import annotations
@@ -74,8 +71,6 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Findings of all checks of a compressor."""
-
     name: str
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
@@ -100,11 +95,8 @@ def check(
     *,
     device: str = "cpu",
 ) -> tuple[str, ...]:
-    """Run all checks on a compressor, with gradients on a device; the names of what was checked.
-
-    Raises `ExpectationError` that lists every cause of failures and the checks that fail for it,
-    and `InputError` for an unknown compressor or impossible parameters.
-    """
+    """Run all checks on a compressor, with gradients on a device; return their names. Raises
+    `ExpectationError` that lists causes and failed checks; `InputError` for unusable arguments."""
     report = examine(compressor, parameters, device=device)
     if report.findings:
         raise ExpectationError(str(report))
@@ -112,8 +104,7 @@ def check(
 
 
 def refuse_side_channels(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raise `InputError` where workers of a user's compressor use more than collectives bring them:
-    in one process they may share a variable, on a cluster they do not."""
+    """Raise `InputError` where a user's workers exchange data outside of collectives."""
     subject = subject_of(name, parameters)
     if not is_users(subject.compressor):
         return
@@ -153,7 +144,7 @@ def examine(
 
 
 def _cause(name: str, error: Exception, failed: Mapping[str, Exception]) -> object:
-    """Equal for checks that fail for one cause."""
+    """Key that is equal for checks that fail for one cause."""
     if isinstance(error, InputError):
         return tuple(
             (problem.place, _NUMBERS.sub("#", problem.message)) for problem in error.problems

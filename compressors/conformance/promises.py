@@ -10,17 +10,15 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 ELEMENTS = 1000
 DRAWS = 300
 FEW = 12
-"""Draws that differ at all where a method draws anything."""
+"""Draws enough to differ where a method draws at all."""
 DIRECTIONS = 16
 Z = 5.0
 """Standard errors: a Gaussian is beyond them one time in 1.7 million."""
 
 
 def mean_is_right_when_unbiased(subject: Subject) -> None:
-    """Over 300 seeds, the update's mean along 16 directions is that of the mean gradient.
-
-    Directions rather than elements: where few elements are sent, one element's mean says little.
-    """
+    """Over 300 seeds, the update's mean along 16 directions is the mean gradient's. Directions,
+    since an element's mean says little where few are sent."""
     if not subject.properties.unbiased:
         return
     given = [_heavy(ELEMENTS, rank) for rank in range(2)]
@@ -39,8 +37,8 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
 
 
 def more_workers_do_not_scale_the_update(subject: Subject) -> None:
-    """The share of a gradient that all hold in the update is about the same for one worker and
-    for four: sums are divided by the number of workers. Over a window, and over ten seeds."""
+    """One and four workers with equal gradients give about the same update: sums are divided by the
+    number of workers. Over a window and ten seeds."""
     if subject.properties.scale_free:
         return
     gradient = _heavy(ELEMENTS, 3)

@@ -1,5 +1,4 @@
-"""Checks that any method must pass, whatever its algorithm: of its updates, of what they depend on,
-and of their scale."""
+"""Checks that any method must pass: of its updates, their dependences, and their scale."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ from gcsim.errors import InputError
 
 LENGTHS = (0, 1, 2, 7, 8, 9, 63, 64, 65, 255, 256, 257, 511, 512, 513)
 MANY = 64
-"""The most steps that a period is waited for."""
+"""The longest period that checks wait for."""
 SCALES = (1e-6, 1.0, 1e4)
 """Scales of gradients, relative to the 0.1 that the other checks use."""
 APART = 0.1
-"""Bytes and errors that differ by more between scales, relatively, are reported."""
+"""Larger relative differences of bytes or errors between scales are reported."""
 
 
 def describes_itself(subject: Subject) -> None:
@@ -41,8 +40,7 @@ def describes_itself(subject: Subject) -> None:
 
 
 def updates_have_the_shape_of_the_bucket(subject: Subject) -> None:
-    """Float32, one dimension, finite (`participate` refuses others); for one worker, two, three and
-    five."""
+    """Float32, one dimension, finite (`participate` refuses others); for 1, 2, 3 and 5 workers."""
     for workers in (1, 2, 3, 5):
         list(subject.crew(workers=workers).updates(STEPS))
 
@@ -75,7 +73,7 @@ def hard_values_stay_finite(subject: Subject) -> None:
 
 
 def the_update_has_the_size_of_the_gradient(subject: Subject) -> None:
-    """Nothing comes of nothing, and small gradients give small updates."""
+    """Zero gradients give zero updates, and small gradients small updates."""
     if subject.properties.scale_free:
         return
     for magnitude in (0.0, 1e-30):
@@ -95,7 +93,7 @@ def equal_seeds_repeat_themselves(subject: Subject) -> None:
 
 
 def replicas_stay_together(subject: Subject) -> None:
-    """After each step (or window) all workers have applied the same, as `properties` say."""
+    """After each step (or window) all workers have equal models, as `properties` say."""
     properties, window = subject.properties, subject.compressor.window(subject.parameters)
     if properties.replicas == "differ":
         return
@@ -114,8 +112,7 @@ def replicas_stay_together(subject: Subject) -> None:
 
 
 def gradients_are_left_alone(subject: Subject) -> None:
-    """The bucket is not written to (`participate` sees it), and an update is not changed by later
-    steps."""
+    """The bucket is not written to, and later steps do not change an update."""
     kept, copies = [], []
     for _, updates in subject.crew().updates(STEPS):
         kept += updates
@@ -143,7 +140,7 @@ def schedules_repeat(subject: Subject) -> None:
 
 
 def metering_changes_nothing(subject: Subject) -> None:
-    """The same updates under the meter, which sees some work."""
+    """Updates are equal under the meter, which counts some work."""
     plain, metered = subject.crew(), subject.crew()
     for t in range(subject.first, subject.first + STEPS):
         given = gradients(N, 2, t)
@@ -155,8 +152,7 @@ def metering_changes_nothing(subject: Subject) -> None:
 
 
 def sharing_changes_nothing(subject: Subject) -> None:
-    """Four workers that share what they make of replies, and four that do not, send and apply the
-    same; and whatever was shared would have been the same on each worker."""
+    """Four workers send and apply the same with and without sharing; shared values are equal."""
     apart, together = subject.crew(workers=4), subject.crew(workers=4)
     for t in range(subject.first, subject.first + subject.windows(STEPS)):
         given = gradients(N, 4, t)
@@ -180,8 +176,7 @@ def something_is_sent(subject: Subject) -> None:
 
 
 def every_workers_gradient_counts(subject: Subject) -> None:
-    """An update is made of all gradients, not of one's own or of worker 0's: another gradient of
-    one of three workers changes the next worker's updates."""
+    """Changing the gradient of one of three workers changes the next worker's updates."""
     crews = [subject.crew(workers=3) for _ in range(4)]
     without_effect = {0, 1, 2}
     for t in range(subject.windows(3 * STEPS)):
@@ -201,10 +196,8 @@ def every_workers_gradient_counts(subject: Subject) -> None:
 
 
 def steps_stand_alone_without_memory(subject: Subject) -> None:
-    """Two crews that saw other gradients before give equal updates, if `memory` is "none".
-
-    Both took as many steps with the same seeds, so that a generator that is kept is as far on.
-    """
+    """Two crews with different earlier gradients give equal updates, if `memory` is "none"; both
+    take as many steps with the same seeds, so that kept generators agree."""
     if subject.compressor.memory(subject.parameters) != "none":
         return
     first, second = subject.crew(), subject.crew()
@@ -219,8 +212,7 @@ def steps_stand_alone_without_memory(subject: Subject) -> None:
 
 
 def scale_is_told(subject: Subject) -> str | None:
-    """A note where gradients 10^-6 and 10^4 times as large are not treated alike: float16 has a
-    range, a threshold a unit. A method may do so; its user must know."""
+    """A note where gradients 10^-6 and 10^4 times as large behave differently, which is allowed."""
     errors, bits, said = zip(*(_at_scale(subject, scale) for scale in SCALES), strict=True)
     alike = all(abs(each - bits[1]) <= APART * bits[1] for each in bits)
     if not subject.properties.scale_free:
@@ -234,8 +226,8 @@ def scale_is_told(subject: Subject) -> str | None:
 
 
 def _at_scale(subject: Subject, scale: float) -> tuple[float, float, str]:
-    """Relative error |updates - mean gradients|^2 / |mean gradients|^2 at one scale (1 where
-    nothing is delivered), bits an element that a worker sends, both as text; NaN: it refuses."""
+    """(relative error |updates - mean gradients|^2 / |mean gradients|^2, 1 where nothing is
+    delivered, NaN where refused; bits an element that a worker sends), as text."""
     steps = subject.windows(STEPS)
     crew, collectives = subject.crew(), Collectives()
     wanted = delivered = torch.zeros(N, dtype=torch.float64)

@@ -21,7 +21,6 @@ from gcsim.compressors.requests import AllGather, AllToAll, Exchange, Request, t
 from gcsim.compressors.sharing import same
 
 SHAPES: tuple[tuple[int, ...], ...] = ((16, 24), (24,), (8, 3, 3, 3), (), (0,))
-"""A matrix, a bias, a convolution, a scalar and an empty tensor."""
 STEPS = 4
 
 
@@ -35,22 +34,18 @@ N = numel(SHAPES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A compressor with its parameters."""
-
     name: str
     compressor: type[Compressor]
     parameters: CompressorParameters
     device: str = "cpu"
-    """Device of the gradients that are exchanged; checks make and compare them on the host."""
+    """Device of the exchanged gradients; checks make and compare them on the host."""
 
     @property
     def properties(self) -> Properties:
-        """Promises of the method."""
         return self.compressor.properties(self.parameters)
 
     @property
     def title(self) -> str:
-        """Name in errors."""
         return self.crew().members[0].about.title
 
     @property
@@ -66,13 +61,12 @@ class Subject:
     def crew(
         self, shapes: Sequence[tuple[int, ...]] = SHAPES, *, workers: int = 2, seed: int = 3
     ) -> Crew:
-        """Workers with empty memories."""
         pieces = ((f"tensor {index}", index, shape) for index, shape in enumerate(shapes))
         return Crew(self, BucketLayout.behind(0, pieces), workers, seed)
 
 
 class Crew:
-    """The workers of one exchange; they keep their state from step to step."""
+    """The workers of one exchange; their state persists from step to step."""
 
     def __init__(self, subject: Subject, layout: BucketLayout, workers: int, seed: int) -> None:
         self.layout = layout
@@ -85,16 +79,13 @@ class Crew:
         ]
 
     def bucket(self, gradient: Tensor) -> Bucket:
-        """The gradient with what else the method requires.
-
-        Samples are dominated by noise: the sum of (g_z / B)^2 is twice the squared mean.
-        """
+        """The gradient with the method's other required data. Samples are dominated by noise: the
+        sum of (g_z / B)^2 is twice the squared mean."""
         gradient = gradient.to(self._device)
         moment = 2 * gradient.square() if self.members[0].requires else None
         return Bucket(layout=self.layout, gradient=gradient, second_moment=moment)
 
     def exchanges(self, gradients: Sequence[Tensor], step: int) -> list[Exchange]:
-        """One a worker, not begun."""
         pairs = zip(self.members, gradients, strict=True)
         return [participate(member, self.bucket(gradient), step) for member, gradient in pairs]
 
@@ -109,7 +100,7 @@ class Crew:
     def heard(
         self, gradients: Sequence[Tensor], step: int, *, share: bool | Literal["checked"] = False
     ) -> tuple[list[Tensor], list[list[Heard]]]:
-        """The updates, and what passed, by worker."""
+        """The updates, and copies of requests and replies, by worker."""
         logs: list[list[Heard]] = [[] for _ in self.members]
         pairs = zip(self.exchanges(gradients, step), logs, strict=True)
         with torch.no_grad():
@@ -141,21 +132,19 @@ def normal(n: int, seed: int, scale: float = 0.1) -> Tensor:
 
 
 def gradients(n: int, workers: int, step: int) -> list[Tensor]:
-    """A gradient a worker, different at each step."""
+    """A gradient for each worker, different at each step."""
     return [normal(n, 1000 * step + rank) for rank in range(workers)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Heard:
-    """One request and its reply, as copies of what passed."""
-
     kind: type[Request]
     sent: list[Tensor]
     reply: Any
 
 
 def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
-    """Pass an exchange on and note its requests and replies."""
+    """Pass an exchange on; record its requests and replies."""
 
     def noting(request: Request) -> Generator[Request, Any, Any]:
         sent = [tensor.clone() for tensor in tensors_sent(request)]
@@ -170,10 +159,8 @@ def overheard(exchange: Exchange, log: list[Heard]) -> Exchange:
 
 @contextmanager
 def unchanged_global_generators() -> Iterator[None]:
-    """Fail when torch's, numpy's or Python's global random state is used or set inside.
-
-    They are moved on first, lest a seed that is set again goes unnoticed, and put back after.
-    """
+    """Fail when torch's, numpy's or Python's global random state is used or set inside. They are
+    moved on first, so that setting the same seed again is noticed, and restored after."""
     import random
 
     import numpy as np

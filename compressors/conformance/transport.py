@@ -7,31 +7,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from gcsim.compressors import requests
 from gcsim.compressors.conformance.subject import STEPS, Heard, N, Subject, gradients
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.mistakes import passed_on
-from gcsim.compressors.requests import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Exchange,
-    PushPull,
-    Request,
-    TreeMerge,
-    tensors_sent,
-)
 from gcsim.errors import InputError
 
 Tamper = Callable[["Tensor"], "Tensor"]
 
 
 def only_what_travelled_is_used(subject: Subject) -> None:
-    """A worker alone, given only the replies that it got, asks for and applies the same.
-
-    The last worker is run again, in an object of its own and with copies of the replies, in the
-    place of all the others. (Not the first: its object also holds a parameter server's state.)
-    """
+    """The last worker, rerun in a new object with copies of its replies, asks for and applies the
+    same. (Not the first, whose object also holds a parameter server's state.)"""
     crew = subject.crew(workers=3)
     heard = [crew.heard(gradients(N, 3, t), subject.first + t, share=True) for t in range(STEPS)]
     disturbing = subject.crew(workers=3)  # of what workers share beside collectives
@@ -58,11 +46,11 @@ def payloads_are_bytes(subject: Subject) -> None:
 
 def _payloads(log: list[Heard]) -> list[Tensor]:
     """Tensors that a worker sent, but for those of all-reduces."""
-    return [sent for heard in log if heard.kind is not AllReduce for sent in heard.sent]
+    return [sent for heard in log if heard.kind is not requests.AllReduce for sent in heard.sent]
 
 
 def damaged_payloads_are_refused(subject: Subject) -> None:
-    """Cut, lengthened, emptied or changed by a bit: an `InputError`, never another tensor."""
+    """A cut, lengthened, empty or altered message is an `InputError`, not another tensor."""
     for name, tamper in _TAMPERS.items():
         for phase_step in _one_of_each_phase(subject):
             _expect_refusal(subject, name, tamper, phase_step)
@@ -106,7 +94,7 @@ _TAMPERS: dict[str, Tamper] = {
 
 
 def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> None:
-    """Worker 0 gets what worker 1 sent (or the server) after `tamper`, at `step`."""
+    """Give worker 0 worker 1's (or the server's) payload after `tamper`, at `step`."""
     *_, (_, expected) = subject.crew().updates(step + 1 - subject.first)
     faulty = subject.crew()
     list(faulty.updates(step - subject.first))
@@ -125,21 +113,23 @@ def _expect_refusal(subject: Subject, how: str, tamper: Tamper, step: int) -> No
         assert torch.equal(given, expected[0]), f"a payload {how} gave another update"
 
 
-def _tampered(exchange: Exchange, tamper: Tamper, touched: list[bool]) -> Exchange:
+def _tampered(
+    exchange: requests.Exchange, tamper: Tamper, touched: list[bool]
+) -> requests.Exchange:
     def second_of(payloads: Iterable[Tensor]) -> list[Tensor]:
         first, second, *others = payloads
         return [first, tamper(second), *others]
 
-    def ask(request: Request) -> Generator[Request, Any, Any]:
-        if isinstance(request, PushPull):
+    def ask(request: requests.Request) -> Generator[requests.Request, Any, Any]:
+        if isinstance(request, requests.PushPull):
             server = request.server
             request = replace(request, server=lambda payloads: server(second_of(payloads)))
         reply = yield request
-        if not isinstance(request, AllReduce):
+        if not isinstance(request, requests.AllReduce):
             touched.append(True)
-        if isinstance(request, AllGather | AllToAll):
+        if isinstance(request, requests.AllGather | requests.AllToAll):
             return second_of(reply)
-        return tamper(reply) if isinstance(request, TreeMerge) else reply
+        return tamper(reply) if isinstance(request, requests.TreeMerge) else reply
 
     return passed_on(exchange, ask)
 
@@ -153,12 +143,12 @@ def _one_of_each_phase(subject: Subject) -> list[int]:
     return list(found.values())
 
 
-def _replayed(exchange: Exchange, log: list[Heard], step: int) -> Tensor:
+def _replayed(exchange: requests.Exchange, log: list[Heard], step: int) -> Tensor:
     reply: Any = None
     with torch.no_grad():
         for heard in log:
             request = exchange.send(reply)
-            for now, before in zip(tensors_sent(request), heard.sent, strict=True):
+            for now, before in zip(requests.tensors_sent(request), heard.sent, strict=True):
                 same = now.shape == before.shape and torch.equal(now, before)
                 assert same, f"step {step}: what a worker sends depends on the other workers"
             reply = heard.reply

@@ -10,17 +10,14 @@
 | `AllToAll`  | the library's; `variable`: lengths first                                         |
 | `TreeMerge` | the binomial tree of `requests.TreeMerge`, there and back                        |
 
-A receiver must know lengths: where a request leaves them open, 8 bytes travel ahead. Those of a
-variable all-gather were told by a gather before it (`AllGather.lengths`).
+Where a request leaves lengths open, 8 bytes travel ahead, for a variable all-gather in a gather of
+its own (`AllGather.lengths`). Gloo carries host memory, NCCL a GPU's; other tensors are copied
+there and back: lengths, which the host needs, and over Gloo a GPU's payloads. NCCL's calls only
+queue work behind the current stream's.
 
-Gloo carries host memory, NCCL that of a GPU. What lies elsewhere is copied there, and what came
-back to where the request's tensor lies: lengths, which the host must know, and over Gloo the
-payloads of a GPU. NCCL's calls only queue work behind what the current stream has to do.
-
-Only one thread may use the group: collectives are matched in the order in which they are asked
-for. Ranks that ask for different collectives, or for sums of different length or type, would wait
-for each other until the group's timeout, or Gloo would abort the process: `require_alike` compares
-what they ask for.
+Only one thread may use the group: collectives are matched in order. Ranks that ask for different
+collectives, or sums of different length or type, would wait until the group's timeout, or Gloo
+would abort the process; `require_alike` compares their requests.
 """
 
 from __future__ import annotations
@@ -28,33 +25,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gcsim.compressors import requests
 from gcsim.compressors.coding.frames import as_bytes
 from gcsim.compressors.ddp.model import ranks_text
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import RefusedRequestError
-from gcsim.compressors.requests import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Operation,
-    PushPull,
-    Request,
-    TreeMerge,
-    tensors_sent,
-)
 
 _LONGEST = 120
-"""Bytes of the text of a request that ranks compare."""
+"""Bytes of a request's text that ranks compare."""
 _LENGTH = 8
-"""Bytes of a length."""
 _MOST_PADDED = 2
-"""Padded blocks are this many times as long as the payloads, at most."""
+"""Most length of padded blocks, in lengths of the payloads."""
 _ALIGNED = 16
 """Bytes: NCCL copies words of this length, and decoders read their numbers where they lie."""
 
 
 class Collectives:
-    """One rank's side of the collectives of a process group: Gloo's, or NCCL's on `device`."""
+    """One rank's collectives over a process group: Gloo's, or NCCL's on `device`."""
 
     def __init__(self, group: Any, device: torch.device | None = None) -> None:
         import torch.distributed as dist
@@ -67,28 +54,22 @@ class Collectives:
         self.count: int = dist.get_world_size(group)
         self._global = dist.get_process_group_ranks(group)
 
-    def execute(self, request: Request) -> Any:
-        """The reply to one request; the other ranks carry out theirs.
-
-        Raises what `torch.distributed` raises when a rank is gone, and `RefusedRequestError` when
-        payloads do not go together.
-        """
-        if isinstance(request, AllReduce):
+    def execute(self, request: requests.Request) -> Any:
+        """The reply to one request of all ranks. Raises `torch.distributed`'s errors when a rank is
+        gone, and `RefusedRequestError` when payloads do not fit together."""
+        if isinstance(request, requests.AllReduce):
             return self._all_reduce(request.tensor, request.op)
-        if isinstance(request, AllToAll):
+        if isinstance(request, requests.AllToAll):
             return self._all_to_all(request)
-        if isinstance(request, PushPull):
+        if isinstance(request, requests.PushPull):
             return request.server(self._gathered(request))
-        if isinstance(request, TreeMerge):
+        if isinstance(request, requests.TreeMerge):
             return self._merge_along_tree(request)
         return self._gathered(request)
 
     def begin_maximum(self, number: Tensor) -> Callable[[], int]:
-        """Begin to find the largest of all ranks' numbers, which may lie on a device; the function
-        waits for it.
-
-        Other collectives may be carried out in between.
-        """
+        """Begin to find the maximum of all ranks' numbers, perhaps on a device; the returned
+        function waits for it. Other collectives may run in between."""
         if self.count == 1:
             return lambda: int(number)
         largest = number.long().view(1).to(self._where)
@@ -101,9 +82,8 @@ class Collectives:
 
         return ended
 
-    def require_alike(self, bucket: int, request: Request | None) -> None:
-        """Raise `RefusedRequestError` on all ranks where they ask for different things; `request`
-        is None at the end of an exchange."""
+    def require_alike(self, bucket: int, request: requests.Request | None) -> None:
+        """Raise `RefusedRequestError` on all ranks where requests differ; None ends an exchange."""
         own = f"bucket {bucket}, {_text(request)}".encode()[:_LONGEST].ljust(_LONGEST)
         gathered = self._gather(torch.frombuffer(bytearray(own), dtype=torch.uint8))
         texts = [bytes(text.tolist()).decode().rstrip() for text in gathered]
@@ -121,7 +101,7 @@ class Collectives:
 
     # --- all-reduce ---------------------------------------------------------------------------
 
-    def _all_reduce(self, tensor: Tensor, op: Operation) -> Tensor:
+    def _all_reduce(self, tensor: Tensor, op: requests.Operation) -> Tensor:
         if self.count == 1 or tensor.numel() == 0:
             return tensor.contiguous()
         flat = self._carried(tensor)
@@ -134,8 +114,8 @@ class Collectives:
             self._reduce_around_ring(flat, op)
         return flat.to(tensor.device)
 
-    def _reduce_around_ring(self, tensor: Tensor, op: Operation) -> None:
-        """Chunks are summed on their way down the ranks, then the sums are handed on."""
+    def _reduce_around_ring(self, tensor: Tensor, op: requests.Operation) -> None:
+        """Sum chunks down the ranks, then pass the sums on."""
         chunks = list(torch.tensor_split(tensor.view(-1), self.count))
         below, above = (self.rank - 1) % self.count, (self.rank + 1) % self.count
         for step in range(2 * (self.count - 1)):
@@ -152,8 +132,7 @@ class Collectives:
 
     # --- payloads -----------------------------------------------------------------------------
 
-    def _gathered(self, request: AllGather | PushPull) -> list[Tensor]:
-        """Everybody's payload, by rank."""
+    def _gathered(self, request: requests.AllGather | requests.PushPull) -> list[Tensor]:
         if request.variable:
             lengths = self._lengths(request)
             if self._on_host or self.count * max(lengths) > _MOST_PADDED * sum(lengths):
@@ -162,7 +141,6 @@ class Collectives:
         return self._gather(request.payload)
 
     def _gather(self, payload: Tensor) -> list[Tensor]:
-        """Payloads of one length, by rank."""
         length = payload.numel()
         if self.count == 1 or length == 0:
             return [payload] * self.count
@@ -172,9 +150,9 @@ class Collectives:
         gather(received, own, group=self.group)
         return list(received.to(payload.device).view(self.count, length))
 
-    def _lengths(self, request: AllGather | PushPull) -> list[int]:
-        """Bytes of each rank's payload: as they were told, else they are exchanged now."""
-        told: Any = request.lengths if isinstance(request, AllGather) else ()
+    def _lengths(self, request: requests.AllGather | requests.PushPull) -> list[int]:
+        """Bytes of each rank's payload, known from the request or exchanged now."""
+        told: Any = request.lengths if isinstance(request, requests.AllGather) else ()
         packed = len(told) > 1
         if not told:
             told = [self._gather(as_bytes(torch.tensor([request.payload.numel()])))]
@@ -182,8 +160,7 @@ class Collectives:
         return [sum(column) + packed * _LENGTH * len(parts) for column in zip(*parts, strict=True)]
 
     def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Payloads of different lengths, each whole: on the host from rank to rank around the ring,
-        else from its rank to all others."""
+        """Whole payloads of different lengths: on the host around the ring, else by broadcasts."""
         own = self._carried(payload)
         blocks = [own.new_empty(length) for length in lengths]
         blocks[self.rank] = own
@@ -197,14 +174,14 @@ class Collectives:
         return [block.to(payload.device) for block in blocks]
 
     def _gather_padded(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Payloads of different lengths: all as long as the longest."""
+        """Payloads of different lengths, padded to the longest."""
         longest = max(lengths)
         row = payload.new_zeros(longest + -longest % _ALIGNED)
         row[: payload.numel()] = payload
         gathered = zip(self._gather(row), lengths, strict=True)
         return [padded[:length] for padded, length in gathered]
 
-    def _all_to_all(self, request: AllToAll) -> list[Tensor]:
+    def _all_to_all(self, request: requests.AllToAll) -> list[Tensor]:
         payloads = list(request.payloads)
         if len(payloads) != self.count:
             message = f"all-to-all: {self.count} workers, {len(payloads)} payloads"
@@ -229,7 +206,7 @@ class Collectives:
 
     # --- a tree -------------------------------------------------------------------------------
 
-    def _merge_along_tree(self, request: TreeMerge) -> Tensor:
+    def _merge_along_tree(self, request: requests.TreeMerge) -> Tensor:
         held, distance = request.payload, 1
         while distance < self.count and self.rank % (2 * distance) == 0:
             if self.rank + distance < self.count:
@@ -247,11 +224,10 @@ class Collectives:
     # --- messages -----------------------------------------------------------------------------
 
     def _carried(self, tensor: Tensor) -> Tensor:
-        """The tensor in one piece, where the library carries it; itself where it is so."""
+        """The tensor contiguous in memory that the library carries; itself where it is so."""
         return tensor.contiguous().to(self._where)
 
     def _send(self, payload: Tensor, rank: int) -> None:
-        """A length, then the bytes."""
         to, group = self._global[rank], self.group
         length = self._carried(torch.tensor([payload.numel()]))
         self._dist.send(length, dst=to, group=group)
@@ -268,7 +244,7 @@ class Collectives:
         return payload.to(like.device)
 
     def _swap(self, out: Tensor, to: int, into: Tensor, source: int) -> None:
-        """Send and receive at the same time; nothing travels for nothing."""
+        """Send and receive at the same time; skip empty messages."""
         operation, messages = self._dist.P2POp, []
         if into.numel():
             peer = self._global[source]
@@ -279,15 +255,15 @@ class Collectives:
             message.wait()
 
 
-def _text(request: Request | None) -> str:
+def _text(request: requests.Request | None) -> str:
     """Facts of a request that are equal on all ranks."""
     if request is None:
         return "nothing more"
     kind = type(request).__name__
-    if isinstance(request, AllReduce):
+    if isinstance(request, requests.AllReduce):
         dtype = str(request.tensor.dtype).removeprefix("torch.")
         return f"{kind} ({request.op}) of {dtype} {list(request.tensor.shape)}"
-    if isinstance(request, TreeMerge) or request.variable:
+    if isinstance(request, requests.TreeMerge) or request.variable:
         return f"{kind} of any length"
-    lengths = [payload.numel() for payload in tensors_sent(request)]
+    lengths = [payload.numel() for payload in requests.tensors_sent(request)]
     return f"{kind} of {len(lengths)} payloads of {sorted(set(lengths))} bytes"

@@ -3,30 +3,28 @@
     model = DistributedDataParallel(net)
     gcsim.ddp_hook("topk", ratio=0.01).register(model)      # on every rank, before training
 
-The fourth driver of a compressor's `exchange`, beside lockstep, the meter and the checker: what
-was simulated is what runs. Given the same gradients, the updates equal those of `lockstep` with
-`in_gloo_ring_order` bit for bit.
+Drives the same `exchange` as the simulation: given the same gradients, updates equal those of
+`lockstep` with `in_gloo_ring_order` bit for bit.
 
-- **Order.** One thread a rank exchanges the buckets, one after the other in the order in which DDP
-  hands them over (the same on all ranks), while the backward pass goes on. It has a process group
-  of its own, so that no other collective comes in between. (PyTorch's PowerSGD hook issues
-  collectives from callbacks, whose order may differ between ranks: on Gloo with several buckets
-  it may hang.) It waits as long as the model's own, and in its first steps ranks compare what they
-  ask for.
-- **Steps** are counted by exchanged iterations: passes under `no_sync` accumulate and do not count.
-  The first iteration (with `static_graph` the first two) is exchanged uncompressed, since DDP forms
-  its buckets anew after it; the next one is the compressor's step 0. Each bucket has a compressor
-  of its own, as in stage 1 of a simulation.
-- **Overflow.** An iteration counts for all buckets on all ranks, or, where a gradient is not finite
-  anywhere, for none: memory and step stay as they were (`steps.py`). DDP then gets infinity, for
-  a `GradScaler` to skip the optimiser's step, or an error. So updates are handed over together,
-  at the end of the backward pass, where DDP begins to wait for them.
-- **Update.** What `exchange` returns takes the place of the mean gradient; DDP divides nothing.
-  Parameters that this rank did not use count as zeros, as in DDP.
-- **Memory.** Compressors work where the gradients lie. On a GPU that is a stream of its own, behind
-  the event at which DDP's bucket is complete and beside the backward pass; payloads travel over
-  NCCL where the model's group does, else through host memory over Gloo. DDP gets a future for
-  which its stream waits, and the host no longer than until all is queued. Not run on a GPU yet.
+- **Order.** One thread a rank exchanges the buckets in the order in which DDP hands them over (the
+  same on all ranks), during the backward pass, over a process group of its own, so that no other
+  collective comes in between. (PyTorch's PowerSGD hook issues collectives from callbacks, whose
+  order may differ between ranks: on Gloo with several buckets it may hang.) The group has the
+  model's timeout, and in the first steps ranks compare their requests.
+- **Steps** are exchanged iterations; passes under `no_sync` accumulate and do not count. The first
+  iteration (with `static_graph` the first two) is exchanged uncompressed, since DDP forms its
+  buckets anew after it; the next one is the compressor's step 0. Each bucket has a compressor of
+  its own, as in stage 1 of a simulation.
+- **Overflow.** Where any rank's gradient is not finite, the iteration counts for no bucket on any
+  rank: memory and step stay as they were (`steps.py`). DDP then gets infinity, for a `GradScaler`
+  to skip the optimiser's step, or an error. So updates are handed over together, at the end of the
+  backward pass, where DDP begins to wait for them.
+- **Update.** `exchange`'s result replaces the mean gradient; DDP divides nothing. Parameters that
+  this rank did not use count as zeros, as in DDP.
+- **Memory.** Compressors work on the gradients' device. On a GPU they have a stream of their own,
+  behind the event at which DDP's bucket is complete and beside the backward pass; payloads travel
+  over NCCL where the model's group does, else through host memory over Gloo. DDP's stream waits for
+  the future; the host waits only until all is queued. Not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -95,12 +93,12 @@ def ddp_hook(
     compressor : a registered name, `package.module:Class`, a class, or a scenario's entry
         (`{"kind": "topk", "ratio": 0.01}`)
     seed : of the compressor's random numbers; equal on all ranks
-    process_group : a Gloo or NCCL group of the model's ranks that nobody else uses meanwhile; by
-        default one is made: NCCL's where the model's own group is, else Gloo's
-    check_finite : raise an error on all ranks where a gradient of any holds NaN or infinity;
-        False: give DDP infinity on all ranks, for a loop that looks at its gradients
-    scaler : the loop's `torch.amp.GradScaler`: methods see gradients without its scale, and what
-        overflows is infinity on all ranks, so that it skips the optimiser's step
+    process_group : a Gloo or NCCL group of the model's ranks, not used elsewhere meanwhile; by
+        default a new one: NCCL where the model's own group is, else Gloo
+    check_finite : raise an error on all ranks where any gradient holds NaN or infinity; False: give
+        DDP infinity on all ranks, for a loop that checks its gradients
+    scaler : the loop's `torch.amp.GradScaler`: methods see unscaled gradients, and overflows are
+        infinity on all ranks, so that it skips the optimiser's step
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
     training_steps : iterations of the training, where `dense_steps` is a share of them
@@ -131,8 +129,6 @@ def ddp_hook(
 
 
 class _Method(NamedTuple):
-    """Method that exchanges a bucket, and its name."""
-
     kind: str
     checked: Method
 
@@ -142,7 +138,7 @@ class _Method(NamedTuple):
 
 
 class _Setup(NamedTuple):
-    """Arguments of a hook that its copies have."""
+    """Arguments of a hook that its copies share."""
 
     method: _Method
     others: Mapping[int, _Method]
@@ -173,9 +169,9 @@ class DdpHook:
         self._method, self._others, self._seed, self._check_finite = setup
         self.kind, self.parameters = self._method.kind, self._method.checked.parameters
         self.step = 0
-        """Step of the compressor in the iteration exchanged last; negative before it begins."""
+        """Step of the compressor in the last exchanged iteration; negative before it begins."""
         self.loss: float | None = None
-        """The rank's, for methods that follow it: to be set before each `backward()`."""
+        """The rank's loss, for methods that use it: set it before each `backward()`."""
         self.layouts: dict[int, BucketLayout] = {}
         """Layouts by number of the bucket, as DDP handed it over last."""
         self.scaler = scaler
@@ -188,30 +184,26 @@ class DdpHook:
         self._members: Members = {}
         """Used by the thread alone, and between iterations."""
         self._current: Step
-        """The iteration whose buckets DDP hands over."""
         self._forming = 0
         """Iterations until DDP's buckets stay as they are."""
         self._waiting: Mapping[str, Any] | None = None
-        """A state that `register` goes on from."""
+        """A loaded state for `register`."""
         self._slices: dict[int, saved.Trained] = {}
         """Trained parameters by identity."""
         self._known: dict[tuple[int, ...], BucketLayout] = {}
-        """Layouts by number of the bucket and identities of its parameters: their `facts` serve all
-        steps."""
+        """Layouts by bucket and parameters' identities, so that their `facts` serve all steps."""
         self._sums: dict[int, Sums] = {}
         """Sums over the compressed steps, by number of the bucket."""
         self._starts = array("d")
-        """Seconds of the clock at which the first bucket of each was handed over."""
+        """Instants at which the first bucket of each step was handed over, in seconds."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
 
     def register(self, model: Any) -> DdpHook:
-        """Make `model` (a `DistributedDataParallel`) exchange its gradients this way; the hook.
-
-        To be called on every rank, before training. Raises `InputError`, on all ranks, when
-        compressor, parameters, seed or model differ between them, or the model cannot be served: it
-        is none of DDP's, has a hook already, or parameters beyond float32, float16 and bfloat16.
-        """
+        """Register the hook on `model` (a `DistributedDataParallel`) and return it. Call it on
+        every rank, before training. Raises `InputError`, on all ranks, when compressor, parameters,
+        seed or model differ between them, or the model is no DDP model, has a hook already, or
+        parameters beyond float32, float16 and bfloat16."""
         from torch.nn.parallel import DistributedDataParallel
 
         if not isinstance(model, DistributedDataParallel):
@@ -257,10 +249,8 @@ class DdpHook:
         return self
 
     def measured(self) -> Measured:
-        """Bytes that this rank sent, and their times, in the compressed steps so far.
-
-        To be called between iterations. Raises `InputError` when there was none.
-        """
+        """Bytes that this rank sent, and their times, in the compressed steps so far. Call it
+        between iterations. Raises `InputError` when there was none."""
         if not self._sums:
             hint = "the first iterations are exchanged uncompressed: train for some more"
             raise InputError("no step was compressed", place="model", hint=hint)
@@ -280,12 +270,9 @@ class DdpHook:
     # --- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank goes on from after the iteration exchanged last: a dict of tensors,
-        numbers and text, which `torch.load(..., weights_only=True)` reads.
-
-        To be called between iterations, and saved on every rank. Raises `InputError` where a
-        compressor holds something else.
-        """
+        """Return this rank's state after the last exchanged iteration: a dict of tensors, numbers
+        and text, which `torch.load(..., weights_only=True)` reads. Call it between iterations, and
+        save it on every rank. Raises `InputError` where a compressor holds anything else."""
         if self._waiting is not None:
             return dict(self._waiting)
         if not self._slices:
@@ -294,12 +281,10 @@ class DdpHook:
         return saved.state_of(self._facts(), self._worker(), self.step, self._members)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` has returned on this rank, to the same bits.
-
-        To be called on every rank, before or after `register`, between iterations. Raises
-        `InputError`, then or in `register`, for a state of another method, model, rank, or number
-        of ranks; where every step of a method stands alone, the latter two do not matter.
-        """
+        """Continue from this rank's `state_dict`, to the same bits. Call it on every rank, before
+        or after `register`, between iterations. Raises `InputError`, then or in `register`, for a
+        state of another method or model, or, unless steps stand alone, another rank or number of
+        ranks."""
         saved.require_method(state, self._facts())
         if self._slices:
             self._resume(state, self._slices.values())
@@ -307,7 +292,7 @@ class DdpHook:
             self._waiting = state
 
     def _resume(self, state: Mapping[str, Any], trained: Iterable[saved.Trained]) -> None:
-        """Go on from a state. Raises `InputError` on all ranks where one cannot."""
+        """Continue from a state. Raises `InputError` on all ranks where one cannot."""
         members: Members = {}
         fault: InputError | None = None
         methods = [each.checked for each in (self._method, *self._others.values())]
@@ -333,7 +318,7 @@ class DdpHook:
         self.step = state["step"] if members else -1 - self._forming
 
     def _facts(self) -> dict[str, Any]:
-        """Arguments that tell this hook from others; its state is apart."""
+        """Arguments that distinguish hooks, without state."""
         others = {number: self._others[number].plain() for number in sorted(self._others)}
         return {**self._method.plain(), "other_buckets": others, "seed": self._seed}
 
@@ -352,11 +337,9 @@ class DdpHook:
         self._waiting = torch.load(state, map_location="cpu", weights_only=True)
 
     def exchange(self, bucket: Any) -> Future:
-        """Exchange a `GradBucket` for DDP: the future update, in its buffer's dtype and shape.
-
-        A failure appears where DDP waits for the update, in `backward()`, as a `RuntimeError` that
-        quotes it. All later exchanges fail with it.
-        """
+        """Exchange a `GradBucket` for DDP: the future update, in its buffer's dtype and shape. A
+        failure appears in `backward()`, where DDP waits for the update, as a `RuntimeError` that
+        quotes it; all later exchanges fail with it."""
         buffer: Tensor = bucket.buffer()
         layout = self._layout(bucket)
         if layout.index == 0:
@@ -490,7 +473,7 @@ class DdpHook:
 
     @property
     def _refuses(self) -> bool:
-        """Whether what is not finite is an error; else DDP gets infinity."""
+        """Whether a value that is not finite is an error; else DDP gets infinity."""
         scaled = self.scaler is not None and self.scaler.is_enabled()
         return self._check_finite and not scaled
 
@@ -517,8 +500,8 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
 
 
 def _end(thread: threading.Thread, jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """End the thread when the hook is freed, or Python exits: one that comes back from torch after
-    that would abort the process. One that waits for a rank that is gone stays where it is."""
+    """End the thread when the hook is freed, or Python exits, since a thread that returns from
+    torch after that would abort the process. One that waits for a lost rank stays."""
     jobs.put(None)
     if thread is not threading.current_thread():
         thread.join(timeout=5)

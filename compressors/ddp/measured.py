@@ -1,11 +1,10 @@
 """Bytes and times of a deployed hook, by bucket, in the steps that it compressed.
 
     hook.measured().write("measured.json")          # on one rank, when training has ended
-    gcsim compare runs/my_scenario measured.json    # beside what was predicted
+    gcsim compare runs/my_scenario measured.json    # beside the prediction
 
-Times are those of the clock on the thread that exchanges, on a GPU of events in the stream that
-does: what a collective takes holds the wait for the slowest rank. Nobody waits for an event while
-the training runs.
+Times are of the exchanging thread's clock, on a GPU of events in its stream: a collective's time
+includes the wait for the slowest rank. The training never waits for an event.
 """
 
 from __future__ import annotations
@@ -42,43 +41,36 @@ class MeasuredBucket:
     computed_s: Annotated[float, Limits(least=0)]
     """Seconds of encoding, decoding, and what a server does."""
     exchanged_s: Annotated[float, Limits(least=0)]
-    """Seconds in collectives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Measurements of one rank."""
-
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False
     )
 
     compressor: Text
     parameters: dict[str, object]
-    """The compressor's, defaults filled in."""
     other_buckets: dict[str, list[int]]
-    """Numbers of the buckets that others exchanged in the place of that one, by compressor."""
+    """Numbers of the buckets that other compressors exchanged, by compressor."""
     workers: Count
     rank: Whole
     steps: Count
     """Compressed steps."""
     iteration_s: Annotated[float, Limits(least=0)] | None
-    """Seconds from the first bucket of a step to that of the next one: median; None of one step."""
+    """Median seconds from the first bucket of a step to that of the next; None of one step."""
     buckets: Annotated[list[MeasuredBucket], Limits(least=1)]
 
     @property
     def sent_bytes(self) -> float:
-        """In a step."""
         return sum(bucket.sent_bytes for bucket in self.buckets)
 
     @property
     def computed_s(self) -> float:
-        """Seconds of a step."""
         return sum(bucket.computed_s for bucket in self.buckets)
 
     @property
     def exchanged_s(self) -> float:
-        """Seconds of a step."""
         return sum(bucket.exchanged_s for bucket in self.buckets)
 
     def write(self, path: str | PathLike[str]) -> None:
@@ -90,13 +82,12 @@ _MEASURED = TypeAdapter(Measured)
 
 
 def read_measured(path: Path) -> Measured:
-    """Measurements that a hook has written; raises `InputError` with the key, value and rule of a
-    fault."""
+    """Measurements that a hook has written; `InputError` with a fault's key, value and rule."""
     return _measured(read_object(path, str(path), "measurement of a hook", _HINT), path)
 
 
 def measured_in(path: Path) -> Measured | None:
-    """Measurements as of `read_measured`; None of the folder of a run, or of its results."""
+    """`read_measured`; None for the folder of a run or of its results."""
     if not path.is_file():
         return None
     body = read_object(path, str(path), "result", _HINT)
@@ -114,7 +105,7 @@ def _measured(body: dict[str, Any], path: Path) -> Measured:
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over the steps of one bucket; written by the thread that exchanges."""
+    """Sums over the steps of one bucket; written by the exchanging thread."""
 
     elements: int = 0
     steps: int = 0
@@ -122,10 +113,10 @@ class Sums:
     exchanged_s: float = 0.0
     whole_s: float = 0.0
     _open: deque[tuple[Literal["exchanged_s", "whole_s"], Any, Any]] = field(default_factory=deque)
-    """Begins and ends that are not added up yet: the device may not have come so far."""
+    """Begins and ends that are not added up yet: the device may lag behind."""
 
     def took(self, what: Literal["exchanged_s", "whole_s"], begin: Any, end: Any) -> None:
-        """Note two instants; what is past is added up."""
+        """Record two instants; add up past ones."""
         self._open.append((what, begin, end))
         while self._open and is_past(self._open[0][2]):
             self._add_up()
@@ -147,5 +138,5 @@ class Sums:
 
 
 def median_gap(starts: array[float]) -> float | None:
-    """Between points in time; None of fewer than two."""
+    """Median gap between instants; None for fewer than two."""
     return statistics.median(b - a for a, b in pairwise(starts)) if len(starts) > 1 else None

@@ -1,9 +1,8 @@
 """Requirements of a hook on method and model, and the process group that serves it.
 
-PyTorch gives a new process group 30 minutes (NCCL 10), whatever `init_process_group` was given; a
-group beside the model's gets the model's here. Before the first collective of `register` each rank
-leaves a note in the job's store and waits for those of the others, so every rank that came says
-which did not.
+A new process group's timeout is 30 minutes (NCCL 10), whatever `init_process_group` was given; the
+hook's group gets the model's instead. Before `register`'s first collective each rank leaves a note
+in the job's store and waits for the others', so that ranks can name a missing one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gcsim.errors import InputError, Problem
 
 
 def require_ddp_support(kind: str, cls: type[Compressor], parameters: CompressorParameters) -> None:
-    """Raise `InputError` for a method whose replicas differ, or that a hook cannot give its due."""
+    """Raise `InputError` for a method whose replicas differ, or whose data a hook lacks."""
     if cls.properties(parameters).replicas != "identical":
         raise InputError(
             "workers hold different models between synchronisations, "
@@ -37,13 +36,10 @@ def require_ddp_support(kind: str, cls: type[Compressor], parameters: Compressor
 
 
 def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
-    """A group of the ranks that `model` exchanges gradients with, `given` or a new one, and
-    whether it carries what lies on `device`: NCCL's does, Gloo's carries host memory.
-
-    A new one is NCCL's where gradients lie on a GPU and the model's own group is NCCL's. All of the
-    ranks must call it. It waits as long as the model's own. Raises `InputError` when `given` is of
-    other ranks or of another backend, and where a rank does not come in time.
-    """
+    """A group of the ranks that `model` exchanges gradients with, `given` or new, and whether it
+    carries tensors of `device` (NCCL's does; Gloo's carries host memory). A new one is NCCL's where
+    gradients lie on a GPU and the model's own group is NCCL's, with the model's timeout. All ranks
+    must call it. Raises `InputError` for other ranks or backends, or late ranks."""
     import torch.distributed as dist
 
     ranks = dist.get_process_group_ranks(model.process_group)
@@ -86,10 +82,7 @@ def timeout_of(group: Any, device: torch.device) -> timedelta | None:
 
 
 def await_ranks(ranks: Sequence[int], timeout: timedelta | None) -> None:
-    """Wait until all these ranks have come as often as this one.
-
-    Raises `InputError` that names those that have not come in time.
-    """
+    """Wait until all these ranks have called as often; `InputError` names late ones."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
 

@@ -5,9 +5,9 @@
      "buckets": {0: {"slices": [[name, shape, offset, index], ...],
                      "tensors": {"0": tensor, ...}, "on_device": ["0"], "state": [...]}, ...}}
 
-`state` says where the tensors belong (`compressors/state.py`). Random numbers are keyed by seed,
-step and rank, and have no state. What ranks hold back is their own: a state is that of its rank,
-among as many ranks. Where every step of a method stands alone, any rank goes on from any state.
+`state` places the tensors (`compressors/state.py`). Random numbers are keyed by seed, step and
+rank, and have no state. A state serves its rank among as many ranks; where every step of a method
+stands alone, any rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = 2
 Trained = tuple[str, int, tuple[int, ...]]
 """Name of a parameter, its number among those that are trained, and its shape."""
 _FIXED = ("worker", "parameters")
-"""Attributes of a compressor that are no state."""
+"""Attributes of a compressor outside its state."""
 _KEYS = {"rank", "workers", "step", "buckets"}
 _WRITER = "DdpHook.state_dict() returns it"
 
@@ -35,10 +35,8 @@ _WRITER = "DdpHook.state_dict() returns it"
 def state_of(
     facts: Mapping[str, Any], worker: Worker, step: int, members: Members
 ) -> dict[str, Any]:
-    """The state after iteration `step` of the method that `facts` tell.
-
-    Raises `InputError` for a compressor that holds what is no tensor, number or text.
-    """
+    """The state after iteration `step` of the method in `facts`. Raises `InputError` for a
+    compressor that holds anything but tensors, numbers and text."""
     buckets = {}
     for number, (layout, member) in sorted(members.items()):
         try:
@@ -60,7 +58,7 @@ def state_of(
 
 
 def require_method(state: Any, facts: Mapping[str, Any]) -> None:
-    """Raise `InputError` unless `state` is one of the method that `facts` tell."""
+    """Raise `InputError` unless `state` is of the method in `facts`."""
     if not isinstance(state, Mapping) or state.get("schema") != SCHEMA or not state.keys() >= _KEYS:
         message = f"is no state of a hook of schema {SCHEMA}"
         raise InputError(message, place="state", hint=_WRITER)
@@ -78,8 +76,7 @@ def require_method(state: Any, facts: Mapping[str, Any]) -> None:
 
 
 def require_rank(state: Mapping[str, Any], worker: Worker, *, remembers: bool) -> None:
-    """Raise `InputError` unless a rank of as many may go on from `state`; `remembers` says whether
-    steps of the method depend on earlier ones."""
+    """Raise `InputError` unless this rank may continue; `remembers`: steps need earlier ones."""
     if remembers and state["workers"] != worker.count:
         told = f"the state is of {state['workers']} ranks, now {worker.count} train"
         hint = "ranks hold back gradients of their own: train on as many, or begin without a state"
@@ -92,7 +89,7 @@ def require_rank(state: Mapping[str, Any], worker: Worker, *, remembers: bool) -
 
 @contextmanager
 def whole() -> Iterator[None]:
-    """Turn what goes wrong with a state that somebody has changed into an `InputError`."""
+    """Turn errors from an altered state into an `InputError`."""
     try:
         yield
     except (CannotBeKeptError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -101,8 +98,7 @@ def whole() -> Iterator[None]:
 
 
 def layouts_of(state: Mapping[str, Any], trained: Iterable[Trained]) -> list[BucketLayout]:
-    """The buckets of a state. Raises `InputError` where they are of another model than one with
-    these parameters."""
+    """The buckets of a state. Raises `InputError` where these parameters are another model's."""
     layouts = []
     for number, bucket in state["buckets"].items():
         slices = (
@@ -121,7 +117,7 @@ def layouts_of(state: Mapping[str, Any], trained: Iterable[Trained]) -> list[Buc
 def recall(
     member: Compressor, state: Mapping[str, Any], layout: BucketLayout, device: torch.device
 ) -> None:
-    """Bring the fresh member of a bucket to a state, on the device of the gradients."""
+    """Set a bucket's fresh member to a state, on the device of the gradients."""
     bucket = state["buckets"][layout.index]
     tensors = {
         name: one.to(device if name in bucket["on_device"] else "cpu").clone()

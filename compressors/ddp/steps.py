@@ -1,14 +1,10 @@
 """One iteration of a deployed method as a transaction: all of its buckets count, or none does.
 
-A bucket is exchanged while the backward pass goes on; an overflow may appear in a later one.
-
-- **Harmless.** A gradient that is not finite takes part as zeros. All ranks ask for the same
-  collectives as ever, and none waits for another.
-- **Agreed.** Ranks take the maximum of one number an iteration, beside the exchange of the last
-  bucket: whether a gradient of theirs was not finite. A sum in 16 bits or an update that is not
-  finite is so on all ranks, and needs no agreement.
-- **Undone.** Then the members are what they were before the iteration: copies are made before
-  each exchange and dropped at the end.
+A bucket is exchanged during the backward pass; an overflow may appear in a later one. A gradient
+that is not finite takes part as zeros, so that all ranks still ask for the same collectives. Beside
+the last bucket's exchange ranks take the maximum of one number: whether a gradient of theirs was
+not finite. (A sum in 16 bits or an update that is not finite is so on all ranks.) The members are
+then restored from copies made before each exchange.
 """
 
 from __future__ import annotations
@@ -35,17 +31,16 @@ if TYPE_CHECKING:
 Members = dict[int, tuple[BucketLayout, Compressor]]
 """Layout and compressor by number of the bucket."""
 _SHOWN = 4
-"""Ranks that an error names."""
 _HINT = "skip the batch; with a GradScaler: ddp_hook(..., scaler=scaler)"
 
 
 class NotFiniteError(InputError):
-    """The gradients of an iteration cannot be exchanged; the hook goes on with the next one."""
+    """An iteration's gradients cannot be exchanged; the hook continues with the next iteration."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Part:
-    """A bucket as DDP has it, from its gradient to its update."""
+    """A bucket of DDP, from its gradient to its update."""
 
     layout: BucketLayout
     buffer: Tensor
@@ -59,21 +54,20 @@ class Part:
 
 
 class Step:
-    """One iteration on one rank; used by the thread that exchanges."""
+    """One iteration on one rank; used by the exchanging thread."""
 
     def __init__(self, number: int, loss: float | None, *, regrouped: bool) -> None:
         self.number = number
         """Step of the compressor; negative before it takes part."""
         self.loss = loss
         self.regrouped = regrouped
-        """Whether DDP's buckets are not yet those that the members know."""
+        """Whether DDP's buckets differ from the members'."""
         self.scale = 1.0
-        """Scale of the loss."""
         self.parts: list[Part] = []
         self.shared_problem: Problem | None = None
         """The same on all ranks."""
         self.checks = Demands()
-        """Checks of what all buckets have received, made before the updates count."""
+        """Checks of all buckets' payloads, made before the updates count."""
         self._before: dict[int, tuple[BucketLayout, Compressor] | None] = {}
 
     def unscale(self, part: Part) -> Tensor:
@@ -88,11 +82,10 @@ class Step:
         return part.gradient
 
     def overflowed(self) -> Tensor:
-        """Whether a gradient of this rank is not finite."""
         return ~torch.stack([torch.as_tensor(part.finite) for part in self.parts]).all()
 
     def shared(self) -> Problem | None:
-        """The problem that all ranks have alike; the host waits for a device once."""
+        """The problem common to all ranks; the host waits for a device once."""
         rights = torch.stack([torch.as_tensor(part.right) for part in self.parts])
         for part, right in zip(self.parts, rights.tolist(), strict=True):
             if not right and self.shared_problem is None:
@@ -103,17 +96,13 @@ class Step:
         return self.shared_problem
 
     def check(self) -> None:
-        """Make the checks; the host waits for a device once."""
         try:
             self.checks.require()
         except NotFiniteError as error:
             self.shared_problem = error.problems[0]
 
     def remember(self, members: Members, number: int) -> None:
-        """Copy the member of a bucket before it takes part.
-
-        Raises `InputError` for a user's that cannot be copied.
-        """
+        """Copy a bucket's member before it takes part; `InputError` if impossible."""
         self._before[number] = None
         if number not in members:
             return
@@ -126,7 +115,7 @@ class Step:
             self._before[number] = layout, copy.deepcopy(member, same)
 
     def undo(self, members: Members) -> None:
-        """Bring the members to what they were before this iteration."""
+        """Restore the members to before this iteration."""
         for number, before in self._before.items():
             if before is None:
                 members.pop(number, None)
@@ -140,8 +129,7 @@ class Step:
         part.right = finite(part.update.float())
 
     def error(self, title: str, group: Any, agreed: bool) -> NotFiniteError:
-        """The error of this iteration, the same on all ranks; where they have agreed on it, they
-        tell each other."""
+        """The error of this iteration, equal on all ranks (exchanged where `agreed`)."""
         import torch.distributed as dist
 
         problems = [shared] if (shared := self.shared()) else []
@@ -167,7 +155,7 @@ class Step:
         return None
 
     def end(self, results: Sequence[Any]) -> None:
-        """Hand DDP an update or an exception for each of its buckets, and forget them."""
+        """Hand DDP an update or an exception for each of its buckets, and drop them."""
         for part, result in zip(self.parts, results, strict=True):
             part.promise.set_result(result)
         self.parts.clear()
@@ -196,10 +184,8 @@ def _problem(wrong: int, elements: int, name: str, hint: str) -> Problem:
 
 
 def regroup(parts: Sequence[Part], layouts: Sequence[BucketLayout], exchange: Any) -> list[Tensor]:
-    """Exchange the gradients of `parts` by buckets of `layouts`; the updates, by part.
-
-    `exchange` takes a layout and its gradient, float32 `[n]`, to the update.
-    """
+    """Exchange the gradients of `parts` by buckets of `layouts`; return the updates, by part.
+    `exchange` maps a layout and its gradient, float32 `[n]`, to the update."""
     pieces: dict[int, Tensor] = {}
     for part in parts:
         assert part.gradient is not None

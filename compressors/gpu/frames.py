@@ -1,10 +1,8 @@
 """Frames of a message on a GPU: headers, copies and checksums of all tensors in a few launches.
 
-One launch writes the checksums of all frames, or checks them: programs add up a frame's words, and
-the last of them to end hashes. Unknown headers are read by a launch before; kernels take them
-where they lie, else the host waits once a message.
-
-`coding/frames.py` has the header, `coding/checksum.py` the checksum and its source.
+One launch writes or checks all checksums: programs add up a frame's words, and the last to end
+hashes. An earlier launch reads unknown headers, which kernels use in place; else the host waits
+once a message. Header: `coding/frames.py`; checksum and source: `coding/checksum.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def _agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column)
 
 
 def _hash_known(message: Tensor, at: Column, sizes: Column, heads: Tensor | None) -> Tensor:
-    """Write checksums of frames that lie there; else whether they and headers are right."""
+    """Write checksums of frames at known places; or return whether they and headers are right."""
     programs = np.maximum(1, -(-(sizes // 8) // GROUPS))
     ends = np.cumsum(programs)
     table = there((at, sizes, ends - programs), message.device, np.int64)
@@ -69,7 +67,6 @@ def _put_heads(
 
 @kernel_of(loops.put_all)
 def _put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) -> None:
-    """One launch."""
     sources = []
     for at, source, lengths in parts:
         if source.numel():
@@ -82,7 +79,6 @@ def _put_all(message: Tensor, parts: Sequence[tuple[Column, Tensor, Column]]) ->
 def _taken_all(
     message: Tensor, parts: Sequence[tuple[Column, Column, torch.dtype]]
 ) -> list[Tensor]:
-    """One launch, into one buffer."""
     sizes = np.array([lengths.sum() for _, lengths, _ in parts], dtype=np.int64)
     cuts = starts(-(-sizes // 8) * 8)
     room = message.new_empty(int(cuts[-1] + sizes[-1]))
@@ -119,7 +115,7 @@ def _read_ahead(
 
 
 def table_of(found: Frames | Tensor, like: Tensor) -> Tensor:
-    """The table of what `read_ahead` gives, on the device."""
+    """The table of `read_ahead`'s result, on the device."""
     if isinstance(found, torch.Tensor):
         return found
     rows = np.stack([getattr(found, each.name) for each in fields(found)])
@@ -139,8 +135,7 @@ def _walked(message: Tensor, most: int) -> Tensor:
 def _hash_all(
     message: Tensor, table: Tensor, programs: int, right: Tensor, heads: Tensor | None
 ) -> None:
-    """Note in `right` whether frames' checksums are right, and headers where they are known; or,
-    where it is the message, write their checksums."""
+    """Record in `right` whether checksums (and known headers) are; or write them to the message."""
     frames, device = table.shape[1], message.device
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     work = _zeros(1 << frames.bit_length(), device, stream)
@@ -154,13 +149,13 @@ def _hash_all(
 
 @functools.cache
 def _zeros(frames: int, device: torch.device, stream: int) -> Tensor:
-    """A frame's sum and its programs that have ended, int64 `[frames, 2]`; `_hash` leaves zeros."""
+    """Room for a frame's sum and its ended programs, int64 `[frames, 2]`; `_hash` leaves zeros."""
     return torch.zeros((frames, 2), dtype=torch.int64, device=device)
 
 
 @functools.cache
 def _constants(device: torch.device) -> Tensor:
-    """BLAKE2b's: the orders of words in ten rounds, then how its state begins; int64."""
+    """BLAKE2b's orders of words in ten rounds, then its initial state; int64."""
     begun = START.copy()
     begun[0] ^= KEYLESS_OF_FOUR_BYTES
     state = np.concatenate((begun, START))
@@ -175,7 +170,6 @@ def _constants(device: torch.device) -> Tensor:
 
 @triton.jit
 def _field(head, lane, first, size: tl.constexpr):
-    """The number in `size` bytes of a header."""
     here = (lane >= first) & (lane < first + size)
     # & 63 keeps the shifts of other lanes, which are dropped, within a word
     return tl.sum(tl.where(here, head << (((lane - first) * 8) & 63), 0), axis=0)
@@ -183,7 +177,7 @@ def _field(head, lane, first, size: tl.constexpr):
 
 @triton.jit
 def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexpr):
-    """Fill the columns of a table of frames: a frame's header says where the next one begins."""
+    """Fill the columns of a table of frames: each header determines the next begin."""
     lane = tl.arange(0, 32).to(tl.int64)
     at = tl.cast(HEADER, tl.int64)
     program = tl.cast(0, tl.int64)
@@ -212,11 +206,8 @@ def _walk(message, table, total, most, HEADER: tl.constexpr, GROUPS: tl.constexp
 
 @triton.jit
 def own_frame(frames, table, parts):
-    """(begin of the body of a program's tensor, its bytes and flags, the elements that travel: 0
-    of a frame that is damaged).
-
-    `frames` is the table of `table_of`; programs have blocks of the tensors' elements.
-    """
+    """(begin of the body of a program's tensor, its bytes and flags, the elements that travel: 0 of
+    a damaged frame). `frames` is the table of `table_of`; programs have blocks of elements."""
     row = frames + own_row(table, parts, tl.program_id(0))
     _, _, n = own_part(table, parts)
     k = tl.load(row + 6 * parts)
@@ -226,7 +217,6 @@ def own_frame(frames, table, parts):
 
 @triton.jit
 def _word(data, lane, count, mask):
-    """The number in up to eight bytes."""
     byte = tl.load(data + lane, mask=(lane < count) & mask, other=0).to(tl.uint64)
     return tl.sum(byte << (lane * 8).to(tl.uint64), axis=0)
 
@@ -236,13 +226,11 @@ def _hash(  # noqa: PLR0915 - rotations are written out
     message, table, work, constants, right, heads, frames, total, CHECK: tl.constexpr,
     KNOWN: tl.constexpr, HEADER: tl.constexpr, ROUNDS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Write a frame's checksum, or note whether it is right: BLAKE2b of one block of 32 bytes.
+    """Write a frame's checksum, or record whether it is right: BLAKE2b of one block of 32 bytes.
 
-    Each program adds up a part of the body's whole words, times odd numbers that differ; the last
-    one of a frame hashes. There may be more programs than parts.
-
-    The state is four rows of four columns: a, b, c and d. Rotations are written out: a call of a
-    function takes the interpreter longer than what is in it.
+    Each program adds up a part of the body's whole words, times distinct odd numbers; the last one
+    of a frame hashes. There may be more programs than parts. The state is four rows of four
+    columns, a, b, c and d. Rotations are written out, since calls are slow in the interpreter.
     """
     frame = own_row(table + 2 * frames, frames, tl.program_id(0))
     begin = tl.load(table + frame)

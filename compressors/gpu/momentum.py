@@ -1,7 +1,5 @@
-"""Momentum on the worker: the kernels of `coding/momentum.py`.
-
-Torch's operators round after each operation, as the loops do (`add_` with a factor might not).
-"""
+"""Momentum on the worker: the kernels of `coding/momentum.py`. Torch's operators round after each
+operation, as the loops do (`add_` with a factor might not)."""
 
 from __future__ import annotations
 

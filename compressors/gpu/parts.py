@@ -1,8 +1,5 @@
-"""Tables of a bucket's tensors, by which one launch works on all of them.
-
-The programs of a kernel are shared out: a part takes as many as it needs, and each finds in the
-table which part is its own. A call for one tensor is one with a table of one part.
-"""
+"""Tables of a bucket's tensors, by which one launch works on all of them. Each part takes the
+programs it needs, and each program finds its part in the table."""
 
 from __future__ import annotations
 
@@ -23,14 +20,11 @@ from gcsim.compressors.segments import Column
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A kernel's table of the tensors that it works on together."""
-
     table: Tensor
-    """int64 `[2 + columns, parts]`: the first program of each, its elements, and what it needs."""
+    """int64 `[2 + columns, parts]`: first program, elements, and the kernel's columns."""
     firsts: list[int]
     """First program of each part; at the end, the number of programs."""
     index: Any
-    """The type of a place within a part."""
 
     @property
     def count(self) -> int:
@@ -41,7 +35,7 @@ def parts_of(
     like: Tensor, elements: Sequence[int], programs: Sequence[int],
     *columns: Sequence[int] | NDArray[Any],
 ) -> Parts:  # fmt: skip
-    """The parts of so many elements and programs each; columns of int64, or of 64 bits."""
+    """Parts with these elements and programs; columns of int64, or of 64 bits."""
     firsts = [0, *accumulate(programs)]
     rows = [np.array(each, dtype=np.uint64).view(np.int64) for each in columns]
     table = there((firsts[:-1], elements, *rows), like.device, np.int64)
@@ -51,7 +45,7 @@ def parts_of(
 def parts_in_blocks(
     like: Tensor, elements: Column, *columns: NDArray[Any], size: int = BLOCK
 ) -> Parts:
-    """The parts of so many elements each, a program for each `size` of them."""
+    """Parts with these elements, a program for each `size` of them."""
     return parts_of(like, elements.tolist(), (-(-elements // size)).tolist(), *columns)
 
 
@@ -61,26 +55,23 @@ def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -
 
 
 def starts(lengths: Sequence[int]) -> list[int]:
-    """Begin of each when they lie one behind the other."""
+    """Begin of each when they are consecutive."""
     return list(accumulate(lengths[:-1], initial=0)) if lengths else []
 
 
 def spread(found: Tensor, counts: Sequence[int]) -> Tensor:
-    """Each part's number as often as it says: `[parts]` to `[sum of counts]`."""
+    """Repeat each part's number `counts` times: `[parts]` to `[sum of counts]`."""
     times = there(counts, found.device, np.int64)
     return torch.repeat_interleave(found, times, output_size=sum(counts))
 
 
 _SOURCES = 6
-"""Sources of one launch of `copy`, at most."""
+"""Most sources of one launch of `copy`."""
 
 
 def copy(target: Tensor, sources: Sequence[tuple[Tensor, Any, Any, Any]]) -> None:
-    """Copy bytes to their places in `target`, uint8.
-
-    A source has one dimension and any stride; then follow the numbers of bytes, their begins in the
-    source (were it contiguous), and in the target.
-    """
+    """Copy bytes to their places in `target`, uint8. A source has one dimension and any stride;
+    numbers of bytes, begins in the source (as if contiguous) and in the target follow."""
     given, rows = [], []
     for number, (source, *columns) in enumerate(sources):
         width, step = source.element_size(), source.element_size() * source.stride(0)
@@ -124,7 +115,7 @@ def own_part(table, parts):
 @triton.jit
 def own_block(table, parts, BLOCK: tl.constexpr):
     """(this program's column of the table, its number within the part, places of its block within
-    the part, whether they are there): for `parts_in_blocks`."""
+    the part, whether they exist): for `parts_in_blocks`."""
     column, number, n = own_part(table, parts)
     at = number * BLOCK + tl.arange(0, BLOCK)
     return column, number, at, at < n
@@ -132,7 +123,7 @@ def own_block(table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def sum_before(counts, first, program, WIDTH: tl.constexpr):
-    """The sum of the counts from `first` on, up to that of the program before."""
+    """The sum of the counts from `first` on, before this program's."""
     total = tl.zeros([WIDTH], dtype=tl.int64)
     for start in range(first, program, WIDTH):
         at = start + tl.arange(0, WIDTH)

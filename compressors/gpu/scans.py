@@ -1,11 +1,10 @@
 """Sums and extrema on a GPU: the kernels of `coding/scans.py`.
 
-Integers, maxima and sums modulo 2^64 are the loops' to the bit. Sums of floats are added up in
-float64 as there, but in another order: first in a tree over a block of at most `BLOCK` elements,
-then over blocks. The loops' own order depends on the processor. Two orders of n terms of one sign
-differ by at most n 2^-52 of the sum, so that the float32 that is made of it is the same, or its
-neighbour in a share of n 2^-28 of all cases at worst. A sum of n magnitudes between m and
-m 2^28 / n is exact in any order.
+Integers, maxima and sums modulo 2^64 equal the loops' to the bit. Sums of floats are float64 as
+there, but in another order: in a tree over blocks of at most `BLOCK` elements, then over blocks
+(the loops' order depends on the processor). Two orders of n terms of one sign differ by at most n
+2^-52 of the sum, so that its float32 is the same, or a neighbour in at worst n 2^-28 of cases. A
+sum of n magnitudes between m and m 2^28 / n is exact in any order.
 """
 
 from __future__ import annotations
@@ -26,11 +25,9 @@ _INFINITE = 0x7F800000
 
 
 def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
-    """A number of each cell of a flat float32: `[cells]`, 0 for a cell without elements.
-
-    `MAGNITUDE`: the bits of the largest |v|, int32, those of a NaN where there is one; `SQUARES`,
-    `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v, float64; `NORM`: the root of the first, float32.
-    """
+    """A number of each cell of a flat float32: `[cells]`, 0 for an empty cell. `MAGNITUDE`: bits of
+    the largest |v|, int32, or of a NaN; `SQUARES`, `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v,
+    float64; `NORM`: the root of the first, float32."""
     rows = cells.segments.length, cells.segments.begin, cells.size, cells.count
     elements, begins, sizes, counts = (row.tolist() for row in rows)
     width = min(BLOCK, 1 << max(0, max(sizes, default=1) - 1).bit_length())
@@ -56,7 +53,7 @@ def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
 
 
 def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
-    """The largest (or the sum) of what stands between every two cuts: `[cuts - 1]`."""
+    """The largest (or the sum) between every two cuts: `[cuts - 1]`."""
     out = found.new_empty(len(cuts) - 1, dtype=torch.float32 if what == NORM else found.dtype)
     launch(_join, len(out), found, cuts, out, WHAT=what, BLOCK=256)
     return out
@@ -93,7 +90,6 @@ def fingerprint(values: Tensor) -> int:
 
 @triton.jit
 def _root(total):
-    """The square root, at most the largest float32 (infinity and NaN stay)."""
     root = tl.sqrt(total)
     finite = root < float("inf")
     return tl.where(finite & (root > 3.4028234663852886e38), 3.4028234663852886e38, root).to(
@@ -133,7 +129,6 @@ def _reduce(
 
 @triton.jit
 def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
-    """The largest (or the sum) of what stands between two cuts."""
     bucket = tl.program_id(0)
     first = tl.load(cuts + bucket)
     last = tl.load(cuts + bucket + 1)

@@ -1,11 +1,9 @@
 """Launching, random bits, and codes of up to 8 bits as bytes, for all kernels.
 
 A program works on a tile of groups of eight elements, `[GROUPS, 8]`: eight codes of b bits are one
-word of 64 bits and fill b bytes, and eight elements take two random words.
-
-The kernels repeat the arithmetic of the loops operation by operation. What a compiler for GPUs does
-differently unless told otherwise is told here: products and sums are not fused (`launch`), division
-is IEEE's (`tl.div_rn`). 64-bit integers wrap, as the loops' do.
+64-bit word and fill b bytes; eight elements take two random words. Kernels repeat the loops'
+arithmetic operation by operation, against GPU compilers' defaults: products and sums are not fused
+(`launch`), division is IEEE's (`tl.div_rn`). 64-bit integers wrap, as the loops' do.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ GROUPS = 256
 BLOCK = 4096
 """Elements of a program that has no groups."""
 _SHORT = 1 << 16
-"""Bytes of numbers that are kept on a device, at most."""
+"""Most bytes of numbers that are kept on a device."""
 _NARROW = 1 << 30
 """Positions below this, and eight times their group, fit 32 bits."""
 
 
 _general: set[Any] = set()
-"""Kernels whose numbers are no constants of the program, so that one serves all sizes."""
+"""Kernels with no size among their constants, compiled once for all sizes."""
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -45,12 +43,12 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
 
 
 def tiles(n: int) -> int:
-    """Programs that n elements take, in tiles of groups."""
+    """Programs for n elements, in tiles of groups."""
     return -(-n // (8 * GROUPS))
 
 
 def blocks(n: int) -> int:
-    """Programs that n elements take, in blocks."""
+    """Programs for n elements, in blocks."""
     return -(-n // BLOCK)
 
 
@@ -60,16 +58,13 @@ def index_type(n: int) -> Any:
 
 
 def float64_bits(value: float) -> int:
-    """A float64 as a kernel's parameter `tl.uint64`: as a float it would have 32 bits."""
+    """A float64 as a kernel's parameter `tl.uint64`; a float parameter would have 32 bits."""
     return int(np.float64(value).view(np.uint64))
 
 
 def there(values: Any, device: torch.device, dtype: Any = None) -> Tensor:
-    """Numbers of the host (what numpy makes an array of) on a device, to be read only: the last
-    ones are kept there.
-
-    A GPU is not waited for, and what lies there is of one stream.
-    """
+    """Host numbers (anything numpy makes an array of) on a device, read only; the last ones stay
+    cached there, by stream. Does not wait for the GPU."""
     data = np.ascontiguousarray(values, dtype=dtype)
     if not 0 < data.nbytes <= _SHORT:
         return _copied(data, device)
@@ -111,7 +106,7 @@ def places(count, INDEX: tl.constexpr):
 
 @triton.jit
 def places_of(number, count, INDEX: tl.constexpr):
-    """`places` of the program of that number."""
+    """`places` of the program with that number."""
     group = number.to(INDEX) * count + tl.arange(0, count)
     return group, group[:, None] * 8 + tl.arange(0, 8)[None, :]
 

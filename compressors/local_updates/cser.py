@@ -3,8 +3,8 @@
 Partial synchronisation of a vector v that each worker has, with a compressor C:
     PSync(v, C) = (mean over workers of C(v) + r, r),    r = v - C(v),
 so each worker keeps the rest of its own v. C is GRBS: a tensor is cut into R blocks of consecutive
-elements, of which one is chosen at random, the same on all workers; slices travel in an
-all-reduce, without indices. Each step, p being the Nesterov momentum direction,
+elements, of which one is chosen at random, the same on all workers; slices travel in an all-reduce,
+without indices. Each step, p being the Nesterov momentum direction,
     p', r = PSync(p, C2);    x -= lr p';    e -= lr r,
 and after each H-th one the errors are averaged on the block of C1 ("reset"):
     e', e = PSync(e, C1);    x += e' - (e before).
@@ -16,20 +16,19 @@ and after each H-th one the errors are averaged on the block of C1 ("reset"):
 | `cser_pl` | none           | 8           | 12 | 96                                        |
 
 Without gradient synchronisation all of p is error: CSEA averages a block of the models in each
-step, CSER-PL in each H-th. x_i - e_i is the same on all workers at all times, and the mean of x_i
-follows SGD on the mean gradient exactly, since PSync keeps the mean.
+step, CSER-PL in each H-th. x_i - e_i is always equal on all workers, and the mean of x_i follows
+SGD on the mean gradient exactly, since PSync keeps the mean.
 
-In gradient space: the update is what the optimiser applies in the place of p, and the state holds
-E = -e / lr, so E += r; a reset adds mean C1(E) - C1(E) to the update. **The learning rate must be
-constant**, and the optimiser plain SGD without a momentum of its own. At a reset, both slices
-travel in one all-reduce: neither depends on the other's sum.
+In gradient space the update replaces p, and the state holds E = -e / lr, so E += r; a reset adds
+mean C1(E) - C1(E) to the update, both slices in one all-reduce. **The learning rate must be
+constant**, and the optimiser plain SGD without momentum.
 
-GRBS: E|C(v) - v|^2 = (1 - 1/R) |v|^2 over the choice of the block. Block i of n elements is
-i n // R … (i + 1) n // R; some are empty when n < R. Bits of a step: 32 n / R2, and 32 n / R1 more
-at a reset. Replicas differ, unless R1 = 1: then they meet at each reset.
+GRBS: E|C(v) - v|^2 = (1 - 1/R) |v|^2 over the choice of the block. Block i of n elements is i n //
+R … (i + 1) n // R; some are empty when n < R. Bits of a step: 32 n / R2, and 32 n / R1 more at a
+reset. Replicas differ, unless R1 = 1: then they meet at each reset.
 
-The name of R1 and R2 follows the formulas above: the public code swaps them, averages parameters
-instead of gradients and chooses rows and columns. Its scripts have H R1 = R2, as here.
+R1 and R2 are named as above: the public code swaps them, averages parameters instead of gradients
+and chooses rows and columns. Its scripts have H R1 = R2, as here.
 
 Source: C. Xie, S. Zheng, O. Koyejo, I. Gupta, M. Li, H. Lin, "CSER: Communication-efficient SGD
 with Error Reset", NeurIPS 2020, arXiv:2007.13221.
@@ -93,7 +92,6 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
     @classmethod
     def phase(cls, parameters: ErrorAveragingParameters, step: int) -> str:
-        """Kind of step: the last step of each interval resets errors."""
         if (step + 1) % cls.period(parameters) == 0:
             return "reset"
         return "partial" if hasattr(parameters, "gradient_blocks") else "local"
@@ -104,13 +102,13 @@ class Csea(Compressor[ErrorAveragingParameters]):
 
     @classmethod
     def properties(cls, parameters: ErrorAveragingParameters) -> Properties:
-        """Properties for the checker: the mean of the updates is right, nothing is owed."""
+        """The mean of the updates is right, and nothing is owed."""
         if parameters.error_blocks > 1:
             return Properties(conserves=True, replicas="differ")
         return Properties(conserves=True, replicas="meet")
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """This worker's update, float32 `[n]`; only the mean over workers is that of SGD."""
+        """This worker's update, float32 `[n]`; only the mean over workers is SGD's."""
         gradients = self._chosen(bucket.layout, step, self.gradient_blocks, "cser gradients")
         resets = self.phase(self.parameters, step) == "reset"
         blocks = self.parameters.error_blocks if resets else None

@@ -1,30 +1,27 @@
 """Qsparse-local-SGD: workers train on their own and exchange only the largest changes.
 
-H local steps of momentum SGD (heavy ball, u = m u + g), then one exchange: with a = e + the sum
-of the H local directions, each worker sends Q(TopK(a)), keeps e = a - decoded, and every replica
-moves to x_sync - lr * mean(decoded). Steps between exchange nothing.
+H local steps of momentum SGD (heavy ball, u = m u + g), then one exchange: with a = e + the sum of
+the H local directions, each worker sends Q(TopK(a)), keeps e = a - decoded, and every replica moves
+to x_sync - lr * mean(decoded). Steps between exchange nothing.
 
-In gradient space: a local step returns u, which the optimiser applies; the synchronising step
-returns mean(decoded) minus the directions that were already applied in this round, so that all
-replicas meet again (up to float32 rounding). **The learning rate must be constant within a
-round**, and the optimiser plain SGD without a momentum of its own.
+In gradient space a local step returns u; the synchronising step returns mean(decoded) minus the
+round's applied directions, so that replicas meet again (up to float32 rounding). **The learning
+rate must be constant within a round**, and the optimiser plain SGD without momentum.
 
-Q: the kept values in buckets of 512 (in order of their index), each with its maximum as norm (or
-the Euclidean norm), rounded at random to 127 levels: one byte of sign and magnitude. `bucket: null`
-is the paper's single norm a tensor, which rounds nearly everything of a large tensor to zero: with
-beta = min(d / s^2, sqrt(d) / s) for d values of a norm and s levels, 4.9 M kept values have d / s^2
-= 302, sqrt(d) / s = 17; the default .032. The paper's SignTopK, and its division by 1 + beta, are
-left out.
+Q: the kept values in buckets of 512 (in order of their index), each with its maximum (or Euclidean
+norm) as norm, rounded at random to 127 levels: one byte of sign and magnitude. `bucket: null` is
+the paper's single norm a tensor, which rounds nearly everything of a large tensor to zero:
+beta = min(d / s^2, sqrt(d) / s), for d values of a norm and s levels, is 17 for 4.9 M kept values
+and .032 by default. The paper's SignTopK, and its division by 1 + beta, are left out.
 
 With T = the energy of the k largest, for one tensor without memory:
     E|v - Q|^2 <= |v|^2 - (1 - beta) T,   T >= k/n |v|^2.
 
-Bits of a tensor and round: k (8 + index) + 32 ceil(k / 512): norms, a byte of sign and magnitude
-for each value, then the coded indices; the frame's params are the bucket. With
-ratio .08 and Rice-coded gaps (5.05 bits) that is 1.049 bits an element, 3.28 % of float32.
-`interval: payload` is the H that comes nearest to 1 % of float32 overall: 3 (1.09 %) with Rice, 5
-with a bitmap, 9 with packed indices of 26 bits, 10 with raw ones. `interval: values` counts the
-values alone, as comparisons in the literature do: 2.
+Bits of a tensor and round: k (8 + index) + 32 ceil(k / 512): norms, a byte for each value, coded
+indices; the frame's params are the bucket. With ratio .08 and Rice-coded gaps (5.05 bits) that is
+1.049 bits an element, 3.28 % of float32. `interval: payload` is the H nearest to 1 % of float32
+overall: 3 (1.09 %) with Rice, 5 with a bitmap, 9 with packed indices of 26 bits, 10 with raw ones.
+`interval: values` counts the values alone, as comparisons in the literature do: 2.
 
 Source: D. Basu, D. Data, C. Karakus, S. Diggavi, "Qsparse-local-SGD: Distributed SGD with
 Quantization, Sparsification, and Local Computations", NeurIPS 2019, arXiv:1906.02367.
@@ -73,7 +70,7 @@ _LEVELS = np.arange(256) - STEPS
 SIGN_MAGNITUDE = (np.abs(_LEVELS) | (_LEVELS < 0) << 7).astype(np.uint8)
 CODES = (STEPS + np.where(_LEVELS <= 0, 1, -1) * (np.arange(256) & STEPS)).astype(np.uint8)
 _LARGE = 1 << 26
-"""Elements of the network for which presets of the interval are made (AlexNet: 61 M)."""
+"""Elements of the network that interval presets assume (AlexNet: 61 M)."""
 
 
 class QsparseLocalSgdParameters(CompressorParameters):
@@ -92,7 +89,6 @@ class QsparseLocalSgdParameters(CompressorParameters):
 
     @property
     def steps(self) -> int:
-        """H as a number."""
         if isinstance(self.interval, int):
             return self.interval
         bits = 8.0
@@ -105,8 +101,6 @@ class QsparseLocalSgdParameters(CompressorParameters):
 
 
 class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
-    """Local steps; sparsified and quantised model differences with memory between rounds."""
-
     about = About(
         title="Qsparse-local-SGD",
         family="local updates",
@@ -126,7 +120,6 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: QsparseLocalSgdParameters, step: int) -> str:
-        """Kind of step: the last step of each round synchronises."""
         last = (step + 1) % cls.period(parameters) == 0
         return "synchronisation" if last else "local"
 
@@ -175,7 +168,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: QsparseLocalSgdParameters) -> Properties:
-        """Properties for the checker: a first step that is local applies the gradient as it is."""
+        """A local first step applies the gradient as it is."""
 
         def bound(vector: Tensor) -> float:
             if parameters.steps > 1:
@@ -190,7 +183,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
 
 
 def beta(d: int) -> float:
-    """Variance of the quantiser relative to |v|^2, of d values with one norm; an upper bound."""
+    """Upper bound on the quantiser's variance relative to |v|^2, of d values with one norm."""
     return min(d / STEPS**2, math.sqrt(d) / STEPS)
 
 
@@ -224,7 +217,6 @@ def decoded(
 
 
 def _read(message: Tensor, layout: BucketLayout, weight: float) -> tuple[Tensor, Tensor]:
-    """(positions in the bucket, int64, weight * values, float32)."""
     segments, found = Segments.of(layout), read(message, layout, Codec.QSPARSE)
     k = found.nonzero
     kept = Segments.behind(k)

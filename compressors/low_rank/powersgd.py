@@ -1,31 +1,30 @@
 """PowerSGD: a gradient matrix is replaced by a product of two thin ones.
 
-One step of subspace iteration a training step: with M = gradient + error (a x b) and Q (b x r)
-from the step before, P = M Q is averaged over workers and orthonormalised, Q = M^T P is averaged,
-and P Q^T is the update; each worker keeps its own error M - P Q^T. Sums commute with both
-products, so two all-reduces of thin matrices replace one of the whole: 32 r (a + b) bits.
+One step of subspace iteration a training step: with M = gradient + error (a x b) and Q (b x r) from
+the step before, P = M Q is averaged over workers and orthonormalised, Q = M^T P is averaged, and P
+Q^T is the update; each worker keeps its own error M - P Q^T. Sums commute with both products, so
+two all-reduces of thin matrices replace one of the whole: 32 r (a + b) bits.
 
 `alternate` takes half an iteration a step: Q is orthonormalised, P = M Q averaged and P Q^T the
-update; at the next step P is orthonormalised and Q = M^T P averaged. One all-reduce of 32 r a
-or 32 r b bits a step, half as many on average.
+update; at the next step P is orthonormalised and Q = M^T P averaged. One all-reduce of 32 r a or
+32 r b bits a step.
 
-The update of a worker alone is an orthogonal projection of M on r columns (or rows): the error is
-the energy outside the subspace, at most |M|^2, and the least possible once warm start has
-converged: that of the truncated singular value decomposition. No constant bound below |M|^2 holds
-for every matrix.
+A lone worker's update is an orthogonal projection of M on r columns (or rows): the error is the
+energy outside the subspace, at most |M|^2 (no smaller constant holds for every matrix), and once
+warm start has converged the least possible, that of the truncated singular value decomposition.
 
-All P of a bucket travel as one flat tensor, all Q as another. What is not worth compressing
-(one-dimensional tensors, and matrices with r (a + b) * min_compression_rate >= a b) is averaged
-uncompressed in the first all-reduce, in front of the P; PyTorch's hook sends it in a third.
+All P of a bucket travel as one flat tensor, all Q as another. Tensors not worth compressing
+(one-dimensional, or r (a + b) * min_compression_rate >= a b) are averaged in the first all-reduce,
+in front of the P; PyTorch's hook sends them in a third.
 
-Assumes a tensor is the matrix shape[0] x (all the rest). Q starts as a Gaussian from a stream
-that all workers share, keyed by the parameter. Orthonormalised by Householder QR, which gives
-orthonormal columns even of a zero or rank-deficient P, so that a zero gradient does no harm.
+Assumes a tensor is the matrix shape[0] x (all the rest). Q starts as a Gaussian from a stream that
+all workers share, keyed by the parameter. Householder QR gives orthonormal columns even of a zero
+or rank-deficient P, so that a zero gradient does no harm.
 
-Source: T. Vogels, S. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression
-for Distributed Optimization", NeurIPS 2019, arXiv:1905.13727, Algorithms 1 and 2; the rate rule
-and `start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `alternate` that
-of the authors' current code (epfml/powersgd).
+Source: T. Vogels, S. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
+Distributed Optimization", NeurIPS 2019, arXiv:1905.13727, Algorithms 1 and 2; the rate rule and
+`start` are those of torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, `alternate` the
+authors' current code's (epfml/powersgd).
 """
 
 from __future__ import annotations
@@ -65,8 +64,6 @@ class PowerSgdParameters(CompressorParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix to be compressed, and where it lies in a flat tensor."""
-
     key: int
     """Key of the factors that are kept: the parameter's index."""
     offset: int
@@ -74,14 +71,11 @@ class Matrix:
     columns: int
 
     def of(self, flat: Tensor) -> Tensor:
-        """The matrix as a view of the flat tensor."""
         end = self.offset + self.rows * self.columns
         return flat[self.offset : end].view(self.rows, self.columns)
 
 
 class PowerSgd(ErrorFeedback[PowerSgdParameters]):
-    """Low-rank approximation by one warm-started power iteration."""
-
     about = About(
         title="PowerSGD",
         family="low rank",
@@ -96,11 +90,11 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
         self._query: dict[int, Tensor] = {}
         """Q of each matrix, float32 `[b, r]`, equal on all workers."""
         self._left: dict[int, Tensor] = {}
-        """P of each matrix, float32 `[a, r]`, kept where P and Q alternate."""
+        """P of each matrix, float32 `[a, r]`, where P and Q alternate."""
 
     @classmethod
     def properties(cls, parameters: PowerSgdParameters) -> Properties:
-        """Properties for the checker: the update is a projection, the rest is kept as error."""
+        """The update is a projection; the rest is kept as error."""
         return Properties(conserves=parameters.error_feedback, error_bound=energy)
 
     @classmethod
@@ -113,7 +107,6 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: PowerSgdParameters, step: int) -> str:
-        """Kind of step: "dense" before `start`, then "step", or "P" and "Q" in turn."""
         if step < parameters.start:
             return "dense"
         if not parameters.alternate:
@@ -192,7 +185,7 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
         self, corrected: Tensor, matrices: Sequence[Matrix], factors: Sequence[Tensor], *,
         transposed: bool,
     ) -> Tensor:  # fmt: skip
-        """M Q of each matrix, or M^T P, one behind the other: flat float32."""
+        """M Q of each matrix, or M^T P, concatenated: flat float32."""
         heights = [m.columns if transposed else m.rows for m in matrices]
         ranks = [factor.shape[1] for factor in factors]
         out = corrected.new_empty(sum(h * r for h, r in zip(heights, ranks, strict=True)))
@@ -202,7 +195,7 @@ class PowerSgd(ErrorFeedback[PowerSgdParameters]):
         return out
 
     def _start_factor(self, matrix: Matrix, step: int, like: Tensor, *, left: bool) -> Tensor:
-        """Q to begin with (P where `left`): the last step's, or a Gaussian; `[b, r]` (`[a, r]`)."""
+        """Initial Q (P where `left`): the last step's, or a Gaussian; `[b, r]` (`[a, r]`)."""
         known = (self._left if left else self._query).get(matrix.key)
         if known is not None and self.parameters.warm_start:
             return known

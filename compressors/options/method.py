@@ -1,10 +1,10 @@
-"""A method as it is chosen: a compressor with its parameters and options, checked.
+"""A chosen method: a compressor with its parameters and options, checked.
 
     {kind: powersgd, rank: 2, dense_steps: 0.1, payload: fp16,
      dense_tensors: {below: 2048, names: ["*.bias"]}}
 
 Options stand beside the method's own parameters, in scenarios and in `gcsim.ddp_hook`;
-`optioned.py` carries them out. Neither torch nor a loop's compiler is imported where none is given.
+`optioned.py` carries them out. Without options neither torch nor a loop's compiler is imported.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ def _steps(given: Any) -> Any:
 
 
 class Kept(CompressorParameters):
-    """Tensors that stay dense."""
-
     names: tuple[str, ...] = Field((), description="patterns of names, such as *.bias")
     below: int = Field(0, ge=0, description="tensors of fewer elements than this")
 
@@ -52,10 +50,7 @@ class Kept(CompressorParameters):
 
 
 class Options(CompressorParameters):
-    """Options of any method, and with them the method's own parameters.
-
-    Its plain form is one mapping of both, as in a scenario.
-    """
+    """Options of any method, and the method's own parameters; one mapping in plain form."""
 
     dense_steps: Annotated[int | float | None, BeforeValidator(_steps)] = Field(
         None, description="steps that are dense before the method starts; below 1: their share"
@@ -66,7 +61,6 @@ class Options(CompressorParameters):
 
     @property
     def own(self) -> Method:
-        """The method without options."""
         return self._own
 
     @property
@@ -75,7 +69,6 @@ class Options(CompressorParameters):
         return self.dense_steps if isinstance(self.dense_steps, int) else 0
 
     def joined(self, own: Method) -> Self:
-        """These options of a method."""
         copy = self.model_copy()
         copy._own = own
         return copy
@@ -94,18 +87,15 @@ OPTIONS = tuple(Options.model_fields)
 
 
 class Method(NamedTuple):
-    """A compressor with its parameters, options included."""
-
     compressor: type[Compressor]
     parameters: CompressorParameters
 
     @property
     def dense_steps(self) -> int:
-        """Steps that an option leaves dense before the method starts."""
         return self.parameters.before if isinstance(self.parameters, Options) else 0
 
     def of_steps(self, steps: int | None) -> Method:
-        """In a training of so many steps. Raises `InputError` for a share of an unknown number."""
+        """The method in a training of `steps`; `InputError` for a share of an unknown number."""
         share = self.parameters.dense_steps if isinstance(self.parameters, Options) else None
         if not isinstance(share, float):
             return self
@@ -129,7 +119,7 @@ class Method(NamedTuple):
 
 
 def method_of(kind: str, given: Mapping[str, Any]) -> Method:
-    """The compressor and the checked parameters of a scenario's entry; raises as `checked`."""
+    """Compressor and checked parameters of a scenario's entry; raises as `checked`."""
     return checked(kind, compressor_class(kind), given)
 
 
@@ -142,12 +132,9 @@ def code_of(kind: str, given: Mapping[str, Any]) -> str | None:
 
 
 def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Method:
-    """A method with its parameters and options, defaults filled in; `name` is what errors call it.
-
-    Where a method has a parameter that is called like an option, it is the method's.
-    Raises `InputError` with one problem for each unknown or impossible parameter, and for an
-    option that means nothing for the method.
-    """
+    """A method with its parameters and options, defaults filled in; `name` is its name in errors. A
+    parameter wins over an option of its name. Raises `InputError` with one problem for each unknown
+    or impossible parameter and each option without meaning for the method."""
     fields = cls.Parameters.model_fields
     options = {  # with slips of the pen from their names
         key: value
@@ -171,7 +158,6 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
 def _meaningless(
     name: str, cls: type[Compressor], own: CompressorParameters, stated: Options
 ) -> Iterable[Problem]:
-    """Options that mean nothing for a method."""
     from gcsim.compressors.options.optioned import adds_up_floats
 
     asked = [key for key, value in stated if value is not None]

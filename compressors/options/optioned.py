@@ -1,13 +1,10 @@
 """A method with options, as a compressor like any other.
 
-They compose from the inside out: half-precision sums, then dense tensors, then dense steps. Dense
-parts are float32 and equal dense training to the last bit, whatever else is asked for: the mean
-gradient, or, of a method that applies a momentum of its own, the momentum buffer of the mean
-gradient (`Compressor.momentum`), since the optimiser then has none. A method that starts after
-dense steps does not take that buffer over.
-
-A settled step is one of the method: stage 1 measures what a long training consists of, without the
-dense steps.
+Options compose from the inside out: half-precision sums, dense tensors, dense steps. Dense parts
+are float32 and equal dense training to the last bit: the mean gradient, or, where the method
+applies momentum (`Compressor.momentum`; the optimiser then has none), its momentum buffer, which a
+method that starts after dense steps does not take over. Settled steps are the method's: stage 1
+measures a long training, without the dense steps.
 """
 
 from __future__ import annotations
@@ -20,30 +17,25 @@ from typing import Any
 
 from gcsim.compressors.base import About, Compressor, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.controllers.fusing import fused
-from gcsim.compressors.controllers.inner import Around
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import in_rank_order, lockstep
 from gcsim.compressors.mistakes import is_users, new_member, passed_on
+from gcsim.compressors.options.fusing import fused
 from gcsim.compressors.options.method import Options
 from gcsim.compressors.participation import participate
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange, Operation, Request
 
 _MOST_TRIED = 256
-"""Steps of a trial."""
 _TRIED = (("weight", 0, (32, 32)), ("bias", 1, (32,)))
-"""Tensors of a trial: a matrix and a vector."""
 _START, _BESIDE = "dense steps", "dense tensors"
-"""Momentum buffers of what is dense."""
+"""Momentum buffers of dense parts."""
 
 
-class Optioned(Around[Options]):
-    """A method with options."""
-
+class Optioned(Compressor[Options]):
     about = About(
         title="A method with options",
-        family="controller",
+        family="option",
         collective="the method's; all-reduce of what stays dense",
         bits="the method's; 32 of what stays dense",
         state="the method's",
@@ -57,8 +49,19 @@ class Optioned(Around[Options]):
         self._method = new_member(method, worker, own)
 
     @classmethod
-    def inside(cls, parameters: Options) -> tuple[type[Compressor], Any]:
-        return parameters.own
+    def period(cls, parameters: Options) -> int:
+        method, own = parameters.own
+        return method.period(own)
+
+    @classmethod
+    def momentum(cls, parameters: Options) -> tuple[float, bool]:
+        method, own = parameters.own
+        return method.momentum(own)
+
+    @classmethod
+    def window(cls, parameters: Options) -> int:
+        method, own = parameters.own
+        return method.window(own)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         before = self.parameters.before
@@ -84,7 +87,7 @@ class Optioned(Around[Options]):
         return _together(bucket, (dense, torch.zeros_like(dense.gradient)), (rest, held))
 
     def _own_exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The method's, with its float32 sums in 16 bits; a user's mistakes have file and line."""
+        """The method's, with its float32 sums in 16 bits; a user's errors have file and line."""
         if is_users(type(self._method)):
             exchange = participate(self._method, bucket, step, finite=False, unmodified=False)
         else:
@@ -102,7 +105,7 @@ class Optioned(Around[Options]):
         return passed_on(exchange, ask)
 
     def _dense_exchange(self, name: str, bucket: Bucket) -> Exchange:
-        """The mean gradient, or the buffer of that name after the method's momentum."""
+        """The mean gradient, or the buffer `name` after the method's momentum."""
         mean: Tensor = yield AllReduce(tensor=bucket.gradient / self.worker.count)
         coefficient, nesterov = self.momentum(self.parameters)
         if not coefficient:
@@ -135,7 +138,7 @@ class Optioned(Around[Options]):
 
     @classmethod
     def properties(cls, parameters: Options) -> Properties:
-        """Properties of the method, without those that rounded sums break."""
+        """The method's, without those that rounded sums break."""
         method, own = parameters.own
         found = method.properties(own)
         if parameters.dense_tensors is not None:
@@ -151,12 +154,10 @@ class Optioned(Around[Options]):
 
     @classmethod
     def warmup_steps(cls, parameters: Options) -> int:
-        """Warm-up steps of the method, after the dense steps."""
         return parameters.before + super().warmup_steps(parameters)
 
     @classmethod
     def phase(cls, parameters: Options, step: int) -> str:
-        """Phase of a step: "dense" first, then the method's."""
         if step < parameters.before:
             return "dense"
         return super().phase(parameters, step - parameters.before)
@@ -184,7 +185,7 @@ def _part(bucket: Bucket, layout: BucketLayout | None) -> Bucket | None:
 
 
 def _together(bucket: Bucket, *parts: tuple[Bucket, Tensor]) -> Tensor:
-    """A vector of the bucket from vectors of its parts: float32 `[n]`."""
+    """Join vectors of the bucket's parts: float32 `[n]`."""
     found = {
         piece.index: values for part, flat in parts for piece, values in part.layout.views(flat)
     }
@@ -192,14 +193,13 @@ def _together(bucket: Bucket, *parts: tuple[Bucket, Tensor]) -> Tensor:
 
 
 def _is_float_sum(tensor: Tensor, op: Operation) -> bool:
-    """Whether an all-reduce adds up float32 numbers."""
     return op == "sum" and tensor.dtype == torch.float32
 
 
 @lru_cache(maxsize=256)
 def adds_up_floats(method: type[Compressor], parameters: str) -> bool:
-    """Whether a method all-reduces sums of float32 in its settled steps; a trial on small tensors
-    says so, since that may depend on its parameters (JSON), a controller's on its inner method."""
+    """Whether a method all-reduces sums of float32 in its settled steps, by a trial on small
+    tensors: that may depend on parameters (JSON)."""
     layout, own = BucketLayout.behind(0, _TRIED), method.Parameters.model_validate_json(parameters)
     team = [method(Worker(rank=rank, count=2, seed=0), own) for rank in range(2)]
     heard = False

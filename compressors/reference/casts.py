@@ -1,10 +1,9 @@
 """PyTorch's fp16 and bf16 communication hooks: an all-reduce in 16 bits, cast first.
 
-Each worker casts its gradient, divides it by the number of workers in 16 bits, and the sum runs
-in 16 bits: the same torch operators in the same order as the hooks, so equal bit for bit. The
-order decides where range is lost: a value above 65504 is infinite in float16 before the division
-could have saved it (training would apply it; here it is refused), and a quotient that is no 16-bit
-number is rounded a second time. `fp16` and `bf16` divide first.
+Each worker casts its gradient, divides it by the number of workers in 16 bits, and the sum runs in
+16 bits: the hooks' torch operators in the same order, so equal bit for bit. A value above 65504 is
+infinite in float16 before the division (training would apply it; here it is refused), and a
+quotient that is no 16-bit number is rounded a second time. `fp16` and `bf16` divide first.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.default_hooks, fp16_compress_hook and
 bf16_compress_hook, PyTorch 2.13.
@@ -30,19 +29,14 @@ def _about(hook: str) -> About:
 
 
 class TorchFp16(HalfPrecision):
-    """fp16_compress_hook: cast to float16, divide, all-reduce, cast back."""
-
     about = _about("fp16_compress_hook")
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """One exchange in 16 bits, as the hooks do it; the mean, float32 `[n]`."""
         cast = bucket.gradient.to(self.dtype()).div_(self.worker.count)
         mean: Tensor = yield AllReduce(tensor=cast)
         return mean.float()
 
 
 class TorchBf16(BrainFloat):
-    """bf16_compress_hook: cast to bfloat16, divide, all-reduce, cast back."""
-
     about = _about("bf16_compress_hook")
     exchange = TorchFp16.exchange

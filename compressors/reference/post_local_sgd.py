@@ -2,22 +2,20 @@
 
 `post_localSGD_hook` all-reduces gradients until step `start`; from then on every worker steps by
 its own gradient, and PeriodicModelAverager averages the parameters of all workers after the steps
-start, start + period, …. An exchange of this kind sends 32 n bits at an averaging step and
-nothing in between.
+start, start + period, …. An averaging step sends 32 n bits, others nothing.
 
-A compressor hands back updates, not parameters: with a constant learning rate and an optimiser
-that is linear in its updates (SGD, whose momentum is part of the update here), the parameters are
-the sum of the updates, and their mean is reached by the update mean(S) - S', S the sum of a
-worker's own steps since the last averaging with the present one, S' without. Equal to averaging
-the parameters up to rounding.
+A compressor returns updates, not parameters: with a constant learning rate and an optimiser that is
+linear in its updates (SGD, whose momentum is part of the update here), parameters are the sum of
+the updates, and the update mean(S) - S' reaches their mean, S the sum of a worker's own steps since
+the last averaging with the present one, S' without. Equal up to rounding.
 
 Assumes that one worker is one node: by default the hook also averages gradients within a node at
 each step (`post_local_gradient_allreduce` with intra-node subgroups), which is not compressed.
-Momentum buffers stay local and are not averaged, as with PyTorch's PostLocalSGDOptimizer.
+Momentum buffers stay local, as with PyTorch's PostLocalSGDOptimizer.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook and
-torch.distributed.algorithms.model_averaging.averagers.PeriodicModelAverager, PyTorch 2.13;
-T. Lin et al., "Don't Use Large Mini-batches, Use Local SGD", ICLR 2020, arXiv:1808.07217.
+torch.distributed.algorithms.model_averaging.averagers.PeriodicModelAverager, PyTorch 2.13; T. Lin
+et al., "Don't Use Large Mini-batches, Use Local SGD", ICLR 2020, arXiv:1808.07217.
 """
 
 from __future__ import annotations
@@ -40,8 +38,6 @@ class TorchPostLocalSgdParameters(CompressorParameters):
 
 
 class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
-    """post_localSGD_hook with PeriodicModelAverager."""
-
     about = About(
         title="PyTorch post_localSGD_hook",
         family="reference",
@@ -53,14 +49,14 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: TorchPostLocalSgdParameters) -> Properties:
-        """Properties for the checker: nothing is lost; workers step by the mean on average."""
+        """Nothing is lost; workers step by the mean on average."""
         return Properties(
             conserves=True, replicas="meet" if parameters.interval > 1 else "identical"
         )
 
     @classmethod
     def warmup_steps(cls, parameters: TorchPostLocalSgdParameters) -> int:
-        """Steps before it is settled: the step after the first averaging."""
+        """The step after the first averaging."""
         return parameters.start + 1
 
     @classmethod
@@ -73,7 +69,6 @@ class TorchPostLocalSgd(Compressor[TorchPostLocalSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: TorchPostLocalSgdParameters, step: int) -> str:
-        """Kind of step: "dense" before `start`, then "averaging" or "local"."""
         if step < parameters.start:
             return "dense"
         return "local" if (step - parameters.start) % parameters.interval else "averaging"

@@ -1,19 +1,16 @@
 """PyTorch's PowerSGD hooks: PowerSGD with three all-reduces and sums left undivided.
 
-The same torch operators in the same order as `powerSGD_hook`: dense steps before `start`; then what
-is not compressed in one all-reduce, all P in a second one, all Q in a third. P is summed, not
+The torch operators of `powerSGD_hook` in the same order: dense steps before `start`; then
+uncompressed tensors in one all-reduce, all P in a second one, all Q in a third. P is summed, not
 averaged, since it is orthonormalised anyway: by Gram and Schmidt's procedure up to rank 2, by QR
 above. Q is orthonormalised too before it is used. Tensors of the same shape lie next to each other
-in P and Q.
-
-The hook's error memory covers the uncompressed tensors as well (there it holds gradient - mean,
-which adds up to zero over the workers); so does this one.
+in P and Q. The error memory covers uncompressed tensors too (gradient - mean: their sum is zero).
 
 Differs in two things. The hook draws Q from torch's generator, seeded by a numpy generator that
-counts the draws of all buckets; here it is drawn from a stream of its own keyed by seed, step and
-bucket, so that nothing depends on the order of buckets. Given the same Q, the results are equal
-to the last bit as far as the matrix products are. And a column of zeros, which the hook divides
-by its norm of zero, stays zero instead of becoming NaN (with `epsilon` above zero it does in both).
+counts the draws of all buckets; here its stream is keyed by seed, step and bucket, so that buckets'
+order does not matter. Given the same Q, results are equal to the last bit as far as the matrix
+products are. And a column of zeros, which the hook divides by its norm of zero, stays zero instead
+of becoming NaN (with `epsilon` above zero it does in both).
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, PyTorch 2.13; T. Vogels et al.,
 NeurIPS 2019, arXiv:1905.13727.
@@ -54,8 +51,6 @@ class TorchPowerSgdParameters(CompressorParameters):
 
 
 class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
-    """powerSGD_hook."""
-
     about = About(
         title="PyTorch powerSGD_hook",
         family="reference",
@@ -72,7 +67,7 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: TorchPowerSgdParameters) -> Properties:
-        """Properties for the checker: the update of one worker is a projection of its matrices."""
+        """The update of one worker is a projection of its matrices."""
         return Properties(conserves=parameters.error_feedback, error_bound=energy)
 
     @classmethod
@@ -81,7 +76,6 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
 
     @classmethod
     def phase(cls, parameters: TorchPowerSgdParameters, step: int) -> str:
-        """Kind of step: "dense" before `start`, then "step"."""
         return "dense" if step < parameters.start else "step"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
@@ -122,7 +116,7 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
         return buffer
 
     def _divide(self, bucket: Bucket) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """(a copy of the gradient, its matrices `[1, a, b]`, its uncompressed tensors), views."""
+        """Copy of the gradient, and views: its matrices `[1, a, b]`, its uncompressed tensors."""
         buffer = bucket.gradient.clone()
         by_shape: dict[tuple[int, int], list[Tensor]] = {}
         others = []
@@ -137,7 +131,7 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
         return buffer, [tensor for group in by_shape.values() for tensor in group], others
 
     def _queries(self, index: int, step: int, matrices: list[Tensor]) -> list[Tensor]:
-        """Q of each matrix to begin with: the last step's, or normal random numbers."""
+        """Initial Q of each matrix: the last step's, or normal random numbers."""
         if self.parameters.warm_start and index in self._query:
             return self._query[index]
         generator = stream(self.worker.seed, step, index, "torch powersgd query")
@@ -148,7 +142,7 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
         ]
 
     def _sum(self, factors: list[Tensor], like: Tensor) -> Generator[Request, Any, list[Tensor]]:
-        """The sum over workers of each factor: one all-reduce of all of them."""
+        """Sum each factor over workers, in one all-reduce of all of them."""
         flat = torch.cat([factor.reshape(-1) for factor in factors] or [like[:0]])
         flat = yield AllReduce(tensor=flat)
         parts = flat.split([factor.numel() for factor in factors])

@@ -5,17 +5,16 @@ A range [min(v, 0), max(v, 0)] is mapped to the integers 0 … 255 by a scale an
     scale = (max - min) / 255 (at least 2^-23),   z = clamp(round(-min / scale), 0, 255)
     code = clamp(round(v / scale) + z, 0, 255),   decoded = scale (code - z)
 
-Workers all-gather scales and zero points as float32, then codes, and average what they decode.
+Workers all-gather scales and zero points as float32, then codes, and average decoded values.
 `quantization_pertensor_hook` takes one range for the whole bucket, 8 n + 64 bits;
 `quantization_perchannel_hook` one for each row of `bucket_size` elements, the last row padded with
 zeros, and a row more when n is a multiple: (8 bucket_size + 64) (floor(n / bucket_size) + 1) bits.
-Deterministic, biased, without error feedback. Zero is exact; an element is wrong by half a scale
-at most (at the ends of the range too, since both ends shift by the rounding of z).
+Deterministic, biased, without error feedback. Zero is exact; an element is wrong by half a scale at
+most (also at the ends of the range, which shift by the rounding of z).
 
 With PyTorch 2.13 and the gloo backend both hooks raise IndexError, since the future of their
-all-gather holds a flat list; this is what their arithmetic would give, equal bit for bit. The
-per-channel hook loops over rows in Python; here all rows are one operation, so that a row's
-launches are not in the measured cost.
+all-gather holds a flat list; this equals their arithmetic bit for bit. The per-channel hook loops
+over rows in Python; here all rows are one operation: a row's launches are not in the measured cost.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks and
 torch.ao.quantization.observer (MinMaxObserver, PerChannelMinMaxObserver), PyTorch 2.13.
@@ -62,7 +61,7 @@ class TorchQuantizationPerTensor(Compressor):
 
     @classmethod
     def properties(cls, parameters: CompressorParameters) -> Properties:
-        """Properties for the checker: half a scale an element, up to rounding."""
+        """The error is half a scale an element, up to rounding."""
 
         def bound(values: Tensor) -> float:
             rows = cls.rows(values, parameters)
@@ -109,7 +108,7 @@ class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
 
     @classmethod
     def rows(cls, gradient: Tensor, parameters: CompressorParameters) -> Tensor:
-        """The gradient as rows, the last one filled up with zeros, or all zeros."""
+        """Rows of the gradient; zeros fill the last one, or all of it."""
         assert isinstance(parameters, PerChannelParameters)
         size = parameters.bucket_size
         missing = size - gradient.numel() % size
@@ -117,10 +116,8 @@ class TorchQuantizationPerChannel(TorchQuantizationPerTensor):
 
 
 def ranges(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(scale, zero point) of each row as torch's observers compute them: float32 `[rows]`.
-
-    A row without elements has the least scale.
-    """
+    """(scale, zero point) of each row as torch's observers compute them: float32 `[rows]`; an empty
+    row has the least scale."""
     if rows.shape[0] == 1 and rows.shape[1]:  # over everything: ten times as fast
         least, most = (value.view(1) for value in rows.aminmax())
     elif rows.shape[1]:
@@ -133,7 +130,7 @@ def ranges(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def read_ranges(message: Tensor, n: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Scales and zero points of another worker; raises `InputError` when they cannot be such."""
+    """Scales and zero points of another worker; raises `InputError` for impossible ones."""
     values = from_bytes(_body(message, n, _RANGES), torch.float32, 2 * rows)
     scale, zero = values[:rows], values[rows:]
     if rows and (not bool((scale >= LEAST_SCALE).all()) or not bool((zero <= LEVELS).all())):

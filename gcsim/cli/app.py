@@ -20,32 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gcsim.cli import options, outcome
 from gcsim.cli.advise import advise
 from gcsim.cli.calibrate.device import calibrate_device_command
 from gcsim.cli.calibrate.link import calibrate_link_command
 from gcsim.cli.compare import compare
 from gcsim.cli.explain import explain
 from gcsim.cli.list import Kind
-from gcsim.cli.options import (
-    JsonOption,
-    QuietOption,
-    ResultsOption,
-    ScenarioArgument,
-    SeedOption,
-    SetOption,
-    again,
-    parsed,
-)
-from gcsim.cli.outcome import (
-    INTERRUPTED,
-    WRONG_INPUT,
-    Reporting,
-    interrupted,
-    is_usage_error,
-    reported,
-    say,
-    users_code,
-)
 from gcsim.cli.plot import plot
 from gcsim.cli.reproduce import reproduce
 from gcsim.cli.sweep import sweep
@@ -106,25 +87,25 @@ def _options(
         bool, typer.Option("--debug", envvar="GCSIM_DEBUG", help="Show a bug's traceback.")
     ] = False,
 ) -> None:
-    Reporting.debug = debug
+    outcome.Reporting.debug = debug
     if context.invoked_subcommand is None:
         with contextlib.redirect_stdout(sys.stderr):
             print(context.get_help(), end="")  # typer prints by itself and returns nothing
-        raise typer.Exit(WRONG_INPUT)
+        raise typer.Exit(outcome.WRONG_INPUT)
 
 
 @app.command()
-@reported
+@outcome.reported
 def run(
-    scenario: ScenarioArgument,
+    scenario: options.ScenarioArgument,
     *,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME.")
     ] = None,
-    sets: SetOption = None,
-    seed: SeedOption = None,
-    as_json: ResultsOption = False,
-    quiet: QuietOption = False,
+    sets: options.SetOption = None,
+    seed: options.SeedOption = None,
+    as_json: options.ResultsOption = False,
+    quiet: options.QuietOption = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="All columns, all notes, all sources.")
     ] = False,
@@ -150,7 +131,7 @@ def run(
     )
     from gcsim.scenarios.load import load_scenario
 
-    with users_code():
+    with outcome.users_code():
         loaded = load_scenario(scenario, sets or (), seed)
     folder = output or Path("runs") / loaded.name
     check_writable(folder)
@@ -165,7 +146,7 @@ def run(
     else:
         show_answer(result, full=verbose)
     sys.stdout.flush()
-    asked = ["run", scenario, *again(sets, seed)]
+    asked = ["run", scenario, *options.again(sets, seed)]
     command = shlex.join(["gcsim", *asked])
     paths = (*draw_figures(result, folder, command=command, cache=not no_cache), *paths)
     if not quiet:
@@ -200,7 +181,7 @@ def _another_network(link: Link) -> tuple[str, str]:
 
 
 @app.command()
-@reported
+@outcome.reported
 def check(
     scenario: Annotated[
         str,
@@ -210,9 +191,9 @@ def check(
         ),
     ],
     *,
-    sets: SetOption = None,
-    seed: SeedOption = None,
-    quiet: QuietOption = False,
+    sets: options.SetOption = None,
+    seed: options.SeedOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Check a scenario or a compressor of yours.
 
@@ -229,14 +210,14 @@ def check(
         if report.findings or not quiet:
             print(text_of(report))
         if report.findings:
-            raise typer.Exit(WRONG_INPUT)
+            raise typer.Exit(outcome.WRONG_INPUT)
         return
     from gcsim.cli.check import understood
     from gcsim.cli.terminal import emit, summary
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.running.gradients import check_trace
 
-    with users_code():
+    with outcome.users_code():
         loaded = load_scenario(scenario, sets or (), seed)
     check_trace(loaded)
     if not quiet:
@@ -244,13 +225,13 @@ def check(
 
 
 @app.command(name="list")
-@reported
+@outcome.reported
 def list_(
     kind: Annotated[
         Kind, typer.Argument(metavar="KIND", show_choices=False, help=f"One of: {', '.join(Kind)}.")
     ],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
     layers: Annotated[
         bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
     ] = False,
@@ -274,7 +255,7 @@ def list_(
 
 
 @app.command()
-@reported
+@outcome.reported
 def schema(
     suite: Annotated[
         bool, typer.Option("--suite", help="Of a validation suite's suite.yaml.")
@@ -301,9 +282,9 @@ def _json(value: Any) -> str:
 
 
 @app.command()
-@reported
+@outcome.reported
 def record(
-    scenario: ScenarioArgument,
+    scenario: options.ScenarioArgument,
     *,
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the trace.")
@@ -324,9 +305,9 @@ def record(
     times: Annotated[
         bool, typer.Option("--times", help="Time the passes too: compute: {recorded: true}.")
     ] = False,
-    sets: SetOption = None,
-    seed: SeedOption = None,
-    quiet: QuietOption = False,
+    sets: options.SetOption = None,
+    seed: options.SeedOption = None,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Train a model here and store its gradients."""
     from gcsim.cli.options import check_writable
@@ -336,8 +317,8 @@ def record(
     from gcsim.scenarios.running.gradients import record as store
     from gcsim.units import parse_bytes
 
-    max_bytes = None if max_size is None else parsed("--max-size", parse_bytes, max_size)
-    with users_code():
+    max_bytes = None if max_size is None else options.parsed("--max-size", parse_bytes, max_size)
+    with outcome.users_code():
         loaded = load_scenario(scenario, sets or (), seed)
     check_writable(output)
     with watching(quiet) as progress:
@@ -356,11 +337,13 @@ def record(
         asked = iterations or int(getattr(loaded.gradients, "iterations", 0))
         note(*recorded_lines(folder, asked, max_size or ""))
         replay = f"gradients={{source: recorded, trace: {_quoted(folder)}}}"
-        note_next(["run", scenario, *again(sets, seed), "--set", replay], "replay the trace")
+        note_next(
+            ["run", scenario, *options.again(sets, seed), "--set", replay], "replay the trace"
+        )
 
 
 @app.command()
-@reported
+@outcome.reported
 def fit(
     traces: Annotated[
         list[Path], typer.Argument(metavar="TRACE", help="Folders that gcsim record made.")
@@ -369,7 +352,7 @@ def fit(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="The fit, as JSON.")
     ],
-    quiet: QuietOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Fit distributions to recorded gradients.
 
@@ -408,7 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.path.append(str(Path.cwd()))  # are found here, behind all that gcsim itself imports
     with stoppable():
         code = _main(arguments)
-    if code == INTERRUPTED and arguments is None:
+    if code == outcome.INTERRUPTED and arguments is None:
         # Python would otherwise end itself by SIGINT when the interrupt came at a bad moment.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):  # a terminal that was closed
@@ -428,16 +411,16 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         code = _command().main(args=given, prog_name="gcsim", standalone_mode=False)
     except typer.Abort:
-        return interrupted()
+        return outcome.interrupted()
     except KeyboardInterrupt:
-        return interrupted()
+        return outcome.interrupted()
     except Exception as error:
-        if not is_usage_error(error):
+        if not outcome.is_usage_error(error):
             raise
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "gcsim"
         message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
         see = " See" if message.endswith("?") else "; see"
-        say(f"error: {message.rstrip('.')}{see} {path} --help")
-        return WRONG_INPUT
+        outcome.say(f"error: {message.rstrip('.')}{see} {path} --help")
+        return outcome.WRONG_INPUT
     return code if isinstance(code, int) else 0

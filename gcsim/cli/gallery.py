@@ -20,7 +20,6 @@ _ABOUT = {
     "low rank": "Thin factors of the gradient matrix travel.",
     "sketching": "A linear sketch travels.",
     "local updates": "Replicas move on their own between synchronisations.",
-    "controller": "They choose another method's parameters while training runs.",
     "reference": "What PyTorch's own communication hooks do, for comparison.",
 }
 
@@ -60,20 +59,22 @@ def _lines() -> Iterator[str]:
         yield f"## {family.capitalize()}"
         yield ""
         yield _ABOUT[family]
+        first: dict[str, str] = {}  # methods by the text that they share
         for entry in members:
-            yield from _entry(entry)
+            yield from _entry(entry, first.setdefault(entry["summary"], entry["name"]))
 
 
-def _entry(entry: Entry) -> Iterator[str]:
+def _entry(entry: Entry, described: str) -> Iterator[str]:
     path = entry["module"].removeprefix("gcsim.").replace(".", "/") + ".py"
     yield ""
     yield f"### {entry['name']}"
     yield ""
     yield f"**{entry['title']}.** {entry['paper']}. Source: [{path}](../{path})."
     yield ""
-    yield "```text"
-    yield entry["summary"]
-    yield "```"
+    if described == entry["name"]:
+        yield from ("```text", entry["summary"], "```")
+    else:
+        yield f"The text is that of [`{described}`](#{described})."
     if entry["requires"]:
         yield ""
         yield f"Needs of the gradients: {', '.join(entry['requires']).replace('_', ' ')}."

@@ -51,15 +51,15 @@ def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
     describe = _KINDS[kind][1]
     if kind in {Kind.devices, Kind.links} and _names_a_file(name):
         return {**describe(name, full), "file": name}
-    known = _names(kind)
+    known, singular = _names(kind), kind.value.removesuffix("s")
     if kind is Kind.compressors:
         from gcsim.compressors.named import method_named
 
         name = method_named(name)[0]
+    elif kind in {Kind.devices, Kind.links, Kind.models} and name not in known:
+        name = getattr(import_module("gcsim.scenarios.catalog"), singular)(name).name
     if name not in known and not (kind is Kind.compressors and ":" in name):
-        singular = kind.value.removesuffix("s")
-        message = f"unknown {singular} {name!r}"
-        raise InputError(message, hint=did_you_mean(name, known))
+        raise InputError(f"unknown {singular} {name!r}", hint=did_you_mean(name, known))
     return describe(name, full)
 
 

@@ -9,25 +9,16 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import (
-    DaskOption,
-    JobsOption,
-    QuietOption,
-    ResultsOption,
-    ScenarioArgument,
-    SeedOption,
-    SetOption,
-    again,
-)
+from gcsim.cli import options
 from gcsim.cli.outcome import kept_on_interrupt, reported, users_code
 
 
 @reported
 def train(
-    scenario: ScenarioArgument,
+    scenario: options.ScenarioArgument,
     *,
-    jobs: JobsOption = None,
-    dask: DaskOption = None,
+    jobs: options.JobsOption = None,
+    dask: options.DaskOption = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_train.")
     ] = None,
@@ -38,10 +29,10 @@ def train(
         Path | None,
         typer.Option("--tensorboard", metavar="DIR", help="The curves, for TensorBoard, too."),
     ] = None,
-    sets: SetOption = None,
-    seed: SeedOption = None,
-    as_json: ResultsOption = False,
-    quiet: QuietOption = False,
+    sets: options.SetOption = None,
+    seed: options.SeedOption = None,
+    as_json: options.ResultsOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Train, and say how long each method takes.
 
@@ -74,7 +65,7 @@ def train(
     else:
         emit(*parts(result, width()))
     sys.stdout.flush()
-    asked = ["gcsim", "train", scenario, *again(sets, seed)]
+    asked = ["gcsim", "train", scenario, *options.again(sets, seed)]
     paths = (*draw_training(result, folder, shlex.join(asked)), *paths)
     if tensorboard is not None:
         write_events(result, tensorboard)

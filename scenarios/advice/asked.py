@@ -1,17 +1,14 @@
-"""The scenario that advice is asked for, from a few words, a recorded trace or a file.
+"""Scenario that advice is asked for: a few words, a recorded trace or a file.
 
-A word stands for a setting of a scenario file and is checked as that; a mistake is told by what the
-user calls it. What nobody says is what most have: NCCL between GPUs and Gloo between CPUs, the bus
-of the board, a batch of 32.
+A word is a setting of a scenario file, checked as such; mistakes name the user's word. Defaults are
+the most common: NCCL between GPUs, Gloo between CPUs, the board's bus, a batch of 32. Without a
+file the methods are those deployed, or offered by frameworks and well-known papers, one setting
+each: the default, or the one its paper and `docs/compressors.md` use most.
 
-Without a file the methods are those that are deployed, or that frameworks and well-known papers
-offer, one setting each: the method's own default, or what its paper and `docs/compressors.md` use
-most.
-
-Traffic profiles are shipped with gcsim, or measured as for a run. A shipped profile was measured on
-gradients drawn from the fit that comes with gcsim, with this many workers, iterations and samples
-(`setting`). It stands for the same model with any batch size and any seed: what a method sends and
-computes hangs on the shapes of the tensors, and of the few that go by values on their distribution.
+Traffic profiles are shipped, or measured as for a run. A shipped profile (`setting`: gradients
+drawn from gcsim's fit, with its numbers of workers, iterations and samples) stands for the same
+model with any batch size and seed: traffic depends on the tensors' shapes, and for the few methods
+that go by values on their distribution.
 """
 
 from __future__ import annotations
@@ -57,24 +54,24 @@ _MOBILE = {"3g", "4g", "5g"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """Options that stand in the place of a file; None: not given."""
+    """Options in place of a file; None: not given."""
 
     model: str | None = None
     device: str | None = None
     gpus: int | None = None
-    """A node."""
+    """GPUs of a node."""
     nodes: int | None = None
     parameters: str | None = None
-    """Size of the model, in the place of its name: "110M"."""
+    """Size of the model instead of its name: "110M"."""
     network: str | Mapping[str, Any] | None = None
-    """A link of the catalogue, a file, a link as in a scenario, or a rate alone."""
+    """Link of the catalogue, file, link as in a scenario, or rate alone."""
     batch_size: int | None = None
-    """Samples a GPU."""
+    """Samples per GPU."""
     precision: str | None = None
     loop: str | None = None
     """Framework that trains: ddp, horovod, paddle, deepspeed, own."""
     limited: bool | None = None
-    """Whether `tc` or a provider holds the network's rate, not the NIC."""
+    """Whether `tc` or a provider limits the network's rate, not the NIC."""
     cost_per_hour: float | None = None
     """Cost of a node."""
 
@@ -97,17 +94,16 @@ _NEEDED = {
     "network": '"25 Gbit/s", or 25gbe of `gcsim list links`',
 }
 _STAND_INS = {"model": "lenet", "device": "v100", "nodes": 2, "network": "10gbe"}
-"""In the place of words that are missing or wrong, while all others are checked."""
+"""Replace missing or wrong words while the others are checked."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMB]?)", re.IGNORECASE)
 _SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}
-_ALIKE = 0.05
-"""Relative difference of two models' parameters up to which one stands for the other."""
+_ALIKE = 0.05  # relative difference of parameters up to which one model stands for another
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A scenario, and what changes it."""
+    """A scenario and its changes."""
 
     document: Document
     path: Path
@@ -116,7 +112,7 @@ class Asked:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """At its largest size alone; raises as `load_scenario`."""
+        """Scenario at its largest size alone; raises as `load_scenario`."""
         found = self._loaded((), warn=True)
         return replace(found, node_counts=found.node_counts[-1:])
 
@@ -132,7 +128,7 @@ class Asked:
         return True
 
     def changed(self, overrides: Sequence[str]) -> Scenario | None:
-        """The question with settings in the form of `--set`; None where that is no scenario."""
+        """The question with settings as in `--set`; None where that is no scenario."""
         try:
             found = self._loaded(overrides, warn=False)
         except InputError:
@@ -151,12 +147,11 @@ def asked(
     seed: int | None = None,
     called: Callable[[str], str] = str,
 ) -> Asked:
-    """The scenario in a file or of a shipped name, with these words in the place of its settings;
-    or one of the words alone, for a recorded trace where `source` is its folder or a shipped one's
-    name.
+    """Scenario of a file or shipped name with these words for its settings, or of the words alone,
+    with a recorded trace if `source` is its folder or a shipped one's name.
 
-    `called` says how the user writes a word's name: "--network". Raises `InputError` where words
-    are missing; what they say is checked when the scenario is asked for.
+    `called` gives the user's name of a word: "--network". Raises `InputError` for missing words;
+    the given ones are checked with the scenario.
     """
     if source is None and words.model is not None and _trace(words.model) is not None:
         source, words = words.model, replace(words, model=None)
@@ -184,13 +179,13 @@ def asked(
 
 
 def _trace(source: str) -> Path | None:
-    """The folder of a recording; None where that is none."""
+    """Folder of a recording, if it is one."""
     path = shipped_traces().get(source, Path(source))
     return path if (path / MANIFEST).is_file() else None
 
 
 def _is_profile(source: str) -> bool:
-    """Whether it is a profile of torch.profiler, which has the times of a training."""
+    """Whether it is a torch.profiler profile, which has the times of a training."""
     return Path(source).suffix in (".json", ".gz") and Path(source).is_file()
 
 
@@ -212,7 +207,7 @@ def _limit(words: Words) -> list[str]:
 
 
 def number(text: str | None) -> Any:
-    """A word as the number that it is; else as it stands, for the check of the scenario."""
+    """A word as a number, if it is one; else as it stands."""
     for kind in (int, float):
         with suppress(TypeError, ValueError):
             return kind(text)  # type: ignore[arg-type]
@@ -225,13 +220,13 @@ def option(name: str) -> str:
 
 
 def scenario_from(settings: Mapping[str, Any]) -> Scenario:
-    """The scenario of these settings, which are those of a file; raises as `load_scenario`."""
+    """Scenario of a file's settings; raises as `load_scenario`."""
     document = Document(name=NAME, data={"name": NAME, **settings})
     return scenario_of(document, Path.cwd() / f"{NAME}.yaml")
 
 
 def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], list[Problem]]:
-    """The settings that the words are, and what is wrong with some, which have stand-ins."""
+    """Settings of the words, and problems of some, which have stand-ins."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
     problems: list[Problem] = []
 
@@ -258,7 +253,7 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
 
 
 def _of_size(text: str, model: str | None) -> str:
-    """The model of the catalogue with about so many parameters."""
+    """Catalogue model with about so many parameters."""
     size = _SIZE.fullmatch(text.strip())
     if size is None:
         raise InputError(f"{text!r} is no number of parameters", hint="write it like 110M or 1.3B")
@@ -339,8 +334,8 @@ def _put(data: dict[str, Any], said: Mapping[str, Any]) -> None:
 
 
 def network_of(said: str | Mapping[str, Any], place: str) -> Any:
-    """Network section for a network named by its rate alone: the Ethernet of the catalogue, with
-    its latency and goodput and their ranges, or the nearest one at that rate."""
+    """Network section for a rate alone: the catalogue's Ethernet of that rate, or the nearest one
+    at that rate, with its latency, goodput and ranges."""
     if not isinstance(said, str):
         return dict(said)
     if said in catalog.links() or names_a_file(said):
@@ -384,24 +379,23 @@ METHODS: tuple[Mapping[str, object], ...] = (
 )
 
 LOCAL: Mapping[str, object] = {"kind": "torch_post_local_sgd", "label": "post-local SGD, 4 steps"}
-"""Fewer exchanges in the place of smaller ones: no compressor, a change of the training."""
+"""Fewer exchanges instead of smaller ones: a change of the training, without a compressor."""
 
 
 _WORKERS, _ITERATIONS, _SEED = 2, 2, 0
 LARGE_BUCKET = 100 << 20
-"""Large buckets, for which there are also profiles of uncompressed training and half precision."""
+"""Bucket size with further profiles of uncompressed training and half precision."""
 _SAMPLES, _TOKENS = 32, 4096
 
 
 def _usual_batch(model: ModelEntry) -> int:
-    """Samples a worker that shipped profiles are of, and that advice is for where nobody says: 32,
-    of sequences at most as many as hold 4,096 tokens."""
+    """Samples per worker of shipped profiles and default advice: 32, or 4,096 tokens if fewer."""
     tokens = model.input_shape[0] if model.input == "tokens" and model.input_shape else 0
     return min(_SAMPLES, max(1, _TOKENS // tokens)) if tokens else _SAMPLES
 
 
 def setting(model: ModelEntry) -> dict[str, object]:
-    """Settings with which a scenario's own run measures the shipped traffic."""
+    """Settings with which a run of the scenario measures the shipped traffic."""
     return {
         "batch_size": _usual_batch(model),
         "gradients": {"source": "synthetic", "workers": _WORKERS, "iterations": _ITERATIONS},
@@ -423,12 +417,12 @@ def name_of(model: ModelEntry, choice: CompressorChoice, buckets: DdpBuckets) ->
 
 
 def path_of(model: ModelEntry, folder: Path | None = None) -> Path:
-    """The file of a model's profiles."""
+    """File of a model's profiles."""
     return (folder or shipped.FOLDER) / f"{model.name}.json.xz"
 
 
 def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProfile | None:
-    """Shipped profile of a scenario's method, if it is of this code; else None."""
+    """Shipped profile of a scenario's method, if it is of this code."""
     model = scenario.model
     known = MODELS.get(model.name)
     if known is None or (known.build, known.layers) != (model.build, model.layers):

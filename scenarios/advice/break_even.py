@@ -1,10 +1,11 @@
-"""The rate of the network up to which a method pays.
+"""Network rate up to which a method pays.
 
-Uncompressed training and the method are simulated over rates, from slow to fast, and where they
-change places, a bisection finds the rate at which both take the same time as stated. The drawn
-worlds at three rates around it, which are powers of four apart, give its range: in each of them the
-method's gain is a line over the logarithm of the rate between two of these. The rate that is given
-is where the printed iterations, which are medians over the worlds, are the same.
+Uncompressed training and the method are simulated over rates, from slow to fast; where they change
+places, a bisection finds the rate at which both take the same time as stated. The drawn worlds at
+three rates around it, powers of four apart, give its range: in each, the gain is linear in the
+rate's logarithm between two of them. The rate itself is where the printed iterations (medians over
+the worlds) are equal; the worlds' addition to the gain as stated is linear likewise, where that
+leaves no doubt.
 """
 
 from __future__ import annotations
@@ -22,24 +23,20 @@ from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
 from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.scenario import Scenario
 
-_STEP = 8.0
-"""From one rate to the next, before the bisection."""
+_STEP = 8.0  # factor between rates, before the bisection
 CLOSE = 2e-3
-"""Relative difference of the two iterations at which a bisection ends."""
-_CLOSER = 1e-2
-"""The same of the printed iterations."""
+"""Relative difference of both iterations that ends a bisection."""
+_CLOSER = 1e-2  # the same for printed iterations
+_SURELY = 0.5  # share of that within which a line does for the worlds at a third rate
 _MOST = 14
-_APART = 4.0
-"""From one rate at which the worlds are asked to the next; all methods have these rates."""
-_FAR = 3
-"""Steps beyond these rates, up to which a world's line is followed."""
+_APART = 4.0  # factor between rates with drawn worlds, common to all methods
+_FAR = 3  # steps beyond these rates to which a world's line is extended
 _FLAT = 1e-9
-_CENTRED = 4
-"""Times at most, until the printed iterations change places between these rates."""
+_CENTRED = 4  # most attempts at centring the rates on the printed change
 
 
 def rate_key(scenario: Scenario) -> str | None:
-    """The setting that is the rate between workers; None where it is no single number."""
+    """Setting of the rate between workers; None where it is no single number."""
     cluster = scenario.cluster
     if cluster.workers == 1:
         return None
@@ -51,18 +48,16 @@ def rate_key(scenario: Scenario) -> str | None:
 
 
 def at_rate(key: str, rate: float) -> str:
-    """Setting of the rate, in the form of `--set`."""
+    """Setting of the rate as in `--set`."""
     return f"{key}={rate:.6g} bit/s"
 
 
 def break_even(
     engine: Engine, labels: Sequence[str], ranged: Sequence[str], progress: Callable[[], None]
 ) -> list[BreakEven]:
-    """Break-evens of some methods; for those in `ranged` with the drawn worlds' range.
-
-    Empty where the network's rate is no single number, or nothing is dense. `progress` is told
-    when rates have been looked through, and after each method.
-    """
+    """Break-evens of methods, with the drawn worlds' range for those in `ranged`. Empty if the
+    network's rate is no single number, or nothing is dense. `progress` is called after the scan of
+    rates and after each method."""
     scenario = engine.scenario
     key, number = rate_key(scenario), scenario.dense
     if key is None or number is None or not labels:
@@ -73,8 +68,8 @@ def break_even(
         found = engine.rows([at_rate(key, rate)], names, draws=draws)
         return found or {}
 
-    def gain(label: str, rate: float) -> float:
-        return _gain(rows(rate, [label])[label])
+    def gain(label: str, rate: float, draws: bool = False) -> float:
+        return _gain(rows(rate, [label], draws)[label])
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
@@ -97,14 +92,14 @@ def break_even(
         else:
             rate = _crossing(partial(gain, label), span)
             one = BreakEven(label=label, rate=rate, pays=True)
-            one = _with_worlds(one, dense, near, rows)
+            one = _with_worlds(one, dense, near, partial(gain, label))
             found.append(one if label in ranged else replace(one, low=None, high=None))
         progress()
     return found
 
 
 _Ends = tuple[tuple[float, float], tuple[float, float]]
-"""Two rates, the slower first, each with what is gained there."""
+"""Two rates, the slower first, with the gain at each."""
 
 
 def _spans(
@@ -112,8 +107,8 @@ def _spans(
     labels: Sequence[str],
     rows: Callable[[float, Sequence[str]], dict[str, Row]],
 ) -> dict[str, _Ends | bool]:
-    """Find for each method the fastest two neighbouring rates between which it stops being faster;
-    where there are none, whether it is faster at any. Empty where a rate is refused."""
+    """Fastest two neighbouring rates between which each method stops being faster, else whether it
+    is faster at any; empty if a rate is refused."""
     found: dict[str, _Ends | bool] = {}
     faster = dict.fromkeys(labels, False)
     before: dict[str, float] = {}
@@ -134,13 +129,17 @@ def _spans(
 
 
 def _gain(row: Row) -> float:
-    """Above 0 where the method is faster."""
+    """Gain of the method, positive where it is faster."""
     return math.log(row.speedup_vs_dense or 1.0)
 
 
+def _from_worlds(row: Row) -> float:
+    """Difference of the gain's median over the worlds from the one as stated."""
+    return _gain(row) - math.log(row.speedup_as_stated or row.speedup_vs_dense or 1.0)
+
+
 def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE) -> float:
-    """Find the rate at which a gain falls below 0, in a span of rates: a bisection whose next point
-    is where a line between the ends would cross, unless one end has stood still (Illinois)."""
+    """Rate at which a gain falls below 0, by regula falsi with the Illinois rule."""
     (slow, before), (fast, after) = span
     ends, values = [math.log(slow), math.log(fast)], [before, after]
     moved = -1
@@ -164,14 +163,11 @@ def _with_worlds(
     one: BreakEven,
     dense: str,
     near: Callable[[float], dict[str, Row]],
-    rows: Callable[[float, Sequence[str], bool], dict[str, Row]],
+    gain: Callable[[float, bool], float],
 ) -> BreakEven:
-    """Add the range that the worlds near the rate give, and centre the rate."""
+    """Add the range of the worlds near the rate, and centre the rate."""
     label = one.label
     assert one.rate is not None  # noqa: S101
-
-    def printed_gain(rate: float) -> float:
-        return _gain(rows(rate, [label], True)[label])
 
     step = math.floor(math.log(one.rate / SLOWEST, _APART))
     for _ in range(_CENTRED):
@@ -196,5 +192,14 @@ def _with_worlds(
     limits = np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST)
     low, rate, high = map(float, limits)
     if span is not None:
+        at = [place for place, _ in span]
+        more = [
+            _from_worlds(of[label]) for place, of in zip(rates, found, strict=True) if place in at
+        ]
+
+        def printed_gain(rate: float) -> float:
+            about = gain(rate, False) + float(np.interp(math.log(rate), np.log(at), more))
+            return about if abs(about) < _SURELY * _CLOSER else gain(rate, True)
+
         rate = min(max(_crossing(printed_gain, span, _CLOSER), low), high)
     return replace(one, rate=rate, low=low, high=high)

@@ -1,8 +1,7 @@
-"""Changes in the place of gradient compression, and the time that each saves.
+"""Changes instead of gradient compression, and the time that each saves.
 
-Each change is some settings of the scenario, and what it saves is what the engine says with them,
-for as many samples, by the median of the drawn worlds. Of uncompressed training, and of the methods
-that are advised.
+A change is some settings of the scenario; the engine simulates uncompressed training and the
+advised methods with it, for as many samples, medians of the drawn worlds.
 """
 
 from __future__ import annotations
@@ -18,17 +17,14 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.units import exact
 
 LEAST = 0.01
-"""Share of an iteration that a change must save of some method to be told."""
+"""Least share of some method's iteration that a listed change saves."""
 _FEW = 8
-"""Workers up to which two collectives at a time are tried: these are simulated message by message,
-which takes minutes among many."""
-_ALL = 1000
-"""Times the rate, where what is left is not for bytes."""
+"""Most workers for trying two collectives at a time, which are simulated message by message."""
+_ALL = 1000  # factor on the rate at which bytes no longer matter
 
 
 def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Changes that this scenario may have: words, settings, and what they change of the
-    training."""
+    """Changes possible in this scenario: words, settings, effect on the training."""
     cluster, training = scenario.cluster, scenario.training
     chosen = cluster.collectives
     if cluster.workers == 1:
@@ -62,8 +58,8 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
 
 
 def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
-    """Changes that save time, by what they save of uncompressed training; changes to the training
-    come last."""
+    """Changes that save time, most of uncompressed training's first, changes to the training
+    last."""
     now = engine.rows((), labels, draws=True)
     if now is None or engine.scenario.dense is None:
         return []
@@ -80,7 +76,7 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
 
 
 def dense_of(scenario: Scenario) -> str:
-    """The label of uncompressed training."""
+    """Label of uncompressed training."""
     assert scenario.dense is not None  # noqa: S101
     return scenario.compressors[scenario.dense].label
 
@@ -101,7 +97,7 @@ def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
 
 
 def _saved(now: Row, then: Row) -> float:
-    """Seconds of an iteration, for as many samples."""
+    """Seconds saved per iteration, for as many samples."""
     ratio = now.throughput_samples_per_s / then.throughput_samples_per_s
     return now.iteration_s * (1 - ratio)
 

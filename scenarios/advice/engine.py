@@ -1,7 +1,7 @@
 """Rows of a scenario with some settings changed, by the engine of a run.
 
-Every change is what `gcsim run --set` would make of it, and costs no stage 1: the profiles are
-those of the scenario, or come with gcsim. What was simulated is kept as a run's results are.
+A change is as in `gcsim run --set`, without stage 1: profiles are the scenario's or shipped ones.
+Results are kept as those of runs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
 _APART, _ROWS = "advice", "rows"
-"""In the name of a kept result: it has no timelines, and no provenance either."""
+"""In the name of a kept result: it has no timelines; of rows alone: no provenance either, and no
+times with rings and with trees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A method's traffic, and under what it is known."""
+    """A method's traffic, and its key."""
 
     key: str
     profile: TrafficProfile
@@ -56,19 +57,14 @@ class Engine:
         tell: Callable[[str], None] = lambda _: None,
         known: Sequence[Known] = (),
     ) -> None:
-        """Take the profiles in `known`, of all the scenario's methods in order, or find them: those
-        that this scenario's runs have kept, if they have kept all; else those that come with gcsim,
-        and what is in neither is measured, which `tell` announces.
-
-        Raises `InputError` as a run does.
-        """
+        """Take the profiles in `known`, of all methods in order, or find them: those kept by this
+        scenario's runs, if complete, else shipped ones; the rest is measured, which `tell`
+        announces. Raises `InputError` as a run does."""
         self._tell = tell
         self.asked, self.scenario = asked, asked.scenario
         self._cache, self._progress = cache, progress or SilentProgress()
-        self.came: tuple[str, ...] = ()
-        """Labels of the methods whose profiles come with gcsim."""
-        self.measured: tuple[str, ...] = ()
-        """Methods measured just now, and the time that took."""
+        self.came: tuple[str, ...] = ()  # labels of methods with shipped profiles
+        self.measured: tuple[str, ...] = ()  # methods just measured, and how long that took
         self.measured_s = 0.0
         check_trace(self.scenario)
         chosen = self.scenario.compressors[: len(known)]
@@ -79,12 +75,12 @@ class Engine:
             self._find()
         first = self._known[_which(self.scenario, self.scenario.compressors[0])]
         self.passes = measured_passes(self.scenario, first.profile)
-        """Times of the passes, where they were measured."""
+        """Times of the passes, if measured."""
         self._prices = PriceList(self.scenario.cluster.device)
 
     @property
     def keys(self) -> list[str]:
-        """Names that the scenario's methods' traffic is known under, in their order."""
+        """Keys of the methods' traffic, in order."""
         choices = self.scenario.compressors
         return [self._known[_which(self.scenario, choice)].key for choice in choices]
 
@@ -128,7 +124,7 @@ class Engine:
         return Known(f"shipped {name} {code} {scenario.batch_size}", profile)
 
     def known(self, choice: CompressorChoice, scenario: Scenario) -> Known | None:
-        """None where nothing is known without running a method."""
+        """A method's traffic if known without running it."""
         which = _which(scenario, choice)
         if which not in self._known:
             recorded = isinstance(scenario.gradients, RecordedGradients)
@@ -139,15 +135,15 @@ class Engine:
         return self._known[which]
 
     def result(self) -> Result:
-        """The scenario itself; raises `InputError` as a run does."""
+        """Result of the scenario itself; raises `InputError` as a run does."""
         return self._simulated(self.scenario, self.scenario.compressors, sources=True)
 
     def rows(
         self, overrides: Sequence[str], labels: Sequence[str] = (), *, draws: bool = False
     ) -> dict[str, Row] | None:
-        """Rows by label of the scenario with these settings: of all its methods or of these and
-        the uncompressed one, as stated or with draws. None where that is no scenario, or the
-        traffic of the uncompressed one is not known; what is not known of others is left out."""
+        """Rows by label with these settings, of all methods or of these and the uncompressed one,
+        as stated or with draws. None where that is no scenario or dense traffic is unknown; other
+        methods without known traffic are left out."""
         scenario = self.asked.changed(overrides)
         if scenario is None:
             return None
@@ -166,10 +162,11 @@ class Engine:
         return {row.label: row for row in found.rows}
 
     def row_of(self, choice: CompressorChoice, known: Known, *, most_draws: int) -> Row:
-        """Row of the scenario with one method whose traffic is known, with at most `most_draws`
-        draws."""
-        scenario = replace(self.scenario, draws=min(self.scenario.draws, most_draws))
-        return self._with(scenario, [choice], [known]).rows[0]
+        """Row of one method whose traffic is known, with at most `most_draws` draws."""
+        draws = min(self.scenario.draws, most_draws)
+        whole = draws == self.scenario.draws
+        scenario = replace(self.scenario, draws=draws)
+        return self._with(scenario, [choice], [known], sources=whole).rows[0]
 
     def _simulated(
         self, scenario: Scenario, choices: Sequence[CompressorChoice], *, sources: bool = False
@@ -209,7 +206,7 @@ class Engine:
 
 
 def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
-    """Announcement of the measurements to come, with their duration as far as it is known."""
+    """Announcement of the measurements to come, with their duration if known."""
     named = ", ".join(choice.label for choice in left[:_NAMED])
     more = f" and {len(left) - _NAMED} others" if len(left) > _NAMED else ""
     source = scenario.gradients
@@ -223,13 +220,13 @@ def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
 
 
 def duration_of(seconds: float) -> str:
-    """A few seconds, or minutes."""
+    """Duration in words, seconds or minutes."""
     return f"{max(5, round(seconds, -1)):.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 _NAMED = 3
 _DRAWN_S, _COMPRESSED_S = 90e-9, 30e-9
-"""Seconds an element of a core: to draw a gradient, and to run a method on it, about."""
+"""Approximate core seconds per element to draw a gradient, and to run a method."""
 
 
 def _which(scenario: Scenario, choice: CompressorChoice) -> tuple[object, ...]:

@@ -1,11 +1,10 @@
-"""The maker of the shipped traffic profiles: `python -m gcsim.scenarios.advice.make_shipped`.
+"""Maker of the shipped traffic profiles: `python -m gcsim.scenarios.advice.make_shipped`.
 
-An hour on one core. First the methods that advice compares, on one model after the other, then all
-others with their defaults; a profile that is there and whose code is the same is not measured
-again, so the same command goes on. Nor is one of other code, if that gives the same tensors and
-layers of the model, and on the smallest model the same profile of the method, on the same kind of
-processor: it is of this code from then on. On one thread: equal profiles on processors of one kind
-with the same versions, which the files name.
+An hour on one core: first the methods that advice compares, model by model, then all others with
+their defaults. Profiles of this code are kept, so the command resumes. A profile of other code is
+kept, as of this code, if the model's tensors and layers, and the method's profile on the smallest
+model, come out equal on the same kind of processor. One thread: equal profiles on processors of one
+kind with equal versions, which the files name.
 """
 
 from __future__ import annotations
@@ -37,16 +36,14 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 
 LARGEST = 40_000_000
-"""Parameters up to which all models have shipped profiles; of larger ones, those in `FIRST`."""
+"""Most parameters for all models; larger ones are in `FIRST`."""
 ALL_METHODS = 500_000
-"""Parameters up to which a model has the profiles of all methods; the others, of those that are
-compared."""
+"""Most parameters of a model with profiles of all methods."""
 FIRST = (
     "cnn_digits", "lenet", "resnet50", "alexnet", "vgg16", "bert_base", "gpt2", "resnet18",
     "resnet101", "resnet152", "mobilenet_v2", "lstm_ptb_1500", "resnet18_cifar10",
 )  # fmt: skip
-"""Models in the order in which they are measured; then all others, by size. The first one is that
-which confirms a method."""
+"""Models measured first, then all others by size; the first one confirms a method."""
 
 Wanted = tuple[CompressorChoice, DdpBuckets]
 
@@ -62,7 +59,7 @@ def models() -> list[ModelEntry]:
 
 
 def scenario_of(model: ModelEntry) -> Scenario:
-    """One whose run measures the profiles; its cluster has no part in them."""
+    """Scenario whose run measures the profiles; its cluster does not matter."""
     cluster = {"nodes": 1, "device": "v100", "network": "10gbe"}
     methods = [dict(one) for one in (*METHODS, LOCAL)]
     return scenario_from(
@@ -93,7 +90,7 @@ def _scenarios() -> tuple[Scenario, ...]:
 
 
 def others(scenario: Scenario) -> list[Wanted]:
-    """All other methods, with their defaults, of a small model; but for those that need second
+    """All other methods of a small model with their defaults, except those that need second
     moments, which are not drawn."""
     if (scenario.model.parameters or 0) > ALL_METHODS:
         return []
@@ -105,7 +102,7 @@ def others(scenario: Scenario) -> list[Wanted]:
 
 
 def stale(folder: Path = shipped.FOLDER) -> list[str]:
-    """Profiles that are damaged or of other code, and files and profiles that nobody asks for."""
+    """Damaged or outdated profiles, and files and profiles that nothing uses."""
     found = []
     asked = {path_of(model, folder): model for model in models()}
     for path in sorted(folder.glob("*.json.xz")):
@@ -123,7 +120,7 @@ def stale(folder: Path = shipped.FOLDER) -> list[str]:
 
 
 def _names(model: ModelEntry) -> Iterator[tuple[str, str, Wanted]]:
-    """Name of each profile of a model, and its code."""
+    """Name and code of each profile of a model."""
     scenario = scenario_of(model)
     for choice, buckets in compared(scenario) + others(scenario):
         code = shipped.code_of(model, REGISTRY[choice.kind])
@@ -131,8 +128,7 @@ def _names(model: ModelEntry) -> Iterator[tuple[str, str, Wanted]]:
 
 
 def measure(scenario: Scenario, wanted: Sequence[Wanted]) -> list[TrafficProfile]:
-    """Profiles of one model, on one thread; gradients are drawn once for those with the same
-    buckets."""
+    """Profiles of one model, on one thread; methods with equal buckets share gradients."""
     import torch
 
     torch.set_num_threads(1)
@@ -148,8 +144,8 @@ def measure(scenario: Scenario, wanted: Sequence[Wanted]) -> list[TrafficProfile
 def _of_this_code(
     scenario: Scenario, found: Mapping[str, shipped.Shipped], confirmed: set[tuple[str, str]]
 ) -> dict[str, shipped.Shipped]:
-    """Profiles of other code that this code would measure alike; `confirmed` are methods that it
-    measures alike on the smallest model, with their parameters."""
+    """Profiles of other code that this code would repeat; `confirmed`: methods, with parameters,
+    repeated on the smallest model."""
     same: dict[str, shipped.Shipped] = {}
     layouts: dict[DdpBuckets, TrafficProfile] = {}
     for name, code, (choice, buckets) in _names(scenario.model):
@@ -169,7 +165,7 @@ def _of_this_code(
 
 
 def make(folder: Path = shipped.FOLDER, *, every: bool = True) -> None:
-    """Measure what is stale or missing, and remove what nobody asks for."""
+    """Measure stale or missing profiles, and remove unused ones."""
     confirmed = _confirmed(folder)
     for whole in (False, True)[: 1 + every]:
         for model in models():
@@ -201,14 +197,14 @@ def make(folder: Path = shipped.FOLDER, *, every: bool = True) -> None:
 
 
 def _groups(left: Mapping[str, Wanted]) -> Iterator[dict[str, Wanted]]:
-    """Some methods at a time: their gradients are drawn once, and a stop loses no more."""
+    """Groups of methods: gradients are drawn once per group, and a stop loses no more."""
     names = list(left)
     for start in range(0, len(names), 16):
         yield {name: left[name] for name in names[start : start + 16]}
 
 
 def _measured(scenario: Scenario, wanted: Mapping[str, Wanted]) -> dict[str, TrafficProfile]:
-    """Each method's profile; without those that cannot be measured so."""
+    """Profile of each method that can be measured so."""
     try:
         return dict(zip(wanted, measure(scenario, list(wanted.values())), strict=True))
     except InputError as error:
@@ -223,7 +219,7 @@ def _measured(scenario: Scenario, wanted: Mapping[str, Wanted]) -> dict[str, Tra
 
 
 def _confirmed(folder: Path) -> set[tuple[str, str]]:
-    """Methods whose shipped profiles of the smallest model this code gives again."""
+    """Methods whose shipped profiles on the smallest model this code repeats."""
     model = models()[0]
     scenario = scenario_of(model)
     found = shipped.read(path_of(model, folder))

@@ -1,4 +1,4 @@
-"""Facts of the user's cluster that nobody has said, and the answers that there are."""
+"""Unstated facts of the user's cluster, and their possible answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcsim.scenarios.sections.link import carrier
 
 
 def open_questions(asked: Asked) -> Iterator[Answer]:
-    """Answers that would change the scenario, where it does not have them."""
+    """Answers that would change the scenario."""
     cluster = asked.scenario.cluster
     if cluster.workers == 1:
         return

@@ -1,14 +1,12 @@
 """Plans that compress only the buckets whose exchange the backward pass does not hide.
 
-Buckets that become ready early travel while the rest is computed, and compressing them costs time
-and exactness for nothing; the last ones are waited for. So each bucket has a method of its own: it
-is dense, half precision, or the method that is asked about. What each choice takes is what the
-engine says for the whole iteration, so that queues and overlap are counted: the mean over some of
-the drawn worlds, since a plan for the stated network alone is slow where that is slower.
+Early buckets travel while the rest is computed, so compressing them costs time and exactness for
+nothing. Each bucket is dense, half precision, or by the method in question; the engine simulates
+whole iterations, overlap and queues included, as the mean over some drawn worlds, since a plan for
+the stated network alone is slow on slower ones.
 
-The search begins with the fastest single method and changes one bucket after the other, the one
-that is ready last first, to what makes the iteration shortest, until nothing improves. It need not
-find the best plan of all (there are 3^buckets), but none that differs in one bucket is faster.
+The search starts from the fastest single method and changes one bucket at a time, the last ready
+first, until nothing improves: none of the 3^buckets plans that differs in one bucket is faster.
 Source of the question: Wang et al. 2023 (EuroSys), "Hi-Speed DNN Training with Espresso"; Bai et
 al. 2021 (SOSP), "Gradient Compression Supercharged High-Performance Data Parallel DNN Training".
 """
@@ -27,30 +25,23 @@ from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.simulator.half_gradients import as_stored
 from gcsim.traces.profile import Step, TrafficProfile
 
-_ALIKE = 1e-3
-"""Share of an iteration within which the bucket is left as exact as it can be."""
+_ALIKE = 1e-3  # share of an iteration within which a bucket is left as exact as possible
 _PASSES = 4
-_WORLDS = 8
-"""Draws that a choice is judged by."""
+_WORLDS = 8  # draws that judge a choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A method for each bucket."""
+    """Method for each bucket."""
 
-    label: str
-    """Label of the method that the plan gives to some buckets, beside dense and half precision."""
-    choices: tuple[CompressorChoice, ...]
-    """Method of each bucket, in the order in which buckets become ready."""
-    elements: tuple[int, ...]
-    """Elements of each bucket."""
-    row: Row
-    """Row of the plan. Its error is at most that of the method alone, which is in it."""
-    alone: Row
-    """The fastest of its methods with all buckets."""
+    label: str  # the method used beside dense and half precision
+    choices: tuple[CompressorChoice, ...]  # methods of the buckets, in order of readiness
+    elements: tuple[int, ...]  # elements of the buckets
+    row: Row  # row of the plan; its error is at most the method's alone
+    alone: Row  # fastest of its methods for all buckets
 
     def share(self, label: str) -> float:
-        """Share of the gradient that this method sends."""
+        """Share of the gradient sent by this method."""
         sizes = Counter[str]()
         for choice, size in zip(self.choices, self.elements, strict=True):
             sizes[choice.label] += size
@@ -58,8 +49,8 @@ class Plan:
 
 
 def can_share(choice: CompressorChoice) -> bool:
-    """Whether other buckets may go by other methods: all workers take the same step, and it is
-    that of the mean gradient, without a momentum or a scale of the method's own."""
+    """Whether other buckets may use other methods: all workers take the same step, that of the mean
+    gradient, without a momentum or scale of the method's own."""
     cls, given = compressor_class(choice.kind), choice.parameters
     checked = check_parameters(choice.kind, given)
     promised = cls.properties(checked)
@@ -72,9 +63,8 @@ def can_share(choice: CompressorChoice) -> bool:
 
 
 def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
-    """The fastest that was found of these methods, the most exact one first; the last one may
-    have a period of several steps. None where their traffic is not known, or there is one
-    bucket."""
+    """Fastest plan found of these methods, the most exact first; the last may have a period of
+    several steps. None for unknown traffic or a single bucket."""
     scenario = engine.scenario
     known = [engine.known(choice, scenario) for choice in choices]
     methods = [
@@ -123,8 +113,8 @@ def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
 
 
 def mixed(methods: Sequence[Known], chosen: Sequence[int]) -> Known:
-    """The traffic of buckets that go by methods of their own; all but the last method do the same
-    in each step. Its quality is the last one's: exact buckets only better it."""
+    """Traffic of buckets with their own methods, all but the last of which do the same in each
+    step; the quality is the last one's, which exact buckets only better."""
     last = methods[-1].profile
     others = {number: methods[number].profile for number in set(chosen) - {len(methods) - 1}}
     if any(profile.period != 1 for profile in others.values()):

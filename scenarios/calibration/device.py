@@ -1,31 +1,23 @@
 """Measured costs of this machine as a device profile: `gcsim calibrate device`.
 
-Five things are measured: kernels of each class (torch's own, so that any compressor can be
-priced), the kernels that the shipped compressors really run there (on a GPU, what they take its
-host to queue, `host.py`), whole training steps, the rates
-at which this machine's Gloo adds what it has received, which belong to a cluster, and what DDP
-costs around an exchange, which belongs to a training loop. On a GPU also its additions, by type,
-and copies between it and the host. One clock times all that runs on the device: the host's, or
-events in the GPU's stream, with 30 repeats.
+Measured are torch's kernels by class (so that any compressor can be priced), the kernels of shipped
+compressors (on a GPU whole stages of them, `host.py`), whole training steps, Gloo's rates of
+additions (for a cluster), and DDP's costs around an exchange (for a training loop); on a GPU also
+its additions by type, and copies to and from the host. The clock is the host's, or events in the
+GPU's stream, with 30 repeats.
 
-Additions of received elements, by type. A group of one process whose all-reduce has several vectors
-adds them with the function that it would use for a received segment, and copies the sum back to
-each: k vectors take k - 1 additions and k - 1 copies. So an addition is what each further vector
-costs, less a copy of it. Processor time, the lowest of several; the group's thread is one, as in a
-collective of many processes.
+Additions: an all-reduce of k vectors in a group of one process takes k - 1 additions, with the
+function for received segments, and k - 1 copies; an addition is each further vector's cost less a
+copy. Processor time, the lowest of several; one thread, as in a collective.
 
-A GPU's own additions are timed by its clock.
+Copies, for `cluster.intra_node`: T = latency + bytes / bandwidth each way
+(`simulator/collectives/staging.py`), from pinned host memory. A copy within the GPU is the
+yardstick for compressors.
 
-Copies to a GPU and from it, for `cluster.intra_node`. A library that exchanges host memory copies
-gradients there and back, each time T = latency + bytes / bandwidth
-(`simulator/collectives/staging.py`); the host's side is pinned memory, as there. A copy within the
-GPU is the yardstick of what compressors take.
-
-Costs of PyTorch's DDP around an exchange, and of a hook, for `training.framework`. Steps that
-compute next to nothing are timed by themselves, with DistributedDataParallel, and with
-`gcsim.ddp_hook("none")`, in a group of one rank, so that nothing travels. What they take longer is
-fitted to so many tensors, buckets and bytes. Processor time of all threads together (torch has one
-of them), with gradients in host memory whatever the device is.
+Code around an exchange, for `training.framework`: steps of next to no computation alone, with
+DistributedDataParallel, and with `gcsim.ddp_hook("none")`, in a group of one rank. The extra time
+is fitted to numbers of tensors, buckets and bytes; processor time of all threads (torch has one),
+gradients in host memory on any device.
 """
 
 from __future__ import annotations
@@ -43,11 +35,10 @@ import numpy as np
 from gcsim.compressors.ddp.hook import ddp_hook
 from gcsim.compressors.kernels import KernelClass, KernelCost, TimedKernel
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.queued import Queued
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.streams import landing
 from gcsim.scenarios.calibration import machine
-from gcsim.scenarios.calibration.host import METHODS, time_host
+from gcsim.scenarios.calibration.host import DATA, all_methods, time_stages, with_stages
 from gcsim.scenarios.calibration.kernel_classes import SIZES as CLASS_SIZES
 from gcsim.scenarios.calibration.kernel_classes import class_rates, time_cases
 from gcsim.scenarios.calibration.kernels import SIZES as KERNEL_SIZES
@@ -66,10 +57,12 @@ from gcsim.traces.timing.kernels import Site
 from gcsim.traces.timing.steps import StepTimes, time_steps
 
 SECONDS = 45.0
-"""For the compressors' kernels."""
+"""Time for the compressors' kernels."""
 QUICK_SECONDS = 8.0
+LIMIT = {False: 280.0, True: 45.0}
+"""Seconds of all of it on a GPU, quick or not: whole stages take what the rest leaves."""
 REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
-"""Models and batches that say what training steps reach, when no model is named."""
+"""Models and batches of the training steps when none is named."""
 QUICK_REFERENCE = (("resnet18_cifar10", 4),)
 _REPEATS = {"cpu": 5, "cuda": 30}
 _STEPS = {"cpu": 3, "cuda": 30}
@@ -77,43 +70,39 @@ _STEPS = {"cpu": 3, "cuda": 30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A measured device, and what it was made from."""
+    """A measured device and its measurements."""
 
     device: Device
     samples: tuple[TimedKernel, ...]
-    """torch's kernels by themselves."""
+    """torch's kernels alone."""
     sites: tuple[Site, ...]
-    """Kernels inside of compressors."""
+    """Kernels inside compressors."""
     sums: Mapping[str, float]
-    """Bytes that Gloo adds a second, by type, on the host whatever the device is."""
+    """Bytes per second that Gloo adds on the host, by type."""
     framework: Mapping[_Code, CodeCost]
-    """PyTorch's own exchange and a hook's, on the host whatever the device is."""
+    """Cost of PyTorch's own exchange and a hook's, on the host."""
     copies: Mapping[Way, Coefficients] = field(default_factory=dict)
     """Copies of a GPU."""
     additions: Mapping[str, float] = field(default_factory=dict)
-    """Bytes that a GPU adds a second, by type."""
+    """Bytes per second that a GPU adds, by type."""
 
     @property
     def setting(self) -> str:
-        """`framework` as a scenario takes it; empty where it was not measured.
-
-        On a GPU, passes over the gradient happen in its own memory, which was not measured.
-        """
+        """`framework` as a scenario's setting; empty if not measured. On a GPU, passes over the
+        gradient happen in its own memory, which was not measured."""
         known = self.sites and self.device.processor != "gpu"
         of_a_cpu = self.device.kernels["streaming"].bandwidth if known else None
         return as_setting(self.framework, of_a_cpu)
 
     def curves_without(self, compressor: str) -> dict[str, Curve]:
-        """The curves as they would be if `compressor` were unknown here."""
+        """Curves as if `compressor` were unknown."""
         known = [site for site in self.sites if site.compressor != compressor]
         return primitive_curves(self.samples, known)
 
 
 def primitive_curves(samples: Iterable[TimedKernel], sites: Iterable[Site]) -> dict[str, Curve]:
-    """Curves of kernels: their cost inside a compressor where they occur in one, else alone.
-
-    A call that is repeated in a loop finds its operands in the cache.
-    """
+    """Curves of kernels, as inside a compressor where they occur in one, else alone: repeated in a
+    loop, a call finds its operands in the cache."""
     inside = curves(site.timed for site in sites)
     alone = curves(samples)
     return dict(sorted({**alone, **inside}.items()))
@@ -132,13 +121,13 @@ def calibrate_device(
     seconds: float | None = None,
     compressors: Sequence[str] = tuple(REGISTRY),
 ) -> Calibration:
-    """Measure `device` ("auto", "cpu" or "cuda") with `threads` threads (torch's own number).
+    """Measure `device` ("auto", "cpu" or "cuda") with `threads` threads (default: torch's).
 
-    `models` are names of shipped models and batch sizes, whose training steps are timed;
-    `compressors` those whose kernels are on a CPU, for `seconds` of the clock. Freed memory is kept
-    for the rest of the process. Raises `InputError` for a device or model that is not there, and
-    for a batch that does not fit.
+    `models`: shipped models and batch sizes of the timed training steps; `compressors`: those timed
+    on a CPU, for `seconds`. Freed memory is kept for the rest of the process. Raises `InputError`
+    for a missing device or model, or a batch that does not fit.
     """
+    begun = time.monotonic()
     kind = pick_device(device)
     entries = [(shipped_model(model), batch) for model, batch in models]
     with _threads(threads):
@@ -153,14 +142,7 @@ def calibrate_device(
         rates = class_rates(cases, conditions)
         samples = tuple(one.timed for one in cases)
         sites: list[Site] = []
-        host: dict[Queued, KernelRate] = {}
-        if kind == "cuda":  # where a single launch would take as long as its host does
-            methods = METHODS[:5] if quick else METHODS
-            with progress.task("the host's launches", len(methods)) as task:
-                host = time_host(
-                    kind, conditions, methods=methods, advance=lambda note: task.advance(note=note)
-                )
-        else:
+        if kind == "cpu":  # on a GPU a single launch would take as long as its host does
             sites = time_compressors(
                 progress,
                 seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
@@ -201,8 +183,20 @@ def calibrate_device(
                 shapes=SHAPES[:-2] if quick else SHAPES, steps=12 if quick else 40
             )
             task.advance(note="")
-    curves_here = {} if host else _rounded(primitive_curves(samples, sites))
-    measured = replace(measured, primitives=curves_here, host=host)
+        if kind == "cuda":
+            data = DATA[:2] if quick else DATA
+            with progress.task("whole stages", len(data) * len(all_methods())) as task:
+                timed = time_stages(
+                    kind,
+                    all_methods(),
+                    data=data,
+                    seconds=LIMIT[quick] - (time.monotonic() - begun),
+                    advance=lambda note: task.advance(note=note),
+                )
+            measured = with_stages(measured, timed, conditions)
+        else:
+            curves_here = _rounded(primitive_curves(samples, sites))
+            measured = replace(measured, primitives=curves_here)
     return Calibration(
         device=measured,
         samples=samples,
@@ -270,7 +264,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def _rounded(measured: dict[str, Curve]) -> dict[str, Curve]:
-    """To what a file holds."""
+    """Curves rounded to a file's digits."""
     return {
         name: tuple((nbytes, _four(seconds)) for nbytes, seconds in points)
         for name, points in measured.items()
@@ -281,11 +275,9 @@ def _four(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-_NBYTES = 1 << 23
-"""Bytes of a vector: beyond a core's own caches, as a bucket is."""
+_NBYTES = 1 << 23  # bytes of a vector: beyond a core's own caches, like a bucket
 _NBYTES_ON_A_GPU = 1 << 27
-_FEW, _MANY = 2, 5
-"""Vectors."""
+_FEW, _MANY = 2, 5  # vectors
 
 
 def time_sums(
@@ -296,12 +288,9 @@ def time_sums(
     group: Any = None,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[str, float]:
-    """Bytes of what is added, a second, by type; empty where torch was built without Gloo.
-
-    A type whose additions drown in noise is left out.
-
-    `group` is a process group of one process, by default a new one of Gloo's.
-    """
+    """Bytes per second added, by type; empty where torch has no Gloo. Types whose additions drown
+    in noise are left out. `group`: a process group of one process (default: a new one of
+    Gloo's)."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_gloo_available():
         return {}
@@ -338,7 +327,7 @@ def time_device_sums(
     nbytes: int = _NBYTES_ON_A_GPU,
     repeats: int = 30,
 ) -> dict[str, float]:
-    """Bytes of what is added on the device, a second, by type: what NCCL or a server there does."""
+    """Bytes per second added on the device, by type, as by NCCL or a server there."""
     found = {}
     for dtype in dtypes:
         kind = getattr(torch, dtype)
@@ -353,8 +342,7 @@ def time_device_sums(
 def _lowest(
     runs: Sequence[Callable[[], object]], repeats: int, clock: Callable[[], float]
 ) -> list[float]:
-    """Lowest time of each run, measured in turns: a slow minute of the machine then meets all of
-    them."""
+    """Lowest time of each run, measured in turns so that a slow minute meets all."""
     best = [float("inf")] * len(runs)
     for _ in range(repeats + 1):
         for place, run in enumerate(runs):
@@ -365,14 +353,13 @@ def _lowest(
 
 
 Way = Literal["to the host", "from the host", "within the device"]
-_SIZES = (4_000, 64_000, 1_000_000, 16_000_000, 64_000_000)
-"""Bytes."""
+_SIZES = (4_000, 64_000, 1_000_000, 16_000_000, 64_000_000)  # bytes
 
 
 def time_copies(
     clock: DeviceClock, *, sizes: Sequence[int] = _SIZES, repeats: int = 30
 ) -> dict[Way, Coefficients]:
-    """Latency and bandwidth of each way, over whole copies of `sizes` bytes."""
+    """Latency and bandwidth each way, from copies of `sizes` bytes."""
     device = torch.device(clock.device)
     timed: dict[Way, list[TimedKernel]] = {}
     for nbytes in sizes:
@@ -392,7 +379,7 @@ def time_copies(
 
 
 def as_bus(copies: Mapping[Way, Coefficients]) -> str:
-    """The slower way between host and device as a scenario takes it; "" where none was timed."""
+    """Slower way between host and device as a scenario's setting; "" if not timed."""
     both = [copies[way] for way in ("to the host", "from the host") if way in copies]
     rates = [one.bandwidth for one in both if one.bandwidth]
     if not rates:
@@ -403,7 +390,7 @@ def as_bus(copies: Mapping[Way, Coefficients]) -> str:
 
 
 def in_words(copies: Mapping[Way, Coefficients]) -> str:
-    """Each way, for people."""
+    """Both ways in words."""
     return ", ".join(
         f"{way} {one.launch * 1e6:.3g} us + {one.bandwidth / 1e9:.4g} GB/s"
         for way, one in copies.items()
@@ -417,13 +404,11 @@ CODES: tuple[_Code, ...] = ("reducer", "hook")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Shape of a model's gradients: float32, in buckets of equal tensors."""
+    """Gradients of a model: float32, in buckets of equal tensors."""
 
     buckets: int
-    tensors: int
-    """In a bucket."""
-    elements: int
-    """In a tensor."""
+    tensors: int  # per bucket
+    elements: int  # per tensor
 
     @property
     def nbytes(self) -> int:
@@ -436,23 +421,19 @@ SHAPES = (
     Shape(1, 64, 256), Shape(1, 1, 1_000_000), Shape(2, 1, 1_000_000), Shape(1, 1, 4_000_000),
     Shape(2, 1, 4_000_000),
 )  # fmt: skip
-"""Tensors and buckets apart from each other, and long vectors of a few."""
+"""Tensors and buckets vary separately, and some long vectors."""
 _FIRST_BUCKET = "_DEFAULT_FIRST_BUCKET_BYTES"
-"""Name in `torch.distributed` of the limit of DDP's first bucket, 1 MB."""
-_WARM_UP = 6
-"""Steps: DDP forms its buckets anew after the first."""
+"""Name of the limit of DDP's first bucket in `torch.distributed`, 1 MB."""
+_WARM_UP = 6  # steps: DDP re-forms its buckets after the first
 
 
 @dataclass(frozen=True, slots=True)
 class CodeCost:
-    """Cost of the code around an exchange, in processor time."""
+    """Processor time of the code around an exchange."""
 
-    per_tensor: float
-    """Seconds a tensor."""
-    per_bucket: float
-    """Seconds a bucket."""
-    per_byte: float
-    """Seconds a byte of the float32 gradient."""
+    per_tensor: float  # seconds
+    per_bucket: float  # seconds
+    per_byte: float  # seconds per byte of the float32 gradient
 
 
 def time_framework(
@@ -461,10 +442,8 @@ def time_framework(
     steps: int = 40,
     clock: Callable[[], float] = time.process_time,
 ) -> dict[_Code, CodeCost]:
-    """Measure the cost of DDP's own exchange, and of a hook's; a few seconds.
-
-    Empty where torch was built without Gloo, and in a process that has a process group already.
-    """
+    """Measure the cost of DDP's own exchange, and of a hook's; a few seconds. Empty where torch has
+    no Gloo, or the process already has a group."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_gloo_available():
         return {}
@@ -481,10 +460,8 @@ def time_framework(
 
 
 def fitted(shapes: Sequence[Shape], longer: Sequence[float], steps: Sequence[float]) -> CodeCost:
-    """Fit the extra seconds of steps by least squares, no cost below zero.
-
-    A step's noise is a share of the whole step, of which the code may be a small part.
-    """
+    """Fit extra seconds of steps by least squares, without costs below zero. A step's noise is a
+    share of the whole step, of which the code may be a small part."""
     from scipy.optimize import nnls
 
     design = np.array(
@@ -500,10 +477,7 @@ def fitted(shapes: Sequence[Shape], longer: Sequence[float], steps: Sequence[flo
 def _step_seconds(
     shape: Shape, steps: int, clock: Callable[[], float]
 ) -> dict[_Code | Literal["alone"], float]:
-    """The lower quartile of a step's time by itself, with DDP, and with a hook.
-
-    By turns, so that a slow minute of the machine meets all three.
-    """
+    """Lower quartile of a step alone, with DDP and with a hook, in turns against slow minutes."""
     from torch.nn.parallel import DistributedDataParallel
 
     setattr(torch.distributed, _FIRST_BUCKET, shape.nbytes)
@@ -532,11 +506,9 @@ def _step_seconds(
 
 
 def as_setting(costs: Mapping[_Code, CodeCost], streaming: float | None) -> str:
-    """`training.framework` as a scenario takes it; empty where nothing was measured.
-
-    `passes` by the rate in B/s of the `streaming` kernels of the device that was measured; those
-    of the catalogue where the gradients of a scenario lie elsewhere (None).
-    """
+    """`training.framework` as a scenario's setting; empty if not measured. `passes` uses the
+    measured device's `streaming` rate in B/s, or the catalogue's where a scenario's gradients lie
+    elsewhere (None)."""
     known = dict(zip(CODES, loops.framework("pytorch"), strict=True))
     parts = []
     for code, cost in costs.items():
@@ -550,7 +522,7 @@ def as_setting(costs: Mapping[_Code, CodeCost], streaming: float | None) -> str:
 
 def _net(shape: Shape) -> Any:
     class Net(torch.nn.Module):
-        """Every parameter gets a gradient of its own length by next to no computation."""
+        """Model whose parameters get gradients of any length with next to no computation."""
 
         def __init__(self) -> None:
             super().__init__()

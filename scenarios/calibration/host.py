@@ -1,14 +1,16 @@
-"""Host time of a launch on a GPU, from whole stages of shipped methods.
+"""Whole stages of shipped methods on a GPU: the host's price of a launch, and each stage's factors.
 
-On a tensor of a million elements a GPU waits for its host: encoding takes about as long as at a
-sixth and at twenty-five times as many. So each stretch of a method between two collectives is
-timed on the host's clock, from an idle device to an idle device, and launches are priced so that
+A method has one stage before its last collective and one after it. Each is timed on the host's
+clock, stretch by stretch, from idle device to idle device: of a matrix of 1 to 61 million elements,
+and of one bucket of BERT-base and of ResNet-50.
+
+At a million elements a GPU waits for its host, so launches are priced by
 
     T = kernels * host["kernel"] + operators * host["operator"] + waits * host["wait"]
 
-is off by the least factors over all stretches. `compressors/queued.py` counts them; all that a
-compressor does
-around a launch (tables that it uploads, Python) is in its price.
+with the least factors over the stages of `METHODS`. `compressors/queued.py` counts them; their
+price holds all that a compressor does around a launch (tables that it uploads, Python). Then each
+stage gets factors on both clocks (`simulator/devices/clocks.py`) over all lengths.
 """
 
 from __future__ import annotations
@@ -16,58 +18,115 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from gcsim.compressors.base import Worker
-from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.queued import QUEUED, Queued, queued
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.compressors.streams import landed
-from gcsim.simulator.devices.device import KernelRate
+from gcsim.simulator.devices.clocks import Clocks, fitted_clocks, stage_name
+from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.kernel_fits import positive
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.models.building import build_model, trainable
+from gcsim.traces.models.registry import shipped_model
+from gcsim.traces.profile import Compute
 from gcsim.traces.timing.kernels import gradient, matrix_bucket, steps_of
 
 METHODS = (
     "fp16", "topk", "qsgd", "ef_signsgd", "onebit_adam", "powersgd", "dgc", "terngrad", "natural",
     "gradient_sampling_bayes", "signsgd", "threshold", "cser",
 )  # fmt: skip
+"""Methods that price the launches; all others are timed after them."""
 ELEMENTS = 1_000_000
+Watch = TypeVar("Watch", bound=Observer)
+Data = int | tuple[str, int]
+"""Elements of one matrix, or a model and the number of its bucket."""
+DATA: tuple[Data, ...] = (
+    ELEMENTS, 25_000_000, ("bert_base", 5), ("resnet50", 3), 7_000_000, 61_000_000,
+)  # fmt: skip
+_ENOUGH = 5
+"""Number of methods that are timed at any cost."""
 _ROUNDS = 7
+_LONGEST = 0.3
+"""Seconds of the rounds of one method on one bucket; one round is run in any case."""
 
-Stretch = tuple[tuple[float, ...], float]
-"""Launches by `QUEUED`, and seconds."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A stage of one length."""
+
+    name: str
+    """Key of `Device.stages`."""
+    elements: int
+    computes: tuple[Compute, ...]
+    """Stretches, of one payload."""
+    seconds: float
+
+    @property
+    def launches(self) -> tuple[float, ...]:
+        """Launches by `QUEUED`."""
+        costs = [cost for each in self.computes for cost in each.fixed]
+        each = [[0.0] * len(QUEUED)]
+        each += [[cost.launches * float(count) for count in queued(cost)] for cost in costs]
+        return tuple(sum(column) for column in zip(*each, strict=True))
 
 
-def time_host(
+def all_methods() -> tuple[str, ...]:
+    """Shipped methods in the order in which they are timed."""
+    return (*METHODS, *(name for name in REGISTRY if name not in METHODS))
+
+
+def time_stages(
     device: str,
-    conditions: str,
+    methods: Sequence[str],
     *,
-    methods: Sequence[str] = METHODS,
-    elements: int = ELEMENTS,
+    data: Sequence[Data] = DATA,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
     advance: Callable[[str], None] = lambda note: None,
-) -> dict[Queued, KernelRate]:
-    """Price a launch of each kind on this machine's host."""
-    values = gradient(elements, 1).to(device)
-    found: list[Stretch] = []
-    for name in methods:
-        found += _stretches(name, values)
-        advance(name)
-    return fitted(found, f"{len(found)} stretches of {', '.join(methods)}", conditions)
+) -> list[Timed]:
+    """Stages of all methods on one bucket, then on the next, until `seconds` of `clock` are over.
+    Whatever exceeds the device's memory is left out."""
+    begun = clock()
+    found: list[Timed] = []
+    for number, each in enumerate(data):
+        if isinstance(each, int):
+            layout, elements = None, each
+        else:
+            layout = layout_of(*each)
+            elements = layout.numel
+        values = gradient(elements, 1).to(device)
+        for place, name in enumerate(methods):
+            if (number or place >= _ENOUGH) and clock() - begun >= seconds:
+                return found
+            try:
+                found += _stages(name, values, layout)
+            except torch.OutOfMemoryError:
+                continue
+            finally:
+                advance(f"{name}, {values.numel():,} elements")
+    return found
 
 
-def fitted(stretches: Sequence[Stretch], over: str, conditions: str) -> dict[Queued, KernelRate]:
-    """The prices; a range holds 8 of 10 stretches, each as if both prices were off alike."""
-    used = [(counts, seconds) for counts, seconds in stretches if any(counts)]
+def host_prices(timed: Iterable[Timed], over: str, conditions: str) -> dict[Queued, KernelRate]:
+    """Prices of launches; a range holds 8 of 10 stages, each as if all prices were off alike."""
+    used = [(one.launches, one.seconds) for one in timed if any(one.launches)]
     work, seconds = (np.array(each, dtype=float) for each in zip(*used, strict=True))
     prices = positive(work, seconds)
     off = seconds / (work @ prices)
     low, high = (float(each) for each in np.quantile(off, (0.1, 0.9)))
     error = float(np.median(np.abs(1 / off - 1)))
-    source = f"Fitted over {over}; median error {error:.0%}. {conditions}"
+    source = f"Fitted over {len(used)} stages of {over}; median error {error:.0%}. {conditions}"
     ends = min(1.0, low), 1.0, max(1.0, high)
     found: dict[Queued, KernelRate] = {}
     for what, price in zip(QUEUED, prices, strict=True):
@@ -76,38 +135,73 @@ def fitted(stretches: Sequence[Stretch], over: str, conditions: str) -> dict[Que
     return found
 
 
-def _stretches(name: str, values: torch.Tensor) -> Iterator[Stretch]:
-    """Stretches of the second step of each kind, the lowest time of some rounds."""
+def stage_clocks(timed: Iterable[Timed], device: Device) -> dict[str, Clocks]:
+    """Factors of each stage on its times by `device` without any."""
+    prices = PriceList(device)
+    lengths: dict[str, list[tuple[list[tuple[float, float]], float]]] = {}
+    for one in timed:
+        each = [prices.priced_by(compute, 1) for compute in one.computes]
+        stretches = [(float(price.host), float(price.device)) for price in each]
+        if any(map(any, stretches)):
+            lengths.setdefault(one.name, []).append((stretches, one.seconds * 1e12))
+    return {name: fitted_clocks(each) for name, each in lengths.items()}
+
+
+def with_stages(device: Device, timed: Sequence[Timed], conditions: str) -> Device:
+    """The device with its host's prices and its stages' factors, from stages."""
+    short = [one for one in timed if one.elements == ELEMENTS and one.name.split(",")[0] in METHODS]
+    over = ", ".join(dict.fromkeys(one.name.split(",")[0] for one in short))
+    device = replace(device, host=host_prices(short, over, conditions), stages={})
+    return replace(device, stages=stage_clocks(timed, device))
+
+
+def layout_of(model: str, number: int) -> BucketLayout:
+    """Layout of a bucket that DDP makes of a shipped model."""
+    network = build_model(shipped_model(model), seed=0, device="meta")
+    return bucket_layouts([(n, tuple(p.shape)) for n, p in trainable(network)])[number]
+
+
+def _stages(name: str, values: torch.Tensor, layout: BucketLayout | None) -> Iterator[Timed]:
+    """Both stages of the second step of each kind, the lowest time of some rounds."""
     cls, parameters = compressor_class(name), check_parameters(name, {})
     bucket = matrix_bucket(values, second_moments=bool(cls.requires))
-    steps = steps_of(cls, parameters)
-    launches: dict[int, list[tuple[float, ...]]] = {}
-    lowest: dict[int, list[float]] = {}
-    for turn in range(1 + _ROUNDS):
+    bucket = replace(bucket, layout=layout or bucket.layout)
+
+    def run(watch: Callable[[], Watch]) -> dict[str, Watch]:
         member = cls(Worker(rank=0, count=1, seed=0), parameters)
-        for step in steps:
-            meter = Meter(1) if turn == 0 else None  # and kernels are compiled
-            clock = _Clock(values.device)
+        found: dict[str, Watch] = {}
+        for step in steps_of(cls, parameters):
+            watching = found[cls.phase(parameters, step)] = watch()
             with torch.no_grad():
-                lockstep([member.exchange(bucket, step)], meter or clock, share=False)
-            if meter is not None:
-                launches[step] = [launched(one.costs()) for one in meter.segments[0]]
-            else:
-                before = lowest.get(step, clock.seconds)
-                lowest[step] = [min(*two) for two in zip(before, clock.seconds, strict=True)]
-    for step in {cls.phase(parameters, step): step for step in steps}.values():
-        yield from zip(launches[step], lowest[step], strict=True)
+                lockstep([member.exchange(bucket, step)], watching, share=False)
+        return found
 
-
-def launched(costs: Iterable[KernelCost]) -> tuple[float, ...]:
-    """Launches of metered kernels, by `QUEUED`."""
-    each = [[0.0] * len(QUEUED)]
-    each += [[cost.launches * float(count) for count in queued(cost)] for cost in costs]
-    return tuple(sum(column) for column in zip(*each, strict=True))
+    meters = run(partial(Meter, 1))  # kernels are compiled
+    lowest: dict[str, list[float]] = {}
+    begun = time.perf_counter()
+    for turn in range(_ROUNDS):
+        if turn and time.perf_counter() - begun > _LONGEST:
+            break
+        for phase, clock in run(partial(_Clock, values.device)).items():
+            before = lowest.get(phase, clock.seconds)
+            lowest[phase] = [min(*two) for two in zip(before, clock.seconds, strict=True)]
+    for phase, seconds in lowest.items():
+        costs = [one.costs() for one in meters[phase].segments[0]]
+        last = max(1, len(costs) - 1)
+        stages: dict[Literal["encode", "decode"], slice] = {
+            "encode": slice(last), "decode": slice(last, None),
+        }  # fmt: skip
+        for stage, places in stages.items():
+            yield Timed(
+                name=stage_name(name, phase, stage),
+                elements=values.numel(),
+                computes=tuple(Compute(stage=stage, fixed=each) for each in costs[places]),
+                seconds=sum(seconds[places]),
+            )
 
 
 class _Clock(Observer):
-    """Host seconds of each stretch, from an idle device to an idle device."""
+    """Host seconds of each stretch, from idle to idle device."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: list[float] = []

@@ -1,8 +1,8 @@
-"""Costs of torch's kernels of each class on this device, at several sizes, fitted.
+"""Costs of torch's kernels of each class on this device, fitted over several sizes.
 
-T = launch + bytes / bandwidth + FLOPs / rate for a single launch, by the least factors
-off over all cases of a class. The range of a coefficient is what single cases would say: each
-case's time a byte at its two largest sizes, and its shortest time.
+T = launch + bytes / bandwidth + FLOPs / rate per launch, with the least factors of error over a
+class's cases. A coefficient's range is that of single cases: each one's time per byte at its two
+largest sizes, and its shortest time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 SIZES = (1, 1_000, 16_000, 130_000, 1_000_000, 4_000_000, 16_000_000)
 """Elements."""
 LONGEST = 0.25
-"""Seconds of one call: a case stops before a size at which it would take longer."""
+"""Seconds of one call: a case stops before exceeding them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def time_cases(
     clock: DeviceClock, *, sizes: Sequence[int] = SIZES, repeats: int = 5,
     advance: Callable[[str], None] = lambda note: None,
 ) -> list[TimedCase]:  # fmt: skip
-    """Every case at every size that it allows."""
+    """Time every case at every size that it allows."""
     found = []
     for case in CASES:
         found += list(_timed(case, clock, sizes, repeats))
@@ -67,7 +67,7 @@ def _timed(
 
 
 def class_rates(timed: Sequence[TimedCase], conditions: str) -> dict[KernelClass, KernelRate]:
-    """The coefficients of each class, with their ranges and where they come from."""
+    """Coefficients of each class, with ranges and sources."""
     rates: dict[KernelClass, KernelRate] = {}
     for kind in KERNEL_CLASSES:
         own = [one for one in timed if one.case.kind == kind]
@@ -104,7 +104,7 @@ def _by_case(timed: Sequence[TimedCase]) -> Iterator[list[TimedKernel]]:
 def _speeds(
     timed: Sequence[TimedCase], fit: Coefficients, what: Literal["nbytes", "flops"]
 ) -> list[float]:
-    """Bytes or FLOPs a second, of the two largest sizes of each case that these dominate."""
+    """Bytes or FLOPs per second at the two largest sizes of each case that these dominate."""
     other, rate = ("flops", fit.flop_rate) if what == "nbytes" else ("nbytes", fit.bandwidth)
     found = []
     for case in _by_case(timed):
@@ -125,5 +125,5 @@ def _range(value: float | None, seen: Sequence[float]) -> Range | None:
 
 
 def _rounded(value: float) -> float:
-    """Four digits: more than the repeats agree on, and the same when it is read back."""
+    """Round to four digits: more than repeats agree on, and stable when read back."""
     return float(f"{value:.4g}")

@@ -1,9 +1,8 @@
-"""Costs of the compressors' own kernels on this device: every method, from short buckets to long.
+"""Costs of the compressors' own kernels on this device, from short buckets to long.
 
-A compressor's kernels (and torch's inside it) are timed where they occur, see
-`traces/timing/kernels.py`: all methods at one size, then at the next. What a size takes is known
-from the one before: a method that would need more than its share is left out of it, and when the
-time that is left is not enough for the others, the size is halved, and is the last one.
+Kernels are timed where they occur (`traces/timing/kernels.py`), all methods at one size, then at
+the next. The previous size predicts the next: a method that would exceed its share is left out, and
+when too little time is left for the others, the size is halved and is the last.
 """
 
 from __future__ import annotations
@@ -21,16 +20,13 @@ from gcsim.traces.timing.allocator import give_back_freed_memory
 from gcsim.traces.timing.kernels import Site, gradient, time_kernels
 
 SIZES = tuple(side**2 for side in (95, 190, 375, 750, 1060, 1500, 3000, 6000))
-"""Elements of a bucket: from what fits into a core's own cache to what fits into none. Squares, of
-sides that are no powers of two: those would map a matrix's rows to the same lines of a cache."""
-_SHARE = 0.08
-"""Share of the whole time, for one method at one size."""
+"""Elements of a bucket, from a core's own cache to beyond all. Squares whose sides are no powers of
+two, which would map a matrix's rows to the same cache lines."""
+_SHARE = 0.08  # share of the whole time per method and size
 _TOGETHER = 3_000_000
-"""Buckets up to here are exchanged by two workers, too, for what one alone never does."""
-_AT_ANY_PRICE = 1_000_000
-"""Sizes below are timed however long it takes."""
-_BYTES_AN_ELEMENT = 200
-"""Bytes of memory for each element, at most: gradient, state and temporaries."""
+"""Largest buckets that two workers exchange too, for kernels that one worker never runs."""
+_AT_ANY_PRICE = 1_000_000  # smaller sizes are always timed
+_BYTES_AN_ELEMENT = 200  # most memory per element: gradient, state and temporaries
 
 
 def time_compressors(
@@ -41,10 +37,8 @@ def time_compressors(
     sizes: Sequence[int] = SIZES,
     clock: Clock,
 ) -> list[Site]:
-    """Time the kernels of the named compressors on a CPU, for about `seconds` of `clock`.
-
-    The first size is for compiling loops too; it counts when it is timed a second time.
-    """
+    """Time the kernels of compressors on a CPU, for about `seconds` of `clock`. The first size also
+    compiles loops; it counts when timed again."""
     at = partial(_at, progress, clock=clock)
     at("compile loops", compressors, elements=sizes[0], rounds=1)
     begun = clock()
@@ -67,10 +61,8 @@ def time_compressors(
 def _possible(
     wanted: int, before: int, spent: Mapping[str, float], *, left: float, seconds: float
 ) -> tuple[int, list[str]]:
-    """The size that fits into time and memory, at most `wanted`, and the methods that do.
-
-    `spent` are seconds of a round at the size before. No methods when the size is not worth it.
-    """
+    """Largest size up to `wanted` that fits time and memory, and the methods that fit; none when
+    the size is not worth it. `spent`: seconds of a round at the size before."""
     elements = wanted
     while elements >= _AT_ANY_PRICE:
         factor = _rounds(elements) * elements / before if before else 0.0
@@ -92,7 +84,7 @@ def _at(
     rounds: int,
     clock: Clock,
 ) -> tuple[list[Site], dict[str, float]]:
-    """The kernels of each method, and what one of its rounds took."""
+    """Kernels of each method, and the time of one of its rounds."""
     give_back_freed_memory()  # blocks of the sizes that the last one needed
     gradients = [gradient(elements, seed) for seed in (1, 2)]
     sites: list[Site] = []
@@ -119,7 +111,7 @@ def _rounds(elements: int) -> int:
 
 
 def _memory() -> int:
-    """Free bytes, as far as the system says."""
+    """Free bytes, if the system tells."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))

@@ -1,4 +1,4 @@
-"""Names of this device and its software, for the title and the source of what is measured."""
+"""Names of this device and its software, for titles and sources of measurements."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def title(kind: str) -> str:
-    """Name of the "cpu" or "cuda" device, in a few words."""
+    """Short name of the "cpu" or "cuda" device."""
     return f"{_name(kind)}, PyTorch {torch.__version__}"
 
 
 def conditions(kind: str) -> str:
-    """Under which everything is measured, as a sentence."""
+    """Conditions of measurement, as a sentence."""
     if kind == "cuda":
         return f"{_name(kind)}, {', '.join(versions())}, float32."
     one = torch.get_num_threads() == 1
@@ -28,7 +28,7 @@ def conditions(kind: str) -> str:
 
 
 def versions() -> list[str]:
-    """Versions of a GPU's software: its driver, CUDA, PyTorch, Triton; absent ones are left out."""
+    """Versions of a GPU's driver, CUDA, PyTorch and Triton, as far as present."""
     found = {"driver": driver(), "CUDA": torch.version.cuda or "", "torch": torch.__version__}
     with suppress(PackageNotFoundError):
         found["Triton"] = version("triton")
@@ -36,7 +36,7 @@ def versions() -> list[str]:
 
 
 def driver(path: Path = _DRIVER) -> str:
-    """The version of NVIDIA's driver; "" where Linux does not say."""
+    """Version of NVIDIA's driver; "" where Linux has none."""
     with suppress(OSError):
         found = re.search(r"\b\d+\.\d+(\.\d+)?\b", path.read_text(encoding="utf-8"))
         return found[0] if found else ""
@@ -44,7 +44,7 @@ def driver(path: Path = _DRIVER) -> str:
 
 
 def processor() -> str:
-    """The CPU's name, as far as the system says."""
+    """The CPU's name, if the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

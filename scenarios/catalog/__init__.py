@@ -1,19 +1,17 @@
-"""Devices and links of the catalogue, from YAML to the simulator's own values.
+"""Devices and links of the catalogue, from YAML to the simulator's values.
 
-A device or a link is one entry of `catalog/devices*.yaml` or `catalog/links.yaml`; a new entry
-needs no code. An entry may say `like: NAME` and give only what differs. Every number has a
-source, and says whether it was measured on that device (`estimate: false`) or not.
+A new entry of `catalog/devices*.yaml` or `catalog/links.yaml` needs no code. It may say
+`like: NAME` and give only the differences. Every number has a source, and says whether it was
+measured there (`estimate: false`).
 
-The wire is one, the software is not: Gloo has one TCP connection between two ranks, NCCL several;
-what a message waits for in the software of both ends is another time for each. So an entry of
-`catalog/links.yaml` has figures for all transports, and under `transports` those of single ones:
+Gloo has one TCP connection between two ranks, NCCL several, and messages wait differently in their
+software. So a link has figures for all transports, and under `transports` those of single ones,
+each with its own range or none:
 
     25gbe:
       latency: 50 us
       transports:
         gloo: {latency: 110 us, latency_range: [50 us, 220 us], source: ...}
-
-A figure that stands there comes with its own range, or with none.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _LOG = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent
 DEVICE_FILES = (
     "devices.yaml",
-    "devices_ampere_hopper.yaml",
+    "devices_data_centre.yaml",
     "devices_geforce.yaml",
     "devices_inference.yaml",
     "devices_edge.yaml",
@@ -73,7 +71,7 @@ class _LinkTable(Section):
 
 @functools.cache
 def devices() -> Mapping[str, Device]:
-    """The shipped devices by name, in the order of the files."""
+    """Shipped devices by name, in file order."""
     found: dict[str, Device] = {}
     for name in DEVICE_FILES:
         found |= read_devices(FOLDER / name)
@@ -82,10 +80,7 @@ def devices() -> Mapping[str, Device]:
 
 @functools.cache
 def links(transport: TransportName | None = None) -> Mapping[str, Link]:
-    """The shipped links by name, in the order of the file.
-
-    With a transport: as it finds them, where the catalogue knows that.
-    """
+    """Shipped links by name, in file order; with a transport, as it finds them."""
     return MappingProxyType(_as_found(_shipped_links(), transport))
 
 
@@ -96,7 +91,7 @@ def _shipped_links() -> _LinkTable:
 
 @functools.cache
 def own_figures() -> Mapping[str, tuple[TransportName, ...]]:
-    """Transports that have figures of their own, by link."""
+    """Transports with their own figures, by link."""
     return MappingProxyType(
         {
             name: tuple(
@@ -110,41 +105,33 @@ def own_figures() -> Mapping[str, tuple[TransportName, ...]]:
 
 
 def device(name: str) -> Device:
-    """A shipped device; "V100" is v100.
-
-    Raises `InputError` with a suggestion when there is none of that name.
-    """
+    """Shipped device ("V100" is v100); `InputError` with a suggestion for an unknown name."""
     return _named(name, "device", devices())
 
 
 def model(name: str) -> ModelEntry:
-    """A shipped model; "ResNet-50" is resnet50.
-
-    Raises `InputError` with a suggestion when there is none of that name.
-    """
+    """Shipped model ("ResNet-50" is resnet50); `InputError` with a suggestion if unknown."""
     return _named(name, "model", MODELS, "your own model is written package.module:build")
 
 
 def link(name: str, transport: TransportName | None = None) -> Link:
-    """A shipped link, as a transport finds it where one is given.
-
-    Raises `InputError` with a suggestion when there is none of that name.
-    """
+    """Shipped link, as a transport finds it; `InputError` with a suggestion if unknown."""
     return _named(name, "link", links(transport))
 
 
 def shipped(value: Link) -> bool:
-    """Whether a link is an unchanged entry, for one transport or for all."""
+    """Whether a link is an unchanged entry, for one transport or all."""
     transports = (None, *own_figures().get(value.name, ()))
     return any(links(transport).get(value.name) == value for transport in transports)
 
 
 def fingerprint(value: Device | Link) -> str:
-    """Fingerprint of every number and source of an entry: it changes when the entry does."""
+    """Fingerprint of an entry's numbers and sources."""
     kernels: dict[str, Any] = {}
     if isinstance(value, Device):
         kernels.update((kind, value.kernels[kind]) for kind in KERNEL_CLASSES)
         kernels.update((what, rate) for what, rate in value.host.items())
+        kernels.update(value.stages)
     return hashlib.sha256(repr((value, kernels)).encode()).hexdigest()[:16]
 
 
@@ -153,10 +140,8 @@ def _document(path: Path) -> Document:
 
 
 def read_devices(path: Path, *, like_shipped: bool = False) -> dict[str, Device]:
-    """The devices of a file. Raises `InputError` with every problem and its line and column.
-
-    With `like_shipped` an entry may also be like one of the catalogue.
-    """
+    """Devices of a file; `InputError` with every problem and its place. With `like_shipped` an
+    entry may also be like one of the catalogue."""
     document = _document(path)
     shipped = _shipped_entries if like_shipped else dict
     problems = inherit(document, "devices", merged_device, shipped)
@@ -185,10 +170,7 @@ def _note(place: str) -> None:
 
 
 def read_links(path: Path, transport: TransportName | None = None) -> dict[str, Link]:
-    """The links of a file, as a transport finds them.
-
-    Raises `InputError` with every problem and its line and column.
-    """
+    """Links of a file, as a transport finds them; `InputError` with every problem and its place."""
     return _as_found(_link_table(path), transport)
 
 
@@ -210,7 +192,7 @@ def _as_found(table: _LinkTable, transport: TransportName | None) -> dict[str, L
 
 @functools.cache
 def _shipped_entries() -> dict[str, Any]:
-    """The catalogue's devices as they are written, complete."""
+    """The catalogue's devices as written, complete."""
     found: dict[str, Any] = {}
     for name in DEVICE_FILES:
         document = _document(FOLDER / name)
@@ -227,11 +209,8 @@ def inherit(
     *,
     others: bool = False,
 ) -> list[Problem]:
-    """Complete entries that say `like: NAME` from an entry that stands above them.
-
-    Or from one of `shipped`, which is only asked where none above has the name. With `others` an
-    entry may be like something else, and stays as it is.
-    """
+    """Complete entries that say `like: NAME` from an entry above, or from `shipped`, asked only if
+    needed. With `others`, entries like something else stay as they are."""
     entries = document.data.get(table) if isinstance(document.data, dict) else None
     problems: list[Problem] = []
     above: dict[str, Any] = {}
@@ -260,7 +239,7 @@ def _aliases() -> dict[str, dict[str, list[str]]]:
 
 
 def _named(name: str, kind: str, known: Mapping[str, Entry], others: str = "") -> Entry:
-    """The entry of this name; ideal links only by a name that says so."""
+    """Entry of this name; ideal links only by their full name."""
     if name in known:
         return known[name]
     aliases = _aliases()[f"{kind}s"]

@@ -1,4 +1,4 @@
-"""The device of this machine in the catalogue: its GPU, else its processor."""
+"""Catalogue entry of this machine: its GPU, else its processor."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 
 AUTO = "auto"
-"""Word that stands for the device at hand."""
+"""Name of the device at hand."""
 _LOG = logging.getLogger(__name__)
 _BOARD, _PROCESSOR = Path("/proc/device-tree/model"), Path("/proc/cpuinfo")
 _KEY = "model name"
 
 
 def device_at_hand() -> str:
-    """Name of the entry for the GPU at hand as torch.cuda calls it, else for this board or
-    processor as Linux does. Raises `InputError` where the catalogue does not have it."""
+    """Entry of the GPU at hand by torch.cuda's name, else of the board or processor by Linux's;
+    `InputError` if the catalogue has none."""
     import torch
 
     gpu = torch.cuda.is_available()

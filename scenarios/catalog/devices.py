@@ -1,10 +1,8 @@
-"""Entries of devices: the value that each makes, and the file that a measured one is written to.
+"""Entries of devices: their values, and the file of a measured one.
 
-The keys of `devices*.yaml` are the fields of `Device`. A device is put together from its entry
-(kernels, and what it states of training itself) and from the tables of `catalog/rates.py`, in which
-it stands under its `board`.
-
-A measured device is written in the same form, as a table `devices` with one entry.
+Keys of `devices*.yaml` are fields of `Device`. A device combines its entry (kernels, its own
+training rates) with its `board`'s rows in the tables of `catalog/rates.py`. A measured device is
+written in the same form, as a table `devices` with one entry.
 """
 
 from __future__ import annotations
@@ -14,17 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from gcsim.compressors.queued import Queued
+from gcsim.compressors.queued import QUEUED, Queued
 from gcsim.errors import InputError
 from gcsim.fields import Key, Rule, Text
 from gcsim.files import write_text
-from gcsim.scenarios.catalog.rates import (
-    Board,
-    boards,
-    effective_range,
-    layer_times,
-    measured_times,
-)
+from gcsim.scenarios.catalog import rates
 from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.types import in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled, text_of
@@ -50,24 +42,23 @@ HOST: dict[Queued, KernelRate] = {
     "operator": _host(32e-6, 4e-6, 43e-6, "a launch of torch alone takes 4 to 12 us."),
     "wait": _host(74e-6, 8e-6, 98e-6, "a wait alone takes 8 to 11 us there."),
 }
-"""Host time of a launch, operator or wait on a GPU whose entry does not state it."""
+"""Default host times of a launch, operator and wait on a GPU."""
 
 
 def old_host(entry: Spelled) -> bool:
-    """Whether an entry states no price of a wait, and so none of a launch: in older files `host`
-    prices metered kernels."""
-    return "wait" not in (entry.host or ())
+    """Whether an entry lacks a price: older files' `host` prices metered kernels."""
+    return not set(QUEUED) <= set(entry.host or ())
 
 
 def _check_board(name: str) -> None:
-    if name not in boards():
-        hint = f"there are {', '.join(boards())}"
+    if name not in rates.boards():
+        hint = f"there are {', '.join(rates.boards())}"
         raise InputError(f"no board {name!r} stands in hardware.csv", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """Another board's measured steps, so many times as long."""
+    """Another board's measured steps, scaled."""
 
     board: Annotated[Text, Rule(_check_board)]
     factor: Annotated[Times, Key("time")]
@@ -93,29 +84,29 @@ class DeviceTable(Section):
 
 
 def build_device(name: str, entry: Spelled) -> Device:
-    """The simulator's value of a checked entry."""
+    """Value of a checked entry."""
     scaled = None if entry.scaled_from is None else entry.scaled_from.value(Scaled)
     board = _board(entry)
     processor = entry.processor if board is None else board.processor
     factors_of = [each for each in (entry.board, scaled and scaled.board) if each is not None]
-    usual = effective_range(processor or "gpu", entry.effective_flop_rate)
+    usual = rates.effective_range(processor or "gpu", entry.effective_flop_rate)
     training = (entry.training or {}).items()
-    return entry.value(
+    found: Device = entry.value(
         Device,
         name=name,
         processor=processor,
-        host=HOST if processor == "gpu" and old_host(entry) else entry.host or {},
         training={model: rate.value(TrainingRate, model=model) for model, rate in training},
         measured=_measured(entry.board, scaled),
-        layer_times={} if board is None else layer_times(board, *factors_of),
+        layer_times={} if board is None else rates.layer_times(board, *factors_of),
         effective_flop_rate_range=entry.effective_flop_rate_range or usual,
     )
+    return replace(found, host=HOST) if processor == "gpu" and old_host(entry) else found
 
 
 def merged_device(
     base: Mapping[str, Any], own: Mapping[str, Any], depth: int = 0
 ) -> dict[str, Any]:
-    """`own` over `base`; tables inside an entry are merged by key, rates replaced whole."""
+    """`own` over `base`: tables inside an entry merge by key, rates are replaced whole."""
     merged = dict(base)
     for key, value in own.items():
         inherited = merged.get(key)
@@ -129,8 +120,8 @@ def merged_device(
 def _measured(
     board: str | None, scaled: Scaled | None
 ) -> dict[tuple[str, Precision, int], MeasuredTimes]:
-    """The board's own curves over those that are scaled from another's."""
-    own = {} if board is None else measured_times(board)
+    """The board's own curves over those scaled from another's."""
+    own = {} if board is None else rates.measured_times(board)
     if scaled is None:
         return own
     return {
@@ -148,21 +139,21 @@ def _measured(
             estimate=True,
             time_range=scaled.time_range,
         )
-        for key, times in measured_times(scaled.board).items()
+        for key, times in rates.measured_times(scaled.board).items()
     } | own
 
 
-def _board(entry: Spelled) -> Board | None:
-    """Layer model's data of the device: the table's, or the entry's own kernel rates where it says
-    that it is a GPU (of processors the model says nothing without a factor)."""
+def _board(entry: Spelled) -> rates.Board | None:
+    """Data for the layer model: the table's, or the entry's kernel rates if it is a GPU (on
+    processors the model needs a factor)."""
     if entry.board is not None:
-        return boards()[entry.board]
+        return rates.boards()[entry.board]
     if entry.processor != "gpu":
         return None
     product, copy = entry.kernels.get("matmul"), entry.kernels.get("streaming")
     if product is None or copy is None or product.flop_rate is None or copy.bandwidth is None:
         return None
-    return Board(
+    return rates.Board(
         processor="gpu",
         bandwidth=copy.bandwidth,
         flop_rates={"fp32": product.flop_rate},
@@ -172,15 +163,13 @@ def _board(entry: Spelled) -> Board | None:
 
 
 def write_device(device: Device, path: Path, head: str) -> None:
-    """Write `device` to `path`; `head` goes in front of it as comments.
-
-    Raises `InputError` when the file cannot be written; an earlier file is then as it was.
-    """
+    """Write `device` to `path` with the comment `head`. Raises `InputError` when the file cannot be
+    written; an earlier file then stays."""
     write_text(path, device_yaml(device, head))
 
 
 def device_yaml(device: Device, head: str) -> str:
-    """The file's text."""
+    """Text of the file."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -1,8 +1,8 @@
-"""Default costs of a training loop beside its passes, its kernels and its network.
+"""Default costs of a training loop beside its passes, kernels and network.
 
-`catalog/loops.yaml`: interference by transport, what devices of a node take from each other,
-workers' skew, how long an exchange waits by loop, code around it by framework. A number that a
-scenario states takes the place of the catalogue's, and of its range.
+`catalog/loops.yaml`: interference by transport, contention between a node's devices, workers' skew,
+waits of exchanges by loop, code around them by framework. A scenario's numbers replace the
+catalogue's, and their ranges.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _CITED: dict[str, Any] = {
 }
 _Code = As(Framework)
 FRAMEWORK = "pytorch"
-"""The framework of a scenario that names none."""
+"""Default framework."""
 UNKNOWN = "unknown"
-"""The loop of a scenario that names none."""
+"""Default loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +39,20 @@ class Loop(Setting):
     """Training loop of a framework."""
 
     exposed: Probability
-    """Field of the same name of `Training`."""
+    """`Training.exposed`."""
     exposed_range: RangeOf[Probability] = None
     framework: Text = FRAMEWORK
-    """Entry of the code around an exchange."""
+    """Entry of its code."""
 
 
 class _Exchanges(Section):
-    """A framework's own exchange, and one that it leaves to a hook."""
+    """A framework's own exchange, and one left to a hook."""
 
     reducer: Annotated[Spelled, _Code] = Field(default_factory=_Code.section)
     hook: Annotated[Spelled, _Code] = Field(default_factory=_Code.section)
 
     def codes(self, base: tuple[Framework, Framework]) -> tuple[Framework, Framework]:
-        """Costs of the dense exchange and of a hook's, over those of `base`."""
+        """Costs of both exchanges, over those of `base`."""
         return self.reducer.value(Framework, base[0]), self.hook.value(Framework, base[1])
 
 
@@ -81,29 +81,29 @@ def _loops() -> _Loops:
 
 
 def interference(transport: str) -> Interference:
-    """Interference of a transport's collectives; none where the catalogue has no figures."""
+    """Interference of a transport's collectives; none without figures."""
     entry = _loops().interference.get(transport)
     return Interference() if entry is None else entry.value(Interference)
 
 
 def between_nodes(code: Framework, transport: str) -> Framework:
-    """Code around an exchange, with what a step takes on several nodes under a transport."""
+    """Code around an exchange, with a step's cost on several nodes under a transport."""
     entry = _loops().between_nodes.get(transport)
     return code if entry is None else entry.value(Framework, code)
 
 
 def workers() -> Noise:
-    """Spread of workers where none is stated."""
+    """Default spread of workers."""
     return _loops().workers.value(Noise)
 
 
 def shared_node(transport: str) -> SharedNode:
-    """Contention between devices of a node; none for the ideal transport."""
+    """Contention between a node's devices; none for the ideal transport."""
     return contention("process_each") if transport in _loops().interference else SharedNode()
 
 
 def contention(name: str) -> SharedNode:
-    """Contention under processes of this kind. Raises `InputError` for an unknown one."""
+    """Contention under processes of this kind; `InputError` for an unknown one."""
     known = _loops().shared_node
     if name not in known:
         raise InputError(f"unknown kind of processes {name!r}", hint=did_you_mean(name, known))
@@ -111,7 +111,7 @@ def contention(name: str) -> SharedNode:
 
 
 def loop(name: str, *, on_devices: bool = False) -> Loop:
-    """A loop, whose sums the devices make or not. Raises `InputError` for an unknown name."""
+    """Loop, by who makes its sums; `InputError` for an unknown name."""
     known = _loops().loops
     entry = known.get(f"{name}_nccl" if on_devices else name, known.get(name))
     if entry is None:
@@ -121,7 +121,7 @@ def loop(name: str, *, on_devices: bool = False) -> Loop:
 
 
 def code(name: str) -> Code:
-    """Code of the passes. Raises `InputError` for an unknown name."""
+    """Code of the passes; `InputError` for an unknown name."""
     known = _loops().codes
     if name not in known:
         raise InputError(f"unknown code {name!r}", hint=did_you_mean(name, known))
@@ -129,12 +129,12 @@ def code(name: str) -> Code:
 
 
 def frameworks() -> Mapping[str, str]:
-    """The known frameworks' sources, by name; `none` costs nothing."""
+    """Sources of known frameworks by name; `none` costs nothing."""
     return {name: entry.source for name, entry in _loops().frameworks.items()} | {"none": ""}
 
 
 def framework(name: str) -> tuple[Framework, Framework]:
-    """Around the dense exchange, and around a hook's. Raises `InputError` for an unknown name."""
+    """Code around dense and hook's exchanges; `InputError` for an unknown name."""
     free = Framework(), Framework()
     if name == "none":
         return free
@@ -145,6 +145,6 @@ def framework(name: str) -> tuple[Framework, Framework]:
 
 
 class FrameworkSection(_Exchanges):
-    """A framework of the catalogue with other figures."""
+    """Framework of the catalogue with other figures."""
 
     like: Annotated[str, in_catalogue(framework)] = FRAMEWORK

@@ -1,10 +1,9 @@
-"""Measured training steps and their devices: the catalogue's tables as plain values.
+"""Measured training steps and their devices: the catalogue's tables.
 
-`training_rates.csv` has one measurement a row, `training_sources.csv` its citation,
-`hardware.csv` what the layer model knows of a board, `layer_times.yaml` the model's coefficients,
-which `gcsim.analysis.calibration.layer_model.fit` makes from these tables. Boards of which rates
-are known but no
-kernels stand in the tables too: they help to fit, and are no devices of the catalogue.
+`training_rates.csv` has a measurement per row, `training_sources.csv` the citations, `hardware.csv`
+the layer model's facts of a board, `layer_times.yaml` its coefficients, fitted by
+`gcsim.analysis.calibration.layer_model.fit`. Boards with rates but no kernels help to fit, and are
+no devices of the catalogue.
 """
 
 from __future__ import annotations
@@ -36,43 +35,37 @@ from gcsim.simulator.devices.training_rates import (
 FOLDER = Path(__file__).parent
 
 Processor = Literal["gpu", "cpu"]
-_SEVERAL = 3
-"""Models from which on a board's factor is as good as cross-validation finds it."""
+_SEVERAL = 3  # models from which on a board's factor is as good as in cross-validation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One row of `training_rates.csv`."""
+    """Row of `training_rates.csv`."""
 
     board: str
     model: str
-    tokens: int
-    """Length of a sample; 0 where samples are no sequences of tokens."""
+    tokens: int  # length of a sample; 0 without tokens
     batch: int
     precision: Precision
     samples_per_s: float
     framework: str
-    source: str
-    """Key in `sources`."""
-    confidence: str
-    """"read": as the source has it; else what was assumed beside that."""
+    source: str  # key in `sources`
+    confidence: str  # "read" from the source, or what was assumed
     backward_over_forward: float | None
 
     @property
     def seconds(self) -> float:
-        """Seconds of one step."""
+        """Seconds per step."""
         return self.batch / self.samples_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """Facts of a device that the layer model needs."""
+    """A device's facts for the layer model."""
 
     processor: Processor
-    bandwidth: float
-    """Bytes per second of a copy, read plus written."""
-    flop_rates: Mapping[Precision, float]
-    """FLOP per second of large matrix products."""
+    bandwidth: float  # bytes per second of a copy, read plus written
+    flop_rates: Mapping[Precision, float]  # FLOP per second of large matrix products
     estimate: bool
     source: str
 
@@ -97,7 +90,7 @@ class _LayerTimesFile(Section):
 
 @functools.cache
 def measurements() -> tuple[Measurement, ...]:
-    """All rows, in the order of the file."""
+    """All rows, in file order."""
     return tuple(
         Measurement(
             board=row["device"],
@@ -119,7 +112,7 @@ def measurements() -> tuple[Measurement, ...]:
 
 @functools.cache
 def sources() -> Mapping[str, str]:
-    """Citation and date of every source, by its name in the rows."""
+    """Citation and date of each source."""
     return MappingProxyType(
         {
             row["source"]: f"{row['citation']} ({row['date']})"
@@ -158,7 +151,7 @@ def _fit() -> _LayerTimesFile:
 
 
 def measured_times(board: str) -> dict[tuple[str, Precision, int], MeasuredTimes]:
-    """The curves of a board, by model, precision and length of a sample (0 for no tokens)."""
+    """Curves of a board by model, precision and sequence length (0 without tokens)."""
     fit = _fit()
     groups: dict[tuple[str, Precision, int], list[Measurement]] = {}
     for row in measurements():
@@ -179,10 +172,8 @@ def measured_times(board: str) -> dict[tuple[str, Precision, int], MeasuredTimes
 
 
 def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
-    """The layer model of a board, by precision: those for which its processor has coefficients.
-
-    Its factor at a precision is that of the first of `names` that has one, if any has.
-    """
+    """Layer model of a board, at the precisions with coefficients for its processor. The factor at
+    a precision is that of the first of `names` that has one."""
     fit = _fit()
     found = {}
     for precision, costs in fit.costs.get(board.processor, {}).items():
@@ -207,7 +198,7 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
 
 
 def _strange(costs: Spelled) -> Range:
-    """Error of a model that nobody measured, on a board that nobody measured."""
+    """Error for an unmeasured model on an unmeasured board."""
     (low, high), (other_low, other_high) = costs.unknown, _fit().strange
     return min(low, other_low), max(high, other_high)
 
@@ -218,7 +209,7 @@ def _measured_models() -> tuple[str, ...]:
 
 
 def _error_of(costs: Spelled, models: int) -> Range:
-    """Error of the board's factor, by the number of models it comes from."""
+    """Error of a board's factor, by its number of models."""
     if models == 0:
         found: Range = costs.unknown
     else:
@@ -227,7 +218,7 @@ def _error_of(costs: Spelled, models: int) -> Range:
 
 
 def effective_range(processor: Processor, rate: float) -> Range:
-    """Range of an effective rate for a model of which FLOPs alone are known."""
+    """Range of an effective rate, for models of which only FLOPs are known."""
     fastest, slowest = _fit().costs[processor]["fp32"].flops
     return rate / slowest, rate / fastest
 

@@ -1,8 +1,8 @@
 """Settings, each right in itself, that cannot be together.
 
-Nodes and workers that the cluster does not have, a shared medium that is wired, a transport without
-algorithms, copies over a link that changes, faults that leave nobody. Each is told with its place;
-nothing is run.
+Nodes and workers outside the cluster, a shared medium that is wired, a transport without
+algorithms, copies over a changing link, faults that leave nobody: each with its place; nothing is
+run.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Clus
 from gcsim.simulator.training import Fault, Faults, Training
 
 MOST_OVERLAPPING = 256
-"""Workers for which two collectives at a time are simulated."""
+"""Most workers with two collectives at a time."""
 MOST_SHARING = 1024
-"""Workers that share cores and all differ: every computation of each is an event of its own."""
-_SOME = 6
-"""Algorithms that a hint names."""
+"""Most different workers that share cores: each computation is an event."""
+_SOME = 6  # algorithms named by a hint
 
 
 def contradictions(
     document: Document, cluster: Cluster, training: Training, sizes: Sequence[int]
 ) -> list[Problem]:
-    """Problems of a file whose sections are right; `sizes` are the numbers of nodes, ascending."""
+    """Problems of a file whose sections are right; `sizes`: ascending numbers of nodes."""
     return [
         *_too_many(document, cluster, training),
         *_no_such_nodes(document, cluster, training),
@@ -138,7 +137,7 @@ def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    """Links that change over time where only those that do not are known."""
+    """Links that change over time where that is not supported."""
     link, racks = cluster.intra_node, cluster.racks
     if link.timed and cluster.collectives.stages:
         message = f": {link.name} changes over time, which copies between device and host do not"
@@ -192,12 +191,12 @@ def _of(deaths: Iterable[Fault], node: int) -> Iterator[Fault]:
 
 
 def _down(death: Fault, at: Fraction) -> bool:
-    """Whether the node is down at that time; the instant of its death counts."""
+    """Whether the node is down at that time, the instant of its death included."""
     return death.at <= at and (death.down is None or at < death.at + death.down)
 
 
 def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
-    """Whether all of the first `nodes` nodes are down when this one has died."""
+    """Whether all of the first `nodes` nodes are down once this one has died."""
     down = {death.node for death in faults.deaths if _down(death, last.at)}
     return last.node < nodes and down >= set(range(nodes))
 

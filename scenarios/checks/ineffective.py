@@ -1,8 +1,7 @@
-"""Settings of a scenario that change nothing beside the others, or not as they seem to.
+"""Settings without effect beside the others, or with another than it seems.
 
-None of them is wrong, so each is a warning that names the setting: a knob that is turned and
-does nothing is worse than an error, and so are random settings that are drawn too few times.
-Settings of processors stand last: those that carry messages, add, or compute beside the devices.
+Each is a warning that names the setting: a knob that does nothing is worse than an error, and so
+are random settings drawn too few times. Settings of processors stand last.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import TrafficProfile, weighted
 
 FEWEST = 10
-"""Iterations that are drawn, and events in all of them, below which a mean is mostly luck."""
+"""Iterations, and events in them, below which a mean is mostly luck."""
 _COLLECTIVES: Keys = ("cluster", "collectives")
 _OVERLAPPING = {"ring", "gloo_ring"}
-"""Algorithms of which two may be under way at a time; MPICH chooses one of them where blocks are
-equal and long."""
+"""Algorithms of which two may run at a time; MPICH chooses one where blocks are equal and long."""
 
 
 def idle(
@@ -45,7 +43,7 @@ def idle(
     buckets: DdpBuckets,
     compressors: Sequence[CompressorChoice],
 ) -> list[Problem]:
-    """Settings that change nothing, in the order of the text, as problems to warn of."""
+    """Settings without effect, in text order, as problems to warn of."""
     return document.sorted(
         [
             *_algorithms(document, cluster.collectives),
@@ -192,8 +190,7 @@ def _two_at_a_time(document: Document, cluster: Cluster, training: Training) -> 
 def _one_bucket(
     document: Document, cluster: Cluster, training: Training, model: ModelEntry, buckets: DdpBuckets
 ) -> Iterator[Problem]:
-    """A gradient that one bucket holds has no other beside it; a user's model is counted only when
-    it is built."""
+    """Warning for a gradient in a single bucket; a user's model is counted only when built."""
     count = sum(math.prod(layer.shape) for layer in model.layers) or model.parameters
     if count is None:
         return
@@ -239,7 +236,7 @@ def _randomness(document: Document, cluster: Cluster, training: Training) -> Ite
 
 
 def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    """Means over so little that is random that they are luck."""
+    """Warnings for means over too few random events."""
     random, iterations = random_settings(cluster, training), training.iterations
     if random and iterations < FEWEST:
         key_path: Keys = ("training", "iterations")
@@ -300,8 +297,7 @@ def _idle_processors(document: Document, cluster: Cluster, training: Training) -
 
 
 def warn_of_idle_sums(scenario: Scenario, profiles: Sequence[TrafficProfile]) -> None:
-    """Warn of rates that the scenario changes for types that no method adds, which only the
-    methods' traffic tells."""
+    """Warn of changed rates for types that no method adds, known only from the traffic."""
     added = {
         record.dtype if record.dtype in DTYPES else "float32"
         for profile in profiles

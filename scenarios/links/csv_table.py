@@ -1,13 +1,11 @@
 """CSV files with a rate that changes over time, and their faults.
 
-A header `seconds,UNIT` with one of the units of `RATE_UNITS`, then a row a change:
+A header `seconds,UNIT` (`RATE_UNITS`), then a row per change; empty lines and those with # are
+skipped. Numbers are exact; mistakes name their line.
 
     seconds,mbit_per_second
-    # lines like this one and empty lines count for nothing
     0,50.5
     1,20
-
-Numbers are read exactly; a mistake is named with its line.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ RATE_UNITS: Mapping[str, Fraction] = {
     for unit, per_byte in (("bit", 8), ("byte", 1))
     for prefix, factor in (("", 1), ("k", 10**3), ("m", 10**6), ("g", 10**9))
 }
-"""Second column of the header, and what 1 of it is in bytes per second."""
+"""Second column of the header, and bytes per second of 1 of it."""
 
 MOST_POINTS = 10_000
 
@@ -35,14 +33,13 @@ Row = TypeVar("Row")
 Point = tuple[Fraction, Fraction]
 """Seconds, and bytes per second from then on."""
 
-_SHOWN = 5
-"""Wrong rows that are named one by one: a wrong separator makes all of them wrong."""
+_SHOWN = 5  # most wrong rows to name: a wrong separator makes all wrong
 _NUMBER = re.compile(r"(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _SMALLEST, _LARGEST = Fraction(1, 10**12), 10**15
 
 
 def shown(path: Path) -> str:
-    """The path as a message gives it: relative where that is shorter."""
+    """Path for a message, relative where shorter."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
@@ -51,11 +48,9 @@ def read_rows(
     path: Path, name: str, header: Callable[[int, str], Callable[[str], Row]], *, most: int,
     hints: tuple[str, str], what: str, too_many: str = "",
 ) -> list[tuple[str, Row]]:  # fmt: skip
-    """The rows of a table, each with its place; empty lines and those with # count for nothing.
-
-    `header` takes the first line and gives what reads a row, which raises `ValueError`; `hints` are
-    for the header and for a row, `what` is what rows hold. Raises `InputError` with the mistakes.
-    """
+    """Rows of a table with their places, except empty lines and those with #. `header` turns the
+    first line into a reader of rows, which raises `ValueError`; `hints` are for the header and a
+    row; `what`: content of rows. Raises `InputError` with the mistakes."""
     lines = [
         (number, line.strip())
         for number, line in enumerate(read_text(path, name).splitlines(), 1)
@@ -83,7 +78,7 @@ def read_rows(
 
 
 def few(problems: list[Problem]) -> list[Problem]:
-    """The first ones: a wrong separator makes all rows wrong."""
+    """First problems only: a wrong separator makes all rows wrong."""
     if len(problems) <= _SHOWN:
         return problems
     left = f"and {len(problems) - _SHOWN:,} rows more are wrong"
@@ -91,11 +86,8 @@ def few(problems: list[Problem]) -> list[Problem]:
 
 
 def read_points(path: Path) -> list[tuple[str, Point]]:
-    """The points of a file, each with its place.
-
-    Raises `InputError` with the mistakes: no file, too large, no header, a row that is no time and
-    rate, a negative number.
-    """
+    """Points of a file with their places; `InputError` with the mistakes: no file, too large, no
+    header, a row that is no time and rate, a negative number."""
     name = shown(path)
 
     def header(number: int, line: str) -> Callable[[str], Point]:

@@ -1,7 +1,6 @@
 """Keys, limits and defaults of a link, in a scenario and in the catalogue.
 
-The keys are the fields of `gcsim.simulator.network.links.Link`, with units. What a section says is
-checked here; what the figures mean is said there.
+Keys are the fields of `gcsim.simulator.network.links.Link`, which explains them, with units.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gcsim.scenarios.reading.values import As, Spelled, section_of
 from gcsim.simulator.network.links import RANGED, Jitter, Link, Uplink
 
 TABLES = {"up", "loss", "transports"}
-"""Keys of a link whose own keys are inherited one by one."""
+"""Keys whose own keys are inherited one by one."""
 
 _FALLBACK = "write it, or `like:` with a link of the catalogue"
 
@@ -36,7 +35,7 @@ def _jitter_shape(value: Any) -> Any:
 
 
 def _one_rate(section: Spelled) -> None:
-    """Raise pydantic's error unless a section says its rate, and says it once."""
+    """Raise pydantic's error unless a section states its rate exactly once."""
     if section.trace is None:
         if section.bandwidth is None:
             raise invalid("key 'bandwidth' is missing", _FALLBACK)
@@ -85,7 +84,7 @@ _STATED = section_of(
 
 
 class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
-    """Fields that a scenario's link and an entry of the catalogue have in common."""
+    """Common fields of a scenario's link and a catalogue entry."""
 
     @model_validator(mode="after")
     def _consistent(self) -> LinkFields:
@@ -119,11 +118,8 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
 
 
 def over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain section `own` over `base`, before it is checked: `up` and `loss` key by key.
-
-    A trace and a bandwidth push each other out, a figure the range of the inherited one, and capped
-    losses how they would be repaired.
-    """
+    """`own` over `base`, before checks; `up` and `loss` key by key. A trace and a bandwidth replace
+    each other, a figure the inherited range, and capped losses their repair."""
     merged = dict(base)
     if own.get("model") == "capped":
         merged.pop("recovery", None)

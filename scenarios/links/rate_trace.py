@@ -3,13 +3,10 @@
     trace: {points: [[0 s, 50 Mbit/s], [1 s, 20 Mbit/s]], duration: 2 s, after: repeat}
     trace: {file: cell.csv, after: hold}
 
-A rate is goodput, holds from its instant to the next one's, and may be 0 (an outage); the first
-instant is 0. The last rate ends at `duration`; left out, it lasts as long as the one before it,
-which is what samples at equal intervals mean. `after` has no default: what follows the end of a
-measurement is an assumption, and the user's to make.
-
-What a file looks like says `link_csv`. Its path counts from the scenario file's folder. The rows
-are kept by value: a resolved scenario holds them itself.
+A rate is goodput from its time to the next one's, 0 in an outage; the first time is 0. The last
+ends at `duration`, by default as long as the one before it, as for equal intervals. `after` has no
+default: what follows a measurement is the user's assumption. A file (`csv_table.py`) counts from
+the scenario file's folder; a resolved scenario holds its rows.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ _PointEntry = Annotated[
 
 
 class TraceSection(Section):
-    """A rate that changes over time, in the place of `bandwidth`."""
+    """Rate that changes over time, in place of `bandwidth`."""
 
     file: Annotated[str, Field(min_length=1)] | None = None
     points: Annotated[list[_PointEntry], Field(min_length=1, max_length=MOST_POINTS)] | None = None
@@ -76,13 +73,13 @@ class TraceSection(Section):
 
     @property
     def rates(self) -> RateTrace:
-        """The trace itself; a file's after `read_traces`."""
+        """The trace; a file's after `read_traces`."""
         if self._rates is None:
             raise InternalError(f"the rates of {self.file} were not read")
         return self._rates
 
     def read(self, path: Path) -> None:
-        """Read `file` from where it is; `InputError` with the mistakes, each in its row."""
+        """Read `file` from its place; `InputError` with each row's mistake."""
         rows = read_points(path)
         name, places = shown(path), [place for place, _ in rows]
 
@@ -98,7 +95,7 @@ class TraceSection(Section):
             ) from error
 
     def _made(self, points: list[Point], called: Callable[[int], tuple[str, str]]) -> RateTrace:
-        """The trace; `called` gives the name and the place of a point by its number."""
+        """The trace; `called` gives name and place of a point by number."""
         times = tuple(time for time, _ in points)
         if times[0] != 0:
             name, place = called(0)
@@ -143,20 +140,9 @@ class TraceSection(Section):
 def read_traces(
     section: Section, document: Document, path: Path, key_path: Keys = ()
 ) -> list[Problem]:
-    """Read the file of every trace in a checked section, at whatever depth.
-
-    Parameters
-    ----------
-    section, way
-        What was checked, and where it stands in the document.
-    document, path
-        The document and the file it was read from. A path in the file counts from the file's
-        folder, one of an option from the working directory.
-
-    Returns
-    -------
-    Every mistake of every file, each with its line; with none, `TraceSection.rates` are there.
-    """
+    """Read the files of all traces in a checked section; return every mistake with its line.
+    `key_path`: the section's place in the document; a path in a file counts from its folder, one of
+    an option from the working directory."""
     problems: list[Problem] = []
     for place, trace in _traces(section, key_path):
         if trace.file is None:
@@ -181,8 +167,7 @@ def read_traces(
 def with_traces(
     model: type[AnySection], document: Document, path: Path, problems: Sequence[Problem] = ()
 ) -> AnySection:
-    """The document as `model`, its traces read. Raises `InputError` with what is wrong with either,
-    beside `problems`."""
+    """The document as `model`, traces read; `InputError` with its and the given problems."""
     section, faults = check(model, document)
     found = [*problems, *faults]
     if section is not None:

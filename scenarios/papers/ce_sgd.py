@@ -8,62 +8,43 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from gcsim.scenarios.papers import preset, trained
 from gcsim.scenarios.papers.judge import at_most, monotone, near, order, overtakes, ranked
-from gcsim.scenarios.papers.preset import (
-    Line,
-    Outcome,
-    Panel,
-    Printed,
-    Study,
-    Verdict,
-    cells,
-    column,
-    preset_of,
-)
-from gcsim.scenarios.papers.trained import (
-    ACCURACY,
-    QUICK,
-    accuracies,
-    curves_of,
-    ends,
-    logarithms,
-    panel,
-    percent,
-    ratios,
-)
 from gcsim.scenarios.result import Row
 
 _COST = "cost [%]"
-_QUICK = {**QUICK, "train.workers": "2", "batch_size": "8"}
+_QUICK = {**trained.QUICK, "train.workers": "2", "batch_size": "8"}
 
 
-@preset_of(
+@preset.preset_of(
     title="Cost of a round, and accuracy",
     source="Tao, Xia, Li and Cheng, CE-SGD, Table I",
     quick={"ce_sgd_train": _QUICK},
 )
-def table1(study: Study, printed: Printed) -> Outcome:
+def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Cost of a round of CE-SGD beside gradient dropping and QSGD, and accuracy.
 
     *Cost* is what a worker sends in a step, mean over a training, as a share of the dense gradient:
     the paper's megabytes over its 66.
     """
     result = study.train(study.scenario("ce_sgd_train"))
-    accuracy, ratio = accuracies(result), ratios(result)
+    accuracy, ratio = trained.accuracies(result), trained.ratios(result)
     table = {
-        name: {_COST: [100 / seed for seed in ratio[name]], ACCURACY: accuracy[name]}
+        name: {_COST: [100 / seed for seed in ratio[name]], trained.ACCURACY: accuracy[name]}
         for name in accuracy
     }
-    cheap, right = column(printed, _COST), column(printed, ACCURACY)
-    return Outcome(
-        cells=cells(table, printed),
+    cheap, right = preset.column(printed, _COST), preset.column(printed, trained.ACCURACY)
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=(
-            order("CE-SGD's round is the cheapest, then QSGD's", "Table I", logarithms(ratio),
+            order("CE-SGD's round is the cheapest, then QSGD's", "Table I",
+                  trained.logarithms(ratio),
                   ranked({name: -value for name, value in cheap.items()})),
             order("CE-SGD loses the least accuracy", "Table I", accuracy, ranked(right)),
         ),
-        panels=(panel(result, "ResNet-20 on digits, Adam", "accuracy held out [%]", percent),),
-        notes=ends(result),
+        panels=(trained.panel(result, "ResNet-20 on digits, Adam", "accuracy held out [%]",
+                              trained.percent),),
+        notes=trained.ends(result),
     )  # fmt: skip
 
 
@@ -71,39 +52,38 @@ _TRAINED = {"ResNet-20": {}, "LeNet": {"model": "lenet"}, "CNN": {"model": "cnn_
 _STEPS = {"LeNet": {"train.steps": "120"}, "CNN": {"train.steps": "180"}}
 """Steps of models that take longer than ResNet-20 to learn digits with Adam at 0.001."""
 _BOTH = {"compressors": "[{kind: none, label: BaseLine}, {kind: ce_sgd, label: CE-SGD}]"}
-_LOST = 2.42
-"""Points that CE-SGD loses against the baseline in Table I, the only place with both."""
+_LOST = 2.42  # points that CE-SGD loses against the baseline in Table I, the only place with both
 
 
-@preset_of(
+@preset.preset_of(
     title="Convergence of CE-SGD on three networks",
     source="Tao, Xia, Li and Cheng, CE-SGD, Figure 3",
     quick={"ce_sgd_train": _QUICK},
 )
-def fig3(study: Study, printed: Printed) -> Outcome:
+def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Accuracy of CE-SGD and of dense training on several networks."""
     table: dict[str, dict[str, tuple[float, ...]]] = {}
-    panels: list[Panel] = []
+    panels: list[preset.Panel] = []
     notes: list[str] = []
     lost: dict[str, float] = {}
-    falls: list[Verdict] = []
+    falls: list[preset.Verdict] = []
     for name, changes in _TRAINED.items():
         result = study.train(
             study.scenario("ce_sgd_train", {**_BOTH, **changes, **_STEPS.get(name, {})})
         )
-        accuracy, ratio = accuracies(result), ratios(result)
+        accuracy, ratio = trained.accuracies(result), trained.ratios(result)
         for label, values in accuracy.items():
             cost = tuple(100 / seed for seed in ratio[label])
-            table[f"{name}: {label}"] = {ACCURACY: values, _COST: cost}
+            table[f"{name}: {label}"] = {trained.ACCURACY: values, _COST: cost}
         lost[name] = fmean(accuracy["BaseLine"]) - fmean(accuracy["CE-SGD"])
-        curves = curves_of(result)["CE-SGD"]
+        curves = trained.curves_of(result)["CE-SGD"]
         quarters = [round(share * (len(curves[0].steps) - 1)) for share in (0, 0.33, 0.67, 1)]
         along = {f"{at}": [curve.loss[at] for curve in curves] for at in quarters}
         falls.append(monotone(f"{name}: the loss falls", "Fig. 3", along, falling=True))
-        panels.append(panel(result, name, "accuracy held out [%]", percent))
-        notes += [f"{name}: {said}" for said in ends(result)]
-    return Outcome(
-        cells=cells(table, printed),
+        panels.append(trained.panel(result, name, "accuracy held out [%]", trained.percent))
+        notes += [f"{name}: {said}" for said in trained.ends(result)]
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=(
             *falls,
             at_most(
@@ -118,11 +98,10 @@ def fig3(study: Study, printed: Printed) -> Outcome:
 _TIMED = {"ResNet-20": "resnet20_cifar10", "VGG-16": "vgg16_bn_cifar10"}
 """On CIFAR's images: 0.27 and 14.7 million parameters."""
 _METHODS = ("CE-SGD", "QSGD", "TernGrad")
-_ALIKE = 1.1
-"""Batch times within a tenth are like one another."""
+_ALIKE = 1.1  # batch times within a tenth are like one another
 
 
-@preset_of(
+@preset.preset_of(
     title="Batch time on 4, 8 and 16 K80 over NCCL and TCP",
     source="Tao, Xia, Li and Cheng, CE-SGD, Figure 4",
     quick={
@@ -132,7 +111,7 @@ _ALIKE = 1.1
         }
     },
 )  # fmt: skip
-def fig4(study: Study, printed: Printed) -> Outcome:
+def fig4(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Time of a batch on 4, 8 and 16 K80s, with a small network and a large one.
 
     The paper's figure has no numbers; its text says that CE-SGD is like the others with simple
@@ -140,8 +119,8 @@ def fig4(study: Study, printed: Printed) -> Outcome:
     waits for a scalar that all share.
     """
     table: dict[str, dict[str, list[float]]] = {}
-    verdicts: list[Verdict] = []
-    panels: list[Panel] = []
+    verdicts: list[preset.Verdict] = []
+    panels: list[preset.Panel] = []
     notes: list[str] = []
     for number, (title, model) in enumerate(_TIMED.items()):
         result = study.run(study.scenario("ce_sgd_cluster", {"model": model}))
@@ -169,15 +148,15 @@ def fig4(study: Study, printed: Printed) -> Outcome:
             overtakes(f"{title}: with more GPUs CE-SGD is ahead", "sec. IV-B", own, others),
         ]  # fmt: skip
         panels.append(
-            Panel(title=title, x="GPUs", y="batch time [ms]", log_x=True, lines=tuple(
-                Line(label=name, x=tuple(float(r.workers) for r in of),
+            preset.Panel(title=title, x="GPUs", y="batch time [ms]", log_x=True, lines=tuple(
+                preset.Line(label=name, x=tuple(float(r.workers) for r in of),
                      y=tuple(1e3 * r.iteration_s for r in of))
                 for name, of in rows.items()
             ))
         )  # fmt: skip
         notes += [_parts(title, rows[name][-1]) for name in _METHODS]
-    return Outcome(
-        cells=cells(table, printed),
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=tuple(verdicts),
         panels=tuple(panels),
         notes=tuple(notes),

@@ -1,14 +1,14 @@
 """Comparison with a paper's statements: orders, pair by pair, and shapes, which are orders along an
 axis.
 
-A pair is *kept* when the one that the paper has ahead is ahead here, *reversed* when it is behind,
-and *open* when nothing tells the two apart: with seeds, when the mean of the seeds' differences is
-within its standard error times Student's t for 90 %; without, when they differ by less than a
-hundredth. Kendall's tau is (kept - reversed) over all pairs (M. Kendall, "A new measure of rank
-correlation", Biometrika 30, 1938).
+A pair is *kept* when the paper's leader leads here, *reversed* when it is behind, and *open* when
+nothing tells them apart: with seeds, when the mean difference is within its standard error times
+Student's t for 90 %; without, when they differ by less than a hundredth. Kendall's tau is
+(kept - reversed) over all pairs (M. Kendall, "A new measure of rank correlation", Biometrika 30,
+1938).
 
-An order is open when more pairs are open than told apart. Else it agrees when none is reversed,
-agrees in part when more are kept than reversed, and else disagrees.
+An order is open when more pairs are open than not; else it agrees when none is reversed, agrees in
+part when more are kept than reversed, and else disagrees.
 """
 
 from __future__ import annotations
@@ -23,19 +23,17 @@ from scipy.special import stdtrit
 from gcsim.scenarios.papers.preset import Agrees, Verdict
 
 TIE = 0.01
-"""Relative difference of two numbers without seeds that tells nothing."""
-_CONFIDENCE = 0.95
-"""One-sided: 90 % between both ends."""
-_SHOWN = 3
-"""Reversed pairs that are named."""
+"""Relative difference that tells nothing without seeds."""
+_CONFIDENCE = 0.95  # one-sided: 90 % between both ends
+_SHOWN = 3  # most reversed pairs to name
 
 Groups = Sequence[Sequence[str]]
-"""Best first; those of one group are not compared."""
+"""Best first; members of a group are not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The pairs of an order: (the one ahead in the paper, the one behind)."""
+    """Pairs of an order: (ahead in the paper, behind)."""
 
     kept: tuple[tuple[str, str], ...]
     reversed: tuple[tuple[str, str], ...]
@@ -48,12 +46,12 @@ class Pairs:
 
     @property
     def tau(self) -> float:
-        """Kendall's; 0 of no pair."""
+        """Kendall's tau; 0 without pairs."""
         return (len(self.kept) - len(self.reversed)) / max(1, self.count)
 
     @property
     def agrees(self) -> Agrees:
-        """Whether the result agrees, by the rules in the module's docstring."""
+        """Agreement, by the module's rules."""
         if 2 * len(self.open) > self.count:
             return "open"
         if not self.reversed:
@@ -62,7 +60,7 @@ class Pairs:
 
 
 def pairs_of(here: Mapping[str, Sequence[float]], expected: Groups) -> Pairs:
-    """The pairs of different groups, by what came out: by name, a value a seed; more is ahead."""
+    """Pairs of different groups by their results (a value per seed, more is ahead)."""
     found: dict[int, list[tuple[str, str]]] = {1: [], -1: [], 0: []}
     for ahead, behind in combinations(expected, 2):
         for better in ahead:
@@ -72,7 +70,7 @@ def pairs_of(here: Mapping[str, Sequence[float]], expected: Groups) -> Pairs:
 
 
 def told_apart(first: Sequence[float], second: Sequence[float]) -> int:
-    """1 when `first` is more, -1 when it is less, 0 when they are not told apart; by seed."""
+    """1 when `first` is more, -1 when less, 0 when they are not told apart, by seed."""
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     differences = a - b
     mean = float(differences.mean())
@@ -85,7 +83,7 @@ def told_apart(first: Sequence[float], second: Sequence[float]) -> int:
 
 
 def ranked(values: Mapping[str, float]) -> Groups:
-    """Groups by printed values, the largest first; equal ones are one group."""
+    """Groups by printed values, largest first; equal ones are one group."""
     levels = sorted(set(values.values()), reverse=True)
     return [[name for name, value in values.items() if value == level] for level in levels]
 
@@ -98,7 +96,7 @@ def order(
     *,
     least: bool = False,
 ) -> Verdict:
-    """Whether methods come in the paper's order; `least`: the smallest value is ahead."""
+    """Whether methods are in the paper's order; `least`: the smallest is ahead."""
     sign = -1 if least else 1
     found = pairs_of({name: [sign * v for v in values] for name, values in here.items()}, expected)
     said = f"{len(found.kept)} of {found.count} pairs kept"
@@ -123,7 +121,7 @@ def order(
 def monotone(
     claim: str, where: str, along: Mapping[str, Sequence[float]], *, falling: bool = False
 ) -> Verdict:
-    """Whether values grow (or fall) from the first of `along` to the last: by place, by seed."""
+    """Whether values grow (or fall) along `along`, by place and seed."""
     found = order(claim, where, along, [[name] for name in reversed(list(along))], least=falling)
     return Verdict(
         claim=claim,
@@ -137,7 +135,7 @@ def monotone(
 def overtakes(
     claim: str, where: str, own: Mapping[str, float], others: Mapping[str, float]
 ) -> Verdict:
-    """Whether a line is below another at the last place, and since where; by place, in order."""
+    """Whether a line is below another at the last place, and since where."""
     ahead = [own[place] < others[place] for place in own]
     since = len(ahead) - next((n for n, a in enumerate(reversed(ahead)) if not a), len(ahead))
     places = list(own)
@@ -155,7 +153,7 @@ def overtakes(
 
 
 def near(claim: str, where: str, here: float, printed: float, factor: float) -> Verdict:
-    """Whether a ratio is the printed one within a factor."""
+    """Whether a ratio is within a factor of the printed one."""
     inside = printed / factor <= here <= printed * factor
     return Verdict(
         claim=claim,
@@ -167,7 +165,7 @@ def near(claim: str, where: str, here: float, printed: float, factor: float) -> 
 
 
 def at_most(claim: str, where: str, here: Mapping[str, float], limit: float, unit: str) -> Verdict:
-    """Whether none of these is above what the paper states as a limit."""
+    """Whether none exceeds the paper's limit."""
     beyond = {name: value for name, value in here.items() if value > limit}
     said = ", ".join(f"{name} {value:.3g}" for name, value in here.items())
     agrees: Agrees = "agrees"

@@ -8,29 +8,8 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.scenarios.papers import preset, trained
 from gcsim.scenarios.papers.judge import order, ranked
-from gcsim.scenarios.papers.preset import (
-    Line,
-    Outcome,
-    Panel,
-    Printed,
-    Study,
-    Verdict,
-    cells,
-    column,
-    preset_of,
-)
-from gcsim.scenarios.papers.trained import (
-    ACCURACY,
-    QUICK,
-    accuracies,
-    curves_of,
-    ends,
-    logarithms,
-    panel,
-    percent,
-    updates,
-)
 from gcsim.scenarios.result import Curve
 
 USED, AWAY, RANGE, ERROR = "levels [bits]", "away [%]", "range [sd]", "error [%]"
@@ -44,7 +23,7 @@ _BINS, _REACH = 101, 2.5
 _Values = NDArray[np.float32]
 
 
-@preset_of(
+@preset.preset_of(
     title="A quantised gradient: levels that are used, shape that is kept",
     source="Xu, Huo and Huang, arXiv:2002.11082, Figure 1",
     quick={
@@ -53,7 +32,7 @@ _Values = NDArray[np.float32]
         }
     },
 )  # fmt: skip
-def fig1(study: Study, printed: Printed) -> Outcome:
+def fig1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """A quantised gradient: levels that are used, and the shape.
 
     The gradient of one step in buckets of 2048, through nine levels and two. *Levels used*: entropy
@@ -69,8 +48,8 @@ def fig1(study: Study, printed: Printed) -> Outcome:
         name: {key: [[] for _ in range(_SEEDS)] for key in (USED, AWAY, RANGE, ERROR)}
         for name in labels
     }
-    panels: tuple[Panel, ...] = ()
-    for seen in updates(scenario, tensors=_TENSORS, seeds=_SEEDS, progress=study.progress):
+    panels: tuple[preset.Panel, ...] = ()
+    for seen in trained.updates(scenario, tensors=_TENSORS, seeds=_SEEDS, progress=study.progress):
         dense = seen.dense.numpy()
         for name in labels:
             for seed, update in enumerate(seen.updates[name]):
@@ -90,8 +69,8 @@ def fig1(study: Study, printed: Printed) -> Outcome:
     used, away, reach, error = (
         {name: table[name][key] for name in labels} for key in (USED, AWAY, RANGE, ERROR)
     )
-    return Outcome(
-        cells=cells(table, printed),
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=(
             order("levels are used more by ORQ than by QSGD", "sec. 5.1.2", used,
                   (("ORQ-9",), ("QSGD-9",))),
@@ -127,7 +106,7 @@ def _away(values: _Values, dense: _Values) -> float:
     return beyond / values.size
 
 
-def _histograms(gradients: Mapping[str, _Values], deviation: float) -> tuple[Panel, ...]:
+def _histograms(gradients: Mapping[str, _Values], deviation: float) -> tuple[preset.Panel, ...]:
     """Frequencies over the highest one, as in the figure; a panel a method."""
     found = []
     for name, values in gradients.items():
@@ -136,8 +115,8 @@ def _histograms(gradients: Mapping[str, _Values], deviation: float) -> tuple[Pan
         x = tuple(map(float, (edges[:-1] + edges[1:]) / 2))
         y = tuple(map(float, counts / counts.max()))
         found.append(
-            Panel(title=name, x="gradient [standard deviations]", y="frequency / highest",
-                  lines=(Line(label=name, x=x, y=y),))
+            preset.Panel(title=name, x="gradient [standard deviations]", y="frequency / highest",
+                  lines=(preset.Line(label=name, x=x, y=y),))
         )  # fmt: skip
     return tuple(found)
 
@@ -145,22 +124,22 @@ def _histograms(gradients: Mapping[str, _Values], deviation: float) -> tuple[Pan
 _LOSS = "loss held out [nats]"
 _LEVELS = {3: ("TernGrad-noclip",), 5: ("QSGD-5", "Linear-5"), 9: ("QSGD-9", "Linear-9")}
 """ORQ's counterparts of as many levels, the printed better one first."""
-_QUICK = {"orq_train": {**QUICK, "batch_size": "16"}}
+_QUICK = {"orq_train": {**trained.QUICK, "batch_size": "16"}}
 
 
-@preset_of(
+@preset.preset_of(
     title="Quantisation error over a training, by the number of levels",
     source="Xu, Huo and Huang, arXiv:2002.11082, Figure 2",
     quick=_QUICK,
 )
-def fig2(study: Study, printed: Printed) -> Outcome:
+def fig2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Quantisation error over a training, by the number of levels.
 
     The error of the first step behind each evaluation: |Q(g) - g|^2 / |g|^2 with one worker. Each
     method is on the weights that it has trained itself.
     """
     result = study.train(study.scenario("orq_train"))
-    curves = {name: found for name, found in curves_of(result).items() if name != "FP"}
+    curves = {name: found for name, found in trained.curves_of(result).items() if name != "FP"}
     error = {name: [fmean(_errors(curve)) for curve in found] for name, found in curves.items()}
     gap = {
         f"{levels} levels": [
@@ -168,9 +147,9 @@ def fig2(study: Study, printed: Printed) -> Outcome:
         ]
         for levels, others in _LEVELS.items()
     }
-    logs = logarithms({name: tuple(values) for name, values in error.items()})
-    return Outcome(
-        cells=cells({name: {ERROR: error[name]} for name in error}, printed),
+    logs = trained.logarithms({name: tuple(values) for name, values in error.items()})
+    return preset.Outcome(
+        cells=preset.cells({name: {ERROR: error[name]} for name in error}, printed),
         verdicts=(
             *(
                 order(f"ORQ has the least error of {levels} levels", "Fig. 2, sec. 5.1.3", logs,
@@ -185,10 +164,10 @@ def fig2(study: Study, printed: Printed) -> Outcome:
                   gap, (("3 levels",), ("5 levels",), ("9 levels",))),
         ),
         panels=(
-            panel(result, "Quantisation error", ERROR, _errors, log_y=True, without="FP"),
-            panel(result, "Loss", _LOSS, lambda curve: curve.loss),
+            trained.panel(result, "Quantisation error", ERROR, _errors, log_y=True, without="FP"),
+            trained.panel(result, "Loss", _LOSS, lambda curve: curve.loss),
         ),
-        notes=ends(result),
+        notes=trained.ends(result),
     )  # fmt: skip
 
 
@@ -197,12 +176,12 @@ def _errors(curve: Curve) -> list[float]:
     return [100 * value for value in curve.nmse if value is not None]
 
 
-@preset_of(
+@preset.preset_of(
     title="Accuracy with quantised gradients, one worker, nobody clips",
     source="Xu, Huo and Huang, arXiv:2002.11082, Table 2",
     quick=_QUICK,
 )
-def table2(study: Study, printed: Printed) -> Outcome:
+def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Training with ORQ's levels, even ones (QSGD) and quantiles.
 
     No method clips, as in the paper: with clipping of one method alone the order says who clips.
@@ -210,13 +189,13 @@ def table2(study: Study, printed: Printed) -> Outcome:
     does.
     """
     result = study.train(study.scenario("orq_train"))
-    found = accuracies(result)
+    found = trained.accuracies(result)
     loss = {
         name: tuple(curve.loss[-1] for curve in curves)
-        for name, curves in curves_of(result).items()
+        for name, curves in trained.curves_of(result).items()
     }
-    finer = logarithms(loss)
-    verdicts: list[Verdict] = []
+    finer = trained.logarithms(loss)
+    verdicts: list[preset.Verdict] = []
     for levels, others in _LEVELS.items():
         expected = ((f"ORQ-{levels}",), *((other,) for other in others))
         claim = f"{levels} levels: ORQ, then {', then '.join(others)}"
@@ -224,10 +203,12 @@ def table2(study: Study, printed: Printed) -> Outcome:
             order(f"{claim}: accuracy", "Table 2", found, expected),
             order(f"{claim}: loss held out", "Table 2", finer, expected, least=True),
         ]
-    all_ = ranked(column(printed, ACCURACY))
+    all_ = ranked(preset.column(printed, trained.ACCURACY))
     one_bit = (("BinGrad-b",), ("BinGrad-pb", "SignSGD"))
-    return Outcome(
-        cells=cells({name: {ACCURACY: found[name], _LOSS: loss[name]} for name in found}, printed),
+    return preset.Outcome(
+        cells=preset.cells(
+            {name: {trained.ACCURACY: found[name], _LOSS: loss[name]} for name in found}, printed
+        ),
         verdicts=(
             *verdicts,
             order("one bit: BinGrad-b is better than BinGrad-pb and SignSGD: loss held out",
@@ -238,8 +219,8 @@ def table2(study: Study, printed: Printed) -> Outcome:
             order("all twelve: loss held out", "Table 2, ResNet-56", finer, all_, least=True),
         ),
         panels=(
-            panel(result, "Accuracy", "accuracy held out [%]", percent),
-            panel(result, "Loss", _LOSS, lambda curve: curve.loss, log_y=True),
+            trained.panel(result, "Accuracy", "accuracy held out [%]", trained.percent),
+            trained.panel(result, "Loss", _LOSS, lambda curve: curve.loss, log_y=True),
         ),
-        notes=ends(result),
+        notes=trained.ends(result),
     )  # fmt: skip

@@ -1,13 +1,9 @@
-"""Experiments of papers in miniature, and what came of them.
+"""Experiments of papers in miniature, and their outcomes.
 
-A paper is one file, and a preset one value in it: it loads its scenarios (beside it, in
-`scenarios/`), runs them by the public pieces (`train`, `run`, `lockstep`), and says for each
-statement of the paper whether the same came out. Printed numbers stand in `printed.csv`, each with
-its table or figure. Accuracies and times of other data and other machines are not compared; orders
-and shapes are.
-
-One more preset is a value in the file of its paper, named after its table or figure, and a line in
-`PRESETS`.
+A paper is one file, a preset one value in it, named after its table or figure and listed in
+`PRESETS`: it loads its scenarios (`scenarios/`), runs them by `train`, `run` and `lockstep`, and
+says for each statement of the paper whether it holds. `printed.csv` has the printed numbers. Orders
+and shapes are compared, not accuracies and times of other data and machines.
 """
 
 from __future__ import annotations
@@ -33,16 +29,16 @@ SCHEMA = "gcsim reproduction 1"
 _HERE = Path(__file__).parent
 
 Agrees = Literal["agrees", "in part", "disagrees", "open"]
-"""open: the seeds, or the width of a tie, do not tell what is compared apart."""
+"""open: seeds, or the width of a tie, do not tell the values apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A statement of the paper, and whether it came out."""
+    """A statement of the paper, and whether it holds."""
 
     claim: str
     where: str
-    """The table, figure or section that makes it."""
+    """Its table, figure or section."""
     printed: str
     here: str
     agrees: Agrees
@@ -50,32 +46,32 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A number of a table."""
+    """Number of a table."""
 
     row: str
     column: str
     printed: float | None
-    """None: the paper shows it in a picture, or not at all."""
+    """None: only in a picture, or not at all."""
     here: tuple[float, ...]
     """Values by seed; one where nothing is drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of a picture, or its points."""
+    """Line of a picture, or its points."""
 
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     """Median over seeds."""
     low: tuple[float, ...] = ()
-    """Lowest seed; empty where there is one alone."""
+    """Lowest seed; empty for a single one."""
     high: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A pair of axes."""
+    """Pair of axes."""
 
     title: str
     x: str
@@ -101,7 +97,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """An outcome with what it is of."""
+    """An outcome and its subject."""
 
     name: str
     title: str
@@ -112,23 +108,23 @@ class Reproduction:
     outcome: Outcome
 
     def to_json(self) -> str:
-        """`reproduction.json`: the same bytes for the same preset."""
+        """`reproduction.json`, the same bytes for the same preset."""
         document: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
         return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @dataclass(slots=True, kw_only=True)
 class Study:
-    """Tools with which a preset runs its scenarios; notes those that it loads."""
+    """Tools of a preset to run its scenarios, which are recorded."""
 
     overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Settings of the reduced size, by scenario; empty: the full one."""
+    """Settings of the reduced size by scenario; empty: full size."""
     jobs: int | None = None
     progress: Progress = field(default_factory=SilentProgress)
     loaded: list[Scenario] = field(default_factory=list)
 
     def scenario(self, name: str, changes: Mapping[str, str] | None = None) -> Scenario:
-        """The scenario of that name in `scenarios/papers/scenarios`, or a shipped one."""
+        """Scenario of `scenarios/papers/scenarios`, or a shipped one."""
         changed = {**(changes or {}), **self.overrides.get(name, {})}
         own = _HERE / "scenarios" / f"{name}.yaml"
         found = load_scenario(own if own.exists() else name, changed)
@@ -136,35 +132,35 @@ class Study:
         return found
 
     def train(self, scenario: Scenario) -> TrainingResult:
-        """All its methods, really; what was trained is kept."""
+        """Train all methods; results are kept."""
         return train(scenario, jobs=self.jobs, progress=self.progress)
 
     def run(self, scenario: Scenario) -> Result:
-        """Its cluster at every size."""
+        """Simulate the cluster at every size."""
         return run(scenario, progress=self.progress)
 
 
 Printed = Mapping[tuple[str, str], float]
-"""Numbers that the paper prints, by row and column."""
+"""Printed numbers by row and column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A table or figure of a paper."""
+    """Table or figure of a paper."""
 
     name: str
     title: str
     source: str
-    """The paper, and which of its tables or figures."""
+    """Paper, and its table or figure."""
     obtain: Callable[[Study, Printed], Outcome]
     quick: Mapping[str, Mapping[str, str]]
-    """Changes that make a scenario small, by scenario."""
+    """Changes for the reduced size, by scenario."""
 
 
 def preset_of(
     *, title: str, source: str, quick: Mapping[str, Mapping[str, str]]
 ) -> Callable[[Callable[[Study, Printed], Outcome]], Preset]:
-    """Make a function a preset, named after the paper's file and the function."""
+    """Make a function a preset, named after its file and itself."""
     return lambda obtain: Preset(
         name=f"{obtain.__module__.rpartition('.')[2]}_{obtain.__name__}",
         title=title,
@@ -181,11 +177,8 @@ def reproduce(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Reproduction:
-    """Run a preset; `quick` the reduced size, whose verdicts say little.
-
-    `jobs` are processes that train side by side, as in `train`. Raises `InputError` as `train` and
-    `run` do.
-    """
+    """Run a preset; `quick`: the reduced size, whose verdicts say little. `jobs`: processes that
+    train side by side. Raises `InputError` as `train` and `run`."""
     study = Study(
         overrides=preset.quick if quick else {}, jobs=jobs, progress=progress or SilentProgress()
     )
@@ -201,7 +194,7 @@ def reproduce(
 
 
 def printed(preset: str) -> dict[tuple[str, str], float]:
-    """Numbers that the paper prints: (row, column) to number, in the file's order."""
+    """Printed numbers by (row, column), in file order."""
     with (_HERE / "printed.csv").open(encoding="utf-8", newline="") as file:
         return {
             (line["row"], line["column"]): float(line["value"])
@@ -211,12 +204,12 @@ def printed(preset: str) -> dict[tuple[str, str], float]:
 
 
 def column(values: Printed, name: str) -> dict[str, float]:
-    """One column of what is printed, by row."""
+    """A printed column, by row."""
     return {row: value for (row, of), value in values.items() if of == name}
 
 
 def cells(here: Mapping[str, Mapping[str, Sequence[float]]], shown: Printed) -> tuple[Cell, ...]:
-    """A table: by row, by column, what came out by seed."""
+    """Table by row and column, with results by seed."""
     return tuple(
         Cell(row=row, column=name, printed=shown.get((row, name)), here=tuple(map(float, values)))
         for row, of_row in here.items()
@@ -241,7 +234,7 @@ PRESETS = (
 
 
 def preset(name: str) -> Preset:
-    """The preset of a name. Raises `InputError` with a suggestion where there is none."""
+    """Preset of a name; `InputError` with a suggestion if none."""
     if name not in PRESETS:
         raise InputError(f"unknown preset {name!r}", hint=did_you_mean(name, PRESETS))
     paper, _, experiment = name.rpartition("_")

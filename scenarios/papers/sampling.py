@@ -37,8 +37,7 @@ from gcsim.scenarios.trained.result import TrainedRow
 LARGEST, VISITED = "phi [%]", "tau [%]"
 _RATIO = 0.01
 _SEEDS = 3
-_PLACES = (0.25, 0.5, 0.75, 1.0)
-"""Shares of the steps at which the two curves of (b) are compared."""
+_PLACES = (0.25, 0.5, 0.75, 1.0)  # shares of the steps at which the two curves of (b) are compared
 
 
 @preset_of(
@@ -215,8 +214,7 @@ def _a_worker(row: Row) -> float:
 
 _SPEED = "speed to target [x]"
 _NAMES = {kind: name for name, kind in _METHODS.items()}
-_LOSS = 0.5
-"""Points of accuracy that count as comparable (sec. 4.4)."""
+_LOSS = 0.5  # points of accuracy that count as comparable (sec. 4.4)
 
 
 @preset_of(

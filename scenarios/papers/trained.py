@@ -1,8 +1,8 @@
-"""Values that presets take from trajectories and updates, by method and by seed.
+"""Values of presets from trajectories and updates, by method and seed.
 
-Accuracies, compression ratios and lines are of trainings. A run that diverged has the accuracy of
-guessing one of ten classes, as the paper on variance-based compression prints it (10.6 %). Updates
-are those that methods make of the gradients of a training run, step after step, tensor by tensor.
+A diverged run has the accuracy of guessing one of ten classes, as the variance paper prints it
+(10.6 %). Updates are those that methods make of a training's gradients, step by step and tensor by
+tensor.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ QUICK = {
 """A training of the reduced size."""
 
 Seeds = dict[str, tuple[float, ...]]
-"""Values of each seed, by method."""
+"""Values by seed, by method."""
 
 
 def accuracies(result: TrainingResult) -> Seeds:
-    """On the samples held out, at the end, in percent."""
+    """Final accuracy on held-out samples, percent."""
     return {row.label: tuple(_accuracies(row)) for row in _rows(result)}
 
 
@@ -50,13 +50,11 @@ def _accuracies(row: TrainedRow) -> Iterable[float]:
 
 
 def _percent(accuracy: float | None) -> float:
-    """All tasks of the presets have classes, and so an accuracy."""
     return math.nan if accuracy is None else 100 * accuracy
 
 
 def ratios(result: TrainingResult) -> Seeds:
-    """Bytes of dense training over those that a worker handed to collectives, mean over the whole
-    training."""
+    """Bytes of dense training over those a worker sent, over the whole training."""
     kinds = {row.compressor: row.label for row in result.rows}
     dense = _mean(curves_of(result)[kinds["none"]][0].wire_bytes_per_worker)
     return {
@@ -66,12 +64,12 @@ def ratios(result: TrainingResult) -> Seeds:
 
 
 def logarithms(values: Seeds) -> Seeds:
-    """Logarithms, by which ratios are compared: a factor is a difference."""
+    """Logarithms, in which a factor is a difference."""
     return {label: tuple(math.log(value) for value in seeds) for label, seeds in values.items()}
 
 
 def ends(result: TrainingResult) -> tuple[str, ...]:
-    """Notes on runs that ended early, one sentence per method."""
+    """Notes on runs that ended early, a sentence per method."""
     return tuple(
         f"{row.label}: {sum(map(bool, row.why))} of {len(row.why)} runs ended early: "
         f"{next(filter(None, row.why))}."
@@ -81,7 +79,7 @@ def ends(result: TrainingResult) -> tuple[str, ...]:
 
 
 def curves_of(result: TrainingResult) -> dict[str, list[Curve]]:
-    """Curves of each seed, by method."""
+    """Curves by seed, by method."""
     found: dict[str, list[Curve]] = {}
     for curve in result.curves:
         found.setdefault(curve.label, []).append(curve)
@@ -97,7 +95,7 @@ def panel(
     log_y: bool = False,
     without: str = "",
 ) -> Panel:
-    """A quantity over steps, by evaluation: what all seeds have; without a method, if so asked."""
+    """Panel of a quantity over steps, at all seeds' common evaluations."""
     lines = []
     for label, curves in curves_of(result).items():
         if label == without:
@@ -110,7 +108,7 @@ def panel(
 
 
 def line(label: str, x: Iterable[float], seeds: Sequence[Sequence[float]]) -> Line:
-    """The median of the seeds, between the lowest and the highest."""
+    """Median of the seeds, between lowest and highest."""
     several = len(seeds) > 1
     places = list(zip(*seeds, strict=True))
     return Line(
@@ -123,12 +121,12 @@ def line(label: str, x: Iterable[float], seeds: Sequence[Sequence[float]]) -> Li
 
 
 def percent(curve: Curve) -> list[float]:
-    """A curve's accuracy."""
+    """Accuracy of a curve."""
     return [_percent(value) for value in curve.accuracy]
 
 
 def points(first: Seeds, second: Seeds) -> tuple[Line, ...]:
-    """A point a method: the median of one quantity against that of another."""
+    """Point per method: median of one quantity against another's."""
     return tuple(
         Line(label=label, x=(median(first[label]),), y=(median(second[label]),),
              low=(min(second[label]),), high=(max(second[label]),))
@@ -150,19 +148,14 @@ class _Seen:
     """One tensor in one step: float32 `[n]` each."""
 
     name: str
-    step: int
-    """From 0."""
-    dense: Tensor
-    """The mean of the workers' gradients."""
-    updates: dict[str, tuple[Tensor, ...]]
-    """Updates that each method delivers, by seed of its random numbers."""
+    step: int  # from 0
+    dense: Tensor  # mean of the workers' gradients
+    updates: dict[str, tuple[Tensor, ...]]  # each method's updates, by seed
 
 
 def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress) -> Iterator[_Seen]:
-    """The largest `tensors` tensors of every iteration, under all methods of the scenario.
-
-    All see the gradients of dense training. Raises `InputError` as recording does.
-    """
+    """Largest `tensors` tensors of every iteration, under all methods, on dense training's
+    gradients; `InputError` as recording."""
     with open_gradients(scenario, second_moments=False, progress=progress) as trace:
         names = sorted(trace.parameters, key=lambda named: -torch.Size(named[1]).numel())
         layouts = bucket_layouts(names[:tensors][::-1], first=1, cap=1)  # a bucket a tensor

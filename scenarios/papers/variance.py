@@ -38,8 +38,7 @@ _ADAM = {
     "train.optimizer": "{name: adam}", "train.learning_rate": "0.001",
     "train.schedule.shape": "constant",
 }  # fmt: skip
-_LOSES = {"SGD": 3.3, "Adam": 0.0}
-"""Points that the paper's method loses at most (Table 1)."""
+_LOSES = {"SGD": 3.3, "Adam": 0.0}  # points that the paper's method loses at most (Table 1)
 
 
 @preset_of(
@@ -113,8 +112,7 @@ def _scatter(title: str, ratio: Seeds, accuracy: Seeds) -> Panel:
 
 _STROM2 = ("Strom 0.01", "Strom 0.1")
 _WHERE = "Table 2, Momentum SGD"
-_LOSES_RESNET = 1.3
-"""Points that any of the methods loses at most."""
+_LOSES_RESNET = 1.3  # points that any of the methods loses at most
 
 
 @preset_of(

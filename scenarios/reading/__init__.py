@@ -1,1 +1,1 @@
-"""From a text to plain data with places: YAML, overrides, files that it names, what is wrong."""
+"""From a text to plain data with places: YAML, overrides, named files, problems."""

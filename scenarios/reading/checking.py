@@ -1,8 +1,7 @@
 """Checks of a document's shape, with mistakes as sentences at their lines.
 
-pydantic finds every mistake in one pass; here its locations become `file:line:column` and its
-messages sentences with a suggestion. Strict: a number is never read from text, nor a truth value
-from a number.
+pydantic finds all mistakes in one pass; they become `file:line:column` and sentences with a
+suggestion. Strict: numbers are never read from text, nor truth values from numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gcsim.scenarios.reading.document import Document, Keys, dotted
 
 
 class Section(BaseModel):
-    """A mapping of a file: unknown keys are refused, nothing is converted in silence."""
+    """Mapping of a file: unknown keys are refused, nothing is converted silently."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -29,17 +28,16 @@ class Section(BaseModel):
 AnySection = TypeVar("AnySection", bound=Section)
 
 NAMED, SPELLED_OUT, TABLED = "<name>", "<mapping>", "<table>"
-"""Tags of unions of a name, a mapping and a table; they occur in pydantic's locations, not in
-files."""
+"""Tags of unions of name, mapping and table, as in pydantic's locations."""
 
 
 def by_shape(value: Any) -> str:
-    """Side of such a union that a value belongs to."""
+    """Side of such a union for a value."""
     return SPELLED_OUT if isinstance(value, Mapping | Section) else NAMED
 
 
 def invalid(message: str, hint: str = "") -> PydanticCustomError:
-    """The error for a validator to raise: the message is shown as it is."""
+    """Error for a validator to raise, its message shown as it is."""
     return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint})
 
 
@@ -50,7 +48,7 @@ def not_a_list(value: Any) -> None:
 
 
 def check(model: type[AnySection], document: Document) -> tuple[AnySection | None, list[Problem]]:
-    """The document as `model`, or None and everything that is wrong with it."""
+    """The document as `model`, or None and all its problems."""
     try:
         return model.model_validate(document.data), []
     except ValidationError as error:
@@ -93,7 +91,7 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
 
 
 def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem:
-    """The problem of a key that means nothing."""
+    """Problem of an unknown key."""
     around = f" in {dotted(key_path[:-1])}" if key_path[:-1] else ""
     return Problem(
         place=document.location_of_key(key_path),
@@ -103,8 +101,7 @@ def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem
 
 
 _ELSEWHERE = {"gradients.dtype": "gradients in 16 bits are training: {gradients: fp16}"}
-_FEW = 4
-"""Values that a hint repeats."""
+_FEW = 4  # most values in a hint
 _EXAMPLES = {
     "batch_size": "32",
     "build": "package.module:build",
@@ -127,11 +124,9 @@ _EXAMPLES = {
     "shape": "[64, 3, 3, 3]",
     "source": "where the figure is from",
 }
-_ENTRIES = {"compressors": "topk", "nodes": "4"}
-"""Example entries of a list, by the list's name."""
+_ENTRIES = {"compressors": "topk", "nodes": "4"}  # example entries of a list, by the list's name
 _OF_TYPE = {"boolean": "true", "integer": "1", "number": "0.5", "array": "[1, 2]", "object": "{}"}
-_LONGEST = 320
-"""Letters of a hint; a longer one is none."""
+_LONGEST = 320  # most letters of a hint
 
 
 def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, value: Any) -> str:
@@ -156,13 +151,13 @@ def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, v
 
 
 def _instead(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
-    """A value that is valid in any case: the default, or an example."""
+    """A value that is always valid: the default, or an example."""
     default = _stated(model, key_path, "default")
     return f"leave it out for {default}" if default else f"such as {_example(model, key_path)}"
 
 
 def _example(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
-    """A value that this key could have, as a file would have it."""
+    """Example value of a key, as in a file."""
     names = [key for key in key_path if isinstance(key, str)]
     listed = bool(key_path) and isinstance(key_path[-1], int)
     for name in (".".join(names[-2:]), *names[-1:]):
@@ -176,7 +171,7 @@ def _example(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
 
 
 def _stated(model: type[BaseModel], key_path: Sequence[str | int], keyword: str) -> str:
-    """Text of a keyword in the schema; the first of several; "" without one."""
+    """First text of a schema keyword; "" if none."""
     for node in _nodes(model, key_path):
         value = node.get(keyword)
         value = value[0] if isinstance(value, list) and value else value
@@ -192,7 +187,7 @@ def _has(model: type[BaseModel], key_path: Sequence[str | int], kind: str) -> bo
 
 
 def _nodes(model: type[BaseModel], key_path: Sequence[str | int]) -> list[dict[str, Any]]:
-    """Nodes of the JSON schema for values at `key_path`."""
+    """JSON schema nodes for values at `key_path`."""
     schema = _schema(model)
     found = _alternatives(schema, schema)
     for key in key_path:
@@ -221,7 +216,7 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
-    """Keys that a mapping at `key_path` may have, over all sections that may stand there."""
+    """Keys of a mapping at `key_path`, over all possible sections."""
     sections: list[type[BaseModel]] = [model]
     for key in key_path:
         annotations = [

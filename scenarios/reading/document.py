@@ -1,9 +1,9 @@
 """Plain data of a YAML text, with the place of every key and value.
 
-Reads YAML nodes through `yaml.compose` and gives plain scalars the meaning that YAML 1.2 (core
-schema) gives them: PyYAML's own 1.1 rules read `1e9` as a string, `off` as False and `12:30` as
-750, and keep the last of two equal keys in silence. Equal keys, tags, anchors and aliases are
-refused: none is needed here, and aliases can make a small file huge.
+Nodes are read through `yaml.compose`, with YAML 1.2's core schema for plain scalars: PyYAML's 1.1
+rules read `1e9` as text, `off` as False and `12:30` as 750, and silently keep the last of equal
+keys. Equal keys, tags, anchors and aliases are refused: none is needed, and aliases can make a
+small file huge.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from gcsim.errors import UNPRINTABLE, InputError, Problem
 from gcsim.files import open_file
 
 LARGEST = 1 << 20
-"""Bytes of the largest file that is read."""
+"""Most bytes of a file."""
 
 Keys = tuple[str | int, ...]
-"""The way to a value: `("cluster", "nodes", 0)`."""
+"""Path to a value: `("cluster", "nodes", 0)`."""
 
 _NULL = re.compile(r"null|Null|NULL|~|", re.ASCII)
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE", re.ASCII)
@@ -36,25 +36,23 @@ _FLOAT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|IN
 
 
 def dotted(key_path: Keys) -> str:
-    """`("a", "b", 0)` as a person writes it with --set: `a.b.0`."""
+    """`("a", "b", 0)` as in --set: `a.b.0`."""
     return ".".join(str(key) for key in key_path)
 
 
 @dataclass(slots=True)
 class Document:
-    """Nested dicts, lists and scalars, and where each of them stands."""
+    """Nested dicts, lists and scalars, with their places."""
 
     name: str
     data: Any
-    values: dict[Keys, str] = field(default_factory=dict)
-    """`file:line:column` of each value, by the way to it."""
-    keys: dict[Keys, str] = field(default_factory=dict)
-    """The same of each mapping's keys."""
+    values: dict[Keys, str] = field(default_factory=dict)  # `file:line:column` by path
+    keys: dict[Keys, str] = field(default_factory=dict)  # the same for mappings' keys
     order: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Line and column of a place, for sorting problems."""
+    """Line and column by place, for sorting."""
 
     def place(self, key_path: Keys) -> str:
-        """Place of the value, or of the nearest thing around it when it is missing."""
+        """Place of the value, or of the nearest one around it."""
         while key_path:
             if key_path in self.values:
                 return self.values[key_path]
@@ -64,33 +62,33 @@ class Document:
         return self.values.get((), self.name)
 
     def location_of_key(self, key_path: Keys) -> str:
-        """Place of the key under which the value stands; of the value in a list."""
+        """Place of the value's key, or of the value in a list."""
         return self.keys.get(key_path) or self.place(key_path)
 
     def problem(
         self, key_path: Keys, message: str, hint: str = "", *, of_key: bool = False
     ) -> Problem:
-        """Problem with a value, or with its key; the message goes on from its name."""
+        """Problem with a value or its key, whose name the message follows."""
         place = self.location_of_key(key_path) if of_key else self.place(key_path)
         return Problem(place=place, message=f"{dotted(key_path)}{message}", hint=hint)
 
     def sorted(self, problems: Iterable[Problem]) -> list[Problem]:
-        """In the order of the text; what came from elsewhere (options) first."""
+        """Problems in text order, those from elsewhere (options) first."""
         return sorted(problems, key=lambda problem: self.order.get(problem.place, (0, 0)))
 
     def forget(self, key_path: Keys) -> None:
-        """Drop the places of everything at and below `key_path`: another value comes there."""
+        """Drop the places at and below `key_path`, whose value is replaced."""
         for places in (self.values, self.keys):
             for old in [key for key in places if key[: len(key_path)] == key_path]:
                 del places[old]
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """YAML that this reader does not take."""
+    """YAML that this reader refuses."""
 
 
 def _refuse(event: Any) -> None:
-    """Raise where a node has more than a plain value."""
+    """Raise where a node is more than a plain value."""
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         message = "anchors and aliases are not accepted here; write the value out"
         raise _Refused(problem=message, problem_mark=event.start_mark)
@@ -100,7 +98,7 @@ def _refuse(event: Any) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes only; plain scalars keep their text. Its messages are those people see."""
+    """Composer of nodes with plain scalars as text, and with messages for users."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -130,11 +128,8 @@ if yaml.__with_libyaml__:
 
 
 def read_file(path: Path, name: str | None = None) -> Document:
-    """Read a YAML file; `name` is how messages call it.
-
-    Raises `InputError` when it cannot be read, is too large, is not UTF-8, or is not the YAML
-    that `read` takes.
-    """
+    """Read a YAML file, named `name` in messages; `InputError` when it cannot be read, is too
+    large, not UTF-8, or not the YAML of `read`."""
     name = name or str(path)
     known = _read_once(read_text(path, name), name)
     places = {name: dict(getattr(known, name)) for name in ("values", "keys", "order")}
@@ -143,22 +138,19 @@ def read_file(path: Path, name: str | None = None) -> Document:
 
 @lru_cache(maxsize=4)
 def _read_once(text: str, name: str) -> Document:
-    """A sweep reads its file for every point."""
+    """Cached: a sweep reads its file for every point."""
     return read(text, name)
 
 
 def read_shipped(path: Path, name: str | None = None) -> Document:
-    """`read_file` for gcsim's own files, by libyaml where PyYAML has it.
-
-    These read the same either way. Of others' files libyaml takes more (`[a?b]`, some tabs), and
-    its messages and columns are its own.
-    """
+    """`read_file` for gcsim's own files, by libyaml where PyYAML has it: on others' it accepts more
+    (`[a?b]`, some tabs), with its own messages and columns."""
     name = name or str(path)
     return read(read_text(path, name), name, loader=_OF_SHIPPED)
 
 
 def read_text(path: Path, name: str) -> str:
-    """The text of a user's file, of at most `LARGEST` bytes of UTF-8; raises `InputError`."""
+    """Text of a user's file, at most `LARGEST` bytes of UTF-8; raises `InputError`."""
     try:
         with open_file(path) as file:
             content = file.read(LARGEST + 1)
@@ -176,11 +168,9 @@ def read_text(path: Path, name: str) -> str:
 
 
 def read(text: str, name: str, *, position: bool = True, loader: type[Any] = _Loader) -> Document:
-    """Read one YAML document. With `position` false every place is just `name`.
-
-    Raises `InputError` for a syntax error, two equal keys, a key that is no scalar, a tag, an
-    anchor or an alias, more than one document, or an empty one.
-    """
+    """Read one YAML document; with `position` false every place is just `name`. Raises `InputError`
+    for a syntax error, equal keys, a key that is no scalar, a tag, anchor or alias, more than one
+    document, or none."""
     document = Document(name=name, data=None)
     try:
         node = yaml.compose(text, Loader=loader)
@@ -253,7 +243,7 @@ def _plain(
 
 
 def _printable(text: str, place: str, problems: list[Problem]) -> None:
-    """Note what no file, no table and no terminal should get; escapes in quotes can write it."""
+    """Note characters that no file, table or terminal should get; quoted escapes can write them."""
     odd = UNPRINTABLE.search(text)
     if odd:
         message = f"character {odd[0]!r} is not allowed in text"
@@ -289,5 +279,5 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def write(data: Any) -> str:
-    """YAML that `read` reads back to the same dicts, lists and scalars."""
+    """YAML that `read` reads back to the same data."""
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96))

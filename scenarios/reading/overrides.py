@@ -1,10 +1,8 @@
-"""Settings such as `--set cluster.nodes=8`: one value of a document is replaced before it is
-checked.
+"""Settings such as `--set cluster.nodes=8`, applied to a document before its checks.
 
-The way is dotted, a list's entry is counted from 0 (`compressors.1.ratio=0.05`), the value is
-YAML (`cluster.nodes=[1, 2]`). A name is spelled out where that is needed: setting
-`cluster.network.latency` on `network: 10gbe` means the link `10gbe` with another latency. A value
-that is replaced loses the range that the file states for it.
+The path is dotted, list entries count from 0 (`compressors.1.ratio=0.05`), values are YAML
+(`cluster.nodes=[1, 2]`). A name is spelled out where needed: `cluster.network.latency` on
+`network: 10gbe` means that link with another latency. A replaced value loses the file's range.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ LINKS: tuple[Keys, ...] = (
     ("cluster", "racks", "uplink"),
     ("cluster", "collectives", "server_network"),
 )
-"""Places of links in a scenario, beside the NICs."""
+"""Links in a scenario, beside the NICs."""
 
 
 def apply(document: Document, overrides: Mapping[str, str] | Sequence[str]) -> list[Problem]:
-    """Change `document` in the order given; what could not be changed comes back."""
+    """Change `document` in the order given; return what could not be changed."""
     if isinstance(overrides, Mapping):
         pairs = list(overrides.items())
     else:
@@ -66,7 +64,7 @@ def _set(document: Document, key: str, text: str) -> list[Problem]:
 
 
 def _forget_range(document: Document, container: Any, key_path: Keys) -> None:
-    """Drop the file's range of a value that is replaced."""
+    """Drop the file's range of a replaced value."""
     *above, last = key_path
     beside = (*above, f"{last}_range")
     if not document.keys.get(beside, "--set").startswith("--set"):
@@ -76,12 +74,12 @@ def _forget_range(document: Document, container: Any, key_path: Keys) -> None:
 
 @lru_cache(maxsize=4096)
 def _read(text: str, place: str) -> Document:
-    """Many scenarios differ in a few values."""
+    """Cached: many scenarios differ in a few values."""
     return read(text, place, position=False)
 
 
 def _container(document: Document, key: str, place: str) -> tuple[Any, Keys] | Problem:
-    """The dict or list that holds what `key` names, and the way to that."""
+    """Dict or list that holds `key`, and its path."""
     current, key_path = document.data, Keys()
     words = key.split(".")
     for number, word in enumerate(words):
@@ -121,7 +119,7 @@ def _descend(document: Document, container: Any, key_path: Keys, place: str) -> 
 
 
 def _spelled_out(key_path: Keys, value: Any) -> Any:
-    """A mapping in the place of nothing, or of a name that stands for one."""
+    """Mapping in place of nothing, or of a name for one."""
     if value is None:
         return {}
     if isinstance(value, str):

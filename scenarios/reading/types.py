@@ -1,8 +1,4 @@
-"""Types of values that several sections of a scenario file share.
-
-Quantities with units, exact numbers within limits, numbers of nodes, names that the catalogue must
-know: what pydantic calls to read one, and what a JSON schema says of it.
-"""
+"""Types of values shared by a scenario file's sections: pydantic readers, JSON schemas."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from gcsim.fields import Limits
 from gcsim.scenarios.reading.checking import invalid, not_a_list
 
 LARGEST_CLUSTER = 100_000
-"""Machines: beyond it the engine's memory is the limit, not its model."""
+"""Machines beyond which memory is the limit."""
 
 _RANGE = re.compile(r"\d+\s*(?:-|\.\.|:)\s*\d+", re.ASCII)
 # No text makes a huge integer, and all the digits of what is read here can be read again.
@@ -31,7 +27,7 @@ _LONGEST = 160
 
 
 def exact_number(value: Any) -> Fraction | None:
-    """A number of a file, or a ratio of whole numbers as text, without rounding; else None."""
+    """Exact number of a file, or of a ratio of whole numbers as text; else None."""
     text = str(value)
     if isinstance(value, bool) or len(text) > _LONGEST or not _NUMBER.fullmatch(text):
         return None
@@ -42,7 +38,7 @@ def exact_number(value: Any) -> Fraction | None:
 
 
 def per_cent(value: Any) -> Fraction | None:
-    """The number that "90 %" stands for, exactly; None for all else."""
+    """Exact number of "90 %"; else None."""
     text = str(value).strip()
     number = exact_number(text[:-1].rstrip()) if text.endswith("%") else None
     return None if number is None else number / 100
@@ -61,7 +57,7 @@ Found = TypeVar("Found")
 
 
 def asking(question: Callable[[], Found]) -> Found:
-    """Validator that calls `question`; its `InputError` becomes pydantic's."""
+    """Validator that calls `question`, whose `InputError` becomes pydantic's."""
     try:
         return question()
     except InputError as error:
@@ -69,8 +65,7 @@ def asking(question: Callable[[], Found]) -> Found:
 
 
 def in_catalogue(look_up: Callable[[str], Any]) -> AfterValidator:
-    """Validator of names that `look_up` must accept; the entry's own name replaces the given one,
-    where it has one."""
+    """Validator of names for `look_up`; an entry's own name replaces the given one."""
 
     def known(name: str) -> str:
         return str(getattr(asking(lambda: look_up(name)), "name", name))
@@ -124,7 +119,7 @@ def number(limits: Limits) -> tuple[PlainValidator, WithJsonSchema]:
 
 
 def index(what: str) -> tuple[AfterValidator, Any]:
-    """A key of a mapping: the number of a node or a worker, from 0."""
+    """Key of a mapping: number of a node or worker, from 0."""
 
     def plain(text: str) -> str:
         digits = text.isascii() and text.isdigit() and str(int(text[:9])) == text

@@ -1,9 +1,8 @@
 """Dataclasses of the simulator as sections of a file, by their type hints (`gcsim.fields`).
 
-`section_of` makes the section that reads one: a key for each field, with its unit, its limits, its
-default. `Spelled.value` makes the dataclass of what was read, and `text_of` the text of it again.
-A field that holds a dataclass is a mapping; a tuple or a set is a list; what its `__post_init__`
-refuses is a mistake of the section.
+`section_of` makes the section, with a key per field, its unit, limits and default; `Spelled.value`
+the dataclass of what was read; `text_of` its text. A dataclass in a field is a mapping, a tuple or
+set a list; what `__post_init__` refuses is a mistake of the section.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ Kind = TypeVar("Kind")
 
 
 class Spelled(Section):
-    """A section whose keys are the fields of a dataclass, and some more."""
+    """Section with the fields of a dataclass as keys, and more."""
 
     spells: ClassVar[type]
     read: ClassVar[frozenset[str]]
-    """The fields that are read as their hints say."""
+    """Fields read as their hints say."""
     rule: ClassVar[Callable[[Any], None] | None] = None
-    """A rule of the section beside those of the dataclass."""
+    """Rule of the section beside the dataclass's."""
 
     if TYPE_CHECKING:
 
@@ -85,10 +84,8 @@ class Spelled(Section):
         return self
 
     def value(self, kind: type[Kind], over: Kind | None = None, **own: Any) -> Kind:
-        """The dataclass, with `own` fields that are not read here.
-
-        What is not stated is as in `over`, at any depth; a stated figure is without its range.
-        """
+        """The dataclass, with `own` fields that are not read here. Unstated fields are as in
+        `over`, at any depth; a stated figure loses its range."""
         stated = {
             name: _plain(getattr(self, name), getattr(over, name, None))
             for name in self.model_fields_set & self.read
@@ -101,7 +98,7 @@ class Spelled(Section):
 
 
 def _plain(value: Any, over: Any = None) -> Any:
-    """Sections inside as dataclasses, over one that stands there by default."""
+    """Inner sections as dataclasses, over defaults."""
     if isinstance(value, Spelled):
         return value.value(value.spells, over if isinstance(over, value.spells) else None)
     if isinstance(value, list | tuple):
@@ -117,11 +114,8 @@ def _plain(value: Any, over: Any = None) -> Any:
 def section_of(
     kind: type, title: str = "", rule: Callable[[Spelled], None] | None = None, **other: Any
 ) -> type[Spelled]:
-    """The section of a dataclass, with a rule beside those of the dataclass.
-
-    `other` gives keys that no field has, and fields that a file states in another way, as
-    `(type, default)`; None leaves a field out.
-    """
+    """Section of a dataclass, with an extra rule. `other` gives keys without a field, and fields
+    stated in another way, as `(type, default)`; None leaves a field out."""
     hints = get_type_hints(kind, include_extras=True)
     own = {
         field.name: hints[field.name]
@@ -256,13 +250,9 @@ def _once(entries: list[Any]) -> frozenset[Any]:
 
 
 def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
-    """A dataclass as the section that reads back to it: all that is not None and not empty.
-
-    What has a unit and is no exact number was measured: it is written to four digits.
-
-    `brief` leaves out what is as by default, and writes numbers without a unit as text. `other`
-    gives the text of fields that a file states in another way; None leaves one out.
-    """
+    """A dataclass as the section that reads back to it: all that is not None and not empty. Inexact
+    numbers with a unit were measured and get four digits. `brief` leaves out defaults and writes
+    unitless numbers as text. `other`: text of fields stated in another way; None leaves one out."""
     hints = _hints(type(value))  # type: ignore[arg-type]  # it is hashable
     entries: dict[str, Any] = {}
     for field in fields(value):
@@ -315,7 +305,7 @@ def _text(  # noqa: PLR0911 (a case each)
 
 
 def plain_number(value: Fraction) -> int | float | str:
-    """A number that is read as this value; digits, or a ratio, where no float is."""
+    """Number read as this value; digits, or a ratio, where no float is."""
     if value.denominator == 1:
         return int(value)
     if Fraction(repr(float(value))) == value:
@@ -324,10 +314,7 @@ def plain_number(value: Fraction) -> int | float | str:
 
 
 def number_text(value: Fraction) -> str:
-    """Text that `types.exact_number` reads back to the same value.
-
-    Raises `ValueError` when there is none: for no number that was read.
-    """
+    """Text that `types.exact_number` reads back; `ValueError` if none."""
     for text in (units.decimal(value), str(value)):
         if text is not None and exact_number(text) == value:
             return text

@@ -1,1 +1,1 @@
-"""The stages of a run, and what stands in its result."""
+"""Stages of a run, and the contents of its result."""

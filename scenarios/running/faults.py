@@ -1,8 +1,7 @@
 """Speed that a run keeps when nodes die and come back.
 
-Each set of survivors is a cluster of its own: the nodes that are left close up in order, with their
-NICs, their slowness and that of their workers, and its iteration is predicted as any other's.
-`simulator.faults` puts the iterations one after the other.
+Survivors are a cluster of their own: the nodes close up in order, with their NICs and slowness; its
+iteration is predicted as any other's. `simulator.faults` joins the iterations.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gcsim.simulator.training import Training
 from gcsim.traces.profile import TrafficProfile
 
 SERVED = "parameter server"
-"""Stands in the titles of the algorithms in which nobody waits for the dead."""
+"""In titles of algorithms that do not wait for the dead."""
 
 
 def with_faults(
@@ -33,12 +32,9 @@ def with_faults(
     simulated: Simulated,
     nodes: int,
 ) -> FaultyRun | None:
-    """The run of `scenario.training.faults` on `nodes` nodes; None where the scenario has none.
-
-    `simulated` is the whole cluster; survivors differ from what is stated by the same share. A
-    method whose every collective goes through parameter servers, or that never communicates, waits
-    for nobody but the nodes that its servers are on.
-    """
+    """The run of `scenario.training.faults` on `nodes` nodes, if any. `simulated`: the whole
+    cluster; survivors deviate from stated times by the same share. A method whose collectives all
+    go through parameter servers, or that has none, waits only for the servers' nodes."""
     faults = scenario.training_at(nodes).faults
     if faults is None:
         return None
@@ -69,7 +65,7 @@ def faulty_runs(
     simulated: Sequence[Sequence[Simulated]],
     compute: ComputeTimes,
 ) -> list[list[FaultyRun | None]]:
-    """`with_faults` of each method and size, as `simulated` is."""
+    """`with_faults` of each method and size, as `simulated`."""
     return [
         [
             with_faults(scenario, profile, compute, found, nodes)
@@ -82,8 +78,7 @@ def faulty_runs(
 def told_faults(
     scenario: Scenario, faulty: Sequence[Sequence[FaultyRun | None]]
 ) -> FaultyRuns | None:
-    """Progress of each method at the largest size, for the figure; `faulty` is by method, then by
-    size."""
+    """Progress of each method at the largest size, for its figure; `faulty`: by method, size."""
     faults = scenario.training_at(scenario.node_counts[-1]).faults
     if faults is None:
         return None
@@ -112,9 +107,8 @@ def told_faults(
 
 
 def needed_nodes(cluster: Cluster, algorithms: Sequence[str]) -> Needed:
-    """Without which nodes a method cannot go on whose traffic these algorithms carry (titles): all
-    in collectives; with parameter servers those that they are on, server s on the node that is the
-    s-th of those that are left, counted round."""
+    """Nodes that a method with these algorithms (titles) needs: all for collectives; with parameter
+    servers their nodes, server s on the s-th remaining one, counted round."""
     chosen = cluster.collectives
     together = not all(SERVED in title for title in algorithms)
     on_nodes = cluster.servers if algorithms and chosen.server_hosts == "nodes" else 0
@@ -127,7 +121,7 @@ def needed_nodes(cluster: Cluster, algorithms: Sequence[str]) -> Needed:
 
 
 def survivors(scenario: Scenario, nodes: int, missing: Missing) -> tuple[Cluster, Training]:
-    """The cluster and the training without those nodes, which there must be some of."""
+    """Cluster and training without these nodes; at least one is left."""
     left = [node for node in range(nodes) if node not in missing]
     place = {node: number for number, node in enumerate(left)}
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)

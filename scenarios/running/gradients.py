@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from gcsim.traces.synthetic.gradients import SyntheticTrace
 
 
-_GRADIENTS = "gradients-"
-"""Prefix of a run's gradients in the cache folder, while it lasts."""
+_GRADIENTS = "gradients-"  # prefix of a run's gradients in the cache folder
 _KEPT = "gradients"
 KEPT_BYTES = 4 << 30
-"""Bytes of all gradients that stay in the cache folder after their run."""
+"""Bytes of all gradients kept after their runs."""
 
 
 def record(
@@ -49,11 +48,9 @@ def record(
 ) -> Path:
     """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
 
-    With `times` also how long forward and backward take here, and when each gradient is ready:
-    what `compute: {recorded: true}` replays.
-
-    Raises `InputError` when the scenario replays a trace, the folder exists, or the disk is full;
-    nothing is left behind then.
+    With `times` also the times of forward and backward and of each gradient's readiness, for
+    `compute: {recorded: true}`. Raises `InputError` when the scenario replays a trace, the folder
+    exists, or the disk is full; nothing is left behind then.
     """
     from gcsim.traces.recording.model_traces import record_live
 
@@ -94,13 +91,9 @@ def record(
 
 
 def check_trace(scenario: Scenario) -> None:
-    """Raise `InputError` when the scenario cannot replay its trace or its measured times, or
-    cannot draw from its fit.
-
-    A trace that is damaged or edited is the only problem that is told; of one that is whole,
-    every way in which it does not fit the scenario is. Done on every run, also when all profiles
-    are cached: a result must not claim a trace that is no longer there.
-    """
+    """Raise `InputError` when the scenario cannot replay its trace or measured times, or draw from
+    its fit. A damaged or edited trace is reported alone, of a whole one every misfit. Done on every
+    run, even with all profiles cached: a result must not claim a trace that is gone."""
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
         problems = [
@@ -116,7 +109,7 @@ def check_trace(scenario: Scenario) -> None:
 def _misfits(
     scenario: Scenario, source: RecordedGradients, trace: Trace
 ) -> Iterator[tuple[str, str]]:
-    """Mismatches and their remedies. Another model or batch is another training step."""
+    """Mismatches and remedies; another model or batch is another training step."""
     facts = trace.facts
     if not scenario.model.layers and facts.name != scenario.model.name:
         yield (
@@ -159,8 +152,8 @@ def _misfits(
 def open_gradients(
     scenario: Scenario, *, second_moments: bool, progress: Progress, keep: bool = False
 ) -> Iterator[Trace | SyntheticTrace]:
-    """The scenario's gradients as a trace. Live ones lie in a temporary folder until the end; with
-    `keep` they are taken from the cache, or stay there, within `KEPT_BYTES`."""
+    """The scenario's gradients as a trace. Live ones are in a temporary folder until the end; with
+    `keep` in the cache, within `KEPT_BYTES`."""
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
         yield Trace.open(source.trace, verify=False)  # `check_trace` has verified it
@@ -185,7 +178,7 @@ def open_gradients(
 
 
 def _kept(path: Path, stack: ExitStack) -> Trace | None:
-    """Gradients of an earlier run, held until the end; None where they are not whole."""
+    """Gradients of an earlier run, held until the end, if whole."""
     with suppress(OSError):
         stack.enter_context(held(path))
         os.utime(path)  # asked for now
@@ -197,7 +190,7 @@ def _kept(path: Path, stack: ExitStack) -> Trace | None:
 
 
 def _keep(folder: Path, path: Path, stack: ExitStack) -> Path:
-    """Move gradients to where the next run finds them, if there is room; where they are now."""
+    """Move gradients to the cache, if there is room; return their place."""
     size = _nbytes(folder)
     if size > KEPT_BYTES:
         return folder
@@ -211,7 +204,7 @@ def _keep(folder: Path, path: Path, stack: ExitStack) -> Path:
 
 
 def _make_room(newest: Path) -> None:
-    """Remove the gradients that were asked for the longest time ago, and that no run reads."""
+    """Remove the gradients unused for the longest time that no run reads."""
     others = [path for path in newest.parent.iterdir() if path != newest]
     others.sort(key=lambda path: path.stat().st_mtime_ns)
     left = sum(map(_nbytes, [newest, *others])) - KEPT_BYTES
@@ -228,12 +221,12 @@ def _nbytes(folder: Path) -> int:
 
 
 def remove_left_gradients() -> None:
-    """Remove those of runs that were killed: gigabytes."""
+    """Remove gradients of killed runs: gigabytes."""
     remove_left(cache_folder(), _GRADIENTS)
 
 
 def _room() -> tuple[str, Path | None]:
-    """Folder for a run's gradients: the cache folder, or that of temporary files (None)."""
+    """Folder for a run's gradients: cache, or temporary files (None)."""
     with suppress(OSError):
         cache_folder().mkdir(parents=True, exist_ok=True)
     if os.access(cache_folder(), os.W_OK):
@@ -242,10 +235,8 @@ def _room() -> tuple[str, Path | None]:
 
 
 def _check_synthetic(scenario: Scenario) -> None:
-    """Raise `InputError` when the fit cannot be read, or is of this model with other tensors.
-
-    Imports no torch; of a model with code only the fit's file is checked.
-    """
+    """Raise `InputError` for an unreadable fit, or one of this model with other tensors. Without
+    torch; for a model with code only the fit's file is checked."""
     source = scenario.gradients
     if not isinstance(source, SyntheticGradients):
         return
@@ -264,8 +255,7 @@ def _check_synthetic(scenario: Scenario) -> None:
 
 
 def open_synthetic(scenario: Scenario, source: SyntheticGradients) -> SyntheticTrace:
-    """The gradients, to be drawn. Raises `InputError` as `_check_synthetic`, and when the model
-    cannot be built."""
+    """Gradients to draw; `InputError` as `_check_synthetic`, or if the model cannot be built."""
     from gcsim.traces.synthetic.gradients import SyntheticTrace
 
     fits, title = open_fits(source.fit)

@@ -1,10 +1,8 @@
 """Results of stage 2 on disk, under all that they depend on.
 
-Stage 2 is a function of the scenario with its catalogue entries, of the profiles and of the
-measured passes. Their values, not their files, and the code that simulates make the name of an
-entry, so that what changed, wherever it stood, is simulated again; a damaged entry too. What takes
-no longer to simulate than to read is not kept, and what has not been asked for for the longest
-time makes room.
+An entry is named by the values, not the files, of the scenario with its catalogue entries, the
+profiles and measured passes, and by the simulating code: whatever changed, or is damaged, is
+simulated again. Results as fast to simulate as to read are not kept; the longest unused make room.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,16 +32,14 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.traces.profile import PassTimes
 from gcsim.traces.stage1 import cache as profile_cache
 
+T = TypeVar("T")
 LARGEST = 32 << 20
-"""Bytes of an entry."""
+"""Bytes."""
 ALL = 256 << 20
-"""Bytes of all."""
-_LOOKS = 32
-"""A process looks whether there is room for all when it has written this part of it."""
-_written: list[int] = []
-"""Bytes of the entries since it looked."""
-_READ = 20e6
-"""Bytes of a result, unpacked, that are read in a second."""
+"""Bytes of all entries."""
+_LOOKS = 32  # a process checks the room after writing this fraction of it
+_written: list[int] = []  # bytes of entries since that check
+_READ = 20e6  # bytes of an unpacked result read per second
 _RESULT = TypeAdapter(Result)
 _FINDINGS = TypeAdapter(Findings | None)
 _ROOMS = ("compressors", "traces", "simulator", "scenarios")
@@ -53,12 +49,14 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None) -> str:
-    """The name of a run's result; `keys` are those of its profiles, `passes` what was measured."""
+    """Name of a run's result; `keys`: of its profiles, `passes`: as measured."""
+    return name_of(scenario=scenario, profiles=list(keys), passes=passes)
+
+
+def name_of(**facts: Any) -> str:
+    """Name of an answer by its facts, the code and its libraries."""
     versions = {name: profile_cache.version(name) for name in _LIBRARIES}
-    facts = {
-        "scenario": scenario,
-        "profiles": list(keys),
-        "passes": passes,
+    facts |= {
         "simulation": simulation_code(),
         "versions": {"gcsim": version.__version__, "python": platform.python_version(), **versions},
     }
@@ -66,7 +64,7 @@ def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None
 
 
 def plain(value: Any) -> object:  # noqa: PLR0911 - a case each
-    """A value of the rooms in full, as `json` has it; what differs in a field differs here."""
+    """A value in full, for `json`: a difference in any field shows."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -94,7 +92,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 @cache
 def simulation_code() -> str:
-    """A hash of what stage 2 consists of, and of the rooms that make what it reads."""
+    """Hash of stage 2's code, and of the rooms that make its input."""
     digest = hashlib.sha256()
     package = Path(__file__).parent.parent.parent
     top = Path(version.__file__).parent
@@ -106,7 +104,7 @@ def simulation_code() -> str:
 
 
 def load(key: str) -> Result | None:
-    """The result under this name, or None when there is none that is whole."""
+    """Result under this name, if whole."""
     packed = found(key)
     try:
         return None if packed is None else _RESULT.validate_json(zlib.decompress(packed))
@@ -115,7 +113,7 @@ def load(key: str) -> Result | None:
 
 
 def found(key: str) -> bytes | None:
-    """Kept result under this name; None without a whole one."""
+    """Kept bytes under this name, if whole."""
     path = _folder() / f"{key}.z"
     try:
         body = unsealed(path.read_bytes())
@@ -140,8 +138,8 @@ def keep(key: str, body: bytes) -> None:
 
 
 def save(key: str, result: Result, seconds: float) -> None:
-    """Keep a result whose simulation took so many seconds, where that is worth it and there is
-    room. A disk that takes none has been told of when the profiles were kept."""
+    """Keep a result whose simulation took `seconds`, if worth it and there is room; a full disk was
+    reported with the profiles."""
     body = _RESULT.dump_json(result)
     packed = zlib.compress(body, 1)
     if seconds * _READ >= len(body) and len(packed) <= LARGEST:
@@ -149,19 +147,24 @@ def save(key: str, result: Result, seconds: float) -> None:
 
 
 def findings(key: str, make: Callable[[], Findings | None]) -> Findings | None:
-    """Return the findings under this name, or make and keep them."""
+    """Findings under this name, made and kept if new."""
+    return remembered(key, _FINDINGS, make)
+
+
+def remembered(key: str, kind: TypeAdapter[T], make: Callable[[], T]) -> T:
+    """Value under this name, made and kept if new."""
     packed = found(key)
     with suppress(ValidationError):
         if packed is not None:
-            return _FINDINGS.validate_json(packed)
+            return kind.validate_json(packed)
     made = make()
-    keep(key, _FINDINGS.dump_json(made))
+    keep(key, kind.dump_json(made))
     return made
 
 
 @contextmanager
 def listening() -> Iterator[list[logging.LogRecord]]:
-    """Collect the warnings of a run: a run that warns is simulated, and warns, each time."""
+    """Collect the warnings of a run; one that warns is simulated each time."""
     listener, root = _Listener(logging.WARNING), logging.getLogger("gcsim")
     root.addHandler(listener)
     try:

@@ -1,4 +1,4 @@
-"""Cache keys of a compressor's traffic profile: everything that it depends on."""
+"""Cache keys of a compressor's traffic profile: all that it depends on."""
 
 from __future__ import annotations
 
@@ -26,22 +26,19 @@ from gcsim.traces.storage.manifest import MANIFEST
 from gcsim.traces.synthetic.fit_file import DEFAULT
 
 Own = Mapping[str, object]
-"""Facts of the user's functions, by name: see `own_code`."""
+"""Facts of the user's functions, by name (`own_code`)."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def profile_keys(scenario: Scenario) -> list[str]:
-    """The cache's names for the profiles of the scenario's compressors, in their order."""
+    """Cache keys of the scenario's profiles, in order."""
     model = own_model(scenario)
     return [_key(scenario, choice, model) for choice in scenario.compressors]
 
 
 def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
-    """The cache's name for the profile of `choice` in this scenario.
-
-    The cluster is not part of it: changing the cluster runs no compressor again. This machine is:
-    a run from the cache gives what the same run without one would give here.
-    """
+    """Cache key of the profile of `choice` in this scenario. Without the cluster, so that changing
+    it runs no compressor again; with this machine: a cached run equals an uncached one here."""
     return _key(scenario, choice, own_model(scenario))
 
 
@@ -58,7 +55,7 @@ def _key(scenario: Scenario, choice: CompressorChoice, model: Own) -> str:
 
 
 def gradients_key(scenario: Scenario, *, second_moments: bool) -> str:
-    """The cache's name for the gradients that a scenario trains."""
+    """Cache key of the gradients that a scenario trains."""
     facts = {**_gradient_facts(scenario), "second_moments": second_moments}
     return cache.key(facts, own_model(scenario), compressor=REGISTRY["none"])
 
@@ -89,10 +86,8 @@ def _gradients(scenario: Scenario) -> dict[str, object]:
 
 
 def own_model(scenario: Scenario) -> Own:
-    """Facts of the user's code that builds the model; none for a model of gcsim's.
-
-    A module that this process has imported may have been changed since: its function is called.
-    """
+    """Facts of the user's code for the model, if any; the function is called, since an imported
+    module may have been changed."""
     entry = scenario.model
     if entry.build is None or not own_model_code(scenario):
         return {}
@@ -112,7 +107,7 @@ def own_model(scenario: Scenario) -> Own:
 
 
 def own_compressor(choice: CompressorChoice) -> Own:
-    """Facts of a compressor of the user's, which takes a step on small buckets meanwhile."""
+    """Facts of a user's compressor, which takes a step on small buckets for it."""
     if choice.kind in REGISTRY:
         return {}
 
@@ -128,13 +123,13 @@ def own_compressor(choice: CompressorChoice) -> Own:
 
 
 def own_model_code(scenario: Scenario) -> set[str]:
-    """Function that builds the model, as `package.module:build`, where that is the user's code."""
+    """User's function that builds the model, as `package.module:build`."""
     build = scenario.model.build
     return set() if build is None or build.startswith("gcsim.") else {build}
 
 
 def input_files(scenario: Scenario) -> tuple[Path, ...]:
-    """Files outside the scenario that its results depend on, each by its content."""
+    """Files outside the scenario that its results depend on by content."""
     files = []
     if isinstance(scenario.gradients, RecordedGradients):
         files.append(scenario.gradients.trace / MANIFEST)

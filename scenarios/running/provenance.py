@@ -1,6 +1,6 @@
 """Provenance of a result's numbers: versions, seeds, hashes, sources.
 
-Plain values, the same for the same scenario and seed on the same machine: no date, no path.
+The same for equal scenario, seed and machine: no date, no path.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def provenance(
     prices: PriceList,
     inputs: Sequence[Input] = (),
 ) -> dict[str, Any]:
-    """The `provenance` part of `results.json`; `prices` are those of the cluster's device."""
+    """`provenance` of `results.json`; `prices`: the device's."""
     cluster = scenario.cluster
     resolved = json.dumps(scenario.resolved, sort_keys=True, default=str)
     return {
@@ -72,7 +72,7 @@ def provenance(
 
 
 def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
-    """The times that were simulated, and the coefficients of the catalogue that made them."""
+    """Simulated times, and the catalogue's coefficients behind them."""
     device = scenario.cluster.device
     facts: dict[str, object] = {
         "source": compute.provenance,
@@ -93,8 +93,7 @@ def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
 def _kernels(
     scenario: Scenario, profiles: Sequence[TrafficProfile], prices: PriceList
 ) -> dict[str, object]:
-    """Sources of the kernels' prices, and the part measured on the device: for a mean step of all
-    workers, in seconds."""
+    """Sources of kernels' prices, and the measured part, in seconds of all workers' mean step."""
     cluster, device = scenario.cluster, scenario.cluster.device
     by_name = "by name where it was measured, else by class" if device.primitives else "by class"
     return {
@@ -121,7 +120,7 @@ def _kernel_class(rate: KernelRate) -> dict[str, object]:
 
 
 def _links(cluster: Cluster) -> dict[str, object]:
-    """Links by the ends they connect; under `nics` every kind of NIC with its nodes."""
+    """Links by their ends; under `nics` each kind of NIC with its nodes."""
     kinds: dict[Link, list[int]] = {}
     for node, nic in sorted(cluster.nics.items()):
         kinds.setdefault(nic, []).append(node)
@@ -137,7 +136,7 @@ def _links(cluster: Cluster) -> dict[str, object]:
 
 
 def _averages(scenario: Scenario) -> dict[str, object] | None:
-    """Why iterations differ, and over how many the times are means; None where all are alike."""
+    """Why iterations differ, and how many the means have; None if all are equal."""
     random = random_settings(scenario.cluster, scenario.training)
     timed = timed_settings(scenario.cluster)
     if not random and not timed:
@@ -156,8 +155,8 @@ def _estimates(
     compute: ComputeTimes,
     inputs: Sequence[Input],
 ) -> list[dict[str, object]]:
-    """The figures behind these results that were neither measured on that hardware nor stated by
-    the user, or that have a range: in which the truth is expected, None where nobody said."""
+    """Figures neither measured on that hardware nor stated, or with a range: where the truth is
+    expected, None if unknown."""
     found: list[dict[str, object]] = [
         {"setting": dotted(key_path)}
         for key_path, link in links_of(cluster).items()

@@ -1,7 +1,6 @@
-"""Rows and timelines of a result: predictions and spans as the plain values of `results.json`.
+"""Rows and timelines of a result: predictions and spans as values of `results.json`.
 
-What ranks have in common in a collective (which algorithm carried it out, who handed over and got
-how many bytes, who entered last) is told once for all of them.
+Facts common to the ranks of a collective (algorithm, bytes, last entries) are given once.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import (
-    algorithm_of,
-    sizes_received,
-    sizes_sent,
-    traffic_of,
-)
+from gcsim.simulator.collectives import dispatch
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
@@ -55,8 +49,8 @@ def make_rows(
     prices: PriceList,
     uncertainty: Uncertainty,
 ) -> tuple[Row, ...]:
-    """A row for each compressor and size; `simulated` and `faulty_runs` are by compressor, then by
-    size, `compute` is that of the device as the catalogue has it."""
+    """Rows by compressor and size, as `simulated` and `faulty_runs`; `compute`: the device's by the
+    catalogue."""
     dense = scenario.dense
     samples = scenario.batch_size * scenario.training.accumulation
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
@@ -127,15 +121,14 @@ def _scaled(seconds: float | None, scale: float) -> float | None:
 
 
 def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float | None:
-    """Ratio of the first over the second in each world; None without draws."""
+    """Median over worlds of the first over the second; None without draws."""
     return float(np.median(np.divide(times, others))) if times and others else None
 
 
 def _over_draws(
     found: Simulated, dense: Simulated | None, of_size: Sequence[Simulated]
 ) -> dict[str, Any]:
-    """Fields of a row that come from the drawn worlds: each compares methods in one and the same
-    world."""
+    """Fields of a row from the drawn worlds, in each of which methods are compared."""
     if not found.draws:
         return {}
     times = np.array(found.widened)
@@ -177,18 +170,15 @@ def _luck(found: Simulated) -> Luck:
 
 
 def _ends(found: Simulated) -> tuple[float, float]:
-    """Estimates with rings and with trees; the estimate itself where NCCL has no doubt."""
+    """Estimates with rings and trees; the estimate itself where NCCL is certain."""
     ring, tree = found.either or (found.prediction.iteration,) * 2
     return ring * found.over_stated, tree * found.over_stated
 
 
 class _OneDevice:
-    """Uncompressed training on one device, which has nobody to talk to.
-
-    With a dense profile that is DDP with a single worker (it still fills its buckets); without
-    one, what a step takes beside its exchange. The device is one that is not slow, with the luck
-    of worker 0: no iteration of many workers is shorter than worker 0's by itself.
-    """
+    """Uncompressed training on one device. With a dense profile, DDP with a single worker (it still
+    fills its buckets); else a step without its exchange. The device is not slow and has worker 0's
+    luck: no iteration of many workers is shorter than worker 0's alone."""
 
     def __init__(
         self,
@@ -207,7 +197,7 @@ class _OneDevice:
 
     @cached_property
     def _worlds(self) -> Sequence[float]:
-        """Iteration of each drawn world over that as stated."""
+        """Iteration of each drawn world over the stated one."""
         inputs, worlds = self._uncertainty.inputs, self._uncertainty.worlds
         about = Approximation(
             Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone_in(inputs)]),
@@ -219,13 +209,13 @@ class _OneDevice:
         return ratios
 
     def draws(self, alone: Prediction) -> tuple[float, ...]:
-        """Seconds an iteration, by drawn world."""
+        """Seconds per iteration, by drawn world."""
         if not self._uncertainty.worlds:
             return ()
         return in_worlds(alone.iteration, self._worlds)
 
     def beside(self, other: Prediction) -> Prediction:
-        """Over as many iterations as another prediction is the mean of."""
+        """Over as many iterations as `other`."""
         scenario = self._scenario
         iterations = other.iterations or scenario.training.iterations
         if iterations not in self._known:
@@ -242,7 +232,7 @@ class _OneDevice:
 
 
 def _scaling_error(alone: Prediction, found: Prediction) -> float | None:
-    """Standard error of a ratio of means, from the ratios of batches that met the same luck."""
+    """Standard error of a ratio of means, from batches with the same luck."""
     if len(alone.batches) == len(found.batches) > 1:
         return standard_error(np.divide(alone.batches, found.batches).tolist())
     errors = [(each.iteration_error or 0.0) / each.iteration for each in (alone, found)]
@@ -250,7 +240,7 @@ def _scaling_error(alone: Prediction, found: Prediction) -> float | None:
 
 
 def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
-    """A method that computes and sends nothing, for the same model and buckets."""
+    """Method without computation and traffic, for the same model and buckets."""
     nothing = Exchange(computes=(Compute(stage="encode", fixed=()),), collectives=())
     step = Step(number=0, exchanges=(nothing,) * len(profile.buckets))
     phase = Phase(name="step", count=1, steps=(step,))
@@ -260,8 +250,7 @@ def _without_exchange(profile: TrafficProfile) -> TrafficProfile:
 def make_timelines(
     scenario: Scenario, simulated: Sequence[Sequence[Simulated]]
 ) -> tuple[Timeline, ...]:
-    """A sample iteration of each compressor at the largest size; `simulated` is by compressor,
-    then by size."""
+    """Sample iterations by compressor at the largest size; `simulated` by compressor, then size."""
     nodes = scenario.node_counts[-1]
     told = _Told(scenario.cluster_at(nodes))
     return tuple(
@@ -314,7 +303,7 @@ class _Told:
         self._known: dict[CollectiveRecord, Collective] = {}
 
     def collective(self, record: CollectiveRecord, last: tuple[int, ...]) -> Collective:
-        """A request that these ranks entered last."""
+        """Request that these ranks entered last."""
         found = self._known.get(record)
         if found is None:
             found = self._known[record] = self._described(record)
@@ -322,13 +311,13 @@ class _Told:
 
     def _described(self, record: CollectiveRecord) -> Collective:
         workers = self._cluster.workers
-        sent = sizes_sent(record, workers)
-        received = tuple(sizes_received(record, sent))
+        sent = dispatch.sizes_sent(record, workers)
+        received = tuple(dispatch.sizes_received(record, sent))
         if record.kind == "all_gather":  # its own part it has already
             received = tuple(size - own for size, own in zip(received, sent, strict=True))
-        handled = traffic_of(record, self._cluster).nbytes
+        handled = dispatch.traffic_of(record, self._cluster).nbytes
         return Collective(
-            algorithm=algorithm_of(record, self._cluster).title,
+            algorithm=dispatch.algorithm_of(record, self._cluster).title,
             sent=sent,
             received=received,
             moved=tuple(handled[:workers].tolist()),

@@ -1,12 +1,12 @@
 """Times of every method at every size, as stated and in each drawn world.
 
-What is stated is predicted exactly; where times are random, methods between which luck decides over
-more iterations (`uncertainty/close_pairs.py`). A drawn world (`uncertainty/worlds.py`) changes that
-by as much as it changes an approximation (`uncertainty/approximation.py`).
+Stated times are predicted exactly; if random, methods that luck cannot separate over more
+iterations (`uncertainty/close_pairs.py`). A drawn world (`uncertainty/worlds.py`) changes them as
+it changes an approximation (`uncertainty/approximation.py`).
 
-Push-pulls become the collectives that the cluster has. Where the scenario names parameter servers
-and a method goes through them, uncompressed training is offered through the same servers as a row
-of its own, so that the gain of the servers is not taken for that of the compression.
+Push-pulls become the cluster's collectives. Where parameter servers are named and used,
+uncompressed training through them gets its own row, so that their gain does not pass for
+compression's.
 """
 
 from __future__ import annotations
@@ -38,38 +38,35 @@ from gcsim.simulator.training import Training
 from gcsim.traces.profile import PassTimes, TrafficProfile, every
 
 MATTERS = 1e-6
-"""Least share of an iteration by which an input must move one somewhere, to be reported."""
+"""Least share of some iteration that a reported input moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
     """One method at one size."""
 
-    prediction: Prediction
-    """Prediction as stated."""
-    draws: tuple[float, ...] = ()
-    """Seconds an iteration, by drawn world: estimates are of these."""
+    prediction: Prediction  # prediction as stated
+    draws: tuple[float, ...] = ()  # seconds per iteration by drawn world, for estimates
     widened: tuple[float, ...] = ()
-    """The same with factors on whole steps: ranges and probabilities are of these."""
+    """The same with factors on whole steps, for ranges and probabilities."""
     either: tuple[float, float] | None = None
-    """Seconds an iteration with a ring and with a tree, as stated, where NCCL may take either: its
-    tuner at the ends of `Collectives.ring_over_tree_range`."""
+    """Stated seconds per iteration with a ring and with a tree, where NCCL may take either (ends of
+    `Collectives.ring_over_tree_range`)."""
 
     @property
     def iteration(self) -> float:
-        """Seconds an iteration, the estimate: median of the draws; as stated without draws."""
+        """Estimated seconds per iteration: median of the draws, if any."""
         return float(np.median(self.draws)) if self.draws else self.prediction.iteration
 
     @property
     def over_stated(self) -> float:
-        """The estimate over the iteration as stated: a method's luck, its faults and its ring or
-        tree change an iteration by the same share in every world."""
+        """Estimate over stated iteration: luck, faults, ring or tree change all worlds alike."""
         return self.iteration / self.prediction.iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """Uncertain inputs of the scenario, and the worlds drawn from them."""
+    """Uncertain inputs and the worlds drawn from them."""
 
     inputs: tuple[Input, ...]
     worlds: tuple[World, ...]
@@ -77,7 +74,7 @@ class Uncertainty:
     """Factors on the worlds' steps (`uncertainty/discrepancy.py`)."""
 
     def told(self) -> tuple[UncertainInput, ...]:
-        """For the result."""
+        """Inputs for the result."""
         return tuple(
             UncertainInput(
                 name=one.name,
@@ -95,7 +92,7 @@ class Uncertainty:
 def compute_times(
     scenario: Scenario, profile: TrafficProfile, passes: PassTimes | None
 ) -> dict[str, ComputeTimes]:
-    """Forward and backward times for `simulate`, as stated and at the ends of their range."""
+    """Forward and backward times for `simulate`, as stated and at their range's ends."""
 
     def on(device: Device) -> ComputeTimes:
         precision = scenario.training.precision
@@ -117,10 +114,11 @@ def simulate(
     progress: Progress,
     *,
     spans: bool = True,
+    shapes: bool = True,
 ) -> tuple[list[list[Simulated]], Uncertainty]:
     """Stage 2, by compressor, then by cluster size; `compute` is that of `uncertain_inputs`, the
     profiles are `carried` already, `prices` are the device's. With `spans` the largest size has
-    its timelines.
+    its timelines, with `shapes` a method its `either`.
 
     Inputs that move no method at any size have no part in the draws.
     """
@@ -158,20 +156,22 @@ def simulate(
                 )  # fmt: skip
                 first.append(one)
                 task.advance(part, note=f"{nodes} nodes, {profile.compressor}")
-            either = _ring_or_tree(
-                scenario, profiles, nodes, first, compute=compute["stated"], prices=prices
-            )
+            either: list[tuple[float, float] | None] = [None] * len(profiles)
+            if shapes:
+                either = _ring_or_tree(
+                    scenario, profiles, nodes, first, compute=compute["stated"], prices=prices
+                )
             again = partial(_over_more, scenario, profiles, cluster, training, compute, prices)
             of_size = []
-            for profile, prediction, shapes in zip(
+            for profile, prediction, ends in zip(
                 profiles, told_apart(first, scenario.dense, again), either, strict=True
             ):
                 ratios = np.ones(len(worlds))
                 by = discrepancy.factors(worlds, unexplained, profile.compressor)
                 if about is not None:
                     times = about.iteration(profile)
-                    ends = times[1 + len(worlds) :]  # each input's farther one
-                    moved = np.maximum(moved, abs(ends / times[0] - 1))
+                    alone_in = times[1 + len(worlds) :]  # each input's farther one
+                    moved = np.maximum(moved, abs(alone_in / times[0] - 1))
                     ratios = times[1 : 1 + len(worlds)] / times[0]
                 task.advance(part)
                 stated = prediction.iteration
@@ -179,7 +179,7 @@ def simulate(
                     prediction=prediction,
                     draws=in_worlds(stated, ratios),
                     widened=in_worlds(stated, discrepancy.widened(ratios, by)),
-                    either=shapes,
+                    either=ends,
                 )
                 of_size.append(known)
             found.append(of_size)
@@ -192,7 +192,7 @@ def simulate(
 
 
 def in_worlds(stated: float, ratios: Iterable[float]) -> tuple[float, ...]:
-    """Seconds by world, to digits that do not depend on the number of threads that added up."""
+    """Seconds by world, to digits independent of the number of summing threads."""
     return tuple(float(f"{stated * ratio:.9g}") for ratio in ratios)
 
 
@@ -205,7 +205,7 @@ def _ring_or_tree(
     compute: ComputeTimes,
     prices: PriceList,
 ) -> list[tuple[float, float] | None]:
-    """`Simulated.either` of each method, given its prediction as stated."""
+    """`Simulated.either` of each method, given its stated prediction."""
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
     chosen = cluster.collectives
     if chosen.ring_over_tree_range is None or cluster.workers == 1 or not scenario.draws:
@@ -248,7 +248,7 @@ def _over_more(  # noqa: PLR0917 - all that a prediction is of
     number: int,
     factor: int,
 ) -> Prediction:
-    """A method over so many times as many random iterations."""
+    """A method over a multiple of the random iterations."""
     longer = replace(training, iterations=factor * training.iterations)
     return predict(
         profiles[number], cluster, compute["stated"], training=longer, seed=scenario.seed,
@@ -257,13 +257,13 @@ def _over_more(  # noqa: PLR0917 - all that a prediction is of
 
 
 _Methods = tuple[Scenario, list[str], list[TrafficProfile]]
-"""A scenario whose choices say what they go by, and by choice: the profile's key, the profile."""
+"""Scenario whose choices say how they are carried; keys and profiles by choice."""
 
 
 def as_carried(
     scenario: Scenario, keys: Sequence[str], profiles: Sequence[TrafficProfile]
 ) -> _Methods:
-    """The methods as the cluster carries them; the dense one through servers comes last."""
+    """Methods as the cluster carries them, the dense one through servers last."""
     cluster = scenario.cluster
     profiles = [as_stored(profile, scenario.training) for profile in profiles]
     methods = list(zip(scenario.compressors, keys, profiles, strict=True))

@@ -1,1 +1,1 @@
-"""Sections of a scenario file, one file each, and the values that they become."""
+"""Sections of a scenario file, one file each, and their values."""

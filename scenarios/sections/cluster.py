@@ -1,4 +1,4 @@
-"""The section `cluster` of a scenario file: machines, devices, links, topology, collectives."""
+"""Section `cluster`: machines, devices, links, topology, collectives."""
 
 from __future__ import annotations
 
@@ -20,14 +20,7 @@ from pydantic import (
 )
 
 from gcsim.scenarios import catalog
-from gcsim.scenarios.reading.checking import (
-    NAMED,
-    SPELLED_OUT,
-    Section,
-    by_shape,
-    invalid,
-    not_a_list,
-)
+from gcsim.scenarios.reading import checking
 from gcsim.scenarios.reading.document import Keys
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
@@ -43,20 +36,20 @@ from gcsim.simulator.training import Noise, Training
 PER_NODE: Final = "per_node"
 DEDICATED: Final = "dedicated"
 _NEAR, _OVER_TCP = (Fraction(3, 4), Fraction(4, 3)), (Fraction(1, 2), Fraction(2))
-"""Factor by which NCCL's tuner may be off between a ring and a tree: assumed. Over TCP, of which it
-knows neither goodput nor latency, both are in it for long vectors."""
+"""Assumed error of NCCL's tuner between ring and tree. Over TCP, of which it knows neither goodput
+nor latency, both are in it for long vectors."""
 
 
 AnyLink = Annotated[
-    Annotated[str, in_catalogue(catalog.link), Tag(NAMED)]
-    | Annotated[LinkSection, Tag(SPELLED_OUT)],
-    Discriminator(by_shape),
+    Annotated[str, in_catalogue(catalog.link), Tag(checking.NAMED)]
+    | Annotated[LinkSection, Tag(checking.SPELLED_OUT)],
+    Discriminator(checking.by_shape),
 ]
-"""A link of the catalogue by its name, or spelled out."""
+"""Link of the catalogue, or spelled out."""
 
 
-class DeviceSection(Section):
-    """A device of the catalogue, or of a file, as it was when a scenario was resolved."""
+class DeviceSection(checking.Section):
+    """Device of the catalogue or of a file, as when the scenario was resolved."""
 
     file: Annotated[str, Field(min_length=1)] | None = None
     name: str
@@ -74,7 +67,7 @@ class DeviceSection(Section):
         if catalog.fingerprint(self.device) != self.fingerprint:
             owner = "the catalogue" if self.file is None else self.file
             written = self.name if self.file is None else f"{self.file}:{self.name}"
-            raise invalid(
+            raise checking.invalid(
                 f"{owner}'s {self.name} is not what it was when this scenario was resolved",
                 f"write `device: {written}` to use what it is now",
             )
@@ -97,7 +90,7 @@ class ServerCount(NamedTuple):
 def _servers(value: Any) -> ServerCount | None:
     if value is None:
         return None
-    not_a_list(value)
+    checking.not_a_list(value)
     words = value.split() if isinstance(value, str) else [str(value)]
     dedicated = words[-1:] == [DEDICATED]
     count = words[:-1] if dedicated else words
@@ -106,10 +99,10 @@ def _servers(value: Any) -> ServerCount | None:
     digits = len(count) == 1 and count[0].isascii() and count[0].isdigit()
     if digits and len(count[0]) < 19 and not isinstance(value, bool):
         if not int(count[0]):
-            raise invalid("0 must be at least 1", "leave it out where there are none")
+            raise checking.invalid("0 must be at least 1", "leave it out where there are none")
         return ServerCount(int(count[0]), dedicated)
     hint = "write a number, per_node, dedicated (as many machines as nodes) or 2 dedicated"
-    raise invalid(f"{value!r:.40} is not a number of parameter servers", hint)
+    raise checking.invalid(f"{value!r:.40} is not a number of parameter servers", hint)
 
 
 _SERVERS = Annotated[
@@ -132,7 +125,7 @@ COLLECTIVES = As(
     server_hosts=None,
     server_network=(AnyLink | None, None),
 )
-"""Transport of a scenario that states none: its device's (`usual_transport`)."""
+"""Default transport: the device's (`usual_transport`)."""
 
 
 _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
@@ -142,44 +135,47 @@ def _ascending(nodes: list[int]) -> list[int]:
     for smaller, larger in itertools.pairwise(nodes):
         if larger <= smaller:
             message = f"{larger} stands after {smaller}; cluster sizes must ascend"
-            raise invalid(message, f"write {sorted(set(nodes))}")
+            raise checking.invalid(message, f"write {sorted(set(nodes))}")
     return nodes
 
 
 def _none_or_spelled_out(value: object) -> str:
-    return NAMED if value == NONE else SPELLED_OUT
+    return checking.NAMED if value == NONE else checking.SPELLED_OUT
 
 
-class ClusterSection(Section):
+class ClusterSection(checking.Section):
     """Machines, devices and links."""
 
     nodes: Annotated[
-        Annotated[_Nodes, Tag(NAMED)]
+        Annotated[_Nodes, Tag(checking.NAMED)]
         | Annotated[
-            list[_Nodes], Field(min_length=1), AfterValidator(_ascending), Tag(SPELLED_OUT)
+            list[_Nodes], Field(min_length=1), AfterValidator(_ascending), Tag(checking.SPELLED_OUT)
         ],
-        Discriminator(lambda value: SPELLED_OUT if isinstance(value, list) else NAMED),
+        Discriminator(
+            lambda value: checking.SPELLED_OUT if isinstance(value, list) else checking.NAMED
+        ),
     ]
     devices_per_node: Count = 1
     device: Annotated[
-        Annotated[str, in_catalogue(catalog.device), Tag(NAMED)]
-        | Annotated[DeviceSection, Tag(SPELLED_OUT)],
-        Discriminator(by_shape),
+        Annotated[str, in_catalogue(catalog.device), Tag(checking.NAMED)]
+        | Annotated[DeviceSection, Tag(checking.SPELLED_OUT)],
+        Discriminator(checking.by_shape),
     ]
     network: AnyLink
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
     intra_node: AnyLink | None = None
-    """None: `usual_bus`; figures alone change that one."""
+    """None: `usual_bus`; figures alone change that."""
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[
-        Annotated[Literal["none", "bare_metal", "virtual_machine"], Tag(NAMED)]
-        | Annotated[Spelled, As(Host), Tag(SPELLED_OUT)],
-        Discriminator(by_shape),
+        Annotated[Literal["none", "bare_metal", "virtual_machine"], Tag(checking.NAMED)]
+        | Annotated[Spelled, As(Host), Tag(checking.SPELLED_OUT)],
+        Discriminator(checking.by_shape),
     ] | None = None  # fmt: skip
     sums: Annotated[
-        Annotated[Literal["none"], Tag(NAMED)] | Annotated[Spelled, As(Sums), Tag(SPELLED_OUT)],
+        Annotated[Literal["none"], Tag(checking.NAMED)]
+        | Annotated[Spelled, As(Sums), Tag(checking.SPELLED_OUT)],
         Discriminator(_none_or_spelled_out),
     ] | None = None  # fmt: skip
 
@@ -225,7 +221,7 @@ def build_cluster(section: ClusterSection) -> Cluster:
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:
-    """Prices of additions and calls: stated, or those of the transport."""
+    """Prices of additions and calls: stated, or the transport's."""
     sums, host = defaults(collectives)
     if section.sums is not None:
         sums = Sums() if isinstance(section.sums, str) else section.sums.value(Sums, sums)
@@ -255,7 +251,7 @@ def _collectives(section: Spelled) -> Collectives:
 
 
 def links_of(cluster: Cluster) -> dict[Keys, Link]:
-    """Every link that is in use by the way to its setting, in the order of a scenario file."""
+    """Links in use by setting, in file order."""
     found: dict[Keys, Link] = {("cluster", "network"): cluster.network}
     for node, nic in sorted(cluster.nics.items()):
         found["cluster", "nics", str(node)] = nic
@@ -269,7 +265,7 @@ def links_of(cluster: Cluster) -> dict[Keys, Link]:
 
 
 def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
-    """Ways to the settings for which random numbers are drawn, in the order of the file."""
+    """Settings with random numbers, in file order."""
     found = [key_path for key_path, link in links_of(cluster).items() if link.random]
     noise = training.noise
     drawn = noise is not None and (noise.variation > 0 or noise.slow_probability > 0)
@@ -277,15 +273,15 @@ def random_settings(cluster: Cluster, training: Training) -> list[Keys]:
 
 
 def timed_settings(cluster: Cluster) -> list[Keys]:
-    """Ways to the links whose messages take longer at one time than at another."""
+    """Links whose messages' times depend on the time."""
     return [key_path for key_path, link in links_of(cluster).items() if link.timed]
 
 
 def matters(noise: Noise | None) -> bool:
-    """Whether noise makes any difference."""
+    """Whether noise has any effect."""
     return noise is not None and (noise.variation > 0 or noise.skew > 0 or slows(noise))
 
 
 def slows(noise: Noise) -> bool:
-    """Whether workers are slow now and then."""
+    """Whether workers are slow at times."""
     return noise.slow_probability > 0 and noise.slow_factor != 1

@@ -1,15 +1,10 @@
 """A scenario file: its sections, keys, defaults and limits.
 
-These classes exist only while a file is read: `gcsim.scenarios.load` builds the simulator's own
-values from them. `schema_json` gives editors the same rules.
-
-Under `training`, which says how the job runs beside its compressor, the keys are the fields of
-`gcsim.simulator.training.Training`, but for the framework's loop, which `loop` names, and the costs
-of its code: `framework` names one of the catalogue, or changes figures of one.
-
-Under `train`, which says how `gcsim train` trains the model to an end, they are the fields of
-`gcsim.traces.training.plan.Plan`; one learning rate may be a number, and data that are alike on all
-workers are called iid.
+These classes exist only while a file is read; `gcsim.scenarios.load` builds the simulator's values
+from them, and `schema_json` gives editors the rules. Keys of `training` are fields of
+`gcsim.simulator.training.Training`, except `loop` and `framework` (the catalogue's, or changes to
+one); those of `train` are fields of `gcsim.traces.training.plan.Plan`, where a single learning rate
+may be a number, and equal data on all workers are called iid.
 """
 
 from __future__ import annotations
@@ -51,7 +46,7 @@ FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
 RECORDED = "recorded"
-"""Name that stands for the model of the replayed trace."""
+"""Name of the replayed trace's model."""
 _Path = Annotated[str, Field(min_length=1)]
 
 
@@ -73,7 +68,7 @@ def _model_name(name: str) -> str:
 
 
 class OwnModel(Section):
-    """A model that the user's code builds."""
+    """Model built by the user's code."""
 
     build: Annotated[str, AfterValidator(_builder)]
     input_shape: Annotated[list[Count], Field(min_length=1)] = [3, 224, 224]  # noqa: RUF012
@@ -86,7 +81,7 @@ _Rows = Annotated[list[Annotated[Spelled, As(TableLayer)]], Field(min_length=1)]
 
 
 class ModelTable(Section):
-    """A model of which only the layers are known: no code, no training."""
+    """Model known by its layers only: no code, no training."""
 
     layers: Annotated[
         Annotated[_Path, Tag(NAMED)] | Annotated[_Rows, Tag(TABLED)],
@@ -106,7 +101,7 @@ _SOURCES = {"live": LiveGradients, "recorded": RecordedGradients, "synthetic": S
 
 
 def _belongs_together(section: Spelled) -> None:
-    """Raise pydantic's error for a key that gradients of the source do not have."""
+    """Raise pydantic's error for a key foreign to the gradients' source."""
     if section.source == "recorded" and section.trace is None:
         raise invalid("a recorded source needs `trace: PATH`", "record one with: gcsim record")
     effective = {field.name for field in fields(_SOURCES[section.source])} | {"source"}
@@ -122,7 +117,7 @@ _IID = "iid"
 
 
 def _task_name(name: str) -> str:
-    """The name of a task; raises pydantic's error for another."""
+    """Task name, or pydantic's error."""
     if name not in TASKS:
         raise invalid(f"unknown task {name!r}", did_you_mean(name, TASKS))
     return name
@@ -133,7 +128,7 @@ _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
 
 def _builder(name: str) -> str:
-    """`package.module:function`; raises pydantic's error for what is none."""
+    """`package.module:function`, or pydantic's error."""
     if not _BUILDER.fullmatch(name):
         raise invalid(f"{name!r} does not name a function", "write package.module:build")
     return name
@@ -186,7 +181,7 @@ def build_plan(section: Spelled) -> Plan:
 
 
 def plan_text(plan: Plan, task: str, loss: str) -> dict[str, Any]:
-    """The section that reads back to a plan."""
+    """Section that reads back to a plan."""
     rates = plan.learning_rate.values
     alike = _IID if plan.partition is None else text_of(plan.partition)
     written: Any = {"values": list(rates)} if len(rates) > 1 else rates[0]
@@ -208,7 +203,7 @@ GRADIENTS.section.__doc__ = "Where the gradients come from."
 
 
 class ComputeSection(Section):
-    """The user's own measurement of one iteration on one device."""
+    """User's measurement of one iteration on one device."""
 
     forward: PositiveDuration | None = None
     backward: PositiveDuration | None = None
@@ -230,7 +225,7 @@ class ComputeSection(Section):
 
 
 class CompressorSection(Section):
-    """One row of the comparison; its parameters stand beside these keys."""
+    """Row of the comparison; its parameters stand beside these keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -239,18 +234,18 @@ class CompressorSection(Section):
 
 
 class UncertaintySection(Section):
-    """Treatment of figures that are known within ranges only."""
+    """Treatment of figures known only within ranges."""
 
     draws: Annotated[int, Field(ge=0, le=4096)] = 64
     discrepancy: bool = True
-    """Whether steps differ by as much as other measured clusters do beyond these ranges."""
+    """Whether steps differ as much as other measured clusters do beyond these ranges."""
 
 
 class CostSection(Section):
     """Cost of the cluster, for `gcsim advise`."""
 
     per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Cost of a node per hour, in any currency."""
+    """Per node, in any currency."""
 
 
 _FRAMEWORK = Annotated[
@@ -261,7 +256,7 @@ _FRAMEWORK = Annotated[
 
 
 def _named(look_up: Callable[[str], object], kind: type) -> Any:
-    """An entry of the catalogue by its name, or figures in its place."""
+    """Entry of the catalogue by name, or figures instead."""
     return Annotated[
         Annotated[str, in_catalogue(look_up), Tag(NAMED)]
         | Annotated[Annotated[Spelled, As(kind)], Tag(SPELLED_OUT)],
@@ -278,7 +273,7 @@ def _chosen(
 
 
 def buckets_of(section: Spelled) -> DdpBuckets:
-    """A stated limit is that of all buckets, as PyTorch's `bucket_cap_mb` is."""
+    """Bucket limits; a stated one is that of all buckets, as PyTorch's `bucket_cap_mb`."""
     limits, stated = section.value(DdpBuckets), section.model_fields_set
     alone = "cap" in stated and "first" not in stated
     return replace(limits, first=limits.cap) if alone else limits
@@ -296,9 +291,9 @@ TRAINING = As(
 
 
 def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False) -> Training:
-    """Settings of the training job; unstated ones come from the catalogue. Ranks of a CPU that has
-    fewer cores than ranks share them in all they compute but passes that are `measured`. Passes
-    whose gradients are in 16 bits are so themselves where the device can."""
+    """Settings of the training job, by default the catalogue's. A CPU's ranks share too few cores
+    in all computation except `measured` passes. 16-bit gradients mean 16-bit passes where the
+    device can."""
     collectives = cluster.collectives
     transport = collectives.transport
     on_devices = transport == "nccl" or collectives.all_reduce.startswith("nccl")

@@ -74,7 +74,7 @@ class LinkSection(LinkFields):
     like: Annotated[str, in_catalogue(catalog.link)] | None = None
     name: Line | None = None
     limited: bool = False
-    """The rate is no NIC's but a limit that `tc` or a provider sets."""
+    """`tc` or a provider limits the rate, not the NIC."""
 
     _stated: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -97,7 +97,7 @@ class LinkSection(LinkFields):
     def build(
         self, stated_in: str = "the scenario", transport: TransportName | None = None
     ) -> Link:
-        """The link, as a transport finds it: the base itself where nothing is changed."""
+        """The link, as a transport finds it; the base itself if unchanged."""
         base = catalog.link(self.like, transport) if self.like else None
         stated = self._stated.keys() - {"like"}
         if base and not stated:
@@ -117,7 +117,7 @@ class LinkSection(LinkFields):
 
 
 def _limited(link: Link, transport: TransportName | None) -> Link:
-    """The link with the goodput of a limit in the place of a NIC's."""
+    """The link with a limit's goodput instead of a NIC's."""
     share, (least, most) = LIMITED.get(transport or "", LIMITED[""])
     low, high = link.efficiency_range or (link.efficiency, link.efficiency)
     return replace(
@@ -130,7 +130,7 @@ def _limited(link: Link, transport: TransportName | None) -> Link:
 
 
 def changed_link(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain section, not yet checked, of a link like `base` but for what is stated."""
+    """Unchecked plain section of a link like `base` with what is stated."""
     if not stated:
         return plain_link(base)
     own = {
@@ -148,7 +148,7 @@ def _source(base: Link, stated: Set[str], where: str) -> str:
 
 
 def _estimated(base: Link | None, stated: Mapping[str, Any]) -> bool:
-    """Whether a figure of an estimated link is still in use; what the user states is none."""
+    """Whether a figure of an estimated link is still in use; stated ones are none."""
     if base is None or not base.estimate:
         return False
     inherited = _figures(plain_link(base))
@@ -157,18 +157,15 @@ def _estimated(base: Link | None, stated: Mapping[str, Any]) -> bool:
 
 
 def build_link(section: str | LinkSection, transport: TransportName | None = None) -> Link:
-    """A link of the catalogue by its name, or one that a section spells out, with a transport's
-    own figures where the catalogue has such and the section none.
-
-    Raises `InputError` with a suggestion for a name that the catalogue does not have.
-    """
+    """Link of the catalogue, or spelled out, with a transport's own figures unless stated;
+    `InputError` with a suggestion for an unknown name."""
     if isinstance(section, str):
         return catalog.link(section, transport)
     return section.build(transport=transport)
 
 
 def _inherited(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that a section leaves to its base, each with its range."""
+    """Figures left to the base, with their ranges."""
     found: dict[str, Any] = {}
     for figure in RANGED:
         if figure in stated or (figure == "efficiency" and stated.get("trace") is not None):
@@ -199,9 +196,9 @@ _Calibration = Literal["measured", "estimate", "stated", "ideal"]
 def plain_link(link: Link) -> dict[str, Any]:
     """The link as a scenario's section: units written out, nothing rounded.
 
-    `name`, `latency`, `source` and `estimate` always, `bandwidth` and `efficiency` without a
-    trace, the rest where it differs from its default. Raises `ValueError` for a figure without a
-    finite decimal expansion, which no file gives.
+    `name`, `latency`, `source` and `estimate` always, `bandwidth` and `efficiency` without a trace,
+    the rest where not default. Raises `ValueError` for a figure without a finite decimal expansion,
+    which no file gives.
     """
     other: dict[str, Any] = {}
     if link.trace is not None:
@@ -210,11 +207,8 @@ def plain_link(link: Link) -> dict[str, Any]:
 
 
 def link_facts(link: Link) -> dict[str, Any]:
-    """Plain values of a link, for a result's provenance.
-
-    `calibration`, `efficiency` and `source` always, and all that makes it more than a rate and a
-    latency. A trace stands with its length, its mean rate and a hash, not with its points.
-    """
+    """Plain values of a link for a result's provenance: `calibration`, `efficiency`, `source`, and
+    all beyond a rate and a latency; of a trace, length, mean rate and a hash."""
     plain = plain_link(link)
     facts = {
         "name": link.name,
@@ -245,11 +239,8 @@ def link_facts(link: Link) -> dict[str, Any]:
 
 
 def calibration(link: Link) -> _Calibration:
-    """Source of the link's figures.
-
-    Only an unchanged entry of the catalogue is measured or ideal; what else is no estimate was
-    stated by the user.
-    """
+    """Source of the link's figures: only unchanged catalogue entries are measured or ideal; others
+    are stated unless estimates."""
     shipped = catalog.shipped(link)
     if shipped and link.name.endswith("_ideal"):
         return "ideal"
@@ -259,11 +250,9 @@ def calibration(link: Link) -> _Calibration:
 
 
 def carrier(transport: str, network: str | None) -> str:
-    """Name the library that carries collectives, and the protocol below where both are known.
-
-    "NCCL over RDMA" on InfiniBand, RoCE and EFA, "Gloo over TCP" on any network: PyTorch's Gloo has
-    sockets only. `network` is the link's name; None where no node sends to another.
-    """
+    """Library that carries collectives, and the protocol below if both are known: "NCCL over RDMA"
+    on InfiniBand, RoCE and EFA, "Gloo over TCP" anywhere (PyTorch's has sockets only). `network`:
+    the link's name; None without traffic between nodes."""
     library = _LIBRARIES[transport]
     if network is None:
         return library

@@ -1,17 +1,16 @@
-"""Tables of layers, and what is wrong with one.
+"""Tables of layers, and their faults: models known by their layers only.
 
-A model of which only the layers are known. A CSV file with the header of `COLUMNS`, a row a
-parameter tensor, in forward order, the reverse of that in which gradients are taken to be ready
-(`gcsim list models NAME --layers` writes one):
+A CSV file with the header of `COLUMNS` and a row per parameter tensor, in forward order
+(`gcsim list models NAME --layers` writes one); gradients become ready in reverse. Empty lines and
+those with # are skipped.
 
     name,shape,forward_flops
-    # lines like this one and empty lines count for nothing
     conv1.weight,64x3x11x11,140553600
     conv1.bias,64,0
 
-or the same rows in the YAML: `layers: [{name: conv1.weight, shape: [64, 3, 11, 11],
-forward_flops: 140553600}, ...]`, which is how a resolved scenario holds them. Every mistake is
-named with its line; nothing is trained, so that gradients are synthetic or recorded.
+Or the rows in the YAML, as in a resolved scenario: `layers: [{name: conv1.weight, shape: [64, 3,
+11, 11], forward_flops: 140553600}, ...]`. Mistakes name their line. Nothing is trained: gradients
+are synthetic or recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from gcsim.traces.models.registry import MODELS, ModelEntry, TableLayer
 from gcsim.traces.models.table import COLUMNS, table_entry
 
 MOST_ROWS = 4_000
-"""A resolved scenario holds them all, and is read back."""
+"""All are in a resolved scenario, which is read back."""
 MOST_FLOPS = 1 << 62
 _NAME = re.compile(r"[^\s,#\"'\x00-\x1f\x7f-\x9f][^\s,\"'\x00-\x1f\x7f-\x9f]{0,254}")
 _SIZES = re.compile(r"\d{1,12}(?:\s*[xX]\s*\d{1,12})*", re.ASCII)
@@ -44,16 +43,13 @@ _HEADER_HINT = f"begin with {','.join(COLUMNS)}; gcsim list models NAME --layers
 _FILE_NAME = re.compile(r"\w[\w.-]*")
 
 Named = tuple[str, TableLayer]
-"""A row with its place, for messages."""
+"""Row with its place."""
 
 
 def tabled_model(
     document: Document, path: Path, name: str | None
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """The model of a CSV file, or what is wrong with the file.
-
-    `name` is the scenario's name for it; by default the file's without its ending.
-    """
+    """Model of a CSV file, or the file's problems; `name` defaults to the file's stem."""
     place = shown(path)
     if not path.exists():
         where = document.place(("model", "layers"))
@@ -73,7 +69,7 @@ def tabled_model(
 def inline_model(
     document: Document, rows: Sequence[Spelled], name: str | None
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """The model of rows that stand in the YAML, or what is wrong with them."""
+    """Model of rows in the YAML, or their problems."""
     key_path: Keys = ("model", "layers")
     named = []
     problems = []
@@ -177,7 +173,7 @@ def _flops(text: str, name: str) -> int:
 def _checked(
     rows: Sequence[Named], name: str, place: str
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """Check properties that no single row shows."""
+    """Check what no single row shows."""
     problems = []
     first: dict[str, str] = {}
     for where, row in rows:
@@ -213,8 +209,7 @@ def known_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def misfit(entry: ModelEntry, parameters: Sequence[tuple[str, tuple[int, ...]]]) -> str | None:
-    """Describe the difference between a trace's tensors and the model's; None where they agree, or
-    where only the user's code knows the model."""
+    """Difference of a trace's tensors from the model's; None if none or a model of user's code."""
     known = known_parameters(entry)
     if known is None:
         return None

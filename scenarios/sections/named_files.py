@@ -51,42 +51,31 @@ class _LinkTable(Section):
 
 
 def names_a_file(text: object) -> bool:
-    """Whether a name is that of a file, not of an entry of the catalogue."""
+    """Whether a name is a file's, not a catalogue entry's."""
     return isinstance(text, str) and _FILE.fullmatch(text) is not None
 
 
 def read_link(text: str, folder: Path, transport: TransportName | None = None) -> tuple[Link, Path]:
-    """The link that `FILE.yaml` or `FILE.yaml:NAME` names, as a transport finds it, and the file.
-
-    Raises `InputError`: no such file or entry, several entries and none named, or the file's
-    mistakes, each with its line and column.
-    """
+    """Link of `FILE.yaml` or `FILE.yaml:NAME`, as a transport finds it, and the file. Raises
+    `InputError`: no such file or entry, several entries and none named, or the file's mistakes with
+    their places."""
     return _read(text, folder, "link", functools.partial(_links, transport=transport))
 
 
 def read_device(text: str, folder: Path) -> tuple[Device, Path]:
-    """The device that `FILE.yaml` or `FILE.yaml:NAME` names, and the file; as `read_link`."""
+    """Device of `FILE.yaml` or `FILE.yaml:NAME`, and the file; as `read_link`."""
     return _read(text, folder, "device", _devices)
 
 
 def device_in(file: str, name: str) -> Device:
-    """The device of that name in a file, by its absolute path; raises `InputError`."""
+    """Device of a file by absolute path; raises `InputError`."""
     return read_device(f"{file}:{name}", Path("/"))[0]
 
 
 def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
-    """Put what named files say in the place of their names, and the defaults of the device.
-
-    Parameters
-    ----------
-    document, path
-        A scenario, before it is checked, and the file it was read from.
-
-    Returns
-    -------
-    By setting, the absolute path of the file that was read; and what is wrong with files, each
-    problem with its place in that file. Something valid stands in the place of what is wrong.
-    """
+    """Replace names of files by their contents, and fill in the device's defaults. `document` is
+    not checked yet; `path`: its file. Returns the absolute path of each file by setting, and the
+    files' problems with their places; valid values replace what is wrong."""
     files: dict[str, str] = {}
     problems: list[Problem] = []
     for holder, key_path in _places(document.data):
@@ -114,7 +103,7 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
 
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
-    """Sections that hold a link or a device, with their paths."""
+    """Sections with a link or a device, and their paths."""
     for key_path in (_DEVICE, *LINKS):  # how a transport finds a link: the device's by default
         holder = _within(data, key_path[:-1])
         if key_path[-1] in holder:
@@ -164,7 +153,7 @@ def _device_section(
 
 
 def folder_of(document: Document, key_path: Keys, path: Path) -> Path:
-    """A path in the file counts from the file's folder, one of an option from where one is."""
+    """Folder of a path: the file's, or for an option the working directory."""
     from_option = document.values.get(key_path, "").startswith("--set")
     return Path.cwd() if from_option else path.resolve().parent
 
@@ -220,12 +209,12 @@ def _cached_devices(path: Path, _changed: int, _size: int) -> Mapping[str, Devic
 
 
 def usual_bus(device: Device) -> str:
-    """Return the link between ranks on a CPU, or the bus of most GPUs."""
+    """Link between ranks on a CPU, or the bus of most GPUs."""
     return "host_memory" if device.processor == "cpu" else "pcie3_x16"
 
 
 def _fill_in(cluster: dict[str, Any], device: Device) -> None:
-    """State the transport, and which bus the figures of an incomplete `intra_node` change."""
+    """State the transport, and the bus that an incomplete `intra_node` changes."""
     if cluster.get("collectives") is None:
         cluster["collectives"] = {}
     collectives, bus = cluster["collectives"], cluster.get("intra_node")

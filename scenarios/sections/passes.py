@@ -16,17 +16,13 @@ from gcsim.traces.profile import PassTimes, TrafficProfile
 from gcsim.traces.storage.manifest import read_manifest
 from gcsim.traces.storage.store import recorded_passes
 
-_ELEMENT = 4
-"""Bytes of a float32."""
+_ELEMENT = 4  # bytes of a float32
 
 
 def measured_passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
-    """The times that the scenario states, names a profiler's trace for, or replays; None where
-    the catalogue's are wanted. Warns of those of a CPU that shall stand for a GPU's.
-
-    Raises `InputError` when a profiler's trace cannot be read or is of another model, or when
-    the recorded gradients came without times.
-    """
+    """Times that the scenario states, takes from a profiler's trace, or replays; None: the
+    catalogue's. Warns of a CPU's for a GPU. Raises `InputError` for an unreadable profiler's trace
+    or another model's, or recorded gradients without times."""
     found = _passes(scenario, profile)
     device = scenario.cluster.device
     measured_on = None if found is None else found.processor
@@ -57,10 +53,8 @@ def _passes(scenario: Scenario, profile: TrafficProfile) -> PassTimes | None:
 
 
 def check_passes(scenario: Scenario) -> None:
-    """Raise `InputError` when the times that a scenario names cannot be used, as far as that is
-    known before the model is; warn of a trace of one worker, and where other buckets were
-    exchanged than will be simulated.
-    """
+    """Raise `InputError` for named times that are unusable as far as known without the model; warn
+    of a trace of one worker, or of other buckets than simulated."""
     compute, gradients = scenario.compute, scenario.gradients
     if isinstance(gradients, RecordedGradients):
         manifest = read_manifest(gradients.trace)

@@ -1,7 +1,7 @@
 """Settings of a scenario that replays a recorded trace.
 
-`model: recorded` takes the model as it stands in the trace, so that no code of the user's is
-needed any more; `compute: {recorded: true}` takes the times that were measured with it.
+`model: recorded` takes the model from the trace, without the user's code;
+`compute: {recorded: true}` the times measured with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REPLAY = "replay a trace: gradients: {source: recorded, trace: FOLDER}"
 
 
 def recorded_model(trace: Path) -> tuple[ModelEntry | None, list[Problem]]:
-    """The model of a trace, or what is wrong with the trace. Only the manifest is read."""
+    """Model of a trace, or its problems; only the manifest is read."""
     try:
         facts = read_manifest(trace).facts
     except InputError as error:
@@ -43,13 +43,13 @@ def recorded_model(trace: Path) -> tuple[ModelEntry | None, list[Problem]]:
 
 
 def is_recorded(model: ModelEntry) -> bool:
-    """Whether the model is known from a trace alone."""
+    """Whether only a trace knows the model."""
     return model.build is None and not model.layers
 
 
 @functools.lru_cache
 def warn_once(place: Path, text: str) -> None:
-    """A warning that a process prints once, however often it is noticed."""
+    """Print a warning once per process."""
     _LOG.warning("%s: warning: %s", place, text)
 
 

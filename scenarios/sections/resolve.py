@@ -1,9 +1,8 @@
 """A scenario as the file that would load to it: every default filled in, units written out.
 
-It is what stands beside the results and can be run again. Links stand in it by value, with
-their sources: a few lines, and the file alone says what was simulated. A device stands in it by
-name (and by its file, where that is not the catalogue's) with a fingerprint of its entry: that is
-some forty numbers with their sources, and a changed entry must not pass for the old one.
+It is written beside the results and can be run again. Links are included by value with their
+sources; a device by name (and file, outside the catalogue) with a fingerprint of its entry, some
+forty numbers, so that a changed entry does not pass for the old one.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from gcsim.traces.profile import PassTimes
 
 
 def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
-    """Dicts, lists and scalars; `document.write` makes YAML of them."""
+    """Dicts, lists and scalars, for `document.write`."""
     entries: dict[str, Any] = {"name": scenario.name}
     if description:
         entries["description"] = description

@@ -1,9 +1,8 @@
-"""Costs of a transport's software, additions and calls: their keys, and the defaults.
+"""Costs of a transport's software, additions and calls: keys and defaults.
 
-`catalog/transports.yaml` has an entry for each transport that works on the host, by its name, and
-another for an older generation (`gloo_pytorch1`), which says only what differs, or for hosts of few
-cores (`gloo_few_cores`). A scenario gets the entry of its own transport; what it states itself
-under `cluster.sums` and `cluster.host` comes first. `none` stands for no price at all.
+`catalog/transports.yaml` has entries by transport that works on the host, for older generations
+(`gloo_pytorch1`, only what differs) and for hosts of few cores (`gloo_few_cores`). A scenario gets
+its transport's, after its own `cluster.sums` and `cluster.host`; `none` is no price at all.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def _table() -> _Table:
 
 @functools.cache
 def transports() -> Mapping[str, tuple[Sums, Host | None]]:
-    """The prices of additions and calls by transport, or transport_library, as shipped."""
+    """Shipped prices of additions and calls, by transport or transport_library."""
     found: dict[str, tuple[Sums, Host | None]] = {}
     for name, entry in _table().transports.items():
         above = found[entry.like] if entry.like else (Sums(), None)
@@ -75,7 +74,7 @@ def transports() -> Mapping[str, tuple[Sums, Host | None]]:
 
 
 def defaults(collectives: Collectives) -> tuple[Sums, Host | None]:
-    """Costs of the transport's additions and calls where a scenario states none."""
+    """Default costs of a transport's additions and calls."""
     known, name = transports(), collectives.transport
     sums = known[_SERVERS][0] if servers_add(collectives) else Sums()
     free: tuple[Sums, Host | None] = (sums, None)
@@ -83,7 +82,7 @@ def defaults(collectives: Collectives) -> tuple[Sums, Host | None]:
 
 
 def servers_add(collectives: Collectives) -> bool:
-    """Whether parameter servers, and nothing else, add at the rates of `cluster.sums`."""
+    """Whether only parameter servers add at the rates of `cluster.sums`."""
     on_gpus = collectives.transport == "nccl" and collectives.all_reduce.startswith(
         ("auto", "nccl")
     )
@@ -91,7 +90,7 @@ def servers_add(collectives: Collectives) -> bool:
 
 
 def on_machines(name: str, host: Host | None) -> Host | None:
-    """The transport's prices on machines that are named; `none`: nothing is priced."""
+    """A transport's prices on named machines; `none`: no prices."""
     if name == NONE or host is None:
         return None
     on: Host = _table().hosts[name].value(Host, host)
@@ -99,12 +98,12 @@ def on_machines(name: str, host: Host | None) -> Host | None:
 
 
 def few_cores(transport: str) -> Host | None:
-    """The transport's prices where processes share few cores."""
+    """A transport's prices where processes share few cores."""
     return transports().get(f"{transport}_few_cores", (Sums(), None))[1]
 
 
 def with_few_cores(transport: str, stated: Host) -> Host:
-    """The stated cores, with the transport's prices where processes share them."""
+    """The stated cores with the prices for few cores."""
     known = few_cores(transport)
     if known is None:
         return stated

@@ -1,7 +1,7 @@
-"""Model, gradients and measured times that a checked scenario file names.
+"""Model, gradients and measured times named by a checked scenario file.
 
-Shipped ones by their names, the user's own by paths: one in the file counts from the file's
-folder, one of an option from where the user is.
+Shipped ones by name, the user's by path: from the file's folder, or of an option from the working
+directory.
 """
 
 from __future__ import annotations
@@ -10,15 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios import scenario
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.scenario import (
-    LiveGradients,
-    ProfiledCompute,
-    RecordedCompute,
-    RecordedGradients,
-    SyntheticGradients,
-)
 from gcsim.scenarios.sections.file import (
     RECORDED,
     ComputeSection,
@@ -38,7 +32,7 @@ from gcsim.traces.tasks.folder import PREFIX, fault
 def model_of(
     document: Document, file: ScenarioFile, path: Path
 ) -> tuple[ModelEntry | None, list[Problem]]:
-    """The model with its task, or what is wrong with it."""
+    """Model with its task, or its problems."""
     chosen = file.model
     if isinstance(chosen, ModelTable):
         return _table(document, chosen, path)
@@ -77,34 +71,36 @@ def _table(
 
 def gradients_of(
     document: Document, file: ScenarioFile, path: Path
-) -> LiveGradients | RecordedGradients | SyntheticGradients:
-    """Source of the gradients; `missing_files` checks that its files exist."""
+) -> scenario.LiveGradients | scenario.RecordedGradients | scenario.SyntheticGradients:
+    """Source of the gradients; `missing_files` checks its files."""
     section = file.gradients
     if section.trace is not None:
         trace = _trace(document, section.trace, path)
-        return RecordedGradients(trace=trace, workers=section.workers)
-    workers = section.workers or LiveGradients().workers
+        return scenario.RecordedGradients(trace=trace, workers=section.workers)
+    workers = section.workers or scenario.LiveGradients().workers
     if section.source == "synthetic":
         key_path = ("gradients", "fit")
-        return SyntheticGradients(
+        return scenario.SyntheticGradients(
             fit=None if section.fit is None else _named_path(document, key_path, section.fit, path),
             workers=workers,
             iterations=section.iterations,
         )
-    return section.value(LiveGradients, workers=workers)
+    return section.value(scenario.LiveGradients, workers=workers)
 
 
 def compute_of(
     document: Document, section: ComputeSection | None, path: Path
-) -> PassTimes | ProfiledCompute | RecordedCompute | None:
+) -> PassTimes | scenario.ProfiledCompute | scenario.RecordedCompute | None:
     """Source of forward and backward times; None: the catalogue."""
     if section is None:
         return None
     if section.profile is not None:
         key_path = ("compute", "profile")
-        return ProfiledCompute(profile=_named_path(document, key_path, section.profile, path))
+        return scenario.ProfiledCompute(
+            profile=_named_path(document, key_path, section.profile, path)
+        )
     if section.forward is None or section.backward is None:
-        return RecordedCompute()
+        return scenario.RecordedCompute()
     return PassTimes(
         forward=float(section.forward),
         backward=float(section.backward),
@@ -113,7 +109,7 @@ def compute_of(
 
 
 def task_of(document: Document, file: ScenarioFile, path: Path) -> str:
-    """Task of `gcsim train`; "" for the model's own. A folder with its whole path."""
+    """Task of `gcsim train`, a folder with its whole path; "" for the model's own."""
     task = "" if file.train is None else file.train.task or ""
     if not task.startswith(PREFIX):
         return task
@@ -128,7 +124,7 @@ def misfit_of_task(document: Document, task: str, model: ModelEntry) -> list[Pro
 
 
 def _trace(document: Document, written: str, path: Path) -> Path:
-    """A folder by its path, or a shipped trace by its name."""
+    """Folder by path, or a shipped trace by name."""
     found = _named_path(document, ("gradients", "trace"), written, path)
     return found if found.exists() else shipped_traces().get(written, found)
 
@@ -138,7 +134,7 @@ def _named_path(document: Document, key_path: Keys, written: str, path: Path) ->
 
 
 def missing_files(document: Document, file: ScenarioFile, path: Path) -> list[Problem]:
-    """The traces, fits and profiles that the file names and that are not there."""
+    """Named traces, fits and profiles that do not exist."""
     compute, gradients = file.compute, file.gradients
     named: list[tuple[Keys, str | None, str]] = [
         (("gradients", "fit"), gradients.fit, "fit one with: gcsim fit TRACE -o FILE"),

@@ -1,10 +1,9 @@
-"""A sweep on many machines: tasks go to a dask.distributed cluster that is already running.
+"""A sweep on many machines: tasks go to a running dask.distributed cluster.
 
-Start it as dask's documentation says (a scheduler, and on each machine workers in an environment
-with the same gcsim; one thread per worker suits best, since a point keeps Python busy). Machines
-need not share a disk: profiles travel with the points, and results of tasks with the sweep, which
-alone writes. Traces and the user's own modules must be there on every machine, and machines
-that train must have the same number of cores (see `sweep_tasks`).
+Start it as dask documents: a scheduler, and workers in environments with the same gcsim, best with
+one thread each, since a point keeps Python busy. No shared disk is needed: profiles travel with
+points, results with the sweep, which alone writes. Traces and the user's modules must be on every
+machine; machines that train need equal numbers of cores (`sweep_tasks`).
 """
 
 from __future__ import annotations
@@ -29,18 +28,15 @@ from gcsim.scenarios.sweeps.tasks import Failure, code_here, failure
 PATIENCE = 10
 """Seconds until a scheduler must answer."""
 FIRST_WORKER = 60
-"""Seconds until a scheduler must have a worker: some are started on demand."""
+"""Seconds until it must have a worker; some are started on demand."""
 AHEAD = 2
-"""Tasks that each thread of the cluster has under way or next."""
+"""Tasks per thread of the cluster, under way or next."""
 
 
 class ClusterWorkers:
-    """The workers of a running cluster; `address` is the scheduler's, or a scheduler file.
-
-    Raises `InputError` when there are none, or when they would not give what is given here: `key`
-    tells there under which name something would be kept, which they must agree on, and with `here`
-    be what it is here.
-    """
+    """Workers of a running cluster, by its scheduler's address or file. Raises `InputError` without
+    any, or where they would give other results than here: all must name a profile (`key`) alike,
+    with `here` as this machine does."""
 
     def __init__(self, address: str, key: Callable[[], str], *, here: bool = False) -> None:
         with ExitStack() as stack:
@@ -79,7 +75,7 @@ class ClusterWorkers:
 
     @property
     def capacity(self) -> int:
-        """Number of tasks that keeps all threads busy while results are on their way."""
+        """Tasks that keep all threads busy while results travel."""
         return self._capacity
 
     def start(self, number: int, task: Work) -> None:
@@ -90,10 +86,7 @@ class ClusterWorkers:
         future.add_done_callback(lambda _: self._done.put(number))
 
     def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
-        """Wait for outcomes; nothing is told before.
-
-        Raises `InputError` when the scheduler is gone.
-        """
+        """Wait for outcomes, without notes; `InputError` when the scheduler is gone."""
         numbers = [self._done.get()]
         while not self._done.empty():
             numbers.append(self._done.get())
@@ -116,7 +109,7 @@ class ClusterWorkers:
         raise InputError(message, place="--dask", hint=hint)
 
     def close(self) -> None:
-        """Take back what is under way, and leave the cluster as it is."""
+        """Take back what is under way."""
         # of a cluster that is gone nothing can be taken back
         with self._open, contextlib.suppress(OSError, RuntimeError):
             self._client.cancel(list(self._futures.values()), force=True)
@@ -127,7 +120,7 @@ def _performed(task: Work) -> Any:
 
 
 def _connected(address: str, stack: ExitStack) -> Any:
-    """A client that `stack` closes."""
+    """Client that `stack` closes."""
     try:
         distributed = importlib.import_module("distributed")
     except ModuleNotFoundError as error:

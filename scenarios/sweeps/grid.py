@@ -1,11 +1,8 @@
-"""Grids of a sweep, and its points.
+"""Grids of a sweep, and its points, the product of all grids' values.
 
-Commas inside quotes, brackets and braces belong to a value: `cluster.nodes=[1, 2],[4, 8]` are two
-values. Whether a key exists and a value is allowed, `sweep_points` says.
-
-Points are the product of the values of every grid. All problems are reported at once. First every
-value is tried on its own, which takes the sum of the grids' lengths, not their product; only when
-each of them is right the combinations are.
+Commas inside quotes, brackets and braces belong to a value: `cluster.nodes=[1, 2],[4, 8]` are two.
+All problems are reported at once: first every value is tried alone, the sum of the grids' lengths;
+combinations only when all are right.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from gcsim.scenarios.reading.document import read, scalar
 from gcsim.scenarios.scenario import Scenario
 
 LARGEST = 100_000
-"""Points of the largest sweep that is taken on."""
+"""Most points of a sweep."""
 
 _PLAIN = re.compile(r"\w[\w%./+-]*([ :][\w%./+-]+)*", re.ASCII)
 _CLOSING = {"[": "]", "{": "}"}
@@ -36,23 +33,18 @@ _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\'\'|[^\'])*\'', re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """One value of a grid."""
+    """Value of a grid."""
 
-    text: str
-    """YAML, as it was given."""
-    data: Any
-    """Value of the YAML text."""
+    text: str  # YAML as given
+    data: Any  # value of the YAML text
 
 
 Grid = dict[str, tuple[Value, ...]]
-"""Values by key, in the order in which the keys were given."""
+"""Values by key, as given."""
 
 
 def written(data: Any, *, inside: bool = False) -> str:
-    """A value as people write it: in tables, in CSV, in the names of points.
-
-    It is YAML; only a text that stands alone is as it is, without quotes.
-    """
+    """A value in tables, CSV and names: YAML, but a text alone without quotes."""
     if isinstance(data, list):
         return f"[{', '.join(written(item, inside=True) for item in data)}]"
     if isinstance(data, dict):
@@ -64,12 +56,9 @@ def written(data: Any, *, inside: bool = False) -> str:
 
 
 def read_grid(given: Sequence[str] | Mapping[str, Sequence[Any]]) -> Grid:
-    """A grid from options (`["KEY=V1,V2"]`) or from a mapping of keys to values.
-
-    In a mapping a text is YAML, as in `load_scenario`'s overrides; anything else stands for itself.
-    Raises `InputError` with every problem of the language; whether a key exists and a value is
-    allowed, `points` says.
-    """
+    """Grid from options (`["KEY=V1,V2"]`) or a mapping of keys to values. In a mapping a text is
+    YAML, as in `load_scenario`'s overrides. Raises `InputError` with every problem of syntax;
+    `points` checks keys and values."""
     problems: list[Problem] = []
     grid: Grid = {}
     for key, texts in _entries(given, problems):
@@ -128,10 +117,7 @@ def _text(data: Any) -> str:
 
 
 def split(text: str) -> list[str]:
-    """The values between the commas that stand outside quotes, brackets and braces.
-
-    Raises `ValueError` for what is not closed.
-    """
+    """Values between commas outside quotes, brackets and braces; `ValueError` for unclosed ones."""
     values, start, place, awaited, fresh = [], 0, 0, "", True
     while place < len(text):
         letter, quoted = text[place], _QUOTED.match(text, place)
@@ -177,23 +163,20 @@ def _values(place: str, texts: Iterable[str], problems: list[Problem]) -> Iterat
         yield Value(text=text, data=data)
 
 
-_MANY = 1000
-"""Points whose checking takes seconds, which somebody who waits sees."""
+_MANY = 1000  # points from which on checking, which takes seconds, is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One combination of values, and the scenario that it makes."""
+    """Combination of values, and its scenario."""
 
-    values: dict[str, Any]
-    """Values by the grids' keys, in their order."""
+    values: dict[str, Any]  # values by the grids' keys, in order
     scenario: Scenario
-    key: str
-    """A hash of the resolved scenario: what the point's results are stored under."""
+    key: str  # hash of the resolved scenario, under which results are stored
 
 
 def named(values: Mapping[str, Any]) -> str:
-    """The name of a point in messages: `cluster.nodes=8, seed=1`."""
+    """Name of a point in messages: `cluster.nodes=8, seed=1`."""
     return ", ".join(f"{key}={written(data)}" for key, data in values.items())
 
 
@@ -204,10 +187,7 @@ def points(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> list[Point]:
-    """Every point, the last key changing fastest.
-
-    Raises `InputError` with every problem of the scenario, the options and all values.
-    """
+    """All points, the last key changing fastest; `InputError` with every problem."""
     fixed = {assignment.partition("=")[0].strip() for assignment in overrides}
     both = [key for key in grid if key in fixed or (key == "seed" and seed is not None)]
     if both:
@@ -242,7 +222,7 @@ def points(
 
 
 class _Faults:
-    """Problems of many points that are much alike, each told once."""
+    """Problems of many points, similar ones told once."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -256,7 +236,7 @@ class _Faults:
         seed: int | None,
         chosen: Sequence[Value],
     ) -> Scenario | None:
-        """The scenario with the chosen value of every key; None when it has a problem."""
+        """Scenario with the chosen value of every key; None when it has a problem."""
         self._tried += 1
         pairs = zip(self._grid, chosen, strict=True)
         assignments = [f"{key}={value.text}" for key, value in pairs]
@@ -268,7 +248,7 @@ class _Faults:
         return None
 
     def same(self, chosen: Sequence[Value], other: Point) -> None:
-        """Two points that are one scenario."""
+        """Record two points that are one scenario."""
         message = f"is the same scenario as {named(other.values)}"
         self._add(Problem(place="--set", message=message, hint="leave one of them out"), chosen)
 
@@ -277,7 +257,7 @@ class _Faults:
         self._found.setdefault(key, []).append(tuple(chosen))
 
     def raise_any(self, *, combined: bool = False) -> None:
-        """Raise `InputError` when there were problems, of values alone or of combinations."""
+        """Raise `InputError` for problems, of single values or combinations."""
         if self._found:
             raise InputError(
                 self._told(Problem(place=place, message=message, hint=hint), where, combined)
@@ -285,7 +265,7 @@ class _Faults:
             )
 
     def _told(self, problem: Problem, where: Sequence[Sequence[Value]], combined: bool) -> Problem:
-        """The problem as a person reads it: which value, or which combination of values."""
+        """The problem with its value, or combination of values."""
         place, message = problem.place, problem.message
         if not place.startswith("--set"):
             if len(where) < self._tried:  # in the file, and only with some values
@@ -302,7 +282,7 @@ class _Faults:
         return " ".join(f"--grid {key}={value.text}" for key, value in pairs)
 
     def _place(self, place: str, where: Sequence[Sequence[Value]]) -> str:
-        """`--set` becomes `--grid`, with the value unless all values of the key are wrong alike."""
+        """`--grid` for `--set`, with the value unless all of the key's are wrong alike."""
         key = place.removeprefix("--set ")
         if key not in self._grid or key == place:
             return place

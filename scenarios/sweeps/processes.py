@@ -1,10 +1,10 @@
 """A sweep on this machine: worker processes that end with the sweep, however it ends.
 
-Each worker is a fresh Python with this one's search path (so the user's own modules are found,
-and a script needs no `if __name__ == "__main__"`), a connection for tasks and outcomes, and a pipe
-on its stdin that nothing is ever written to. When the sweep goes away, killed or not, that pipe
-ends: the worker stops what it does, removes its temporary files and leaves. A worker that dies
-(out of memory) takes one point with it, and another worker takes its place.
+Each worker is a fresh Python with this one's search path (the user's modules are found, and scripts
+need no `if __name__ == "__main__"`), a connection for tasks and outcomes, and a pipe on stdin that
+is never written to: when the sweep goes away, killed or not, the pipe ends, and the worker stops,
+removes its temporary files and leaves. A worker that dies (out of memory) takes one point with it
+and is replaced.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.traces.stage1.machine import usable
 
 MEMORY_OF_A_WORKER = 512 << 20
-"""Bytes: the interpreter and a point of some hundred workers and ten compressors, rounded up."""
+"""Bytes: interpreter and a point of some hundred workers and ten compressors, rounded up."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""For numpy, whose threads wait busily: of small matrices they took half of a point's time. Not
-for torch, by whose threads profiles are known."""
+"""For numpy, whose busy-waiting threads took half of a point's time on small matrices; not for
+torch, whose threads are part of profiles' keys."""
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from gcsim.scenarios.sweeps.processes import serve; serve(int(sys.argv[2]))"
@@ -47,8 +47,7 @@ _START = (
 
 
 Work = Any
-"""A task for another process: plain data with `perform(progress)`, which does it and returns what
-goes wrong as a `Failure`."""
+"""Plain data for another process, whose `perform(progress)` returns errors as `Failure`."""
 
 
 class Workers(Protocol):
@@ -59,10 +58,10 @@ class Workers(Protocol):
         """Tasks to keep under way."""
 
     def start(self, number: int, task: Work) -> None:
-        """Begin a task; `number` names it in `finished`."""
+        """Begin a task, named `number` in `finished`."""
 
     def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
-        """Wait until a task is done, and return what is; `note` hears what is under way."""
+        """Wait for tasks and return the finished ones; `note` hears what is under way."""
 
     def close(self) -> None:
         """Stop what is under way."""
@@ -74,7 +73,7 @@ def drive(
     done: Callable[[int, Any], None],
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Have all tasks done, those too that `done` adds to `waiting`."""
+    """Have all tasks done, with those that `done` adds to `waiting`."""
     under_way = 0
     while waiting or under_way:
         while waiting and under_way < workers.capacity:
@@ -86,19 +85,19 @@ def drive(
 
 
 def check_jobs(jobs: int | None, dask: str | None) -> None:
-    """Raise `InputError` for a number of processes that makes no sense."""
+    """Raise `InputError` for an impossible number of processes."""
     if jobs is not None and (jobs < 1 or dask is not None):
         message = "must be at least 1" if jobs < 1 else "has no effect with --dask"
         raise InputError(message, place="--jobs")
 
 
 def default_jobs(memory: int = MEMORY_OF_A_WORKER) -> int:
-    """Number of processes: one per core, or as many as have `memory` bytes each."""
+    """One process per core, or as many as have `memory` bytes each."""
     return max(1, min(len(usable()), _free_memory() // memory))
 
 
 def _free_memory() -> int:
-    """Bytes that can be had: of the machine, and no more than the container's limit."""
+    """Free bytes, of the machine and within the container's limit."""
     free = [1 << 62]
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -135,7 +134,7 @@ class _Worker:
             self._process.stdin.close()
 
     def end(self, deadline: float) -> None:
-        """Wait until it has left, and kill it at the deadline."""
+        """Wait until it has left; kill it at the deadline."""
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -144,7 +143,7 @@ class _Worker:
         self._said.close()
 
     def last_words(self) -> Failure:
-        """Why it died, from its exit code and its stderr."""
+        """Why it died, by exit code and stderr."""
         code = self._process.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()
@@ -159,7 +158,7 @@ class _Worker:
 
 
 class LocalWorkers:
-    """Processes of this machine; each has one core where they are `side_by_side`."""
+    """Processes of this machine, one core each if `side_by_side`."""
 
     def __init__(self, jobs: int, *, side_by_side: bool = False) -> None:
         self._jobs = jobs
@@ -168,11 +167,11 @@ class LocalWorkers:
 
     @property
     def capacity(self) -> int:
-        """One task a process."""
+        """One task per process."""
         return self._jobs
 
     def start(self, number: int, task: Work) -> None:
-        """Give the task to a process that has none."""
+        """Give the task to an idle process."""
         worker = next((worker for worker in self._workers if worker.task is None), None)
         if worker is None:
             if len(self._workers) >= self._jobs:
@@ -184,7 +183,7 @@ class LocalWorkers:
             worker.connection.send(task)
 
     def finished(self, note: Callable[[str], None]) -> list[tuple[int, Any]]:
-        """Wait for outcomes; a process that died has its own."""
+        """Wait for outcomes, those of dead processes included."""
         outcomes: list[tuple[int, Any]] = []
         while not outcomes:
             busy = {
@@ -220,13 +219,13 @@ class LocalWorkers:
 
 
 GRACE = 10.0
-"""Seconds that a worker has to remove its temporary files."""
+"""Seconds for a worker to remove its temporary files."""
 NOTES_EVERY = 0.2
-"""Seconds between two reports of a stage."""
+"""Seconds between reports of a stage."""
 
 
 def serve(descriptor: int) -> None:
-    """Do tasks from the connection until it ends."""
+    """Perform tasks from the connection until it ends."""
     atexit.register(gc.freeze)  # leaves 0.7 s sooner: nothing is collected on the way out
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
@@ -251,14 +250,14 @@ def _leave_with_the_sweep() -> None:
 
 
 class _Telling:
-    """Progress that is sent to the sweep as text."""
+    """Progress sent to the sweep as text."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._last = connection, 0.0
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Stage]:
-        """A stage whose steps are told now and then."""
+        """Stage whose steps are reported at intervals."""
         yield _ToldStage(self._tell, description, total)
 
     def _tell(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The result of a sweep: plain values, as they stand in its `results.csv` and `results.json`."""
+"""Result of a sweep: plain values, as in its `results.csv` and `results.json`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gcsim.scenarios.sweeps.tasks import Failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One combination of the grids' values: its result, or why there is none."""
+    """Combination of the grids' values: its result, or failure."""
 
     values: dict[str, Any]
     """Values by the grids' keys."""
     result: Result | None = None
-    """Result of `gcsim.run` with these values, without timelines."""
+    """`gcsim.run` with these values, without timelines."""
     failure: Failure | None = None
     file: str = ""
-    """Its own file, with the provenance, from the sweep's folder."""
+    """File of the point, with provenance, relative to the sweep's folder."""
 
     @property
     def name(self) -> str:
@@ -42,13 +42,13 @@ class SweepRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SweepResult:
-    """Points in the order of the grids, the last key changing fastest."""
+    """Points in grid order, the last key changing fastest."""
 
     grid: dict[str, tuple[Any, ...]]
     versions: dict[str, str]
     points: tuple[SweepPoint, ...]
     folder: Path | None = None
-    """Folder of the files; None when none were asked for."""
+    """Folder of the files, if any."""
 
     @property
     def failed(self) -> tuple[SweepPoint, ...]:
@@ -57,7 +57,7 @@ class SweepResult:
 
     @property
     def rows(self) -> tuple[SweepRow, ...]:
-        """Rows of all points, as `Result.rows`, each with the values of its point."""
+        """Rows of all points, with the points' values."""
         return tuple(
             SweepRow(point=point.values, **{name: getattr(row, name) for name in _OF_ROW})
             for point in self.points
@@ -67,22 +67,19 @@ class SweepResult:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Column names of `results.csv`: the grids' keys first."""
+        """Columns of `results.csv`, the grids' keys first."""
         return (*self.grid, *(name for name in Result.columns() if name not in self.grid))
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame` with the rows and columns of `results.csv`.
-
-        Raises `InputError` where pandas is not installed.
-        """
+        """`pandas.DataFrame` of `results.csv`; `InputError` without pandas."""
         return frame(self._records(as_text=(list, dict)), self.columns)
 
     def to_csv(self) -> str:
-        """`results.csv`: all rows with full precision, the grids' keys as first columns."""
+        """`results.csv`: all rows in full precision, the grids' keys first."""
         return csv_text(self.columns, self._records(as_text=(object,)))
 
     def _records(self, as_text: tuple[type, ...]) -> Iterator[dict[str, Any]]:
-        """A table's rows; grids' values of these types are text."""
+        """Rows of a table; grids' values of these types are text."""
         for point in self.points:
             values = {
                 key: written(value) if isinstance(value, as_text) else value
@@ -92,10 +89,8 @@ class SweepResult:
                 yield {**record, **values}
 
     def to_json(self) -> str:
-        """`results.json`: byte-identical for the same sweep, however it was spread over workers.
-
-        Its rows have no draws: those stand in the points' own files.
-        """
+        """`results.json`, byte-identical however the sweep was spread over workers; draws are in
+        the points' files."""
         document = {
             "schema": SCHEMA,
             "grid": self.grid,

@@ -43,17 +43,14 @@ from gcsim.scenarios.sweeps.tasks import Failure
 from gcsim.traces.stage1 import cache as profile_cache
 
 HEADER, CSV, JSON, POINTS = "sweep.json", "results.csv", "results.json", "points"
-_DIGITS = 20
-"""A process's number takes as much room as any other, so that the lock is never cut."""
+_DIGITS = 20  # fixed width of a process's number, so that the lock is never cut
 ELSEWHERE = "choose another folder with -o"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Have the folder to oneself, and make it when it is missing.
-
-    Raises `InputError` when another sweep works in it, or when it holds something else's results.
-    """
+    """Lock the folder, making it if missing; `InputError` when another sweep works in it, or it
+    holds something else's results."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.fdopen(open_lock(folder / ".lock", os.O_RDWR), "r+")
@@ -96,12 +93,12 @@ def finish(folder: Path, csv: str, document: str) -> None:
 
 
 def path_of(point: Point) -> str:
-    """Path of a point's file, from the sweep's folder."""
+    """Point's file, relative to the sweep's folder."""
     return f"{POINTS}/{point.key[:20]}.json"
 
 
 def store(folder: Path, point: Point, code: str, result: Result) -> None:
-    """Keep the result of a point, for good."""
+    """Keep the result of a point."""
     document = {
         "schema": SCHEMA,
         "point": point.values,
@@ -113,11 +110,8 @@ def store(folder: Path, point: Point, code: str, result: Result) -> None:
 
 
 def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[str, Result]:
-    """Results of points that are done, by the point's key.
-
-    What is damaged, or was made by other code, is left out. Raises `InputError` when a point is
-    there that the sweep has not: another grid or scenario.
-    """
+    """Results of finished points by key, except damaged ones and other code's; `InputError` for a
+    point of another grid or scenario."""
     wanted = {point.key: code for point, code in zip(points, codes, strict=True)}
     found: dict[str, Result] = {}
     others: list[str] = []
@@ -144,7 +138,7 @@ def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[
 
 
 def _whole(path: Path) -> dict[str, Any] | None:
-    """A point's document, or None when it is damaged."""
+    """Document of a point, if whole."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("sha256") == _checksum(document) and document["schema"] == SCHEMA:
@@ -163,7 +157,7 @@ def _json(value: Any) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file so that it is whole after a loss of power, too."""
+    """Write a file that is whole even after a loss of power."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
@@ -180,14 +174,13 @@ def _write(path: Path, text: str) -> None:
 
 
 class Codes:
-    """Hashes of all that a result depends on beside its resolved scenario and the machine."""
+    """Hashes of all that a result depends on beside resolved scenario and machine."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], str] = {}
 
     def of(self, scenario: Scenario) -> str:
-        """Versions of gcsim and its libraries, the user's own code and files that the scenario
-        names."""
+        """Versions of gcsim and its libraries, and the user's code and files named."""
         files = input_files(scenario)
         choices = [choice for choice in scenario.compressors if choice.kind not in REGISTRY]
         named = json.dumps([[choice.kind, choice.parameters] for choice in choices], default=str)
@@ -233,15 +226,13 @@ _STORED = TypeAdapter(_Stored)
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a folder, or the folder of its `results.json`, is that of a sweep."""
+    """Whether a folder, or that of a `results.json`, is a sweep's."""
     return ((path if path.is_dir() else path.parent) / HEADER).exists()
 
 
 def read_sweep(path: Path) -> SweepResult:
-    """The result of a sweep's folder, or of its `results.json`; of what failed without traceback.
-
-    Raises `InputError` with the file, and the key, value and rule of what is wrong in it.
-    """
+    """Result of a sweep's folder or `results.json`, failures without traceback. Raises `InputError`
+    with the file, and the key, value and rule of each fault."""
     file = path / JSON if path.is_dir() else path
     require_one_run(file.parent)
     files = (path.stat().st_size for path in (file.parent / POINTS).glob("*.json"))
@@ -290,7 +281,7 @@ def _point(
 
 
 def _as_finished(grid: dict[str, tuple[Any, ...]], points: Iterable[dict[str, Any]]) -> bool:
-    """Whether each combination of the grid's values is there, once."""
+    """Whether each combination of the grid's values is there once."""
     there = sorted(map(_same, points))
     if math.prod(map(len, grid.values())) != len(there):
         return False

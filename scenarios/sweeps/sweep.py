@@ -47,7 +47,7 @@ from gcsim.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """A sweep that is checked and has not begun."""
+    """Checked sweep that has not begun."""
 
     name: str
     grid: Grid
@@ -67,7 +67,7 @@ def sweep(
     output: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Run a scenario at every combination of the grid's values: see `gcsim.sweep`."""
+    """Run a scenario at every combination of the grid's values (`gcsim.sweep`)."""
     watcher = progress or SilentProgress()
     plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=watcher)
     return execute(
@@ -83,7 +83,7 @@ def prepare(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Check every point; see `sweep`."""
+    """Check every point of a sweep."""
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={text}" for key, text in overrides.items()]
     values = read_grid(grid)
@@ -114,7 +114,7 @@ def execute(
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> SweepResult:
-    """Run what is not in `folder` yet; see `sweep`. `tell` hears what was found there."""
+    """Run what is not in `folder` yet; `tell` hears what is."""
     check_jobs(jobs, dask)
     with ExitStack() as stack:
         at = folder or stack.enter_context(temporary_folder("gcsim-sweep-"))
@@ -128,7 +128,7 @@ def execute(
 
 @contextmanager
 def _as_file(scenario: str | os.PathLike[str] | Scenario) -> Iterator[str | os.PathLike[str]]:
-    """A scenario that was loaded becomes a file again, so that values of it can be changed."""
+    """A loaded scenario as a file again, whose values can be changed."""
     if not isinstance(scenario, Scenario):
         yield scenario
         return
@@ -139,7 +139,7 @@ def _as_file(scenario: str | os.PathLike[str] | Scenario) -> Iterator[str | os.P
 
 
 def _check_traces(found: Sequence[Point]) -> None:
-    """Each trace once for each set of compressors: they are read as a whole."""
+    """Check each trace once per set of compressors: they are read whole."""
     distinct: dict[tuple[Hashable, ...], Scenario] = {}
     for point in found:
         kinds = {choice.kind for choice in point.scenario.compressors}
@@ -154,7 +154,7 @@ def _versions() -> dict[str, str]:
 
 
 class _Running:
-    """One call of `execute`: what is done, and what is left."""
+    """One call of `execute`."""
 
     def __init__(self, plan: Sweep, at: Path, progress: Progress) -> None:
         self._plan, self._at, self._progress = plan, at, progress
@@ -169,7 +169,7 @@ class _Running:
         return len(self._results)
 
     def run(self, jobs: int | None, dask: str | None) -> None:
-        """Run the points that have none."""
+        """Run the points without a result."""
         todo = [n for n, point in enumerate(self._plan.points) if point.key not in self._results]
         if not todo:
             store.begin(self._at, self._plan.header)
@@ -250,15 +250,13 @@ class _Running:
         return found
 
 
-_BATCH = 16
-"""Compressors that share one making of the gradients: what an interrupt can lose."""
+_BATCH = 16  # compressors that share gradients: the most that an interrupt loses
 
-_Key = tuple[Hashable, str]
-"""Gradients, and a compressor with its parameters."""
+_Key = tuple[Hashable, str]  # gradients, and a compressor with parameters
 
 
 def _gradients_of(scenario: Scenario) -> Hashable:
-    """Everything that the gradients of a scenario, cut into buckets, depend on."""
+    """Key of all that a scenario's bucketed gradients depend on."""
     return (
         scenario.model,
         scenario.batch_size,
@@ -278,11 +276,9 @@ def _written(choice: CompressorChoice) -> str:
 
 
 class Stage1:
-    """The profiles that some scenarios need, and what became of them.
-
-    With `shared_cache` the workers see this process's cache, and what is in it is left out; without
-    it the profiles come back here, to travel with the points.
-    """
+    """Profiles needed by some scenarios, and their fate. With `shared_cache` workers see this
+    process's cache, and its profiles are left out; else profiles come back here, to travel with
+    points."""
 
     def __init__(self, scenarios: Sequence[Scenario], *, shared_cache: bool) -> None:
         self._shared_cache = shared_cache
@@ -301,11 +297,10 @@ class Stage1:
             for scenario, choices in wanted.values()
             for start in range(0, len(choices), _BATCH)
         ]
-        self.missing = sum(len(choices) for _, choices in self._batches)
-        """Profiles to make."""
+        self.missing = sum(len(choices) for _, choices in self._batches)  # profiles to make
 
     def run(self, workers: Workers, progress: Progress) -> None:
-        """Make what is missing."""
+        """Make the missing profiles."""
         waiting: deque[tuple[int, Task]] = deque()
         batches: dict[int, tuple[Scenario, list[tuple[_Key, CompressorChoice]]]] = {}
 
@@ -344,10 +339,10 @@ class Stage1:
             self._made.update(zip(keys, outcome, strict=True))
 
     def failure(self, scenario: Scenario) -> Failure | None:
-        """Why this scenario cannot be simulated, if so."""
+        """Reason why this scenario cannot be simulated, if any."""
         return next((self._failures[k] for k in _keys(scenario) if k in self._failures), None)
 
     def task(self, scenario: Scenario) -> Task:
-        """The simulation of this scenario, with the profiles that must travel with it."""
+        """Simulation of this scenario, with the profiles that must travel."""
         profiles = tuple(self._made[key] for key in _keys(scenario) if key in self._made)
         return Task(scenario=scenario, profiles=profiles, set_threads=not self._shared_cache)

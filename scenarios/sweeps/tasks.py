@@ -1,9 +1,8 @@
 """Tasks of a sweep's worker: stage 1 for some compressors, or one point from its profiles.
 
-Gradients belong to a number of threads: sums over threads differ in their last bits, and training
-carries that into the bytes that some methods send. So stage 1 has all cores, as in `gcsim run`,
-and for that only one process of a machine measures at a time: a lock in the cache folder sees to
-it, also between sweeps. Points then find their profiles in the cache and need one thread each.
+Sums over threads differ in their last bits, which training carries into the bytes of some methods:
+so stage 1 has all cores, as in `gcsim run`, and by a lock in the cache folder one process of a
+machine measures at a time, also between sweeps. Points then need one thread each.
 """
 
 from __future__ import annotations
@@ -33,20 +32,18 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache, machine
 
 Profiles = tuple[tuple[str, str], ...]
-"""Names in the cache, and what stands under them: in the order of a scenario's compressors."""
+"""Cache names and contents, in the order of a scenario's compressors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Something to do in another process, perhaps on another machine."""
+    """Work for another process, perhaps on another machine."""
 
     scenario: Scenario
-    measure_only: bool = False
-    """Make the profiles of the scenario's compressors, and simulate nothing."""
-    profiles: Profiles = ()
-    """Made by an earlier task, for a machine with a cache of its own."""
+    measure_only: bool = False  # make the scenario's profiles, simulate nothing
+    profiles: Profiles = ()  # earlier task's, for a machine with its own cache
     set_threads: bool = False
-    """Use all cores whatever the environment says: dask's workers are started with one thread."""
+    """Use all cores in spite of the environment: dask starts workers with one thread."""
 
     def perform(self, progress: Progress) -> Outcome:
         """Perform the task (`tasks.perform`)."""
@@ -55,24 +52,24 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a task has no result."""
+    """Reason why a task has no result."""
 
     problems: tuple[Problem, ...]
     traceback: str = ""
-    """Traceback of a bug; empty when the input is at fault, or the machine."""
+    """Traceback of a bug; empty when input or machine are at fault."""
 
     @property
     def is_bug(self) -> bool:
-        """Whether the fault is gcsim's (or of the user's own code), not the input's."""
+        """Whether the fault is gcsim's, or the user's code's."""
         return bool(self.traceback)
 
 
 Outcome = Result | Profiles | Failure
-"""Result of a point (without timelines), the requested profiles, or the reason of a failure."""
+"""Result of a point (without timelines), requested profiles, or failure."""
 
 
 def perform(task: Task, progress: Progress | None = None) -> Outcome:
-    """Do what `task` asks for; whatever goes wrong comes back as a `Failure`."""
+    """Perform `task`; errors are returned as a `Failure`."""
     try:
         with machine.all_cores() if task.set_threads else contextlib.nullcontext():
             return _performed(task, progress or SilentProgress())
@@ -108,7 +105,7 @@ class _Kept:
         self._profiles: dict[str, TrafficProfile] = {}
 
     def load(self, keys: Sequence[str]) -> list[TrafficProfile] | None:
-        """From the cache; None where one is missing there."""
+        """Profiles of the cache, if all are there."""
         for key in set(keys) - self._profiles.keys():
             profile = cache.load(key)
             if profile is None:
@@ -118,8 +115,7 @@ class _Kept:
 
 
 _kept: _Kept | None = None
-_KEPT_FOR = 64
-"""Points, so that a process does not gather the profiles of a whole sweep."""
+_KEPT_FOR = 64  # points: a process must not gather a whole sweep's profiles
 
 
 def _kept_for(device: Device) -> _Kept:
@@ -131,13 +127,13 @@ def _kept_for(device: Device) -> _Kept:
 
 
 def key_there(scenario: Scenario) -> str:
-    """Key of a profile on the asked machine: its cores, its processor, its code."""
+    """Key of a profile on the asked machine: its cores, processor, code."""
     with machine.all_cores():
         return profile_key(scenario, scenario.compressors[0])
 
 
 def failure(error: Exception) -> Failure:
-    """Failure of an exception, with the message that ends `gcsim run`."""
+    """Failure of an exception, with `gcsim run`'s message."""
     if isinstance(error, InputError):
         return Failure(problems=error.problems)
     if isinstance(error, OSError):
@@ -190,7 +186,7 @@ def _path(key: str) -> Path:
 
 @contextlib.contextmanager
 def measuring_alone() -> Iterator[None]:
-    """While the context lasts no other sweep's worker measures on these cores."""
+    """Keep other sweeps' workers from measuring on these cores."""
     cores = hashlib.sha256(repr(machine.usable()).encode()).hexdigest()[:8]
     cache_folder().mkdir(parents=True, exist_ok=True)
     # where a file system has no locks, two at once are only slower
@@ -199,7 +195,7 @@ def measuring_alone() -> Iterator[None]:
 
 
 def code_here() -> dict[str, str]:
-    """Facts that must be the same on every machine of a sweep."""
+    """Facts that must be equal on all machines of a sweep."""
     from gcsim import version
 
     return {

@@ -1,10 +1,9 @@
 """Bands of a speedup to target, over another seed and drawn worlds.
 
-A few seeds seldom show how far a further one may be: the lowest and the highest of three hold the
-next in half of the cases. So seeds are taken as draws of a log-normal distribution, of which the
-next one lies around their middle as Student's t has it (a prediction interval: Hahn 1969, "Factors
-for calculating two-sided prediction intervals for samples from a normal distribution"). An
-evaluation every so many steps hides what lies between, so seeds that agree differ by that at least.
+The lowest and highest of three seeds hold the next in half of the cases. So seeds are draws of a
+log-normal distribution, and the next is distributed around their middle as Student's t (a
+prediction interval: Hahn 1969, "Factors for calculating two-sided prediction intervals for samples
+from a normal distribution"). Seeds that agree still differ by the steps between evaluations.
 """
 
 from __future__ import annotations
@@ -18,15 +17,12 @@ from numpy.typing import NDArray
 
 from gcsim.scenarios.result import HIGH, LOW, Row
 
-_MOST = 1e6
-"""Times as fast as a method that does not reach the target with a seed."""
-_PLACES = 64
-"""Points of Student's distribution, evenly spread over its probability."""
+_MOST = 1e6  # speed relative to a method that misses the target with a seed
+_PLACES = 64  # points of Student's distribution, even in probability
 
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
-    """The `LOW`th and `HIGH`th percentile of the speedup with a further seed, as it is given to
-    `with_further_seed`."""
+    """`LOW`th and `HIGH`th percentile of the speedup of `with_further_seed`."""
     draws = with_further_seed(gains, grain)
     finite = bool(np.isfinite(draws).all())  # else there is nothing to interpolate
     way: Any = "linear" if finite else "closest_observation"
@@ -35,11 +31,11 @@ def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, flo
 
 
 def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDArray[np.float64]:
-    """Draws of the speedup with a further seed, of all worlds and seeds.
+    """Draws of the speedup with a further seed, over worlds and seeds.
 
-    `gains` are by seed `[1 + worlds]`: the speedup's median, then in each drawn world; `grain` is
-    the share by which a seed's speedup is unknown because training is judged now and then. Where a
-    seed does not reach the target, the draws are those of the seeds that there are.
+    `gains`, by seed `[1 + worlds]`: median speedup, then each drawn world's; `grain`: relative
+    uncertainty of a seed's speedup from the spacing of evaluations. If a seed misses the target,
+    only the seeds at hand are drawn.
     """
     known = np.array(gains)
     drawn = known[:, 1:]
@@ -56,7 +52,7 @@ def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDA
 
 
 def sooner(one: Row, other: Row) -> NDArray[np.float64]:
-    """Draws of how many times as fast `one` is at the target as `other`; both were trained."""
+    """Draws of `one`'s speed to the target over `other`'s; both were trained."""
     worlds = [np.array(row.iteration_draws_s or (row.iteration_s,)) for row in (other, one)]
     faster = worlds[0] / worlds[1]
     over = np.concatenate([[np.median(faster)], faster])
@@ -70,5 +66,5 @@ def sooner(one: Row, other: Row) -> NDArray[np.float64]:
 
 
 def grain(every: int, *steps: float) -> float:
-    """Deviation of a ratio of steps known to within `every` steps: a uniform error's, for each."""
+    """Deviation of a ratio of steps known to within `every` steps, of uniform errors."""
     return math.sqrt(sum((every / each) ** 2 for each in steps) / 12)

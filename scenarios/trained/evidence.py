@@ -1,9 +1,8 @@
-"""Evidence that a model trains with a method, and in how many times the steps of dense training.
+"""Evidence that a model trains with a method, and in how many times dense training's steps.
 
-`catalog/published_training.csv` has results that were published: methods, the parameters that they
-were shown with or harder, the field, and what was shown. Where nothing was published, a training
-that comes with gcsim is evidence: that of the field's task, with just these parameters, if every
-seed reaches the target. A field is all that evidence is asked to share with the user's model: a
+`catalog/published_training.csv` has published results: methods, the parameters shown or harder
+ones, the field, the finding. Without one, a shipped training of the field's task with just these
+parameters counts, if every seed reaches the target. Only the field must match the user's model: a
 result on one network says that a method can train, not that it trains every network.
 """
 
@@ -26,7 +25,7 @@ from gcsim.scenarios.trained.shipped_tasks import on_shipped_task
 Field = Literal["images", "text"]
 _TASKS: dict[Field, str] = {"images": "digits_8", "text": "characters_8"}
 PUBLISHED = FOLDER / "published_training.csv"
-"""The table of published results."""
+"""Table of published results."""
 _CONDITION = re.compile(r"(\w+)(>=|<=)([\d.]+)")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
 
@@ -41,7 +40,7 @@ class Published:
     evidence: Evidence
 
     def covers(self, kind: str, parameters: Mapping[str, Any], field: Field) -> bool:
-        """Whether a method with these parameters is as mild as what was shown, or milder."""
+        """Whether a method with these parameters is at most as harsh as what was shown."""
         return (
             kind in self.methods
             and field == self.field
@@ -54,7 +53,7 @@ class Published:
 
 @functools.cache
 def published() -> tuple[Published, ...]:
-    """The table, in the order of the file."""
+    """The table, in file order."""
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         return tuple(map(_row, csv.DictReader(file)))
 
@@ -74,10 +73,7 @@ def _row(row: dict[str, Any]) -> Published:
 
 
 def evidence(kind: str, given: Mapping[str, Any], field: Field | None) -> Evidence | None:
-    """Evidence for a method in a field; where that is not known, the weaker one of all fields.
-
-    None where there is no evidence.
-    """
+    """Evidence for a method in a field, or the weaker one of all fields; None without any."""
     if kind not in REGISTRY:
         return None
     parameters = check_parameters(kind, given).model_dump()
@@ -90,7 +86,7 @@ def evidence(kind: str, given: Mapping[str, Any], field: Field | None) -> Eviden
 
 
 def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Evidence]:
-    """Evidence for these methods of a scenario, by label."""
+    """Evidence for some of a scenario's methods, by label."""
     field = field_of(scenario)
     found = {
         choice.label: evidence(choice.kind, choice.parameters, field)
@@ -101,7 +97,7 @@ def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Eviden
 
 
 def field_of(scenario: Scenario) -> Field | None:
-    """The field of a scenario's model, by the shape of a sample; None where it is neither."""
+    """Field of a scenario's model by a sample's shape; None if neither."""
     if scenario.model.input == "tokens":
         return "text"
     return "images" if len(scenario.model.input_shape) == len("CHW") else None

@@ -1,10 +1,9 @@
-"""Outcome of training with a run's methods, where it is known; nothing is trained for it.
+"""Known outcome of training with a run's methods; nothing is trained.
 
-A run's rows are about iterations. Where the scenario says how to train, and trajectories of a
-method are there, from `gcsim train` or with gcsim, its rows say whether it reached the target, and
-in how many times the steps of dense training. Its seconds are those steps at the row's own time an
-iteration; of a method that sends other bytes over its training than in the few steps of a run (a
-variance falls, a threshold settles), each window of its trajectories is priced instead.
+Where the scenario says how to train, and trajectories of a method exist, its rows say whether it
+reached the target, and in how many times dense training's steps. Seconds are those steps at the
+row's iteration time; for a method that sends other bytes over its training than in a run's few
+steps (a variance falls, a threshold settles), each window of its trajectories is priced.
 """
 
 from __future__ import annotations
@@ -17,30 +16,20 @@ import numpy as np
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import HIGH, LOW, Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.trained import study
 from gcsim.scenarios.trained.bands import grain, sooner
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.runs import plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, known_of
-from gcsim.scenarios.trained.study import (
-    curve_of,
-    dense_level,
-    described,
-    ends_of,
-    gained,
-    measured,
-    mostly,
-    steps_ratio,
-    until,
-)
 from gcsim.simulator.luck import doubted
 from gcsim.traces.training.trajectory import Trajectory
 
 OTHER = 0.1
-"""Least relative difference between bytes over a training and a run's at which they are priced."""
+"""Least relative difference of bytes at which trajectories are priced."""
 
 
 def with_trained(scenario: Scenario, result: Result) -> Result:
-    """The result with what is known of training in its rows, its provenance and its curves."""
+    """The result with training outcomes in its rows, provenance and curves."""
     if scenario.train is None or scenario.dense is None or unsupported(scenario):
         return result
     plan = plan_of(scenario)
@@ -50,15 +39,15 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
         return result
     priced = _priced(scenario, result, found)
     curves = _curves(scenario, result, found, priced)
-    result = replace(result, trained=Trained(measure=measured(plan.target), curves=curves))
+    result = replace(result, trained=Trained(measure=study.measured(plan.target), curves=curves))
     dense = found.get(label)
     if dense is None:
         return result
-    level = dense_level(dense)
-    base = ends_of(plan, dense, level)
-    if not mostly(base):
+    level = study.dense_level(dense)
+    base = study.ends_of(plan, dense, level)
+    if not study.mostly(base):
         return result
-    ends = {label: ends_of(plan, one, level) for label, one in found.items()}
+    ends = {label: study.ends_of(plan, one, level) for label, one in found.items()}
     uncompressed = {row.nodes: row for row in result.rows if row.label == label}
     rows = []
     for row in result.rows:
@@ -78,7 +67,7 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
     steps = float(np.median([one for one in base if one is not None]))
     rows = [_with_cost(row, reached[row.nodes], steps) for row in rows]
     told = {
-        "target": described(plan.target, level),
+        "target": study.described(plan.target, level),
         "workers": plan.workers,
         "seeds": plan.seeds,
         "trained_on": {label: one.made or "here" for label, one in found.items()},
@@ -97,7 +86,7 @@ def _curves(
     found: Mapping[str, Tried],
     priced: Mapping[str, Sequence[Clock]],
 ) -> tuple[Curve, ...]:
-    """On the clock of the largest cluster."""
+    """Curves on the clock of the largest cluster."""
     most = max(scenario.node_counts)
     took = {row.label: row.iteration_s for row in result.rows if row.nodes == most}
 
@@ -108,16 +97,16 @@ def _curves(
         return [one.step * took[label] for one in trajectory.evaluations]
 
     return tuple(
-        curve_of(one, trajectory, seconds(label, trajectory))
+        study.curve_of(one, trajectory, seconds(label, trajectory))
         for label, one in found.items()
         for trajectory in one.trajectories
     )
 
 
 def _with(row: Row, own: list[int | None], base: list[int | None], every: int) -> Row:
-    """The row with steps to the target, the method's and dense training's by seed; training is
-    evaluated every `every` steps."""
-    steps = steps_ratio(own, base)
+    """The row with steps to the target, the method's and dense training's by seed, evaluated every
+    `every` steps."""
+    steps = study.steps_ratio(own, base)
     known = replace(
         row,
         seeds_trained=len(own),
@@ -154,7 +143,7 @@ def _with_range(row: Row, dense: Row) -> Row:
 
 
 def _with_cost(row: Row, dense: Row, steps: float) -> Row:
-    """The row with its cost to the target, where dense training takes so many steps."""
+    """The row with its cost to the target, given dense training's steps."""
     if dense.cost_per_1000_iterations is None or not row.speedup_to_target:
         return row
     cost = dense.cost_per_1000_iterations * steps / 1000 / row.speedup_to_target
@@ -164,7 +153,7 @@ def _with_cost(row: Row, dense: Row, steps: float) -> Row:
 def _priced(
     scenario: Scenario, result: Result, found: Mapping[str, Tried]
 ) -> dict[str, list[Clock]]:
-    """Clocks by size of the cluster, for methods that send other bytes over their training."""
+    """Clocks by cluster size, for methods that send other bytes over their training."""
     sent = {row.label: row.wire_bytes_per_worker for row in result.rows}
     others = [
         one
@@ -180,14 +169,16 @@ def _priced(
 def _over_its_training(
     row: Row, one: Tried, ends: Sequence[tuple[int | None, int | None]], clock: Clock, dense: Row
 ) -> Row:
-    """The row with its traffic over the training; `ends` are its steps and dense training's, by
-    seed."""
+    """The row with its training's traffic; `ends`: its steps and dense training's, by seed."""
     row = replace(row, wire_bytes_over_training=one.wire_bytes_per_worker)
     if row.speedup_to_target is None:
         return row
     gains = []
     for trajectory, (own, steps) in zip(one.trajectories, ends, strict=True):
         if steps is not None:
-            before, after = steps * dense.iteration_s, np.median(until(trajectory, own, clock)[0])
-            gains.append(float(gained(np.array(before), after)))
+            before, after = (
+                steps * dense.iteration_s,
+                np.median(study.until(trajectory, own, clock)[0]),
+            )
+            gains.append(float(study.gained(np.array(before), after)))
     return _gaining(row, gains)

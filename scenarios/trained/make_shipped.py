@@ -1,11 +1,10 @@
-"""Makes the shipped trajectories: `python -m gcsim.scenarios.trained.make_shipped`.
+"""Maker of the shipped trajectories: `python -m gcsim.scenarios.trained.make_shipped`.
 
-An hour on one core. All methods with their defaults (a warm-up takes a tenth of the steps), and
-those of the scenario; a file that is there and whose code is the same is not made again, so the
-same command goes on. Nor is one of other code that trains to the same bits until steps of every
-kind have come, on the same kind of processor: it is of this code from then on, with this code's
-kernels. On one thread: equal seeds give equal files on processors of one kind with the same
-versions, which the files name.
+An hour on one core: the scenario's methods, and all with their defaults (a warm-up takes a tenth of
+the steps). Files of this code are kept, so the command resumes. A file of other code that trains to
+the same bits, until steps of every kind have come, on the same kind of processor, becomes one of
+this code, with its kernels. One thread: equal seeds give equal files on processors of one kind with
+equal versions, which the files name.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gcsim.traces.training.trajectory import Trajectory
 
 SCENARIOS = ("digits_8", "characters_8")
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
-"""The parameter that counts the steps before a method compresses, where those would be most."""
+"""Parameter that counts the steps before a method compresses."""
 
 
 def wanted(scenario: Scenario) -> list[CompressorChoice]:
@@ -43,7 +42,7 @@ def wanted(scenario: Scenario) -> list[CompressorChoice]:
 
 
 def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoice]:
-    """All methods with their defaults that are not among these."""
+    """All methods not among these, with their defaults."""
     there = [(choice.kind, choice.parameters) for choice in known]
     for kind in REGISTRY:
         parameters = check_parameters(kind, {}).model_dump()
@@ -52,13 +51,13 @@ def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoic
 
 
 def made_here() -> str:
-    """Processor and libraries, for people."""
+    """Processor and libraries in words."""
     libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
     return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
 
 
 def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
-    """Each file that there is to be, the code that it is to be of, and a scenario of the method."""
+    """Files to make, with code and a scenario of the method."""
     for name in SCENARIOS:
         scenario = load_scenario(name)
         for choice in wanted(scenario):
@@ -68,7 +67,7 @@ def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]
 
 
 def stale(folder: Path = shipped.FOLDER) -> list[Path]:
-    """Files that are damaged or of other code, and files that nothing asks for."""
+    """Damaged, outdated or unused files."""
     asked = {path: code for path, code, _ in files(folder)}
     found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
     return sorted(path for path, one in found.items() if not one or one.code != asked.get(path))
@@ -81,9 +80,8 @@ def keep(path: Path, code: str, tried: Tried) -> None:
 
 
 def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | None:
-    """The file as this code's, or None unless this code trains the same until steps of every kind
-    have come: losses, what is held out, every byte. The kernels of each kind are then those that
-    this code launches in its first step."""
+    """The file as this code's, if this code trains the same until steps of every kind have come
+    (losses, held-out results, every byte), with the kernels of this code's first step."""
     (choice,) = scenario.compressors
     first, came, until = found.trajectories[0], set[object](), 0
     for window in first.windows:
@@ -107,14 +105,14 @@ def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | N
 
 
 def _kind(phase: Phase) -> object:
-    """A kind of step: its name, and its collectives without their bytes."""
+    """Kind of step: name, and collectives without bytes."""
     (step,) = phase.steps
     sent = tuple(tuple((c.kind, c.dtype) for c in each.collectives) for each in step.exchanges)
     return phase.name, sent
 
 
 def _launching(one: Trajectory, kernels: Mapping[object, Sequence[Exchange]] | None) -> Trajectory:
-    """The trajectory with these kernels by kind of step (others keep their own), or without."""
+    """The trajectory with these kernels by kind of step (others keep theirs), or without."""
 
     def own(phase: Phase) -> Phase:
         (step,) = phase.steps
@@ -131,7 +129,7 @@ def _launching(one: Trajectory, kernels: Mapping[object, Sequence[Exchange]] | N
 
 
 def make(folder: Path = shipped.FOLDER) -> None:
-    """Train what is stale or missing, and remove what nobody asks for."""
+    """Train stale or missing files, and remove unused ones."""
     left = set(stale(folder))
     for path, code, scenario in files(folder):
         if path.exists() and path not in left:

@@ -1,8 +1,7 @@
-"""A user's own model, data and loss, given as functions, for other processes.
+"""A user's own model, data and loss, as functions that other processes find by name.
 
-By their names, as a scenario file has them: `package.module:function`. A function of a script is in
-the module that the script's file makes; another process imports it, so what the script does beside
-defining functions stands under `if __name__ == "__main__":`.
+`package.module:function`, as in a scenario file. Other processes import a script for its functions,
+so whatever else it does stands under `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -30,12 +29,9 @@ def with_own(
     splits: Function | None = None,
     loss: Function | None = None,
 ) -> Scenario:
-    """The scenario with a user's functions in the place of what it names.
-
-    The shape of a sample is that of the first one, the number of classes that of the model's last
-    axis. Raises `InputError` for functions that another process cannot import, and for a model
-    without data.
-    """
+    """The scenario with a user's functions in place of what it names. A sample's shape is the first
+    one's, the number of classes the model's last axis. Raises `InputError` for functions that
+    cannot be imported elsewhere, and for a model without data."""
     task = scenario.train_task if splits is None else name_of(splits, "splits")
     model = scenario.model
     if build_model is not None:
@@ -56,8 +52,7 @@ def with_own(
 
 
 def name_of(function: Function, place: str) -> str:
-    """`package.module:function`, by which another process finds a function. Raises `InputError`
-    where it has no such name."""
+    """`package.module:function`, for other processes; `InputError` if it has no such name."""
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "")
     if module == MAIN:
@@ -76,7 +71,7 @@ def name_of(function: Function, place: str) -> str:
 
 
 def _looked_at(build_model: Function, splits: Function) -> tuple[tuple[int, ...], InputKind, int]:
-    """Shape and kind of a sample, and the size of the output's last axis (1: none)."""
+    """Shape and kind of a sample, and size of the output's last axis (1: none)."""
     import torch
 
     from gcsim.traces.tasks.split import DatasetSamples

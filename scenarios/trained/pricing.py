@@ -1,8 +1,8 @@
 """Times of a trajectory's steps on every cluster of a scenario.
 
-A window of a trajectory is a traffic profile like any other (`Trajectory.profile`): stage 2 prices
-it on each size, as stated and in each drawn world. Windows of one method whose bytes differ by less
-than 2 % are priced once, so methods that always send alike are as dear as in `gcsim run`.
+Stage 2 prices a window of a trajectory as any traffic profile (`Trajectory.profile`), on each size,
+as stated and in each drawn world. A method's windows whose bytes differ by less than 2 % are priced
+once: constant traffic costs what it does in `gcsim run`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.training.trajectory import Trajectory, Window
 
 ALIKE = 0.02
-"""Windows whose bytes differ by less are priced as one."""
+"""Relative difference of bytes below which windows are priced as one."""
 Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Times of a method's steps on one cluster."""
+    """Step times of a method on one cluster."""
 
-    priced: Mapping[Hashable, Simulated]
-    """Simulated steps by kind of window."""
+    priced: Mapping[Hashable, Simulated]  # simulated steps by kind of window
 
     def elapsed(self, trajectory: Trajectory, *, widened: bool = False) -> Seconds:
-        """Seconds of each evaluation since the first step in each drawn world: `[evaluations,
-        worlds]` (one world, as stated, where nothing has a range); the worlds of estimates, or
-        those of ranges."""
+        """Seconds from the first step to each evaluation, `[evaluations, worlds]` (one world, as
+        stated, without ranges); `widened`: the worlds of ranges, else of estimates."""
         ends = np.array([one.step for one in trajectory.evaluations], dtype=float)
         windows = trajectory.windows
         if not windows:
@@ -54,21 +52,21 @@ class Clock:
         return np.asarray(taken @ seconds)
 
     def mean(self, trajectory: Trajectory) -> Seconds:
-        """Seconds a step, over all windows (of which there is one at least), by drawn world."""
+        """Seconds per step over all windows, at least one, by drawn world."""
         steps = sum(window.steps for window in trajectory.windows)
         found: Seconds = self.elapsed(trajectory)[-1] / steps
         return found
 
 
 def kind_of(trajectory: Trajectory, window: Window) -> Hashable:
-    """Windows of one kind are priced once."""
+    """Kind of a window; each is priced once."""
     sent = window.wire_bytes_per_worker
     size = round(math.log(sent) / math.log1p(ALIKE)) if sent else None
     return (trajectory.compressor, str(trajectory.parameters), window.order, size)
 
 
 def clocks(scenario: Scenario, tried: Sequence[Tried], progress: Progress) -> list[list[Clock]]:
-    """Clocks by method, then by size of the cluster."""
+    """Clocks by method and cluster size."""
     profiles: dict[Hashable, TrafficProfile] = {}
     owners: dict[Hashable, int] = {}
     for number, one in enumerate(tried):

@@ -1,4 +1,4 @@
-"""Training under every method as plain values, as they stand in `results.json`."""
+"""Training under every method as plain values, as in `training.json`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gcsim.scenarios.result import Curve, Measure, frame, shown
 
 SCHEMA = "gcsim training 1"
 HALF = "fp16"
-"""The compressor that is compared with beside dense training."""
+"""Compressor of the comparison beside dense training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedRow:
-    """One method on one cluster. What is of several seeds is by seed, in their order."""
+    """One method on one cluster; tuples are by seed."""
 
     compressor: str
     label: str
@@ -23,42 +23,40 @@ class TrainedRow:
     workers: int
     learning_rate: float
     iteration_s: float | None
-    """Mean over all steps that were trained; None where none was trained whole."""
+    """Mean over all trained steps, if any was trained whole."""
     speedup_per_iteration: float | None
     """Against dense float32."""
     wire_bytes_per_worker: float
-    """Handed to collectives in a step: mean over all steps."""
+    """Handed to collectives per step, mean over all steps."""
     steps_to_target: tuple[int | None, ...]
     """None: not reached."""
     seconds_to_target: tuple[float | None, ...]
     steps_against_dense: float | None
-    """Median over seeds of steps to target, over dense's; None where half of the seeds or more
-    do not reach it."""
+    """Steps to target over dense's, median over seeds; None where half or more miss it."""
     speedup_to_target: float | None
-    """Dense's seconds over the method's: median over seeds; None as above."""
+    """Dense's seconds over the method's, median over seeds; None as above."""
     speedup_to_target_low: float | None
-    """10th percentile with a further seed, over drawn worlds (`bands.py`); 0 where a seed does not
-    reach the target."""
+    """10th percentile over drawn worlds, with a further seed (`bands.py`); 0 if a seed misses."""
     speedup_to_target_high: float | None
-    """90th percentile; None: without bound, where dense training may not reach the target."""
+    """90th percentile; None: unbounded, where dense training may miss the target."""
     speedup_to_target_vs_half: float | None
-    """`speedup_to_target` against half precision; None where that is not trained."""
+    """`speedup_to_target` against half precision, if trained."""
     final_accuracy: tuple[float | None, ...]
-    """On the samples that are held out; None where labels are no classes."""
+    """On held-out samples; None without classes."""
     final_loss: tuple[float, ...]
     ended: tuple[str, ...]
     """finished, diverged or hopeless."""
     why: tuple[str, ...]
     """Reasons of early ends."""
     rate_at_edge: bool = False
-    """Whether the learning rate is the lowest or the highest of several that were tried."""
+    """Whether the learning rate is the lowest or highest of several."""
     leads: bool = False
-    """Whether it reaches the target first on its cluster, or is not told apart from the first: the
-    range of its speedup over that reaches 1. Of dense training also: no other is told apart from
-    it as faster."""
+    """Whether it is first at the target on its cluster, or not told apart from the first (the range
+    of its speedup over that includes 1); of dense training also, whether no other is told apart as
+    faster."""
     untrained: str = ""
-    """Why nothing is known of the method, though steps were trained: it compressed in too few of
-    them. Times and steps are None then; accuracies and losses are those of the warm-up."""
+    """Why nothing is known in spite of training: it compressed in too few steps. Times and steps
+    are None then; accuracies and losses are the warm-up's."""
     made: str = ""
     """Processor and libraries of shipped trajectories; "": trained here."""
 
@@ -68,7 +66,7 @@ class TrainedRow:
 
     @property
     def reached(self) -> int:
-        """Seeds with which the target is reached."""
+        """Seeds that reach the target."""
         return sum(steps is not None for steps in self.steps_to_target)
 
 
@@ -78,31 +76,30 @@ class TrainingResult:
 
     scenario: dict[str, Any]
     target: str
-    """For people: "accuracy 0.95"."""
+    """In words: "accuracy 0.95"."""
     measure: Measure
     """Measure of the target."""
     trained_workers: int
-    """Workers of the trajectories; other sizes have their steps."""
+    """Workers of the trajectories, whose steps other sizes have."""
     data: str
-    """Training data, for people."""
+    """Training data in words."""
     rows: tuple[TrainedRow, ...]
     curves: tuple[Curve, ...]
     wall: dict[str, float]
-    """Seconds that the stages took; with `from_cache` the only part that differs between runs."""
+    """Seconds of the stages; with `from_cache` the only difference between runs."""
     from_cache: tuple[str, ...] = ()
-    """Labels of the methods whose trajectories were all trained here before."""
+    """Methods whose trajectories had all been trained here."""
 
     def document(self) -> dict[str, Any]:
         """Document of `training.json`."""
         return {"schema": SCHEMA, **asdict(self)}
 
     def to_json(self) -> str:
-        """`training.json`: the same bytes for the same scenario and seed, apart from `wall` and
-        `from_cache`."""
+        """`training.json`, byte-identical per scenario and seed but for `wall` and `from_cache`."""
         return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        """`pandas.DataFrame` of the rows; `InputError` without pandas."""
         records = [asdict(row) for row in self.rows]
         return frame(records, list(records[0]))
 

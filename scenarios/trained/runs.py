@@ -1,8 +1,8 @@
 """Trajectories that a scenario asks for, and those that are known.
 
-One for each method, learning rate and seed, in a file under a hash of all that it depends on; the
-cluster is no part of that. It is trained on one thread, so that its bits do not depend on how many
-others are trained beside it. Some come with gcsim, and are taken on every kind of processor.
+One per method, learning rate and seed, in a file named by a hash of all that it depends on, without
+the cluster; trained on one thread, so that its bits do not depend on parallel trainings. Shipped
+ones are used on every kind of processor.
 """
 
 from __future__ import annotations
@@ -33,38 +33,35 @@ from gcsim.traces.training.loop import Rules, advance, asked_for, load, write
 from gcsim.traces.training.plan import Plan
 from gcsim.traces.training.trajectory import Trajectory
 
-_READ = 64
-"""Samples at a time."""
+_READ = 64  # samples at a time
 _OTHERWISE = ("learning_rate", "seeds", "target", "patience", "stop")
-"""Fields of a plan that a trajectory states elsewhere, or that change nothing that is trained."""
+"""Plan fields that a trajectory states elsewhere, or that change no training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One trajectory to be trained: in another process, perhaps."""
+    """Trajectory to be trained, perhaps in another process."""
 
     scenario: Scenario
     choice: CompressorChoice
     rate: float
     seed: int
-    until: int
-    """Steps to be trained by now; it may go on later."""
-    fresh: bool = False
-    """Take nothing that comes with gcsim."""
+    until: int  # steps to train by now; it may continue later
+    fresh: bool = False  # use no shipped trajectory
 
     @property
     def plan(self) -> Plan:
-        """Training plan. Raises `InputError` where the scenario has none."""
+        """Training plan; `InputError` without one."""
         return plan_of(self.scenario)
 
     @property
     def path(self) -> Path:
-        """Path of its files, without their suffixes."""
+        """Files, without suffix."""
         return cache_folder() / "trajectories" / self._key()
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts of the training: the same for all learning rates, seeds and machines."""
+        """Facts of the training common to learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
         micro_batches = scenario.training.accumulation
         return {
@@ -108,8 +105,8 @@ class Run:
 
     @property
     def known(self) -> tuple[Trajectory, str] | None:
-        """Known trajectory, where it goes as far as asked, and processor and libraries of a shipped
-        one ("" where it is from this machine's cache)."""
+        """Known trajectory, if long enough, and processor and libraries of a shipped one ("": from
+        this machine's cache)."""
         came = None if self.fresh else shipped.read(shipped.path_of(self.facts))
         if came is not None and came.code == self.code:
             one = asked_for(came.one(self.rate, self.seed), self.rules, self.until)
@@ -130,11 +127,11 @@ class Run:
         )
 
     def keep(self, found: Trajectory) -> None:
-        """Put it where `known` finds it."""
+        """Store it for `known`."""
         write(self.path, found)
 
     def perform(self, progress: Progress) -> Trajectory | Failure:
-        """Train it; whatever goes wrong comes back as a `Failure`."""
+        """Train it; errors are returned as a `Failure`."""
         token = _performing.set(True)
         try:
             with _one:
@@ -192,7 +189,7 @@ class Run:
 
 
 def _data(entry: ModelEntry) -> object:
-    """Facts of a user's own data; each sample is read once, as some open files only then."""
+    """Facts of a user's data; each sample is read once, since some open files only then."""
     import numpy as np
 
     from gcsim.traces.tasks.own import own_split
@@ -213,18 +210,17 @@ def _imported(function: str) -> None:
 
 
 def kept_as(run: Run) -> str:
-    """The name under which a trajectory is kept on this machine."""
+    """Name of a trajectory on this machine."""
     return run.path.name
 
 
 _one = Lock()
-"""Threads of a process (dask's) train one after the other: torch has one generator for all."""
+"""Serialises trainings of a process's threads (dask's): torch has one generator for all."""
 _performing: ContextVar[bool] = ContextVar("performing", default=False)
 
 
 def check_not_inside() -> None:
-    """Raise `InputError` where a training asks for another: its script was imported for a function
-    of it."""
+    """Raise `InputError` if a script imported for its function trains in turn."""
     if _performing.get():
         raise InputError(
             "a process that trains imports your script, which trains again",
@@ -246,7 +242,7 @@ def _named(key: str) -> Iterator[None]:
 
 
 def plan_of(scenario: Scenario) -> Plan:
-    """Training plan of the scenario's model. Raises `InputError` where it has none."""
+    """Training plan of the scenario's model; `InputError` without one."""
     if scenario.train is None:
         raise InputError(
             Problem(
@@ -260,7 +256,7 @@ def plan_of(scenario: Scenario) -> Plan:
 
 
 def unsupported(scenario: Scenario) -> list[Problem]:
-    """Settings that change the mathematics of a step, and that trajectories cannot follow."""
+    """Settings that change the mathematics of a step, which trajectories cannot follow."""
     training, found = scenario.training, []
     for key in ("gradients", "precision"):
         if (stated := getattr(training, key)) != "fp32":
@@ -280,6 +276,6 @@ def unsupported(scenario: Scenario) -> list[Problem]:
 
 
 def learner(scenario: Scenario) -> ModelEntry:
-    """The model with the task that it learns, and what it minimises."""
+    """Model with its task and loss."""
     entry = trained_on(scenario.model, scenario.train_task or None)
     return replace(entry, loss=scenario.train_loss)

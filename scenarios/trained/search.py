@@ -1,12 +1,11 @@
-"""Learning rate of each method, and how training with it ends: all trajectories of all.
+"""Learning rate of each method, and how training with it ends: all trajectories.
 
-The rates are tried for each method alike, and up to `WIDER` beyond them where the best stands at
-the edge; not beyond those that come with gcsim. They are compared by successive halving (K.
-Jamieson, A. Talwalkar, AISTATS 2016, arXiv:1502.07943): all of them for a quarter of the steps, the
-better half for a half, and so on; the best goes on to the end. It has the least loss on the samples
-that are held out, mean over all evaluations so far and over all seeds: one that learns early, as a
-target asks for, and with every seed. (With one seed, methods that are nearly dense got the highest
-rate or the lowest by luck, and their steps differed by a factor of two.)
+The same rates are tried for each method, and up to `WIDER` beyond where the best is at the edge
+(not beyond shipped ones), by successive halving (K. Jamieson, A. Talwalkar, AISTATS 2016,
+arXiv:1502.07943): all for a quarter of the steps, the better half for a half, and so on; the best
+to the end. The best has the least held-out loss, mean over all evaluations and seeds: it learns
+early, with every seed. (With one seed, nearly dense methods got the highest or lowest rate by luck,
+and their steps differed by a factor of two.)
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
     from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
 WIDER = 3
-"""Learning rates that are tried beyond those stated, at most."""
+"""Most learning rates tried beyond the stated ones."""
 COMPRESSED = 0.1
-"""Smallest share of its steps that a method compresses, to count as trained."""
+"""Least share of compressed steps of a trained method."""
 
 
 @dataclass(slots=True)
@@ -52,26 +51,21 @@ class Tried:
     """Trajectories of one method."""
 
     choice: CompressorChoice
-    rate: float = math.nan
-    """The best."""
-    trajectories: list[Trajectory] = field(default_factory=list)
-    """Trajectories with the best rate, by seed."""
+    rate: float = math.nan  # best rate
+    trajectories: list[Trajectory] = field(default_factory=list)  # with the best rate, one per seed
     rates: dict[float, dict[int, Trajectory]] = field(default_factory=dict)
-    """Trajectories by rate and seed, as far as they were trained."""
-    made: str = ""
-    """Processor and libraries of shipped trajectories; "": trained here."""
-    kept: bool = False
-    """Whether all of it was trained here before, and came from the cache."""
+    """Trajectories by rate and seed, as far as trained."""
+    made: str = ""  # processor and libraries of shipped trajectories; "": trained here
+    kept: bool = False  # whether all came from this machine's cache
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best rate is the lowest or the highest of several."""
+        """Whether the best rate is the lowest or highest of several."""
         return len(self.rates) > 1 and self.rate in (min(self.rates), max(self.rates))
 
     @property
     def untrained(self) -> str:
-        """Why these are not trajectories of the method: it compresses in too few of their steps;
-        "" where they are."""
+        """Why these do not count, if so: the method compresses in too few steps."""
         cls = compressor_class(self.choice.kind)
         steps = sum(window.steps for each in self.trajectories for window in each.windows)
         own = [each.own_steps for each in self.trajectories]
@@ -85,7 +79,7 @@ class Tried:
 
     @property
     def wire_bytes_per_worker(self) -> float:
-        """Handed to collectives in a step: mean over all steps of all seeds."""
+        """Bytes handed to collectives per step, mean over all steps and seeds."""
         windows = [window for each in self.trajectories for window in each.windows]
         sent = sum(window.steps * window.wire_bytes_per_worker for window in windows)
         return sent / max(1, sum(window.steps for window in windows))
@@ -99,12 +93,9 @@ def train_all(
     fresh: bool = False,
     progress: Progress,
 ) -> tuple[Tried, ...]:
-    """Train all methods, in the scenario's order. Known trajectories are not trained again, nor,
-    unless `fresh`, shipped ones.
-
-    Raises `InputError` with what is wrong with a method, the model or the data, before anything is
-    trained where a method's workers share more than collectives bring them.
-    """
+    """Train all methods, in the scenario's order, except known and, unless `fresh`, shipped
+    trajectories. Raises `InputError` for a wrong method, model or data, before any training where a
+    method's workers share more than collectives bring them."""
     check_jobs(jobs, dask)
     search = _Search(scenario, fresh)
     search.begin()
@@ -128,48 +119,45 @@ def _workers(
 
 
 def known_of(scenario: Scenario, choice: CompressorChoice) -> Tried | None:
-    """Trajectories that `train_all` would find for a method; None where it would have to train."""
+    """Trajectories that `train_all` would find for a method; None if it had to train."""
     search = _Search(replace(scenario, compressors=(choice,)), fresh=False)
     search.begin()
     return None if search.waiting else search.tried[0]
 
 
 def _memory(scenario: Scenario) -> int:
-    """Bytes of a process, about: of each worker a gradient and what its method keeps, as much as
-    five more; of a user's own model nothing is known."""
+    """Approximate bytes of a process: per worker a gradient and what its method keeps, and five
+    more; a user's model is unknown."""
     vectors = 6 * plan_of(scenario).workers
     return MEMORY_OF_A_WORKER + 4 * vectors * (scenario.model.parameters or 0)
 
 
 class _Search:
-    """The trajectories of all methods, of which each result asks for the next."""
+    """Trajectories of all methods, each result of which asks for the next."""
 
     def __init__(self, scenario: Scenario, fresh: bool) -> None:
         self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
         self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
         self.tried = [Tried(choice=choice) for choice in scenario.compressors]
-        self._asked: list[tuple[int, Run]] = []
-        """Runs by number of the task, with the method's number."""
-        self._rung: dict[int, list[float]] = {}
-        """Rates under comparison, by method."""
+        self._asked: list[tuple[int, Run]] = []  # runs by task, with the method's number
+        self._rung: dict[int, list[float]] = {}  # rates under comparison, by method
         self.waiting: deque[tuple[int, Work]] = deque()
         self._far: Counter[tuple[int, float, int]] = Counter()
         """Steps trained or given up, by method, rate and seed."""
-        self._new = 0
-        """Finished steps that are not reported yet."""
+        self._new = 0  # finished steps not reported yet
 
     def begin(self) -> None:
-        """Ask for the first of all methods, and for what follows from what is known."""
+        """Ask for the first runs of all methods, and for those that follow from known ones."""
         for number in range(len(self.tried)):
             self._compare(number, self._grid)
 
     @property
     def to_train(self) -> list[CompressorChoice]:
-        """The methods of which something is not known."""
+        """Methods with something unknown."""
         return [self.tried[method].choice for method in dict(self._asked)]
 
     def run(self, workers: Workers, progress: Progress) -> tuple[Tried, ...]:
-        """Have done what is waiting, and what follows from it."""
+        """Run what is waiting, and what follows from it."""
         with progress.task("steps of training", self._expected()) as stage:
 
             def done(number: int, outcome: Trajectory | Failure) -> None:
@@ -193,7 +181,7 @@ class _Search:
         return tuple(self.tried)
 
     def _expected(self) -> int:
-        """Steps of all methods, if none ends early."""
+        """Steps of all methods if none ends early."""
         rates, before, steps = len(self._grid), 0, self._plan.steps
         while rates > 1:
             steps += rates * (self._until(rates) - before)
@@ -202,8 +190,7 @@ class _Search:
         return (steps - before) * self._plan.seeds * len(self.tried)
 
     def _until(self, rates: int) -> int:
-        """Steps after which so many rates are compared: a quarter of all, then a half, and so on;
-        whole windows."""
+        """Steps after which so many rates are compared, in whole windows."""
         every, steps = self._plan.evaluate_every, self._plan.steps
         share = rates / len(self._grid) * 4
         return min(steps, -(-round(steps / share) // every) * every)
@@ -230,7 +217,7 @@ class _Search:
         self._asked.append((method, run))
 
     def _compare(self, method: int, rates: Sequence[float]) -> None:
-        """Train the rates further, or the one that is left to its end."""
+        """Train the rates further, or the last one to its end."""
         until = self._until(len(rates))
         if len(rates) == 1:
             self.tried[method].rate, until = rates[0], self._plan.steps
@@ -245,7 +232,7 @@ class _Search:
         return range(first, first + self._plan.seeds)
 
     def _widened(self, method: int, best: float) -> bool:
-        """Whether the best of all rates stands at their edge, so that one beyond is tried."""
+        """Whether a rate beyond the edge is tried, since the best is there."""
         tried, rates = self.tried[method], sorted(self._rung[method])
         if len(rates) in (1, len(self._grid) + WIDER) or best not in (rates[0], rates[-1]):
             return False
@@ -285,7 +272,7 @@ class _Search:
 
 
 def _held_out_loss(seeds: Collection[Trajectory]) -> float:
-    """Loss by which rates are compared; training that diverged is worse than any that did not."""
+    """Loss for the comparison of rates; divergence is worse than any."""
     if any(one.ended == "diverged" for one in seeds):
         return math.inf
     means = [fmean(each.loss for each in one.evaluations[1:]) for one in seeds]

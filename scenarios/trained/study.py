@@ -41,13 +41,11 @@ def train(
 ) -> TrainingResult:
     """Train with every method, and lay the trajectories on the clock of every cluster.
 
-    `jobs` processes train side by side; as many as cores, or as have room in memory, when None; or
-    the workers of the dask.distributed scheduler at the address `dask`.
-    What was trained before is found in the cache, or comes with gcsim unless it is to be `fresh`;
-    an interrupt loses some seconds of each.
-    Raises `InputError` where the scenario names no dense method or a setting of `unsupported`, the
-    target is not reached by dense training, or a method, the model or the data cannot be trained
-    with.
+    `jobs`: processes side by side (None: one per core, as memory allows); `dask`: address of a
+    dask.distributed scheduler instead. Earlier trainings come from the cache or, unless `fresh`,
+    are shipped; an interrupt loses some seconds of each. Raises `InputError` without a dense
+    method, for a setting of `unsupported`, if dense training misses the target, or for a method,
+    model or data that cannot be trained.
     """
     watcher = progress or SilentProgress()
     check_not_inside()
@@ -99,7 +97,7 @@ def measured(target: Target) -> Measure:
 
 
 def described(target: Target, dense_accuracy: float) -> str:
-    """A target, for people."""
+    """A target in words."""
     if target.loss is not None:
         return f"loss {target.loss:g}"
     if target.accuracy is not None:
@@ -109,13 +107,13 @@ def described(target: Target, dense_accuracy: float) -> str:
 
 
 def dense_level(dense: Tried) -> float:
-    """Dense training's last accuracy, median over seeds; no number where it has none."""
+    """Dense training's last accuracy, median over seeds; nan without one."""
     last = [one.evaluations[-1].accuracy for one in dense.trajectories]
     return float(np.median([math.nan if one is None else one for one in last]))
 
 
 def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
-    """Steps to the target by seed; `level` is dense training's last accuracy."""
+    """Steps to the target by seed; `level`: dense training's last accuracy."""
     if tried.untrained:
         return [None] * len(tried.trajectories)
     return [steps_to(plan.target, found, plan.patience, level) for found in tried.trajectories]
@@ -153,7 +151,7 @@ def _rows_at(
     clocks_there: Sequence[Clock],
     ends: Sequence[Sequence[int | None]],
 ) -> list[TrainedRow]:
-    """The methods on one cluster; `ends` are the steps to the target, by method and seed."""
+    """Rows of one cluster; `ends`: steps to the target by method and seed."""
     dense, plan = scenario.dense or 0, plan_of(scenario)
     half = next((n for n, one in enumerate(tried) if one.choice.kind == HALF), None)
     seconds = [
@@ -212,14 +210,13 @@ def _rows_at(
 
 
 def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:
-    """Uncertainty of a speedup that evaluations leave; 0 where a target is never reached, or at
-    once."""
+    """Uncertainty of a speedup by the evaluations' spacing; 0 if reached never or at once."""
     middle = [float(np.median([steps or 0 for steps in each])) for each in ends]
     return grain(plan.evaluate_every, *middle) if all(middle) else 0.0
 
 
 def _gains(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Speedup of each seed: its estimate, and in each of the range's worlds."""
+    """Speedup of each seed: estimate, and each of the range's worlds."""
     worlds = [gained(one, other) for one, other in zip(before, after, strict=True)]
     return [np.concatenate([[np.median(each[0])], each[1]]) for each in worlds]
 
@@ -230,7 +227,7 @@ def mostly(ends: Sequence[int | None]) -> bool:
 
 
 def _median(gains: Sequence[np.ndarray], ends: Sequence[int | None]) -> float | None:
-    """Median over seeds; None where half of the seeds or more do not reach the target."""
+    """Median over seeds; None where half or more miss the target."""
     return _finite(float(np.median([each[0] for each in gains]))) if mostly(ends) else None
 
 
@@ -240,14 +237,14 @@ def _finite(speedup: float) -> float | None:
 
 
 def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
-    """Seconds until a number of steps: `[2, worlds]`, of estimates and of ranges."""
+    """Seconds until a number of steps, `[2, worlds]`: of estimates and of ranges."""
     place = [one.step for one in found.evaluations].index(steps) if steps is not None else -1
     both = np.array([clock.elapsed(found, widened=ranges)[place] for ranges in (False, True)])
     return both if steps is not None else np.full_like(both, math.inf)
 
 
 def gained(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Speedup, world by world; 0 where the target is never reached, 1 where at once by both."""
+    """Speedup by world; 0 for a target never reached, 1 if both do at once."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = np.where(np.isinf(after), 0.0, before / after)
     return np.where((before == 0) & (after == 0), 1.0, found)
@@ -268,7 +265,7 @@ def _mean_time(one: Tried, clock: Clock) -> np.ndarray | None:
 
 
 def curve_of(one: Tried, found: Trajectory, seconds: Iterable[float]) -> Curve:
-    """A trajectory as it is shown; `seconds` are by evaluation."""
+    """Curve of a trajectory; `seconds` by evaluation."""
     return Curve(
         label=one.choice.label,
         seed=found.seed,

@@ -1,1 +1,1 @@
-"""Uncertainty of a scenario's figures, and of its results."""
+"""Uncertainty of a scenario's figures and results."""

@@ -1,21 +1,17 @@
 """Approximate length of an iteration in each of many worlds.
 
-To simulate every world exactly would take minutes. What a world changes is nearly all in one rank's
-step: when its computations end, and how long its collectives take. So
+Exact simulation of every world would take minutes. A world changes almost only one rank's step, by
+the ends of its computations and the times of its collectives, so
 
     iteration in a world = exact iteration as stated * f(world) / f(as stated)
 
-where f is that step by itself (`one_rank.py`), the slowest rank's, with collectives that take as
-long as when all ranks enter together. Of each phase of a period a few recorded steps stand for all.
-What f leaves out (skew, cores that are shared, what a random iteration brings) is in the exact
-factor, as if it were the same share in every world. `docs/model/uncertainty.md` has the error.
+with f that step (`one_rank.py`) of the slowest rank, with collectives as when all enter together; a
+few recorded steps stand for each phase. What f leaves out (skew, shared cores, randomness) is the
+same share in every world. `docs/model/uncertainty.md` has the error.
 
-- Kernels' prices are linear in a launch's time and in the reciprocals of the rates, on each of the
-  two clocks of a GPU.
-- Forward and backward take a share longer or shorter.
-- What a training's own figures add to a plan is linear in each of them.
-- A collective's time depends on links, host and sums of a world
-  (`uncertainty/collective_times.py`).
+Kernels' prices are linear in a launch's time and the reciprocals of rates, on each clock of a GPU;
+so are a plan's parts from a training's figures; passes take a share longer or shorter;
+`uncertainty/collective_times.py` has the collectives.
 """
 
 from __future__ import annotations
@@ -46,9 +42,10 @@ from gcsim.scenarios.uncertainty.worlds import (
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import DENSE, Planner, shared
+from gcsim.simulator.plans import CHECKS, DENSE, Planner, shared
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.noise import longest, slowdowns
@@ -57,27 +54,22 @@ from gcsim.simulator.training import Interference, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]
-"""A column for each world."""
-_RECORDED = 4
-"""Steps of a phase that are looked at, at most."""
-_PACES = 20
-"""Iterations of which the slowest rank's pace is averaged."""
+"""A column per world."""
+_RECORDED = 4  # most steps of a phase to look at
+_PACES = 20  # iterations that average the slowest rank's pace
 
 
 class Drawn:
-    """Differences of worlds from the stated figures, whatever the size."""
+    """Worlds' differences from the stated figures, at any size."""
 
     def __init__(
         self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Sequence[World]
     ) -> None:
-        """`worlds` are the stated one, the draws, and those in which one input differs, by input.
-
-        The cluster and the training are those of the scenario.
-        """
+        """`worlds`: the stated one, the draws, and those that change one input, by input."""
         self.inputs, self.worlds = inputs, worlds
         linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
         self.clusters = [cluster_in(world, cluster, linked) for world in worlds]
-        """Clusters with the stated device; one and the same where nothing about it differs."""
+        """Clusters with the stated device; one object where nothing differs."""
         own = tuple(one for one in inputs if any(f.key_path[0] == "training" for f in one.figures))
         slow = tuple(tuple(world.slowness.get(one.name) for one in own) for world in worlds)
         self.trainings = _trainings(training, own, slow)
@@ -95,14 +87,13 @@ class Drawn:
             ).T
             for dense in (True, False)
         }
-        """`[4, worlds]` each: what the code around an exchange takes per tensor, bucket and step,
-        and in passes over the bucket."""
+        """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass."""
         self.loading = np.array(
             [0.0 if one.input is None else float(one.input.batch) for one in self.trainings]
         ) * PS_PER_SECOND  # fmt: skip
-        """Picoseconds that a loader needs for a batch, in each world."""
+        """Picoseconds of a batch's loading, by world."""
         self.waits = np.array([float(one.waits) for one in self.trainings])
-        """Share of the rest of the backward pass for which exchanges wait."""
+        """Share of the rest of backward for which exchanges wait."""
         self.beside = [
             (
                 training_in(alone, training, (one,)).interference,
@@ -112,9 +103,9 @@ class Drawn:
             if one.main.key_path == _INTERFERENCE
             for alone in alone_in((one,))
         ]
-        """Effect of one input alone, and its amount in each world."""
+        """Effect of one input alone, and its amount by world."""
         self.slower: dict[Figure, Column] = {}
-        """Extra picoseconds for each launch, byte or FLOP, by coefficient of a kernel class."""
+        """Extra picoseconds per launch, byte or FLOP, by coefficient of a kernel class."""
         for one in inputs:
             for figure in one.figures:
                 if figure.key_path[:2] == ("cluster", "device"):
@@ -132,13 +123,13 @@ class Drawn:
 
 
 _LAST: deque[tuple[Any, tuple[Training, ...]]] = deque(maxlen=2)
-"""Trainings of the last worlds: those of the cluster, and those of one device by itself."""
+"""Trainings of the last worlds: the cluster's, and those of one device."""
 
 
 def _trainings(
     training: Training, inputs: tuple[Input, ...], slow: tuple[tuple[float | None, ...], ...]
 ) -> tuple[Training, ...]:
-    """The training in worlds of these inputs' slowness: the same at all points of most sweeps."""
+    """Trainings in worlds of these inputs' slowness, the same at most points of a sweep."""
     asked = training, inputs, slow
     found = next((made for before, made in _LAST if before == asked), None)
     if found is None:
@@ -165,8 +156,8 @@ class Approximation:
         seed: int,
         held: CollectiveTimes | None = None,
     ) -> None:
-        """On so many nodes; `training` is the stated one there. `held` are the collectives'
-        times of another approximation in the same worlds, which has all of these."""
+        """`training`: the stated one on `nodes` nodes; `held`: collectives' times of an
+        approximation in the same worlds, which has all of these."""
         at_size = {id(one): with_nodes(one, nodes) for one in drawn.clusters}
         clusters = [at_size[id(one)] for one in drawn.clusters]
         cluster = clusters[0]
@@ -201,14 +192,13 @@ class Approximation:
             if alone == training or not drawn.waits.any()
             else Planner(cluster, compute, alone, prices, self._together)
         )
-        """Planner without anything beside the exchange, for worlds in which it comes late."""
+        """Planner of the exchange alone, for worlds in which it comes late."""
         self._streamed = training.encode_on == "communicator"
         self._slowdown = _slowdown(cluster, training, seed)
 
     def _together(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
     ) -> Times:
-        """Times as stated."""
         finishes: Times = starts + round(self.held(record, server_time, self._extra(()))[0])
         return finishes
 
@@ -223,8 +213,8 @@ class Approximation:
         return self._loaded(of_phase, phase_order(profile)) / profile.period
 
     def _loaded(self, of_phase: Sequence[Column], order: Sequence[int]) -> Column:
-        """A period whose loader is never far ahead (`simulator.steps.events.input_loader`): the
-        second, as the first fills what may wait."""
+        """Second period of a loader that is never far ahead
+        (`simulator.steps.events.input_loader`): the first fills the store."""
         micro, loading = self._training.accumulation, self._training.input
         if loading is None:
             total: Column = np.bincount(order).astype(np.float64) @ np.array(of_phase)
@@ -304,7 +294,7 @@ class Approximation:
         return self._whole(plan, found, passes)
 
     def _extra(self, computes: Iterable[Compute], servers: int = 1) -> Column:
-        """Extra time of a stretch of computation over the stated one."""
+        """Extra time of a stretch over the stated one."""
         total = np.zeros(len(self._worlds))
         slower = self._drawn.slower
         device, workers = self._cluster.device, self._cluster.workers
@@ -316,11 +306,11 @@ class Approximation:
                 if figure in slower:
                     clock = host if figure[0] in device.host else kernels
                     clock += count * slower[figure]
-            total += np.maximum(kernels, host) - float(stated.total)
+            total += together(host, kernels) - float(stated.total)
         return total
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:
-        """Extra time of the code around each bucket's exchange over the stated one."""
+        """Extra time of the code around each bucket's exchange."""
         if self._cluster.workers == 1:
             return np.zeros((exchanges, len(self._worlds)))
         figures = self._drawn.around[profile.compressor == DENSE]
@@ -337,10 +327,14 @@ class Approximation:
             times[-1] += per_step * PS_PER_SECOND
         times += nbytes / max(1, nbytes.sum()) * each * passes
         longer: Rows = times - times[:, :1]
+        if profile.compressor != DENSE:
+            for figure, count in counts(CHECKS, self._cluster.device, 1).items():
+                if figure[0] in self._cluster.device.host:
+                    longer = longer + count * self._drawn.slower.get(figure, 0.0)
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:
-        """The whole step: earlier micro-batches and the optimiser added."""
+        """The whole step, with earlier micro-batches and the optimiser."""
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
         return alone * passes + exchanged + self._slowdown * plan.optimizer
@@ -349,10 +343,9 @@ class Approximation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Durations:
     rows: tuple[Column, ...]
-    """Parts of the backward pass; by bucket what goes before; by collective what follows, what it
-    takes longer than by itself, and the servers' computation."""
-    first: NDArray[np.int64]
-    """The number of each bucket's first collective, and of all."""
+    """Parts of backward; by bucket `before`; by collective `after`, extra time, servers'
+    computation."""
+    first: NDArray[np.int64]  # first collective of each bucket, and the number of all
 
     @staticmethod
     def of(plan: StepPlan) -> _Durations:
@@ -375,7 +368,7 @@ class _Durations:
 
 
 def _streaming(nbytes: int) -> Compute:
-    """Bytes that are read or written once."""
+    """Bytes read or written once."""
     cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
     return Compute(stage="encode", fixed=(cost,))
 
@@ -385,7 +378,7 @@ _INTERFERENCE = ("training", "interference")
 
 
 def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
-    """Requests of the profiles, each once."""
+    """Distinct requests of the profiles."""
     found = {
         record: None
         for profile in profiles
@@ -398,8 +391,7 @@ def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
 
 
 def _steps(phase: Phase) -> tuple[Step, ...]:
-    """Steps that stand for all recorded ones, evenly spaced: encodings that differ a little can put
-    a stream's pieces in another order."""
+    """Evenly spaced steps of those recorded: different encodings can reorder a stream."""
     every = -(-len(phase.steps) // _RECORDED)
     return phase.steps[every // 2 :: every]
 

@@ -1,33 +1,33 @@
 """Pairs of methods that luck decides: more iterations, until they are told apart.
 
-Only those are simulated for longer that may be the fastest, or may be as fast as uncompressed
-training, but for luck; and not for ever: what `DOUBLINGS` do not tell apart stays open, and is said
-to be.
+Only methods that may be fastest, or as fast as uncompressed training, are simulated for longer, up
+to `DOUBLINGS`; what stays open is reported as open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gcsim.simulator.luck import Luck, error_of_difference
-from gcsim.simulator.predict import Prediction
+
+if TYPE_CHECKING:
+    from gcsim.simulator.predict import Prediction
 
 DOUBLINGS = 3
 ERRORS = 2
-"""Standard errors of a difference within which it may be luck."""
+"""Standard errors of a difference that luck may explain."""
 TIE = 0.01
-"""Relative difference below which it does not matter who is faster."""
+"""Relative difference below which the order does not matter."""
 
 
 def told_apart(
     found: Sequence[Prediction], dense: int | None, again: Callable[[int, int], Prediction]
 ) -> list[Prediction]:
-    """Predictions of all methods at one size, those that are near each other over more iterations.
-
-    `dense` is the number of the uncompressed method; `again(number, factor)` predicts a method over
-    `factor` times as many iterations.
-    """
+    """Predictions of all methods at one size, close ones over more iterations. `dense`: number of
+    the uncompressed method; `again(number, factor)` predicts a method over `factor` times the
+    iterations."""
     known = list(found)
     for doubling in range(1, DOUBLINGS + 1):
         near = _near(known, dense)
@@ -41,7 +41,7 @@ def told_apart(
 
 
 def _near(found: Sequence[Prediction], dense: int | None) -> set[int]:
-    """The fastest and what may be faster; the fastest but dense, and dense where it may be."""
+    """The fastest and its rivals; the fastest but dense, and dense if it is a rival."""
     order = sorted(range(len(found)), key=lambda number: found[number].iteration)
     pairs = [(order[0], number) for number in order[1:]]
     if dense is not None:
@@ -50,7 +50,7 @@ def _near(found: Sequence[Prediction], dense: int | None) -> set[int]:
 
 
 def _open(one: Prediction, other: Prediction) -> bool:
-    """Whether luck leaves open who is faster, by more than a tie."""
+    """Whether luck leaves the order open, beyond a tie."""
     doubt = ERRORS * error_of_difference(luck_of(one), luck_of(other))
     apart = abs(one.iteration - other.iteration)
     shortest = min(one.iteration, other.iteration)
@@ -58,7 +58,7 @@ def _open(one: Prediction, other: Prediction) -> bool:
 
 
 def luck_of(prediction: Prediction) -> Luck:
-    """Statistics of its mean."""
+    """Statistics of a prediction's mean."""
     return Luck(
         iterations=prediction.iterations,
         batches=prediction.batches,

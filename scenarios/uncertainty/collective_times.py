@@ -1,16 +1,15 @@
 """Times of collectives that all ranks enter together, in each of many worlds.
 
-A collective is simulated in few worlds: as stated, with each input by itself at its end that is
-farther away, and in some of the drawn worlds. Between them
+A collective is simulated as stated, with each input alone at its farther end, and in some drawn
+worlds. Between them,
 
-- over worlds: the coordinates are the figures that move this collective, times as they are and
-  rates as their reciprocals. As long as the same messages are on the critical path, a collective's
-  time is linear in these: a plane through the first ones, if the next few lie in it. Else Gloo's
-  rings are simulated in every world (`rings/worlds.py`), other collectives in many, with a radial
-  basis and a linear tail between them (M. Buhmann 2003, "Radial basis functions", sec. 2.2; basis
-  r);
-- over sizes, but for Gloo's rings: few of a kind are simulated. A straight line between the two
-  nearest gives the ratio to what is stated; that is simulated for every collective.
+- over worlds: coordinates are the figures that move it, times as they are, rates as reciprocals.
+  With the same messages on the critical path its time is linear in these: a plane through the first
+  worlds, if the next few are in it. Else Gloo's rings are simulated in every world
+  (`rings/worlds.py`), others in many, interpolated by a radial basis r with a linear tail (M.
+  Buhmann 2003, "Radial basis functions", sec. 2.2);
+- over sizes, except Gloo's rings: few of a kind are simulated, and the ratio to the stated time,
+  simulated for all, is linear between the two nearest.
 """
 
 from __future__ import annotations
@@ -34,25 +33,24 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
 
 Column = NDArray[np.float64]
-"""`[worlds]`: the stated one first."""
+"""`[worlds]`, the stated one first."""
 
 SUPPORT = 32
-"""Drawn worlds in which collectives are simulated."""
+"""Drawn worlds that are simulated."""
 PROBES = 6
-"""Drawn worlds that must lie in the plane."""
+"""Drawn worlds that must be in the plane."""
 SIZES = 3
-"""Sizes of a kind at which they are."""
+"""Simulated sizes of a kind."""
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
 _CLUSTERS = 32
 _Simulated = dict[tuple[CollectiveRecord, int], float]
 _SIMULATED: OrderedDict[object, dict[object, _Simulated]] = OrderedDict()
-"""Times by cluster, world, record and server time: other methods, or another training, on the same
-links ask for them again."""
+"""Times by cluster, world, record and server time, for all methods on the same links."""
 
 
 class CollectiveTimes:
-    """On one cluster, in picoseconds."""
+    """Times on one cluster, in picoseconds."""
 
     def __init__(
         self,
@@ -61,7 +59,7 @@ class CollectiveTimes:
         inputs: Sequence[Input],
         worlds: Sequence[World],
     ) -> None:
-        """`records` are those that will be asked for; worlds and their clusters are those of
+        """`records`: those that will be asked for; `clusters` and `worlds` as in
         `Approximation`."""
         cluster = clusters[0]
         self._inputs = [one for one in inputs if _moves_collectives(one, cluster, records)]
@@ -76,7 +74,7 @@ class CollectiveTimes:
         self._of_world = [places.get(id(one), 0) for one in clusters]
         clusters_at = [distinct[id(clusters[n])] for n in self._support]
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
-        """Points of the support that show whether there is a plane."""
+        """Support points that show whether there is a plane."""
         self._few_rings = RingWorlds(clusters_at[: self._few])
         self._rings = RingWorlds(list(distinct.values()))
         self._clusters_at = clusters_at
@@ -97,7 +95,7 @@ class CollectiveTimes:
         self._anchors = _anchors(records)
 
     def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
-        """`more` is what the servers' computation takes longer than as stated."""
+        """Times in all worlds; `more`: servers' extra computation over the stated."""
         if record not in self._in_rings:
             self._in_rings[record] = self._ring(record)
         around = self._in_rings[record]
@@ -117,7 +115,7 @@ class CollectiveTimes:
         return times
 
     def _ring(self, record: CollectiveRecord) -> Column | None:
-        """None of what is no ring of Gloo's."""
+        """Times of a Gloo ring; None for others."""
         points = self._few_rings(record)
         if points is None:
             return None
@@ -143,13 +141,12 @@ class CollectiveTimes:
         return np.array([self._simulated(n, record, server_time) for n in numbers])
 
     def _moving(self, points: Column) -> tuple[int, ...]:
-        """The numbers of the inputs that move it."""
+        """Inputs that move it."""
         alone = points[1 : 1 + len(self._alone)]
         return tuple(np.flatnonzero(abs(alone - points[0]) > _MOVES * points[0]).tolist())
 
     def _plane(self, points: Column, moving: tuple[int, ...]) -> Column | None:
-        """In all worlds, from those in which one input differs; None where the rest of the points
-        do not lie in it."""
+        """Times in all worlds by the plane of single-input worlds; None if other points are off."""
         inputs, first = list(moving), 1 + len(self._alone)
         stated = self._places[0, inputs]
         far = self._places[[self._alone[n] for n in inputs], inputs]
@@ -170,7 +167,7 @@ class CollectiveTimes:
         return known[record, server_time]
 
     def _between(self, points: Column, moving: tuple[int, ...]) -> Column:
-        """In all worlds."""
+        """Interpolated times in all worlds."""
         if not moving:
             return np.full(len(self._places), points[0])
         drawn = range(1 + len(self._alone), len(points))
@@ -184,7 +181,7 @@ class CollectiveTimes:
 
 
 def _simulated_on(stated: Cluster) -> dict[object, _Simulated]:
-    """Times on a cluster's links, by world; the device carries none."""
+    """Times on a cluster's links by world; the device carries none."""
     name = stated.wiring
     known = _SIMULATED.setdefault(name, {})
     _SIMULATED.move_to_end(name)
@@ -194,9 +191,8 @@ def _simulated_on(stated: Cluster) -> dict[object, _Simulated]:
 
 
 def _far_apart(places: NDArray[np.float64], count: int) -> list[int]:
-    """So many of the places `[places, coordinates]`, each as far as can be from the origin, which
-    is what is stated, and from those before it: where another path is critical shows at the rims
-    first."""
+    """`count` of the `[places, coordinates]`, each as far as possible from the stated origin and
+    those before it: other critical paths show at the rims first."""
     apart = np.sqrt((places**2).sum(axis=1))
     found: list[int] = []
     for _ in range(min(count, len(places))):
@@ -208,7 +204,7 @@ def _far_apart(places: NDArray[np.float64], count: int) -> list[int]:
 def _interpolation(
     support: NDArray[np.float64], places: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Weights `[places, support]` of the values at the support."""
+    """Weights `[places, support]` of the support's values."""
     count = len(support)
 
     def rows(at: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -227,7 +223,7 @@ def _interpolation(
 
 
 def _moves_collectives(one: Input, cluster: Cluster, records: Sequence[CollectiveRecord]) -> bool:
-    """Whether collectives of these may depend on it."""
+    """Whether collectives may depend on this input."""
     key_path = one.main.key_path
     if not moves_links(one):
         return False
@@ -237,7 +233,7 @@ def _moves_collectives(one: Input, cluster: Cluster, records: Sequence[Collectiv
 
 
 class _Anchors:
-    """Records of a kind, by size."""
+    """Records of a kind by size."""
 
     def __init__(self, records: Sequence[CollectiveRecord]) -> None:
         by_size = sorted({_bytes(record): record for record in records}.items())
@@ -250,7 +246,7 @@ class _Anchors:
         self._records = [by_size[n][1] for n in sorted(nearest)]
 
     def neighbours(self, record: CollectiveRecord) -> tuple[CollectiveRecord, CollectiveRecord]:
-        """The nearest anchors that are not larger and not smaller."""
+        """Nearest anchors, not larger and not smaller."""
         size = _bytes(record)
         below = [one for one in self._records if _bytes(one) <= size]
         above = [one for one in self._records if _bytes(one) >= size]
@@ -265,7 +261,7 @@ def _anchors(records: Sequence[CollectiveRecord]) -> dict[object, _Anchors]:
 
 
 def _kind(record: CollectiveRecord) -> object:
-    """Collectives of a kind differ in bytes alone."""
+    """Kind of a collective: all but its bytes."""
     pulled = bool(record.pulled)
     return replace(record, sent=(), pulled=int(pulled))
 
@@ -275,7 +271,7 @@ def _bytes(record: CollectiveRecord) -> int:
 
 
 def _steady(cluster: Cluster) -> Cluster:
-    """The cluster with links that are at all times what they are in the long run."""
+    """The cluster with links at their long-run state."""
     if not any(link.timed for link in cluster.links()):
         return cluster
     chosen, racks = cluster.collectives, cluster.racks
@@ -292,7 +288,7 @@ def _steady(cluster: Cluster) -> Cluster:
 
 
 def _even(link: Link) -> Link:
-    """A message waits for half a grant's period; a trace flows at its mean rate."""
+    """The link with half a grant's period as latency, and a trace's mean rate."""
     if not link.timed:
         return link
     up = link.up

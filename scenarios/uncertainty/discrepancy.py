@@ -1,11 +1,10 @@
 """Factors on a world's step: errors of measured clusters that no input explains.
 
-Measured steps leave the ranges of `gcsim validate` more often than one in five. So each world's
-step is multiplied by factors as wide as those measurements ask for: one that all methods of a
-cluster share, narrower where the passes are stated; one that all compressors share beside dense
-training; one of each compressor. `gcsim.analysis.validation.leaving_out` finds the widths.
-
-They widen ranges and probabilities; estimates are without them.
+Measured steps leave the ranges of `gcsim validate` more often than one in five, so each world's
+step gets factors as wide as those measurements ask for: one common to a cluster's methods, narrower
+with stated passes; one common to all compressors beside dense; one per compressor.
+`gcsim.analysis.validation.leaving_out` finds the widths. They widen ranges and probabilities, not
+estimates.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from gcsim.simulator.plans import DENSE
 Values = NDArray[np.float64]
 FILE = Path(__file__).parent.parent / "catalog" / "discrepancy.yaml"
 WIDER = 1.25
-"""A range drawn evenly is so many times as wide as its middle 80 %."""
+"""Width of an evenly drawn range over that of its middle 80 %."""
 _STEP = "a measured step"
 _Width = Annotated[float, Field(ge=1)]
 
@@ -38,16 +37,14 @@ _Width = Annotated[float, Field(ge=1)]
 class Widths(Section):
     """Factors f: the middle 80 % of a drawn factor lies between 1/f and f."""
 
-    catalogue: _Width
-    """Width of all methods, with the catalogue's passes."""
-    stated: _Width
-    """Width of all methods, with stated passes."""
+    catalogue: _Width  # common to all methods, with the catalogue's passes
+    stated: _Width  # common to all methods, with stated passes
     compressed: _Width
     compressor: _Width
 
 
 class SourceSection(Section):
-    """Part of a source in the widths."""
+    """A source's part in the widths."""
 
     steps: int
     gains: int
@@ -56,20 +53,20 @@ class SourceSection(Section):
 
 
 class DiscrepancyFile(Section):
-    """The whole of `discrepancy.yaml`."""
+    """All of `discrepancy.yaml`."""
 
     widths: Widths
     sources: dict[str, SourceSection]
 
     def without(self, source: str) -> Widths:
-        """Widths to which this source gave nothing."""
+        """Widths without this source."""
         known = self.sources.get(source)
         return self.widths if known is None else known.without
 
 
 @cache
 def shipped() -> DiscrepancyFile:
-    """The catalogue's widths, and their sources."""
+    """The catalogue's widths and sources."""
     file, faults = check(DiscrepancyFile, read_shipped(FILE, FILE.name))
     if file is None:
         raise InternalError(f"{FILE.name}: {'; '.join(map(str, faults))}")
@@ -77,7 +74,7 @@ def shipped() -> DiscrepancyFile:
 
 
 def inputs(widths: Widths, *, stated: bool, kinds: Iterable[str]) -> list[Input]:
-    """Inputs of these kinds of compressors, with stated passes or the catalogue's."""
+    """Inputs for these kinds of compressors, with stated passes or the catalogue's."""
     width, measure = widths.catalogue, "compute.forward and compute.backward"
     if stated:
         width, measure = widths.stated, _STEP
@@ -101,7 +98,7 @@ def _input(place: KeyPath, name: str, width: float, measure: str) -> Input:
 
 
 def factors(worlds: Sequence[World], found: Sequence[Input], kind: str = DENSE) -> Values:
-    """Factor on the step of a kind of compressor, by world."""
+    """Factor on a kind of compressor's step, by world."""
     place = ("discrepancy", *(() if kind == DENSE else ("compressed", kind)))
     own = [one for one in found if one.main.key_path == place[: len(one.main.key_path)]]
     return np.array(
@@ -110,7 +107,7 @@ def factors(worlds: Sequence[World], found: Sequence[Input], kind: str = DENSE) 
 
 
 def widened(ratios: Values, by: Values) -> Values:
-    """Iterations in the worlds, times these factors: with the median that they had."""
+    """Iterations times these factors, with the median kept."""
     if not len(ratios):
         return ratios
     product: Values = ratios * by

@@ -1,14 +1,9 @@
 """Figures of a scenario that have a range.
 
-A figure has a range where `<figure>_range` stands beside it in a value of the simulator's, so that
-whoever adds a field with a range need not say so here. Figures that are wrong together are one
-input:
-
-- Equal values at several places (NICs of one link) are one thing that is stated once.
-- Coefficients of one kernel class of a device: what is not known is how well that class runs.
-  Another class has another source, and may be fast where this one is slow.
-- Forward and backward take a share longer or shorter together, between the ends that the device's
-  training rates or its layer model have.
+A figure has one where `<figure>_range` stands beside it in a value of the simulator; new fields
+need no entry here. Figures that are wrong together are one input: equal values at several places
+(NICs of one link); coefficients of a device's kernel class (other classes have other sources);
+forward and backward, between the ends of the device's training rates or layer model.
 """
 
 from __future__ import annotations
@@ -27,21 +22,19 @@ from gcsim.simulator.network.links import Link, Uplink
 from gcsim.simulator.training import Training
 
 KeyPath = tuple[str | int, ...]
-"""From the cluster (`cluster`) or the training (`training`): fields, keys, places."""
+"""Path from the cluster (`cluster`) or training (`training`): fields, keys, places."""
 
 _RANGE = "_range"
 _RATES = frozenset({"bandwidth", "efficiency", "flop_rate", "grouped"})
-_ABOVE_TIMES = 1000
-"""A figure above this is a rate of bytes or FLOPs a second: no time or share comes near."""
+_ABOVE_TIMES = 1000  # figures above this are rates of bytes or FLOPs; no time or share comes near
 _DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure with its range."""
+    """Figure with its range."""
 
-    key_path: KeyPath
-    """To the value that has the field."""
+    key_path: KeyPath  # of the value that has the field
     field: str
     stated: Any
     low: float
@@ -53,10 +46,7 @@ class Figure:
         return self.field in _RATES or self.stated > _ABOVE_TIMES
 
     def at(self, slowness: float) -> float:
-        """The figure at a share of the way from the fast end of its range to the slow one.
-
-        On a logarithmic scale, where the low end is above 0.
-        """
+        """Value at a share from the range's fast to its slow end, logarithmic if low > 0."""
         start, end = (self.high, self.low) if self.rate else (self.low, self.high)
         if self.low > 0:
             return float(start * (end / start) ** slowness)
@@ -64,7 +54,7 @@ class Figure:
 
     @property
     def far(self) -> float:
-        """The slowness of the end that is farther from what is stated, in time."""
+        """Slowness of the end farther, in time, from the stated value."""
         slow, stated, fast = (
             1 / value if self.rate else value
             for value in (self.at(1.0), float(self.stated), self.at(0.0))
@@ -72,31 +62,29 @@ class Figure:
         return 1.0 if slow - stated >= stated - fast else 0.0
 
     def exactly(self, slowness: float) -> Any:
-        """`at` in the type of the stated one, rounded to digits that keep fractions short."""
+        """`at` in the stated type, rounded to keep fractions short."""
         return _exactly(self, slowness)
 
 
 @lru_cache(maxsize=1 << 14)
 def _exactly(figure: Figure, slowness: float) -> Any:
-    """Asked for again by all that looks at a world, and by all points of a sweep."""
+    """Cached for all users of a world, and all points of a sweep."""
     value = f"{figure.at(slowness):.{_DIGITS}g}"
     return Fraction(value) if isinstance(figure.stated, Fraction) else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Figures that are drawn together."""
+    """Figures drawn together."""
 
     name: str
     unit: str
-    measure: str
-    """A command of gcsim, or the keys that state what was measured, with " and " between them."""
-    figures: tuple[Figure, ...]
-    """The first one stands for all; that of the passes is no field."""
+    measure: str  # command of gcsim, or keys that state a measurement, joined by " and "
+    figures: tuple[Figure, ...]  # the first stands for all; that of the passes is no field
 
     @property
     def main(self) -> Figure:
-        """The figure that is told."""
+        """Reported figure."""
         return self.figures[0]
 
 
@@ -124,7 +112,7 @@ _WITHOUT_FIGURES = Device(name="", title="", kernels={}, effective_flop_rate=1.0
 
 
 def _figures(value: Any, key_path: KeyPath) -> Iterator[tuple[Any, Figure]]:
-    """Figures with a range inside a value, each with the value whose field it is."""
+    """Figures with a range inside a value, each with its owner."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _figures(each, (*key_path, key))
@@ -145,7 +133,7 @@ def _figures(value: Any, key_path: KeyPath) -> Iterator[tuple[Any, Figure]]:
 
 
 def _figure(key_path: KeyPath, name: str, stated: Any, bounds: tuple[Any, Any]) -> Figure | None:
-    """None where the range is a point. A range that leaves out what is stated is widened to it."""
+    """Figure, unless its range is a point; a range is widened to include the stated value."""
     low, high = min(float(bounds[0]), float(stated)), max(float(bounds[1]), float(stated))
     if low == high:
         return None

@@ -1,6 +1,6 @@
-"""Shares of a device's coefficients in a method: launches, bytes and FLOPs by class.
+"""Use of a device's coefficients by a method: launches, bytes and FLOPs by class.
 
-Kernels that were measured by themselves (`Device.primitives`) need none.
+Kernels with their own measurements (`Device.primitives`) use none.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from dataclasses import dataclass
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.queued import QUEUED, Queued, queued
+from gcsim.simulator.devices.clocks import TimedStage
 from gcsim.simulator.devices.device import Device
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
 
 Figure = tuple[KernelClass | Queued, str]
-"""A coefficient of a kernel class, or of the host's: its name is a field of `KernelRate`."""
+"""Coefficient of a kernel class, or the host's, as a field of `KernelRate`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficient:
-    """A coefficient as people call it."""
+    """Coefficient in words."""
 
     name: str
     unit: str
@@ -30,7 +31,7 @@ COEFFICIENTS = {
     "bandwidth": Coefficient(name="bandwidth", unit="B/s"),
     "flop_rate": Coefficient(name="FLOP rate", unit="FLOP/s"),
 }
-"""Figures by field of `KernelRate`; each has a range beside it."""
+"""Figures by field of `KernelRate`, each with a range."""
 
 
 def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, float]:
@@ -46,13 +47,18 @@ def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, f
 def counts(
     compute: Compute, device: Device, payloads: int, servers: int = 1
 ) -> dict[Figure, float]:
-    """Use of each coefficient in a stretch of computation, as a plan prices it."""
+    """Use of each coefficient in a stretch, as a plan prices it."""
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
+    on_host, on_device = (
+        (float(compute.clocks.host), float(compute.clocks.device))
+        if isinstance(compute, TimedStage)
+        else (1.0, 1.0)
+    )
     for cost, launches, times in _costs(compute, payloads):
         for what, each in zip(QUEUED, queued(cost), strict=True):
             if what in device.host and each and cost.launches:
-                more = launches * cost.launches * float(each)
+                more = on_host * launches * cost.launches * float(each)
                 found[what, "launch"] = found.get((what, "launch"), 0.0) + more
         if device.primitive(cost.name) is not None:
             continue
@@ -61,7 +67,7 @@ def counts(
         for name, count in zip(COEFFICIENTS, needed, strict=True):
             if count:
                 figure = (cost.kind, name)
-                found[figure] = found.get(figure, 0.0) + count
+                found[figure] = found.get(figure, 0.0) + on_device * count
     return found
 
 
@@ -71,7 +77,7 @@ def _computes(exchange: Exchange) -> Iterable[Compute]:
 
 
 def _costs(compute: Compute, payloads: int) -> Iterable[tuple[KernelCost, int, int]]:
-    """Costs, and how many times their launches and their bytes are spent."""
+    """Costs, and how often their launches and bytes count."""
     yield from ((cost, 1, 1) for cost in compute.fixed)
     yield from ((cost, payloads, payloads) for cost in compute.per_payload)
     yield from ((cost, payloads, 1) for cost in compute.per_part)

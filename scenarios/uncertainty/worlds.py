@@ -1,9 +1,8 @@
-"""Worlds: joint draws of everything that is uncertain in a scenario.
+"""Worlds: joint draws of everything uncertain in a scenario.
 
-A Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)) of N draws: each input's
-range is cut into N parts of equal probability, and each part occurs once. Positive figures are
-drawn evenly on a logarithmic scale. An input's draws depend on the seed and on its name alone, so
-that a range that is widened or taken away leaves the draws of the others as they are.
+A Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)) of N draws: each of N parts
+of an input's range of equal probability occurs once, positive figures on a logarithmic scale. An
+input's draws depend on the seed and its name alone, whatever happens to other ranges.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from gcsim.simulator.training import Training
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One possibility: by name of an input its slowness, 0 to 1; as stated where none stands."""
+    """Slowness of inputs, 0 to 1, by name; absent ones are as stated."""
 
     slowness: Mapping[str, float]
 
@@ -52,17 +51,17 @@ def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
 
 
 def alone(inputs: Sequence[Input]) -> list[World]:
-    """Worlds with each input alone at the end of its range farther from the stated value."""
+    """Worlds with one input each at its farther end."""
     return [World({one.name: one.main.far}) for one in inputs]
 
 
 def value(one: Input, slowness: float) -> float:
-    """An input's main figure."""
+    """Main figure of an input."""
     return float(one.main.exactly(slowness))
 
 
 def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> NDArray[np.float64]:
-    """`[worlds, inputs]`: times, and the reciprocals of rates; 0 as stated, 1 at the far end."""
+    """Coordinates `[worlds, inputs]` of times or reciprocal rates: 0 as stated, 1 at the end."""
     columns = []
     for one in inputs:
         figure = one.main
@@ -84,12 +83,12 @@ def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> NDArray[np.
 
 
 def moves_links(one: Input) -> bool:
-    """Whether it is of links, hosts or sums: of the cluster, but for its device."""
+    """Whether it belongs to links, hosts or sums."""
     return one.main.key_path[0] == "cluster" and one.main.key_path[:2] != ("cluster", "device")
 
 
 def cluster_in(world: World, cluster: Cluster, inputs: Sequence[Input]) -> Cluster:
-    """The cluster in a world, its device included."""
+    """The cluster in a world, device included."""
     changed: Cluster = _put(cluster, "cluster", world.figures(inputs))
     return changed
 
@@ -101,7 +100,7 @@ def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Tr
 
 
 def passes_in(world: World, inputs: Sequence[Input]) -> float:
-    """Factor on the stated forward and backward passes."""
+    """Factor on the stated passes."""
     for figure, slow in world.figures(inputs):
         if figure.key_path == PASSES:
             return figure.at(slow) / float(figure.stated)
@@ -109,7 +108,7 @@ def passes_in(world: World, inputs: Sequence[Input]) -> float:
 
 
 def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
-    """A value in which figures are as drawn and have no range any more."""
+    """A value with figures as drawn and without ranges."""
     changes: dict[KeyPath, dict[str, Any]] = {}
     for figure, slow in figures:
         if figure.key_path[0] == root:
@@ -119,7 +118,7 @@ def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:
 
 
 def _changed(value: Any, changes: Mapping[KeyPath, Mapping[str, Any]]) -> Any:
-    """A value with other fields at and below it, made once however many these are."""
+    """A value with other fields at and below it, made once for any number of them."""
     below: dict[Any, dict[KeyPath, Mapping[str, Any]]] = {}
     for key_path, drawn in changes.items():
         if key_path:

@@ -1,8 +1,6 @@
-"""One collective algorithm a file: `prepare(call)` gives what takes entry times to exit times.
+"""Collective algorithms, one per file: `prepare(call)` returns a map from entry to exit times.
 
-All that an algorithm's file needs of the simulator is here, and what carries a collective out:
-
-    from gcsim.simulator.collectives import Algorithm, Call, Prepared, Times, Traffic
+All that such a file needs of the simulator, and what carries a collective out, is here.
 """
 # ruff: noqa: F401
 # mypy: implicit-reexport

@@ -1,4 +1,4 @@
-"""The table of algorithms of collectives: adding one is one file and one line here."""
+"""Algorithms of collectives: adding one is one file and one line here."""
 
 from __future__ import annotations
 
@@ -43,17 +43,15 @@ class Algorithm:
     title: str
     prepare: Callable[[Call], Prepared]
     traffic: Callable[[Call], Traffic]
-    """Traffic of a call with more than one rank, for the hosts' work."""
+    """Traffic of a call of several ranks, for the hosts' work."""
     ring: Callable[[Call], Program | None] | None = None
-    """Program of every rank, for algorithms that are one ring: two such collectives may be under
-    way at a time. Returns None for a call that sends nothing."""
+    """Program of one ring, two of which may run at a time; None for an empty call."""
     stages_itself: bool = False
-    """True when the algorithm accounts for copies between device and host."""
+    """The algorithm accounts for copies between device and host."""
 
     @staticmethod
     def of(title: str, module: _Collective, *, stages_itself: bool = False) -> Algorithm:
-        """Collect the contents of a file with one collective; traffic defaults to that of its ring
-        or of its prepared form."""
+        """Algorithm of a module; traffic defaults to that of its ring or its prepared form."""
         ring = getattr(module, "ring", None)
 
         def traffic(call: Call) -> Traffic:

@@ -14,18 +14,16 @@ from gcsim.simulator.network.links import Link
 
 
 class Prepared(Protocol):
-    """A collective of which all is known but when ranks enter."""
+    """A collective prepared for any entry times."""
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """Exit times `[p]` for entry times `[p]` of p > 1 ranks, int64, picoseconds.
-
-        `key` is that of the random delays of its messages (`jitter.py`). Times are absolute where
-        links change over time. Raises `InputError` when the clock cannot hold them.
-        """
+        """Exit times `[p]` for entry times `[p]` of p > 1 ranks, int64, picoseconds. `key`: of the
+        messages' random delays (`jitter.py`). Times are absolute where links change over time.
+        Raises `InputError` when the clock cannot hold them."""
 
     @property
     def nbytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,26 +31,25 @@ class Call:
     """One collective of all p workers of a cluster."""
 
     sent: tuple[int, ...]
-    """Bytes that each rank hands over, `[p]`."""
+    """Bytes from each rank, `[p]`."""
     element: int = 1
-    """All-reduce: bytes an element."""
+    """All-reduce: bytes per element."""
     dtype: str = "float32"
-    """All-reduce: type of the elements."""
+    """All-reduce: element type."""
     pulled: int = 0
-    """Push-pull, tree merge: bytes of the result, which each rank receives."""
+    """Push-pull, tree merge: bytes of the result."""
     variable: bool = False
     """All-to-all: lengths are exchanged first."""
     cluster: Cluster
     server_time: Picoseconds = 0
-    """Push-pull: what each server computes between the last push and the first pull; tree merge:
-    what one merge computes."""
+    """Push-pull: each server's computation from last push to first pull; tree merge: one merge."""
 
     at_hand: Fabric | None = None
-    """Fabric of the cluster where it is known already."""
+    """Fabric of the cluster, if known."""
 
     @property
     def nbytes(self) -> int:
-        """All-reduce: bytes of the vector, the same on every rank."""
+        """All-reduce: bytes of the vector, equal on all ranks."""
         first = self.sent[0]
         if self.sent.count(first) != len(self.sent):
             raise InternalError(f"all-reduce of vectors of unequal size: {set(self.sent)} bytes")
@@ -60,25 +57,22 @@ class Call:
 
     @property
     def gamma(self) -> Fraction:
-        """Reductions: seconds a byte that a rank adds to its own."""
+        """Reductions: seconds per added byte."""
         return self.cluster.sums.gamma(self.dtype)
 
     @property
     def reception(self) -> Fraction:
-        """Gloo's all-reduce: seconds a byte that a rank needs to take in what has arrived."""
+        """Gloo's all-reduce: seconds per byte to take in what has arrived."""
         host = self.cluster.host
         return Fraction(0) if host is None else host.per_received_byte
 
     @property
     def fabric(self) -> Fabric:
-        """The links between any ranks."""
+        """Links between any ranks."""
         return Fabric.of(self.cluster) if self.at_hand is None else self.at_hand
 
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
-        """The hop from each rank to its successor in the flat ring, node by node.
-
-        Between two devices of a node it is the node's own link, else the path between their NICs;
-        what several hops pass (a rack's uplink, the air) each has its share of. `backwards`: the
-        hop to the predecessor. The same tuple for all calls on one fabric.
-        """
+        """Hop from each rank to its successor (`backwards`: predecessor), node by node. Inside a
+        node it is the node's own link, else the path between both NICs; hops that share a rack's
+        uplink or the air have their share. The same tuple for all calls on one fabric."""
         return self.fabric.ring_links(backwards=backwards)

@@ -1,24 +1,21 @@
-"""Exit times of a collective: requests go to their algorithms from here.
+"""Exit times of a collective: the algorithm of each request.
 
-Where no algorithm is named, the transport chooses (`algorithm_name`). Where device tensors are
-staged (`Collectives.stages`), they are copied to host memory before and back after (`staging.py`).
+Where no algorithm is named, the transport chooses (`algorithm_name`):
 
-- textbook: rings.
-- gloo: its own rings.
-- custom: none; an algorithm must be named.
-- nccl: what its tuner predicts to be fastest (`collectives/nccl.py`).
+- textbook: rings; gloo: its own rings; custom: none, an algorithm must be named
+- nccl: the tuner's fastest (`collectives/nccl.py`)
 - mpich, all-reduce: recursive doubling up to 2 KiB, and for fewer elements than 2^floor(log2 p);
-  else recursive halving and doubling.
+  else recursive halving and doubling
 - mpich, all-gather: recursive doubling for p = 2^k and less than 512 KiB in all; Bruck's for other
-  p and less than 80 KiB; else a ring, which is pipelined where blocks are unequal.
+  p and less than 80 KiB; else a ring, pipelined where blocks are unequal
 
 Assumptions: MPICH's reductions inside a node before the all-reduce (`allreduce_intra_smp.c`) are
-left out. Its pipelined ring runs in synchronous rounds (`synchronous_allgatherv.py`).
+left out; its pipelined ring runs in synchronous rounds (`synchronous_allgatherv.py`).
 
 Source: pytorch/gloo, gloo/allreduce.cc and gloo/allgather.cc; Thakur, Rabenseifner and Gropp 2005
 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1 and 4.5, and MPICH,
 MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE, MPIR_CVAR_ALLGATHER_SHORT_MSG_SIZE and _LONG_MSG_SIZE (its
-coll_selection.json has 8 bytes in the place of the first).
+coll_selection.json has 8 bytes for the first).
 """
 
 from __future__ import annotations
@@ -44,21 +41,18 @@ from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Host, Traffic, Work
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
-"""The algorithm of the kinds that have one. (A push-pull without servers never comes here:
-`push_pull.py` has made other collectives of it.)"""
-_KEPT_BYTES = 2**26
-"""Bytes of exit times that are kept."""
-_KEPT_REQUESTS = 2**28
-"""Bytes of what has been prepared."""
+"""Algorithm of kinds that have one; push-pulls here have servers (`push_pull.py`)."""
+_KEPT_BYTES = 2**26  # bytes of kept exit times
+_KEPT_REQUESTS = 2**28  # bytes of kept requests
 
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
-    """Algorithm that `Cluster.collectives` assigns to a request, by kind, size and ranks."""
+    """Algorithm that `Cluster.collectives` assigns to a request by kind, size and ranks."""
     return _algorithm(record, sizes_sent(record, cluster.workers), cluster)
 
 
 def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
-    """Traffic of the processes in a collective on a cluster of more than one worker."""
+    """Traffic of the processes in a collective of more than one worker."""
     call = call_of(record, cluster, Fabric.of(cluster))
     return _algorithm(record, call.sent, cluster).traffic(call)
 
@@ -70,27 +64,20 @@ def execute(
     server_time: Picoseconds = 0,
     key: int = 0,
 ) -> Times:
-    """Exit times `[p]` for entry times `[p]`, as `CollectiveMemo`, of one collective."""
+    """Exit times `[p]` of one collective, as `CollectiveMemo`."""
     return CollectiveMemo(cluster)(record, starts, server_time, key)
 
 
 class CollectiveMemo:
-    """Carries out collectives on one cluster, of which it remembers what can come again.
-
-    What does not depend on entry times is prepared once for each request. Without random delays and
-    links that change over time, times only shift with the entry times, and a collective is known by
-    its request, by the servers' computation and by the entry times relative to the first rank's.
-    Rings are not remembered: to compute one again takes as long as to look it up.
-    """
+    """Collectives on one cluster, prepared once per request. Without random delays and changing
+    links, exit times are known by request, server time and entry times relative to the first
+    rank's, and remembered. Rings are not: computing one again is as fast."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
-        """Requests by record and server time."""
-        self._held = 0
-        """About the bytes that the requests take."""
-        self._fabrics: dict[bool, Fabric] = {}
-        """Fabrics for all-to-alls (True) and for the other collectives."""
+        self._held = 0  # approximate bytes of the requests
+        self._fabrics: dict[bool, Fabric] = {}  # for all-to-alls (True) and for other collectives
         self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
@@ -99,12 +86,12 @@ class CollectiveMemo:
     ) -> Times:
         """Exit times `[p]` for entry times `[p]` (int64, picoseconds) on the cluster's p workers.
 
-        The workers' payload sizes are those of the record, cycled: worker i sends what the
-        recorded worker i mod N sent; parts of one whole are N / p as large, rounded up, for p
-        workers. `server_time` is the computation of parameter servers or of a merge, `key` that of
-        the random delays (`jitter.collective_key`). Entry times are absolute where links change
-        over time. One worker alone leaves at once. Raises `InternalError` when a rank would leave
-        before the last one has entered, which no collective here can do.
+        Payload sizes are the record's N, cycled: worker i sends what the recorded worker i mod N
+        sent; parts of one whole are scaled by N / p, rounded up. `server_time`: computation of
+        parameter servers or of a merge; `key`: of the random delays (`jitter.collective_key`).
+        Entry times are absolute where links change over time. A single worker leaves at once.
+        Raises `InternalError` when a rank would leave before the last entry, which none here can
+        do.
         """
         workers = self.cluster.workers
         if starts.shape != (workers,):
@@ -134,7 +121,7 @@ class CollectiveMemo:
 
     @classmethod
     def of(cls, cluster: Cluster) -> CollectiveMemo:
-        """One that equal clusters share, whatever their devices, while anything holds it."""
+        """Memo shared by equal clusters, whatever their devices, while in use."""
         key = cluster.wiring
         found = _SHARED.get(key)
         if found is None:
@@ -142,7 +129,7 @@ class CollectiveMemo:
         return found
 
     def prepare(self, record: CollectiveRecord, server_time: Picoseconds = 0) -> _Request:
-        """Parts of a collective that do not depend on entry times."""
+        """Prepare the parts of a collective that do not depend on entry times."""
         cluster = self.cluster
         grouped = record.kind == "all_to_all" and cluster.collectives.grouped != 1
         if grouped:
@@ -173,14 +160,11 @@ _SHARED: WeakValueDictionary[object, CollectiveMemo] = WeakValueDictionary()
 class _Request:
     title: str
     collective: Prepared
-    copies: tuple[Times, Times] | None
-    """Before and after, `[p]` each."""
+    copies: tuple[Times, Times] | None  # to the host and back, [p] each
     host: Host | None
     host_work: Work
-    """Work of the host in this request."""
 
     def execute(self, starts: Times, key: int) -> Times:
-        """Exit times, as of `CollectiveMemo`."""
         to_host, back = self.copies or (0, 0)
         begin = starts + to_host
         finishes = self.collective(begin, key)
@@ -198,7 +182,7 @@ class _Request:
 def call_of(
     record: CollectiveRecord, cluster: Cluster, fabric: Fabric, server_time: Picoseconds = 0
 ) -> Call:
-    """A request on a cluster and its fabric."""
+    """Request on a cluster and its fabric."""
     return Call(
         sent=sizes_sent(record, cluster.workers),
         element=record.element,
@@ -220,7 +204,7 @@ def _algorithm(record: CollectiveRecord, sent: tuple[int, ...], cluster: Cluster
 
 
 def sizes_sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
-    """Bytes that each of so many workers hands over; those of the record, cycled (`execute`)."""
+    """Bytes sent by each of `workers` workers: the record's, cycled (`CollectiveMemo`)."""
     recorded = len(record.sent)
     sizes = record.sent
     if record.part:
@@ -229,7 +213,7 @@ def sizes_sent(record: CollectiveRecord, workers: int) -> tuple[int, ...]:
 
 
 def sizes_received(record: CollectiveRecord, sent: Sequence[int]) -> Sequence[int]:
-    """Bytes of the result on each rank, which hands over `sent[r]`."""
+    """Bytes of the result on each rank."""
     if record.kind in {"all_reduce", "all_to_all"}:
         return sent
     if record.kind == "all_gather":
@@ -237,19 +221,14 @@ def sizes_received(record: CollectiveRecord, sent: Sequence[int]) -> Sequence[in
     return [record.pulled] * len(sent)
 
 
-_ALLREDUCE_SHORT = 2048
-"""Bytes, the last that count as short."""
-_ALLGATHER_SHORT = 80 * 1024
-"""Bytes of all blocks together, the first that do not count as short."""
-_ALLGATHER_LONG = 512 * 1024
-"""Bytes of all blocks together, the first that count as long."""
+_ALLREDUCE_SHORT = 2048  # most bytes of a short vector
+_ALLGATHER_SHORT = 80 * 1024  # all blocks together are short below this many bytes
+_ALLGATHER_LONG = 512 * 1024  # all blocks together are long from this many bytes on
 
 
 def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Cluster) -> str:
-    """The algorithm that the cluster's collectives name, or that its transport chooses.
-
-    `sent[r]` is the bytes of rank r, `element` bytes an element of a vector to reduce.
-    """
+    """Algorithm named by the cluster, or chosen by its transport. `sent[r]`: bytes of rank r;
+    `element`: bytes per element of a vector to reduce."""
     asked: str = getattr(cluster.collectives, kind)
     if asked == "auto":
         asked = _auto(kind, sent, element, cluster)

@@ -1,47 +1,41 @@
 """All-reduce over two binary trees, pipelined in pieces.
 
-Half of the vector is reduced to the root of each tree and broadcast from there. Nearly every node
-has children in one tree only, so that the two together load
-every NIC evenly: two halves up, two halves down.
+Each half of the vector is reduced to the root of one tree and broadcast from there. Nearly every
+node has children in one tree only, so together they load every NIC evenly.
 
-A half is cut into pieces. A rank passes a piece up when it has added those of all its children, in
-order, and starts to pass pieces down when all its own have left it in both trees. Messages that a
-NIC or a device's own link carries at the same time share it (`fabric/rounds.py`): up, the two
-trees'; down, those to all children. With H the height of a tree of nodes with one device each, m
-bytes a piece, and equal links and entries, the time is at most
+A rank passes a piece up when it has added all its children's, in order, and starts to pass pieces
+down when all its own have left it in both trees. Simultaneous messages share a NIC or a device's
+own link (`fabric/rounds.py`): up, the two trees'; down, those to all children. With one device per
+node, tree height H, m bytes per piece, and equal links and entries, the time is at most
 
     2 n beta + 2 H (alpha + 2 m beta)
 
-Random delays are drawn for message s P + c of a sender, the c-th piece of its stream s of at most P
-pieces: up the first tree, up the second, then down to each child, tree by tree and by rank.
+Random delays are drawn for message s P + c of a sender: piece c of its stream s of at most P
+pieces; streams are up the first tree, up the second, then down to each child, by tree and rank.
 
-Assumptions: those of `fabric/rounds.py`. A share is fixed for the way up and for the way down: a
-tree that waits leaves its share of a NIC unused. Up before down is NCCL's `runTreeUpDown`; its
-`runTreeSplit` lets the first pieces go down while the last go up, where with twice as many
-messages on a NIC, each half as fast, the bytes take the same time. A rank adds a piece of all its
-children at once, `gamma` seconds a byte and child, while others are under way.
+Assumptions: those of `fabric/rounds.py`. Shares are fixed for each way: a tree that waits leaves
+its share unused. Up before down is NCCL's `runTreeUpDown`; `runTreeSplit` overlaps them with twice
+the messages at half the rate, which takes the bytes as long. A rank adds all its children's copies
+of a piece at once, `gamma` seconds per byte and child, while others are under way.
 
-Source: Sanders, Speck and Traeff 2009 (Parallel Computing 35, 581-594), "Two-tree algorithms for
-full bandwidth broadcast, reduction and scan"; NCCL, src/device/all_reduce.h; max-plus algebra,
-Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
-
-With added, sent and arrived the times of a rank's piece before, at first those of no piece,
+With added, sent and arrived the times of a rank's previous piece, on the way up
 
     added'[r] = max(added[r], entry[r], sent' of r's children + latency + delay) + reduction
     sent'[r]  = max(sent[r], added'[r]) + serialisation
 
-on the way up. Down, with `sent` by the rank that receives, from r's turn on:
+and down, with `sent` by the receiving rank, from r's turn on (the maxima keep pieces in order):
 
     sent'[r] = max(sent[r], held' of r's parent) + serialisation
     held'[r] = max(held[r], sent'[r] + latency + delay)
 
-So a piece that would overtake the one before it on the same hop is there with that one.
-
 The trees are NCCL's. In the first, node v with lowest set bit b hangs below (v ^ b) | 2b, or below
 v ^ b where that is no node; node 0 is the root. The second is its mirror image for an even number
-of nodes, else the first shifted by one. No node has more than two children in both trees together,
-and only a root of one tree can have children in the other. The devices of a node are a chain below
-its first device, in both trees (NCCL, src/graph/trees.cc and connect.cc).
+of nodes, else the first shifted by one. No node has more than two children in both together; only a
+root can have children in both. A node's devices form a chain below its first, in both trees.
+
+Source: Sanders, Speck and Traeff 2009 (Parallel Computing 35, 581-594), "Two-tree algorithms for
+full bandwidth broadcast, reduction and scan"; NCCL, src/device/all_reduce.h, src/graph/trees.cc and
+connect.cc; max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
 """
 
 from __future__ import annotations
@@ -67,7 +61,7 @@ from gcsim.simulator.network.links import Link
 
 
 class DoubleTreeAllReduce:
-    """The all-reduce of a vector on a fabric, for any entry times: O(p) a piece, in O(p) memory."""
+    """All-reduce of a vector on a fabric, for any entry times: O(p) time per piece, O(p) memory."""
 
     def __init__(
         self,
@@ -78,8 +72,8 @@ class DoubleTreeAllReduce:
         element: int = 1,
         gamma: Fraction = NO_COST,
     ) -> None:
-        """Prepare a vector of `nbytes` bytes, `element` bytes per element, in pieces of `piece`
-        bytes, rounded down to whole elements; a reduction costs `gamma` seconds a byte."""
+        """Prepare `nbytes` bytes in pieces of `piece`, rounded down to whole elements of `element`
+        bytes; reducing costs `gamma` seconds a byte."""
         piece = max(element, piece - piece % element)
         trees = _trees_of_ranks(fabric.nodes, fabric.devices)
         cuts = [_Cut.of(half, piece) for half in chunks(nbytes, 2, element)]
@@ -107,7 +101,7 @@ class DoubleTreeAllReduce:
         return finishes
 
     def traffic(self, devices: int) -> Traffic:
-        """Traffic of the ranks: each piece once up and once down between child and parent."""
+        """Each piece goes once up and once down between child and parent."""
         ends, size = np.zeros((2, len(self._trees[0].parent)), dtype=np.int64)
         for tree, cut in zip(self._trees, self._cuts, strict=True):
             neighbours = tree.children.copy()
@@ -118,7 +112,7 @@ class DoubleTreeAllReduce:
 
 
 def prepare(call: Call) -> DoubleTreeAllReduce:
-    """Over all devices; pieces as large as the blocks of the pipelined all-gatherv."""
+    """All-reduce over all devices, in pieces of the pipelined all-gatherv's block size."""
     return DoubleTreeAllReduce(
         call.nbytes,
         call.fabric,
@@ -128,10 +122,8 @@ def prepare(call: Call) -> DoubleTreeAllReduce:
     )
 
 
-_NEVER = -(2**62)
-"""Earlier than any time, with room to add to it."""
-_AT_A_TIME = 1 << 18
-"""Random numbers."""
+_NEVER = -(2**62)  # earlier than any time, with room to add to it
+_AT_A_TIME = 1 << 18  # random numbers per draw
 
 
 class _PieceByPiece:
@@ -148,7 +140,7 @@ class _PieceByPiece:
 
     @property
     def nbytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory, bytes."""
         return self._up.nbytes + self._down.nbytes + 8 * self._cut.full
 
     def reduce(self, starts: Times, key: int) -> Times:
@@ -167,8 +159,7 @@ class _PieceByPiece:
         return sent
 
     def broadcast(self, turn: Times, key: int) -> Times:
-        """Time at which each rank has the result and has forwarded it, which it does from its turn
-        on."""
+        """Time at which each rank has, and has forwarded, the result, from its turn on."""
         sent, held = np.full_like(turn, _NEVER), turn.copy()
         tree, begin = self._tree, 0
         for pieces, serialization, flight, _ in self._parts(self._down, key):
@@ -183,7 +174,7 @@ class _PieceByPiece:
         return finishes
 
     def _parts(self, hops: _TreeHops, key: int) -> Iterator[tuple[int, Any, Times, bool]]:
-        """Pieces in groups: how many, what keeps their senders busy, and what follows."""
+        """Groups of pieces: number, serialisation, flight time, whether the last."""
         cut = self._cut
         rows = max(1, _AT_A_TIME // len(hops.serialization))
         begins = [*range(0, cut.full, rows), cut.full]
@@ -212,7 +203,7 @@ def _go_up(  # noqa: PLR0917 - compiled: arrays by position
     held: Times,
     summed: Times,
 ) -> None:
-    """Some pieces up the tree, children first; `flight[piece or 0, r]` follows what r sends."""
+    """Pass pieces up the tree, children first; `flight[piece or 0, r]` follows r's send."""
     varies = 1 if flight.shape[0] > 1 else 0
     for piece in range(summed.size):
         for r in range(starts.size):  # a slice assignment takes 2 s to compile
@@ -239,7 +230,7 @@ def _go_down(  # noqa: PLR0917 - compiled: arrays by position
     sent: Times,
     held: Times,
 ) -> None:
-    """Some pieces down the tree, parents first; times by the rank that receives."""
+    """Pass pieces down the tree, parents first; times by receiving rank."""
     varies = 1 if flight.shape[0] > 1 else 0
     top = root[0]
     for piece in range(summed.size):
@@ -251,7 +242,7 @@ def _go_down(  # noqa: PLR0917 - compiled: arrays by position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
-    """A half of the vector: equal pieces and a last one, which may be shorter."""
+    """Half of the vector: equal pieces and a last one, which may be shorter."""
 
     full: int
     piece: int
@@ -259,16 +250,12 @@ class _Cut:
 
     @staticmethod
     def of(nbytes: int, piece: int) -> _Cut:
-        """Cut `nbytes` bytes into pieces, at least one."""
         full = max(0, -(-nbytes // piece) - 1)
         return _Cut(full=full, piece=piece, last=nbytes - full * piece)
 
 
 class _Departure:
-    """Busy time of a message's sender on a link that changes over time.
-
-    A time plus a departure is when a message that starts then has left.
-    """
+    """Serialisation on a changing link: a start plus this is when a message has left."""
 
     __array_ufunc__ = None  # so that numpy leaves the addition to `__radd__`
 
@@ -281,26 +268,22 @@ class _Departure:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _TreeHops:
-    """Between each rank of one tree and its parent, one way; arrays `[p]` by the lower rank."""
+    """Hops between each rank of a tree and its parent, one way; arrays `[p]` by the lower rank."""
 
     serialization: Times
-    last: Times
-    """Serialisation and latency of the last piece."""
+    last: Times  # serialisation of the last piece
     latency: Times
     last_latency: Times
-    links: Hops
-    """Hops of the ranks `below`, in their order."""
+    links: Hops  # of the ranks `below`
     below: Ranks
-    stream: NDArray[np.int64]
-    """Number of the sender's stream over this hop, by `below`."""
-    pieces: int
-    """The most of any stream."""
+    stream: NDArray[np.int64]  # sender's stream on each hop, by `below`
+    pieces: int  # most pieces of a stream
 
     @staticmethod
     def of(
         fabric: Fabric, trees: Sequence[Tree], cuts: Sequence[_Cut], *, upwards: bool
     ) -> list[_TreeHops]:
-        """Hops of each tree, while the messages of all trees share the links they cross."""
+        """Hops of each tree, while all trees' messages share the links."""
         lower = np.concatenate([tree.below for tree in trees])
         upper = np.concatenate([tree.parent[tree.below] for tree in trees])
         hops = fabric.hops(*((lower, upper) if upwards else (upper, lower)))
@@ -333,25 +316,21 @@ class _TreeHops:
 
     @property
     def random(self) -> bool:
-        """Whether messages have random delays."""
         return self.links.random
 
     @property
     def timed(self) -> bool:
-        """Whether absolute time matters."""
         return self.links.timed
 
     @property
     def nbytes(self) -> int:
-        """Memory, about."""
         return 80 * len(self.serialization)
 
     def departures(self, nbytes: int) -> list[_Departure]:
-        """Departures of messages of `nbytes` bytes, by `below`."""
         return [_Departure(link, nbytes) for link in self.links.links]
 
     def draw_jitter(self, first: int, last: int, nbytes: int, key: int) -> Times:
-        """Random delays of pieces `first` to `last` - 1, of so many bytes: `[pieces, p]`."""
+        """Random delays `[pieces, p]` of pieces `first` to `last` - 1, of `nbytes` bytes."""
         number = self.stream * self.pieces + np.arange(first, last, dtype=np.int64)[:, None]
         found = np.zeros((last - first, len(self.serialization)), dtype=np.int64)
         found[:, self.below] = self.links.draw_jitter(nbytes, key=key, message=number)
@@ -359,7 +338,6 @@ class _TreeHops:
 
 
 def _places(senders: Ranks) -> NDArray[np.int64]:
-    """The place of each message among its sender's."""
     order = np.argsort(senders, kind="stable")
     ordered = senders[order]
     first = np.searchsorted(ordered, ordered, side="left")
@@ -369,7 +347,7 @@ def _places(senders: Ranks) -> NDArray[np.int64]:
 
 
 def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
-    """The parent of each node in each tree; a root is its own."""
+    """Parent of each node in each tree; a root is its own."""
     node = np.arange(nodes, dtype=np.int64)
     lowest = node & -node
     above = (node ^ lowest) | (2 * lowest)
@@ -380,15 +358,13 @@ def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
 
 
 class Tree:
-    """One tree of ranks: nodes joined by their first devices, a chain inside each."""
+    """A tree of ranks: nodes joined by their first devices, a chain inside each."""
 
     def __init__(self, parent: Ranks, devices: int) -> None:
-        """`parent` by node."""
         ranks = np.arange(len(parent) * devices, dtype=np.int64)
         above = np.repeat(parent, devices) * devices
         self.parent = np.where(ranks % devices == 0, above, ranks - 1)
-        self.below = np.flatnonzero(self.parent != ranks)
-        """All ranks but the root."""
+        self.below = np.flatnonzero(self.parent != ranks)  # all ranks but the root
         self.root = np.flatnonzero(self.parent == ranks)
         self.children = np.bincount(self.parent[self.below], minlength=len(ranks))
         depth = np.zeros(len(ranks), dtype=np.int64)
@@ -396,13 +372,11 @@ class Tree:
         while (ancestor != self.root).any():
             depth += ancestor != self.root
             ancestor = self.parent[ancestor]
-        self.height = int(depth.max()) + 1
-        """Hops between the root and the farthest rank, at most."""
+        self.height = int(depth.max()) + 1  # hops between the root and the farthest rank, at most
         self.order = self.below[np.argsort(depth[self.below], kind="stable")]
         """All ranks but the root, each after its parent."""
 
 
 @lru_cache(maxsize=16)
 def _trees_of_ranks(nodes: int, devices: int) -> list[Tree]:
-    """Both trees, remembered."""
     return [Tree(parent, devices) for parent in double_tree(nodes)]

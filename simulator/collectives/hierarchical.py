@@ -1,19 +1,16 @@
-"""An all-reduce that first reduces inside each node.
+"""All-reduce that first reduces inside each node.
 
-1. Each device of a node hands its vector to the node's first device, the leader, over the
-   node's own link; the leader's side of that link takes one vector at a time.
-2. The leaders run a ring all-reduce over the network.
-3. Each leader sends the result to the other devices of its node, one after the other.
+1. A node's devices hand their vectors to its first device, the leader, over the node's own link,
+   which takes one vector at a time.
+2. The leaders run a ring all-reduce over the network: 2 (N - 1) steps instead of 2 (p - 1), and
+   2 (N - 1) n / N bytes per NIC, for N nodes.
+3. Each leader sends the result to its node's other devices, one after the other.
 
-Every network NIC carries 2 (N - 1) n / N bytes for N nodes, and the ring has 2 (N - 1) steps
-instead of 2 (p - 1).
-
-Assumptions: a transfer inside the node starts when its device and the leader have entered and
-the link is free, in the order in which the devices entered (ties: by rank); the three parts are
-not pipelined; the leader adds each vector as it arrives. A leader has left when its last copy
-has left it. A device's message to its leader is its number 0; the ring's messages and the copies
-have keys of their own (`phase_key`): there, node k is rank k, and the copy for the i-th device of a
-node is number i - 1 of the node's leader.
+Assumptions: a transfer inside the node starts when device and leader have entered and the link is
+free, in order of entry (ties: by rank); the three parts are not pipelined; the leader adds each
+vector as it arrives, and leaves when its last copy has left. Random numbers: a device's message to
+its leader is its number 0; ring and copies have keys of their own (`phase_key`), in which node k is
+rank k, and the copy for a node's i-th device the leader's number i - 1.
 
 Source: the hierarchical all-reduce of Jia et al. 2018 (arXiv:1807.11205).
 """
@@ -37,7 +34,7 @@ from gcsim.simulator.network.links import Link
 
 
 class HierarchicalAllReduce:
-    """The all-reduce of a vector on known links, for any entry times."""
+    """All-reduce of a vector on fixed links, for any entry times."""
 
     nbytes = 4096
 
@@ -53,9 +50,9 @@ class HierarchicalAllReduce:
     ) -> None:
         """Prepare a vector of `nbytes` bytes, `element` bytes per element.
 
-        `links[k]` leads from node k to node k + 1; p is a multiple of the number of nodes, ranks
-        count node by node. `local` joins the devices of a node; `staging` is spent by each leader
-        before and again after the ring (copies between device and host); `gamma` seconds a byte.
+        `links[k]` leads from node k to node k + 1; ranks count node by node. `local` joins a node's
+        devices; each leader spends `staging` before and after the ring (copies between device and
+        host); reducing costs `gamma` seconds a byte.
         """
         self._nodes, self._staging = max(1, len(links)), staging
         self._inside = _Inside(local, nbytes, round(gamma * nbytes * PS_PER_SECOND))
@@ -77,7 +74,7 @@ class HierarchicalAllReduce:
 
 
 class _Inside:
-    """Transfers of a vector between the devices of a node and its leader, one after the other."""
+    """Transfers of a vector between a node's devices and its leader, one after the other."""
 
     def __init__(self, local: Link, nbytes: int, reduction: Picoseconds) -> None:
         self._link, self._nbytes, self._reduction = local, nbytes, reduction
@@ -88,8 +85,7 @@ class _Inside:
         self.longest = self._serialization + self._latency + reduction
 
     def gather(self, by_node: Times, key: int) -> Times:
-        """Time at which each leader holds the sum of its node's vectors; `by_node` is `[nodes,
-        devices]`."""
+        """Time at which leaders have their nodes' sums, for entries `[nodes, devices]`."""
         leader, others = by_node[:, 0], by_node[:, 1:]
         order = np.argsort(others, axis=1, kind="stable")  # who entered first goes first
         rank = np.arange(by_node.size, dtype=np.int64).reshape(by_node.shape)[:, 1:]
@@ -106,8 +102,7 @@ class _Inside:
         return done
 
     def broadcast(self, held: Times, devices: int, key: int) -> Times:
-        """Time at which each device has the result, `[nodes, devices]`; `held` is that of the
-        leaders, `[nodes]`."""
+        """Time `[nodes, devices]` at which devices have the result that leaders hold."""
         nodes = len(held)
         finishes = np.empty((nodes, devices), dtype=np.int64)
         leader = np.arange(nodes, dtype=np.int64)[:, None] * devices
@@ -132,7 +127,7 @@ class _Inside:
 
 
 def prepare(call: Call) -> HierarchicalAllReduce:
-    """Leaders stage through host memory where the transport does."""
+    """All-reduce whose leaders stage through host memory where the transport does."""
     cluster = call.cluster
     staging = 0
     if cluster.collectives.stages:
@@ -148,7 +143,7 @@ def prepare(call: Call) -> HierarchicalAllReduce:
 
 
 def traffic(call: Call) -> Traffic:
-    """Traffic of the ranks: the leaders' ring, and two messages for each other device."""
+    """Traffic of the leaders' ring, and of two messages per other device."""
     nodes, devices = call.fabric.nodes, call.fabric.devices
     blocks = chunks(call.nbytes, nodes, call.element)
     ring = ring_traffic([1] * nodes, blocks, devices=1, firsts=(0, 1))

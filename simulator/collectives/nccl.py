@@ -1,24 +1,23 @@
 """NCCL's choice of algorithm and protocol, and the times of its collectives.
 
 NCCL predicts the time of every enabled pair and takes the shortest. For n bytes on p ranks of N
-nodes, W the line rate, with the constants of the tables below:
+nodes, W the line rate of the network NIC (of the bus for one node), with the constants below:
 
     ring   base + (2 (p - 1) - 2 (N - 1)) bus + 2 (N - 1) net + 2 (p - 1)/p n / (share W)
     tree   base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
 
-and half of the ring's steps for an all-gather, which has no tree. The latency of a Simple ring
-between nodes counts 1.4 times. W is that of the network NIC, for one node that of the bus.
+and half of the ring's steps for an all-gather, which has no tree. A Simple ring's latency between
+nodes counts 1.4 times.
 
-What was chosen is then carried out in the tuner's terms: every rank begins `base` later; a hop
-costs the path's latency and the table's, and carries `share` of what the path carries; the ring is
-that of `rings/allreduce.py`, the tree that of `double_tree_allreduce.py` in NCCL's pieces. So on
-equal links with no latency, one device a node, a ring takes what the tuner predicts for it (without
-the 1.4); what slices and channels overlap is in the table's latencies.
+The choice is carried out in the tuner's terms: every rank begins `base` later; a hop costs the
+path's latency and the table's, and carries `share` of the path's rate; the ring is
+`rings/allreduce.py`, the tree `double_tree_allreduce.py` in NCCL's pieces. On equal links without
+latency and with one device per node a ring takes the tuner's time (without the 1.4); overlap of
+slices and channels is in the table's latencies.
 
-Assumptions: as on devices of capability 8.0 or more with an Intel host; two channels; LL128 is
-enabled for one device a node only (NCCL: over NVLink, not over PCIe). Ceilings that bind only above
-20 GB/s, NVLS, CollNet and PAT are left out. The tuner is not told the link's latency: NCCL's own
-transports report none.
+Assumptions: devices of capability 8.0 or more with an Intel host; two channels; LL128 only for one
+device per node (NCCL: over NVLink, not over PCIe). Ceilings that bind only above 20 GB/s, NVLS,
+CollNet and PAT are left out. The tuner knows no link's latency: NCCL's transports report none.
 
 Source: NCCL 2.28.3, src/graph/tuning.cc (`ncclTunerConstantsDefaults`, `ncclTopoTuneModel`,
 `treeCorrectionFactor`, `ncclTopoGetAlgoTime`), src/enqueue.cc (chunk sizes), and
@@ -49,21 +48,21 @@ Kind = Literal["all_reduce", "all_gather"]
 
 CHANNELS = 2
 RING_PLATEAU = Fraction(14, 10)
-"""On the latency of a Simple ring between nodes whose chunks have 64 bytes or more a channel."""
+"""Factor on a Simple ring's latency between nodes, for chunks of 64 bytes or more per channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """An algorithm with a protocol, and the tuner's constants for it."""
+    """An algorithm with a protocol, and the tuner's constants."""
 
     shape: Shape
     protocol: Protocol
     base: Fraction
     """Seconds, once."""
     bus: Fraction
-    """Seconds a step between two devices of a node, over PCIe."""
+    """Seconds per step between devices of a node, over PCIe."""
     net: Fraction
-    """Seconds a step between two nodes."""
+    """Seconds per step between nodes."""
     share: Fraction
     """Share of the link's bandwidth."""
 
@@ -80,7 +79,7 @@ class Mode:
 
 
 def _mode(shape: Shape, protocol: Protocol, times: str, share: Fraction) -> Mode:
-    """`times` is base, bus and net in microseconds."""
+    """Mode with `times` base, bus and net in microseconds."""
     base, bus, net = (Fraction(time) / 10**6 for time in times.split())
     return Mode(shape=shape, protocol=protocol, base=base, bus=bus, net=net, share=share)
 
@@ -94,22 +93,21 @@ MODES = (
     _mode("ring", "ll128", "14.0 2.5 4.0", Fraction(92, 100)),
     _mode("ring", "simple", "8.4 5.7 14.0", Fraction(1)),
 )
-"""In the order in which the tuner asks: the first of equals wins."""
+"""Ordered as in the tuner: the first of equals wins."""
 _EXPOSED = {mode.protocol: mode.net for mode in MODES if mode.shape == "tree"}
-"""A ring's network latency with one device a node, where nothing hides it."""
+"""Network latency of a ring with one device per node, where nothing hides it."""
 _CORRECTION: dict[Protocol, tuple[int, ...]] = {
     "ll": (10, 10, 10, 10, 9, 8, 7, 7, 7, 7, 6, 5, 4, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10),
     "ll128": (10, 10, 10, 10, 10, 9, 8, 8, 8, 7, 6, 6, 6, 6, 6, 6, 8, 9, 9, 9, 9, 10, 10),
     "simple": (9, 9, 9, 9, 9, 9, 9, 8, 7, 6, 6, 5, 5, 5, 5, 6, 7, 8, 7, 7, 8, 9, 9),
 }
-"""Tenths of a tree's bandwidth that medium sizes reach, from 64 bytes by powers of two."""
+"""Tenths of a tree's bandwidth at medium sizes, from 64 bytes by powers of two."""
 
 
 class _Seen(NamedTuple):
     nodes: int
     devices_per_node: int
-    rate: Fraction
-    """W, bytes a second."""
+    rate: Fraction  # W
 
     @staticmethod
     def of(cluster: Cluster) -> _Seen:
@@ -118,7 +116,7 @@ class _Seen(NamedTuple):
 
 
 def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
-    """Modes that the tuner chooses among."""
+    """Modes that the tuner chooses from."""
     return [
         mode
         for mode in MODES
@@ -128,14 +126,13 @@ def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
 
 
 def choose(kind: Kind, nbytes: int, cluster: Cluster) -> Mode:
-    """Mode that the tuner takes; `nbytes` is the size of the vector, or of all gathered blocks
-    together."""
+    """The tuner's mode; `nbytes` of the vector, or of all gathered blocks together."""
     return _chosen(kind, nbytes, _Seen.of(cluster), cluster.collectives.ring_over_tree)
 
 
 @lru_cache(maxsize=1 << 14)
 def _chosen(kind: Kind, nbytes: int, seen: _Seen, ring: Fraction) -> Mode:
-    """`ring`: how many times as long as predicted the tuner takes a ring to be."""
+    """`choose`, with the tuner's predictions for rings multiplied by `ring`."""
 
     def held(mode: Mode) -> Fraction:
         seconds = _seconds(mode, kind, nbytes, seen)
@@ -145,7 +142,7 @@ def _chosen(kind: Kind, nbytes: int, seen: _Seen, ring: Fraction) -> Mode:
 
 
 def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction:
-    """Seconds, as the tuner predicts them."""
+    """Seconds predicted by the tuner."""
     return _seconds(mode, kind, nbytes, _Seen.of(cluster))
 
 
@@ -180,12 +177,11 @@ class _Later:
         self.nbytes = collective.nbytes
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """Exit times, as defined by `Prepared`."""
         return self._collective(starts + self._by, key)
 
 
 def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
-    """An all-reduce by this mode."""
+    """All-reduce in this mode."""
     base, fabric = _told(call, mode)
     if mode.shape == "tree":
         return _Later(base, _tree(call, mode, fabric))
@@ -193,13 +189,13 @@ def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
 
 
 def prepare_allgather(call: Call, mode: Mode) -> Prepared:
-    """An all-gather by this mode; unequal blocks travel whole."""
+    """All-gather in this mode; unequal blocks travel whole."""
     base, fabric = _told(call, mode)
     return _Later(base, ring_allgather(call.sent, fabric.ring_links()))
 
 
 def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
-    """Traffic of the ranks in an all-reduce."""
+    """Traffic of an all-reduce."""
     if mode.shape == "tree":
         return _tree(call, mode, call.fabric).traffic(call.fabric.devices)
     return allreduce.ring(call).traffic(call.fabric.devices)
@@ -211,7 +207,7 @@ def _tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:
 
 
 def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
-    """Bytes of a piece of the tree: a slot of the buffers, halved until the pipeline fills."""
+    """Bytes of a tree's piece: a buffer slot, halved until the pipeline fills."""
     levels = cluster.nodes.bit_length() - 1
     if protocol == "ll":
         return 32 * 1024
@@ -230,8 +226,7 @@ def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
 
 
 def _on(mode: Mode, cluster: Cluster | _Seen) -> Mode:
-    """The mode with the latency that the tuner uses on this cluster, and the tree's share within
-    one node."""
+    """Mode with the tuner's latency on this cluster, and the tree's share within one node."""
     if mode.shape == "ring" and cluster.devices_per_node == 1:
         return replace(mode, net=_EXPOSED[mode.protocol])
     if (mode.shape, mode.protocol) == ("tree", "ll128") and cluster.nodes == 1:
@@ -240,7 +235,7 @@ def _on(mode: Mode, cluster: Cluster | _Seen) -> Mode:
 
 
 def _told(call: Call, mode: Mode) -> tuple[Picoseconds, Fabric]:
-    """Delay of the ranks' start, and the links as the protocol uses them."""
+    """Delay of the ranks' start, and the fabric as the protocol uses it."""
     mode = _on(mode, call.cluster)
     framing = Framing(share=mode.share, network=mode.net, inside=mode.bus)
     return picoseconds(mode.base), call.fabric.framed(framing)

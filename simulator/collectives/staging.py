@@ -1,8 +1,8 @@
-"""Copies of device tensors to the host's network stack and back.
+"""Copies of device tensors to host memory and back.
 
-Gloo moves host memory: PyTorch copies a device tensor to pinned host memory before the
-collective and the result back after it. A copy takes latency + bytes / bandwidth of the link
-between a device and its node's memory, and a copy is whole before the collective uses it.
+PyTorch copies a device tensor to pinned host memory before Gloo's collective and the result back
+after it. A copy takes latency + bytes / bandwidth of their link, and ends before the collective
+uses it.
 
 | collective | host to device                                                         |
 |------------|------------------------------------------------------------------------|
@@ -12,8 +12,7 @@ between a device and its node's memory, and a copy is whole before the collectiv
 | all-to-all | as much as was handed over                                             |
 | tree merge | the result                                                             |
 
-All devices of a node copy at the same time; where they share a bus (`Cluster.shared_bus`), each
-copy has its share of it, else none slows down another's. Copies have no random delays.
+All devices of a node copy at once, and share a shared bus (`Cluster.shared_bus`). No random delays.
 
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (AsyncAllreduceCUDAWork,
 AsyncAllgatherCUDAWork).
@@ -32,18 +31,18 @@ from gcsim.simulator.network.paths import slowed
 
 
 def copy_link(cluster: Cluster) -> Link:
-    """Between each device and its node's memory, while all devices copy."""
+    """Link between each device and its node's memory while all devices copy."""
     sharing = cluster.devices_per_node if cluster.shared_bus else 1
     return slowed(cluster.intra_node, sharing)
 
 
 def copy_time(nbytes: int, link: Link) -> Picoseconds:
-    """One copy between a device and its node's memory."""
+    """Time of one copy."""
     return link.serialization(nbytes) + link.latency_for(nbytes)
 
 
 def copy_times(sizes: Sequence[int], link: Link) -> Times:
-    """Time of each rank's copy, `[p]`. Raises `InputError` where that is too long."""
+    """Time of each rank's copy, `[p]`; `InputError` if too long."""
     prices = {size: copy_time(size, link) for size in set(sizes)}
     if (longest := max(prices.values(), default=0)) >= COLLECTIVE_LIMIT:
         raise too_long(longest)

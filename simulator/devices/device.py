@@ -1,4 +1,4 @@
-"""A device's prices of kernels and training steps, every number with its source."""
+"""A device's prices of kernels and training steps, each with its source."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gcsim.compressors.kernels import KernelClass
 from gcsim.compressors.queued import Queued
 from gcsim.errors import InputError, Problem
 from gcsim.fields import INTERNAL, POSITIVE, STATED, Bytes, Limits, RangeOf, Rule, Text
+from gcsim.simulator.devices.clocks import Clocks
 from gcsim.simulator.devices.ranges import (
     Bandwidth,
     End,
@@ -40,31 +41,27 @@ def _ascends(points: tuple[tuple[int, float], ...]) -> None:
 
 
 Curve = Annotated[tuple[tuple[Bytes, PositiveTime], ...], Limits(least=1), Rule(_ascends)]
-"""Bytes of one launch and its seconds, ascending in both: a measured kernel."""
+"""Measured kernel: bytes and seconds of one launch, ascending in both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRate:
-    """Coefficients of one kernel class: T = launches * launch + nbytes / bandwidth + flops / rate.
-
-    A coefficient that does not apply is None. A range of None: as good as exact.
-    """
+    """Coefficients of a kernel class: T = launches * launch + nbytes / bandwidth + flops / rate.
+    None: does not apply; a range of None: as good as exact."""
 
     launch: Time
-    """Seconds a launch."""
     bandwidth: Bandwidth | None = None
     """Bytes per second, read plus written."""
     flop_rate: FlopRate | None = None
-    """FLOP per second."""
     source: Text
     estimate: Annotated[bool, STATED] = False
-    """True when the figure was not measured on this device."""
+    """The figure was not measured on this device."""
     launch_range: RangeOf[Time] = None
     bandwidth_range: RangeOf[Bandwidth] = None
     flop_rate_range: RangeOf[FlopRate] = None
 
     def faster(self, times: float) -> KernelRate:
-        """The same, so many times as fast; ranges are left out."""
+        """The class `times` as fast, without ranges."""
         return KernelRate(
             launch=self.launch / times,
             bandwidth=None if self.bandwidth is None else self.bandwidth * times,
@@ -74,7 +71,7 @@ class KernelRate:
         )
 
     def at(self, end: End) -> KernelRate:
-        """The same class at one end of its ranges."""
+        """The class at one end of its ranges."""
         best = end == "fastest"
         return replace(
             self,
@@ -86,80 +83,76 @@ class KernelRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRate:
-    """Forward, backward and optimiser of one model in float32, as a catalogue's entry states it:
-    T(batch) = fixed + per_sample * batch."""
+    """Seconds of a model's step in float32, fixed + per_sample * batch, as catalogued."""
 
     model: Annotated[str, INTERNAL]
     fixed: Time
-    """Seconds."""
     per_sample: PositiveTime
-    """Seconds a sample."""
     source: Text
     estimate: Annotated[bool, STATED] = False
     time_range: TimeRange | None = None
 
     def at(self, end: End) -> TrainingRate:
-        """The same model at one end of the range."""
+        """The rate at one end of its range."""
         factor = time_at(self.time_range, end)
         return replace(self, fixed=self.fixed * factor, per_sample=self.per_sample * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device profile of the catalogue."""
+    """Device profile of the catalogue."""
 
     name: Annotated[str, INTERNAL]
     title: Text
     kernels: Mapping[KernelClass, KernelRate]
     host: Mapping[Queued, KernelRate] = field(default_factory=dict, repr=False)
-    """Host time of a launch, on a GPU's second clock; empty on a CPU, where nothing is queued."""
+    """Host time of a launch on a GPU's second clock; empty on a CPU."""
+    stages: Mapping[str, Clocks] = field(default_factory=dict, repr=False)
+    """Factors on both clocks by stage (`clocks.stage_name`), where whole stages were timed."""
     processor: Literal["gpu", "cpu"] | None = None
-    """Kind of device; None where it is not known."""
     bus: str | None = field(default=None, repr=False)
-    """The catalogue's link between two of them in a node; None: PCIe 3, or nothing is known. No
-    time hangs on it, so it is in no fingerprint (`catalog.fingerprint`)."""
+    """The catalogue's link between two devices in a node; None: PCIe 3, or unknown. It affects no
+    time and is in no fingerprint (`catalog.fingerprint`)."""
     primitives: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured curves by name of a metered kernel; a kernel's own curve wins over its class."""
+    """Measured curves by metered kernel, which win over its class."""
     training: Mapping[str, TrainingRate] = field(default_factory=dict)
-    """The entry's own rates by model name; they come before `measured`."""
+    """The entry's own rates by model, which win over `measured`."""
     measured: Annotated[Mapping[tuple[str, Precision, int], MeasuredTimes], INTERNAL] = field(
         default_factory=dict
     )
-    """Measured times by model name, precision and length of a sample (0 where it is no sequence of
-    tokens)."""
+    """Times by model, precision and sequence length (0 without tokens)."""
     layer_times: Annotated[Mapping[Precision, LayerTimes], INTERNAL] = field(default_factory=dict)
-    """For models and batches that were not measured, where the kinds of layers are known."""
+    """For models and batches without measurements whose kinds of layers are known."""
     effective_flop_rate: FlopRate
-    """FLOP per second of whole training steps, for models of which FLOPs alone are known."""
+    """FLOP per second of whole training steps, for models of which only FLOPs are known."""
     effective_flop_rate_range: RangeOf[FlopRate] = None
     backward_over_forward: Annotated[float, POSITIVE] = 2.033
     """Ratio of the two passes' times (median of 37 measurements, jcjohnson/cnn-benchmarks)."""
     source: Text
     training_end: Annotated[End | None, INTERNAL] = None
-    """End of their ranges at which measured times are taken; None: as measured."""
+    """End of their ranges at which training times are taken; None: as measured."""
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """At which it has times of training; fp32 always, by its effective rate."""
+        """Precisions with training times; fp32 always, by the effective rate."""
         found = {"fp32", *self.layer_times, *(key[1] for key in self.measured)}
         return tuple(precision for precision in PRECISIONS if precision in found)
 
     def knows(self, model: object) -> bool:
-        """Whether it has times of whole steps of the model of that name."""
+        """Whether there are times of whole steps of this model."""
         return model in self.training or any(model == key[0] for key in self.measured)
 
     def primitive(self, name: str) -> Curve | None:
-        """The curve of a metered kernel; of its measured variants together when this one
-        ("file.function:variant:reach") was not measured; of a product or a factorization the one
-        nearest in shape; None when no curve is known."""
+        """Curve of a metered kernel; without one, that of its measured variants together
+        ("file.function:variant:reach"), or of the product or factorization nearest in shape; or
+        None."""
         while name and name not in self.primitives:
             name = name.rpartition(":")[0] or self._nearest_shape(name)
         return self.primitives.get(name)
 
     def _nearest_shape(self, name: str) -> str:
-        """Nearest measured kernel among those that differ from `name` in one number
-        ("aten.mm.along_2_...", "aten.linalg_qr.4_columns"), by ratio, the larger of two; "" if
-        there is none.
+        """Nearest measured kernel that differs from `name` in one number ("aten.mm.along_2_...",
+        "aten.linalg_qr.4_columns"), by ratio, the larger of two; "" if there is none.
 
         BLAS pads thin matrices: two columns cost what four do, and one, a product with a vector,
         costs far less (1100 x 1100, oneMKL on one core: 0.10, 1.9 and 1.6 ms).
@@ -177,7 +170,7 @@ class Device:
         return "" if nearest is None else measured[nearest]
 
     def faster(self, times: Fraction) -> Device:
-        """The same with kernels that take so many times less."""
+        """The device with kernels `times` as fast."""
         factor = float(times)
         return replace(
             self,
@@ -190,7 +183,7 @@ class Device:
         )
 
     def at(self, *, kernels: End, training: End) -> Device:
-        """The device with its kernels and its training steps at an end of their ranges."""
+        """The device with kernels and training steps at an end of their ranges."""
         return replace(
             self,
             kernels={kind: rate.at(kernels) for kind, rate in self.kernels.items()},

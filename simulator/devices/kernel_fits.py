@@ -1,12 +1,11 @@
-"""Fits of timed kernels: a curve for each kernel, coefficients for a class.
+"""Fits of timed kernels: a curve per kernel, coefficients per class.
 
-A curve goes through the means of what was timed in each half octave of sizes: geometric means,
-because what counts is how far off a price is as a factor. Where noise makes a larger launch
-shorter than a smaller one, the two become one point (pool adjacent violators: Ayer, Brunk, Ewing,
-Reid and Silverman 1955, Ann. Math. Statist. 26(4)).
+A curve joins the geometric means of the times in each half octave of sizes, since errors of a price
+count as factors. A larger launch measured as shorter is merged with the smaller (pool adjacent
+violators: Ayer, Brunk, Ewing, Reid and Silverman 1955, Ann. Math. Statist. 26(4)).
 
-The coefficients of a class are those whose errors as factors are least, in squares of logarithms:
-relative errors would favour short times, which cannot be wrong by more than themselves.
+A class's coefficients minimise squared logarithms of the errors; relative errors would favour short
+times, which cannot be wrong by more than themselves.
 """
 
 from __future__ import annotations
@@ -24,18 +23,14 @@ from gcsim.errors import InternalError
 from gcsim.simulator.devices.device import Curve
 
 _BINS_AN_OCTAVE = 2
-_WORTH_A_TERM = 0.999
-"""A further coefficient must lower the error by this factor at least."""
+_WORTH_A_TERM = 0.999  # factor by which a further coefficient must lower the error
 _ROUNDING = 1e-12
-_NEAR = 0.03
-"""A point is left out where the line without it is as near, relative to its time."""
+_NEAR = 0.03  # relative distance from the line at which a point is left out
 
 
 def curves(timed: Iterable[TimedKernel]) -> dict[str, Curve]:
-    """A curve for each name, in order of the names; launches without bytes are left out.
-
-    Under the parts of a name in front of its colons there is one for all variants together.
-    """
+    """Curves by kernel, sorted by name; launches without bytes are left out. A name's part before
+    its colons has one for all variants together."""
     by_name: dict[str, list[tuple[int, float]]] = {}
     for one in timed:
         nbytes = worked(one.cost)
@@ -52,7 +47,7 @@ def curves(timed: Iterable[TimedKernel]) -> dict[str, Curve]:
 
 
 def curve(points: Sequence[tuple[int, float]]) -> Curve:
-    """The curve of one kernel through bytes and seconds of single launches."""
+    """Curve of one kernel from bytes and seconds of single launches."""
     bins: dict[int, list[tuple[int, float]]] = {}
     for nbytes, seconds in points:
         bins.setdefault(math.floor(_BINS_AN_OCTAVE * math.log2(nbytes)), []).append(
@@ -71,7 +66,7 @@ def curve(points: Sequence[tuple[int, float]]) -> Curve:
 
 
 def thinned(points: Curve) -> Curve:
-    """The curve with fewer points, within 3 % of all of them; both ends and the last slope stay."""
+    """The curve with fewer points, within 3 % of all; both ends and the last slope stay."""
     if len(points) <= 3:
         return points
     kept = [0, *_needed(points, 0, len(points) - 2), len(points) - 2, len(points) - 1]
@@ -79,7 +74,7 @@ def thinned(points: Curve) -> Curve:
 
 
 def _needed(points: Curve, first: int, last: int) -> list[int]:
-    """Points strictly between two that a line between them is not near to (Douglas-Peucker)."""
+    """Points between two that the line joining them misses (Douglas-Peucker)."""
     (left, begin), (right, end) = points[first], points[last]
     worst, place = _NEAR, 0
     for at in range(first + 1, last):
@@ -94,7 +89,7 @@ def _needed(points: Curve, first: int, last: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The geometric mean of some launches."""
+    """Geometric mean of some launches."""
 
     count: int
     log_bytes: float
@@ -126,7 +121,7 @@ class _Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """T = launch + nbytes / bandwidth + flops / flop_rate; None where nothing was seen of it."""
+    """T = launch + nbytes / bandwidth + flops / flop_rate; None where not seen."""
 
     launch: float
     bandwidth: float | None
@@ -139,11 +134,8 @@ class Coefficients:
 
 
 def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
-    """The coefficients whose times are off by the least factors: squared logarithms, summed.
-
-    A coefficient without which the times are as near is left out. Raises `InternalError` without
-    any launch that took time.
-    """
+    """Coefficients with the least sum of squared logarithms of the times' errors. Those without
+    which times are as near are left out. Raises `InternalError` if no launch took time."""
     used = [one for one in timed if one.seconds > 0]
     if not used:
         raise InternalError("no launch took any time")
@@ -167,8 +159,8 @@ def coefficients(timed: Sequence[TimedKernel]) -> Coefficients:
 
 
 def positive(work: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positive c with the least sum of log(work c / seconds): squares of up to a tenth, and beyond
-    that about their size, since a few times depend on what is not in `work`."""
+    """Positive c with the least sum of losses of log(work c / seconds): squares up to a tenth,
+    about the absolute value beyond, since a few times depend on more than `work`."""
     from scipy.optimize import least_squares
 
     with np.errstate(divide="ignore"):

@@ -3,22 +3,19 @@
     T = launches * f(nbytes / launches)                        for a kernel measured on the device
     T = launches * launch + nbytes / bandwidth + flops / rate  for others, by their class
 
-On a GPU a second clock runs: that of the host, which queues what the device does. A stretch takes
-the larger of the kernels' times and of what the launches, operators and waits behind its metered
-kernels (`compressors/queued.py`) take the host; metered waits are in both (a device that is waited
-for is idle until more is queued). Each stretch begins on an idle device. Stretches of a rank follow
-one another on its compute stream, with the backward pass between them: its host is one queue.
+f is the kernel's curve (`Device.primitives`), random draws inside included: linear between measured
+sizes, beyond the last with the last slope, below the first with the first slope, but at no less per
+byte than the first point (else short kernels could be free); a single point is a time per byte. The
+second line is a roofline without overlap (Williams, Waterman and Patterson 2009, Commun. ACM 52(4))
+plus a launch overhead. Coefficients that a device does not state cost nothing.
 
-f is the kernel's own curve (`Device.primitives`), and its time includes what it draws at random
-inside. The second line is a roofline without overlap between the terms (Williams, Waterman and
-Patterson 2009, Commun. ACM 52(4)), with a launch overhead. Prices are exact rationals and are
-rounded to the picosecond once for each stretch of computation. A coefficient that a device does
-not state costs nothing.
+A GPU's host queues its work: a stretch takes the longer of the kernels' times and the host's time
+for the launches, operators and waits behind them (`compressors/queued.py`), and a share of the
+shorter (`clocks.py`); metered waits are in both. A stage that was timed has factors on both. Each
+stretch begins on an idle device; a rank's stretches follow one another on its compute stream, with
+the backward pass between: its host is one queue.
 
-Between the sizes that were measured f is a line. Beyond the last point the last slope goes on.
-Below the first one the first slope does, but a byte never costs less than at the first point: a
-line that met the axis at a positive size would make short kernels free. A single point is a time in
-proportion to the bytes.
+Prices are exact rationals, rounded to the picosecond once per stretch.
 """
 
 from __future__ import annotations
@@ -32,13 +29,14 @@ from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.compressors.queued import QUEUED, queued
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
+from gcsim.simulator.devices.clocks import UNHIDDEN, TimedStage
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.traces.profile import Compute, Step, TrafficProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rate:
-    """Picoseconds a launch, a byte and a FLOP, exact."""
+    """Picoseconds per launch, byte and FLOP, exact."""
 
     launch: Fraction
     byte: Fraction
@@ -55,16 +53,12 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True)
 class PricedBy:
-    """Picoseconds of a price by what they were priced with."""
+    """Picoseconds of a price by their source."""
 
-    primitives: Fraction = Fraction(0)
-    """Curves of the kernels themselves."""
-    classes: Fraction = Fraction(0)
-    """Rates of their classes, measured on the device."""
-    estimates: Fraction = Fraction(0)
-    """Rates of their classes that were not measured on the device."""
-    host: Fraction = Fraction(0)
-    """To queue them, beside the three."""
+    primitives: Fraction = Fraction(0)  # curves of the kernels themselves
+    classes: Fraction = Fraction(0)  # measured rates of their classes
+    estimates: Fraction = Fraction(0)  # estimated rates of their classes
+    host: Fraction = Fraction(0)  # to queue them, at the same time
 
     def __add__(self, other: PricedBy) -> PricedBy:
         return PricedBy(
@@ -75,7 +69,7 @@ class PricedBy:
         )
 
     def times(self, factor: Fraction | int) -> PricedBy:
-        """Each of them, `factor` times."""
+        """All times `factor`."""
         each = (self.primitives, self.classes, self.estimates, self.host)
         return PricedBy(*(factor * one for one in each))
 
@@ -85,13 +79,23 @@ class PricedBy:
         return self.primitives + self.classes + self.estimates
 
     @property
+    def queueing(self) -> bool:
+        """Whether the host's clock is the longer."""
+        return self.host > self.device
+
+    def beside(self, *, queueing: bool) -> Fraction:
+        """Picoseconds in a stretch whose host's clock is the longer (`queueing`), or is not."""
+        longer, shorter = (self.host, self.device) if queueing else (self.device, self.host)
+        return longer + UNHIDDEN * shorter
+
+    @property
     def total(self) -> Fraction:
-        """Picoseconds of one stretch: the slower clock's."""
-        return max(self.device, self.host)
+        """Picoseconds of one stretch."""
+        return self.beside(queueing=self.queueing)
 
 
 class PriceList:
-    """The kernel prices of one device."""
+    """Kernel prices of one device."""
 
     def __init__(self, device: Device) -> None:
         self._device = device.name
@@ -104,25 +108,22 @@ class PriceList:
         self._primitive = device.primitive
         self._curves: dict[str, ExactCurve | None] = {}
         self._known: dict[tuple[int, int], tuple[Compute, PricedBy, PricedBy]] = {}
-        """Prices by identity of a stretch (hashing its kernels takes as long as pricing them) and
-        servers: the stretch itself, so that it lives on, its fixed part, and that of a payload."""
+        """Prices by identity of a stretch (hashing costs as much as pricing) and servers: the
+        stretch, to keep it alive, its fixed part, and a payload's."""
         self._times: dict[tuple[int, int, int], Picoseconds] = {}
-        """Times by stretch, as above, payloads and servers."""
+        """Times by stretch, payloads and servers."""
 
     def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
-        """Time of a stretch of computation that handles `payloads` payloads.
-
-        With `servers` parameter servers each does that part of the bytes and FLOPs, and all of
-        the launches; of a stretch that is `striped` each worker does. Raises `InputError` when the
-        device has no rate for a class of kernels.
-        """
+        """Time of a stretch of computation that handles `payloads` payloads. Each of `servers`
+        parameter servers (workers, if `striped`) does that part of the bytes and FLOPs, and all
+        launches. Raises `InputError` without a rate for a class of kernels."""
         key = (id(compute), payloads, servers)
         if key not in self._times:
             self._times[key] = round(self.priced_by(compute, payloads, servers).total)
         return self._times[key]
 
     def priced_by(self, compute: Compute, payloads: int, servers: int = 1) -> PricedBy:
-        """`compute_time` before it is rounded, by where the prices come from."""
+        """`compute_time` before rounding, by source of the prices."""
         servers = payloads if compute.striped else servers
         key = (id(compute), servers)
         if key not in self._known:
@@ -134,6 +135,9 @@ class PriceList:
         if compute.per_part:
             parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
             fixed += self._exact(parts, servers)
+        if isinstance(compute, TimedStage):
+            host = fixed.host * compute.clocks.host
+            return replace(fixed.times(compute.clocks.device), host=host)
         return fixed
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
@@ -176,7 +180,7 @@ class PriceList:
 
 
 def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
-    """Picoseconds of a kernel whose time was measured."""
+    """Picoseconds of a measured kernel."""
     if cost.part:
         return Fraction(0)  # inside the launches, and in their time
     # A mean over workers of which few ran the kernel may have bytes and no whole launch.
@@ -187,12 +191,11 @@ def _on_curve(curve: ExactCurve, cost: KernelCost, servers: int) -> Fraction:
 
 
 def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> dict[str, float]:
-    """Seconds of encoding, decoding and serving in a mean step, by what they were priced with.
+    """Seconds of encoding, decoding and serving in a mean step, by source of their prices.
 
-    measured_kernels: curves of the kernels themselves; measured_classes and estimated_classes:
-    rates of their classes; a stretch whose host is the slower clock counts as an estimate. With one
-    server, which handles the payloads of all `workers`. Raises
-    `InputError` when the device has no price for a kernel.
+    measured_kernels: own curves, and stages that were timed; measured_classes, estimated_classes:
+    rates of their classes; what the host adds counts as an estimate. One server handles the
+    payloads of all `workers`. Raises `InputError` without a price for a kernel.
     """
     sums = PricedBy()
     for phase in profile.phases:
@@ -200,8 +203,13 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
         for step in phase.steps:
             for compute in _computes(step):
                 price = prices.priced_by(compute, workers)
-                slower = PricedBy(estimates=price.host) if price.host > price.device else price
-                sums += slower.times(weight)
+                kernels = price.times(UNHIDDEN if price.queueing else 1)
+                queued = price.total - kernels.device
+                sums += (
+                    PricedBy(primitives=price.total)
+                    if isinstance(compute, TimedStage)
+                    else replace(kernels, estimates=kernels.estimates + queued)
+                ).times(weight)
     return {
         "measured_kernels": float(sums.primitives / PS_PER_SECOND),
         "measured_classes": float(sums.classes / PS_PER_SECOND),
@@ -221,7 +229,7 @@ class ExactCurve:
     """A `Curve` in exact arithmetic."""
 
     def __init__(self, points: Curve) -> None:
-        """Raises `InternalError` unless the points ascend in bytes and do not descend in time."""
+        """Raises `InternalError` unless bytes ascend and times do not descend."""
         self._sizes = [nbytes for nbytes, _ in points]
         self._times = [Fraction(seconds) for _, seconds in points]
         if not points or sorted(set(self._sizes)) != self._sizes or self._sizes[0] <= 0:

@@ -1,4 +1,4 @@
-"""Ranges of coefficients, and the end of a range that is the fastest."""
+"""Ranges of coefficients, and their fastest ends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ PositiveTime = Annotated[float, Unit("time"), POSITIVE]
 Bandwidth = Annotated[float, Unit("bandwidth"), POSITIVE]
 FlopRate = Annotated[float, Unit("compute rate"), POSITIVE]
 Times = Annotated[float, Limits(above=0, most=1_000_000)]
-"""Factor on a time."""
 
 Range = tuple[float, float]
-"""The smallest and the largest value that a coefficient may have, in its own unit."""
+"""Smallest and largest value of a coefficient, in its own unit."""
 End = Literal["fastest", "slowest"]
-"""End of the ranges of a device's coefficients."""
 
 
 def _around_one(factors: Range) -> None:
@@ -31,7 +29,7 @@ TimeRange = Annotated[tuple[Times, Times], Rule(_around_one)]
 
 
 def time_at(range_: Range | None, end: End) -> float:
-    """The factor of a time at one end of its range; 1 without one."""
+    """Factor on a time at one end of its range; 1 without one."""
     if range_ is None:
         return 1.0
     return range_[1] if end == "slowest" else range_[0]

@@ -1,9 +1,9 @@
-"""Time of a training step: forward, backward and optimiser from the figures of a device.
+"""Time of a training step, from the figures of a device.
 
-In order of preference: what the device's entry itself states of this model; a measured rate at
-this batch and precision; the curve through its measured batches; the layer model (FLOPs by kind of
-layer, outputs, tensors); and three times the forward FLOPs at the device's effective rate, where
-nothing but FLOPs is known. The last two are estimates, and so is a batch far from measured ones.
+In order of preference: the device entry's own statement; a measured rate at this batch and
+precision; the curve through measured batches; the layer model (FLOPs by kind of layer, outputs,
+tensors); three times the forward FLOPs at the effective rate. The last two are estimates, and so is
+a batch far from measured ones.
 """
 
 from __future__ import annotations
@@ -27,22 +27,19 @@ from gcsim.traces.profile import ModelFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """A whole step of one worker."""
+    """Whole step of one worker."""
 
     seconds: Fraction
     provenance: str
-    """Source of the time, for people."""
     estimate: bool
-    """True where this model was not measured on this device, or not near this batch."""
+    """This model was not measured on this device, or not near this batch."""
     figures: tuple[tuple[str, float], ...] = ()
-    """The coefficients that made it, by name with unit."""
+    """Coefficients behind it, by name with unit."""
 
 
 def step_time(model: ModelFacts, device: Device, precision: Precision = "fp32") -> StepTime:
-    """The time of `model.samples_per_worker` samples.
-
-    Raises `InputError`, with what is known, where nothing tells the time at this precision.
-    """
+    """Time of `model.samples_per_worker` samples. Raises `InputError`, with what is known, where
+    nothing tells the time at this precision."""
     batch = model.samples_per_worker
     stated = device.training.get(model.name)
     if stated is not None and precision == "fp32":

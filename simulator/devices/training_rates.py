@@ -1,20 +1,16 @@
-"""Rates of training steps, from measurements of the model or from the kinds of its layers.
+"""Rates of training steps, from measurements of the model or from its layers.
 
-`MeasuredTimes` are one model's measured steps on one device: exact at a measured batch, on a line
-between two, and beyond them with the shape that the layer model gives.
-
-`LayerTimes` is that layer model, for models and batches that nobody measured:
+`MeasuredTimes`: one model's measured steps on one device, exact at a measured batch, linear between
+two, and beyond them with the layer model's shape. `LayerTimes` is the layer model, for all others:
 
     T(n) = factor * (launch * tensors + n * (conv3x3 * 3 F33 / R + other * 3 F / R
                                              + outputs * 4 A / B))
 
-with the forward FLOPs of a sample in 3 x 3 convolutions of stride 1 (F33, which Winograd's
-algorithm speeds up) and in all other layers (F), three products for each forward one (the
-backward pass has two), the rate R of large matrix products and the bandwidth B of a copy, the
-elements A that the layers put out (which norms, activations and the backward pass read again),
-and the number of parameter tensors. Coefficients are shared by all devices of a processor family;
-`factor` is the device's own. `gcsim.analysis.calibration.layer_model.fit` fits them,
-`docs/devices.md` has their errors.
+with a sample's forward FLOPs in 3 x 3 convolutions of stride 1 (F33, which Winograd's algorithm
+speeds up) and in other layers (F), three products per forward one (backward has two), the rate R of
+large matrix products, the bandwidth B of a copy, and the elements A that layers put out (norms,
+activations and backward read them again). Coefficients are shared by a processor family; `factor`
+is the device's. `gcsim.analysis.calibration.layer_model.fit` fits them (errors: `docs/devices.md`).
 """
 
 from __future__ import annotations
@@ -33,29 +29,28 @@ Precision = Literal["fp32", "tf32", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 PRODUCTS = 3
-"""Products of a training step for one of the forward pass."""
-_WIDTH = 4
-"""Bytes of an output, whatever the precision: the coefficient holds the rest."""
+"""Products of a training step per forward product."""
+_WIDTH = 4  # bytes of an output at any precision; the coefficient absorbs the rest
 _WINOGRAD = "conv3x3"
 _Coefficient = Annotated[float, Limits(least=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCosts:
-    """Coefficients of the layer model, shared by the devices of a family."""
+    """Coefficients of the layer model for a family of devices."""
 
     launch: Time
-    """Seconds for each parameter tensor: the host's part, all kernels and the optimiser's too."""
+    """Seconds per parameter tensor: host, kernels, optimiser."""
     conv3x3: _Coefficient
-    """Times the time of their products at the rate of large matrix products."""
+    """Times the products' time at the rate of large matrix products."""
     other: _Coefficient
     outputs: _Coefficient
-    """Times the time in which the outputs, as float32, are copied."""
+    """Times the time to copy the outputs as float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """The layer model of one device at one precision."""
+    """Layer model of one device at one precision."""
 
     costs: LayerCosts
     flop_rate: float
@@ -63,17 +58,16 @@ class LayerTimes:
     bandwidth: float
     """Bytes per second of a copy, read plus written."""
     factor: float = 1.0
-    """Measured over predicted, median over the models measured on this device; 1 without any."""
+    """Median of measured over predicted on this device; 1 without measurements."""
     models: int = 0
-    """Number of fitted models."""
     time_range: Range | None = None
     """Lowest and highest factor on a time, by cross-validation."""
     strange_range: Range | None = None
-    """The same of a model that is none of `known_models`; None: `time_range`."""
+    """The same for models not in `known_models`; None: `time_range`."""
     known_models: tuple[str, ...] = ()
-    """Models that somebody measured, on any device."""
+    """Models measured on any device."""
     end: End | None = None
-    """End of its range at which a time is taken; None: as fitted."""
+    """End of the range at which times are taken; None: as fitted."""
     source: str
 
     def range_of(self, model: ModelFacts) -> Range | None:
@@ -89,15 +83,14 @@ class LayerTimes:
         return factor * sum(cost * term for cost, term in zip(costs, terms, strict=True))
 
     def at(self, end: End) -> LayerTimes:
-        """The same at one end of its range."""
+        """Times at one end of the range."""
         return replace(self, end=end)
 
 
 def layer_terms(
     model: ModelFacts, batch: int, *, flop_rate: float, bandwidth: float
 ) -> tuple[float, float, float, float]:
-    """Terms of the fit: number of tensors, then seconds of 3 x 3 products, of other products, and
-    of copying the outputs."""
+    """Terms of the fit: tensors; seconds of 3 x 3 products, other products, output copies."""
     tensors = sum(len(layer.parameters) for layer in model.layers)
     winograd = sum(layer.forward_flops for layer in model.layers if layer.kind == _WINOGRAD)
     outputs = sum(layer.outputs for layer in model.layers)
@@ -111,7 +104,7 @@ def layer_terms(
 
 
 def has_kinds(model: ModelFacts) -> bool:
-    """Whether enough is known of the layers for the layer model."""
+    """Whether the layers are known well enough for the layer model."""
     return model.forward_flops > 0 and any(layer.outputs for layer in model.layers)
 
 
@@ -121,31 +114,29 @@ class MeasuredStep:
 
     batch: int
     seconds: float
-    """Median of the measurements."""
     spread: Range | None = None
-    """Fastest and slowest of them over the median; None where there is one."""
+    """Fastest and slowest over the median; None for one measurement."""
     sources: tuple[str, ...] = ()
-    """Citations of the measurements at this batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTimes:
-    """Measured steps of one model on one device at one precision, ascending in batch and time."""
+    """Measured steps of a model on a device at one precision, ascending in batch and time."""
 
     model: str
     precision: Precision
     steps: tuple[MeasuredStep, ...]
     source: str
     estimate: bool = False
-    """True where the steps are another device's, scaled."""
+    """The steps are another device's, scaled."""
     time_range: Range | None = None
-    """Lowest and highest factor on the time of a measured batch, beside its own spread."""
+    """Lowest and highest factor on a measured batch's time, beside its own spread."""
     between: Range | None = None
-    """The same for a batch between two measured ones, by cross-validation."""
+    """The same between two measured batches, by cross-validation."""
     beyond: Range | None = None
-    """The same for a batch smaller or larger than all."""
+    """The same outside the measured batches."""
     elsewhere: Range | None = None
-    """The same for a measured batch on another machine than where it was measured."""
+    """The same on another machine than the measured one."""
 
     def place(self, batch: int) -> Literal["measured", "between", "beyond"]:
         """Position of a batch among the measured ones."""
@@ -162,7 +153,7 @@ class MeasuredTimes:
         return self.steps[right - 1 : right + 1]
 
     def seconds(self, batch: int, shape: LayerTimes | None, model: ModelFacts) -> float:
-        """Seconds of a step with `batch` samples; beyond the measured ones as `shape` has it, or in
+        """Seconds of a step with `batch` samples; beyond the measured ones by `shape`, or in
         proportion to the batch without one."""
         edge, *above = self.nearest(batch)
         if edge.batch == batch:
@@ -187,12 +178,9 @@ class MeasuredTimes:
 
 
 def curve(measured: Sequence[tuple[int, float, str]]) -> tuple[tuple[MeasuredStep, ...], list[int]]:
-    """One step for each batch: the median over its measurements, ascending in batch and time.
-
-    `measured` has batches, seconds and citations in any order. A batch that took longer than a
-    larger one did is left out (frameworks fall back to slow kernels where memory runs out); such
-    batches are returned too.
-    """
+    """Steps by batch, medians of the measurements, ascending in batch and time. `measured`:
+    batches, seconds and citations in any order. Batches slower than a larger one are left out
+    (frameworks fall back to slow kernels where memory runs out) and returned too."""
     by_batch: dict[int, list[float]] = {}
     cited: dict[int, dict[str, None]] = {}
     for batch, seconds, citation in measured:

@@ -1,12 +1,11 @@
 """Times of forward and backward, and when each bucket's gradient is ready.
 
-The user's own measurement comes before the catalogue's (`step_time.py`), which is split forward :
-backward by the device's measured ratio. The optimiser counts as backward.
+The user's own measurement comes before the catalogue's (`step_time.py`), which is split by the
+device's measured ratio; the optimiser counts as backward.
 
-Where the measurement says when each gradient was ready, so is a bucket with the last of its own.
-Else the backward pass visits the layers in reverse order and spends on each in proportion to its
-FLOPs; a bucket is ready when all its layers are done. Where no FLOPs are known, parameters stand
-in for them.
+A bucket is ready with its last gradient, as measured; otherwise the backward pass visits layers in
+reverse order, each in proportion to its FLOPs (parameters where no FLOPs are known), and a bucket
+is ready when all its layers are done.
 """
 
 from __future__ import annotations
@@ -27,32 +26,31 @@ from gcsim.traces.profile import ModelFacts, PassTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeTimes:
-    """One worker's forward and backward pass."""
+    """A worker's forward and backward pass."""
 
     forward: Picoseconds
     backward: Picoseconds
-    """All of it, the optimiser included."""
+    """Optimiser included."""
     parts: tuple[Picoseconds, ...]
-    """Time by bucket: from the bucket before (or the end of forward) until this one is ready."""
+    """Time by bucket, from the previous one's readiness (or the end of forward) to its own."""
     provenance: str
-    """Source of the times, for people."""
     estimate: bool = False
-    """True when this model was measured on this device neither by the user nor by the source."""
+    """This model was not measured on this device, by the user or the source."""
     figures: tuple[tuple[str, float], ...] = ()
-    """The catalogue's coefficients that made them, by name with unit."""
+    """The catalogue's coefficients behind it, by name with unit."""
 
     @property
     def total(self) -> Picoseconds:
-        """Forward and backward: an iteration of one device on its own."""
+        """Iteration of one device on its own."""
         return self.forward + self.backward
 
     @property
     def rest(self) -> Picoseconds:
-        """Backward work after the last bucket is ready."""
+        """Backward work after the last bucket."""
         return self.backward - sum(self.parts)
 
     def times(self, factor: Fraction) -> ComputeTimes:
-        """The same passes, so many times as long."""
+        """The passes `factor` times as long."""
         if factor == 1:
             return self
         ends = [round(end * factor) for end in accumulate(self.parts, initial=0)]
@@ -64,8 +62,7 @@ class ComputeTimes:
         )
 
     def waiting(self, share: Fraction) -> ComputeTimes:
-        """The same passes where each bucket waits for this share of the rest of the backward pass
-        before it is exchanged."""
+        """The passes with each bucket delayed by this share of the rest of the backward pass."""
         if not share:
             return self
         ready = [round(one + (self.backward - one) * share) for one in accumulate(self.parts)]
@@ -80,11 +77,7 @@ def training_times(
     precision: Precision = "fp32",
 ) -> ComputeTimes:
     """Forward and backward times of `model.samples_per_worker` samples, split over the buckets.
-
-    `precision` chooses among the catalogue's times; a user's own `measured` are as they are.
-
-    Raises `InputError` when nothing tells the time (`step_time`).
-    """
+    `precision` selects the catalogue's times, not `measured`. Errors as `step_time`."""
     figures: tuple[tuple[str, float], ...] = ()
     if measured is not None:
         forward, backward = picoseconds(measured.forward), picoseconds(measured.backward)
@@ -114,7 +107,7 @@ def training_times(
 def _measured_ready(
     buckets: Sequence[BucketLayout], ready: Sequence[float], backward: Picoseconds
 ) -> list[Picoseconds]:
-    """Time at which each bucket's last gradient was ready, as measured."""
+    """Measured time of each bucket's last gradient."""
     return [
         min(backward, max((picoseconds(ready[piece.index]) for piece in layout.slices), default=0))
         for layout in buckets

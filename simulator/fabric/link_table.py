@@ -1,9 +1,7 @@
-"""Arrays in the place of `Link`s: times of many messages on links of few or many kinds.
+"""Arrays in place of `Link`s: times of many messages, equal to what each link gives for each.
 
-Serialisation times and latencies of whole arrays of messages, with `==` to what each link says of
-each message alone. Where neither size factors nor the time of day matter, a link is a straight
-line, overhead + bytes / rate, and arrays are put through it exactly; other links are asked once
-for each size.
+A link without size factors and changes over time is a line, overhead + bytes / rate, evaluated
+exactly on arrays; other links are asked once per size.
 """
 
 from __future__ import annotations
@@ -20,16 +18,15 @@ from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
 Kinds = NDArray[np.int64]
-"""Numbers of links in a table."""
+"""Numbers of links."""
 Ranks = NDArray[np.int64]
 Bytes = NDArray[np.int64]
-_FEW = 32
-"""Links that are asked one by one, and sizes whose answers are kept."""
+_FEW = 32  # links asked one by one, and sizes whose answers are kept
 _ZERO = np.zeros(1, dtype=np.int64)
 
 
 class LinkTable:
-    """Links by number, in the order in which they were added."""
+    """Links numbered in order of addition."""
 
     def __init__(self) -> None:
         self.links: list[Link] = []
@@ -37,16 +34,13 @@ class LinkTable:
         self._times: dict[int, Times] = {}
 
     def add(self, link: Link) -> int:
-        """The link's number from now on."""
+        """Add a link and return its number."""
         self.links.append(link)
         return len(self.links) - 1
 
     def serialization(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
-        """For how long each message `[n]` occupies its sender; one size for all or one each.
-
-        Links that are `timed` are asked by `departure`. Raises `InputError` when the time is
-        beyond the clock.
-        """
+        """Time each message `[n]` occupies its sender; one size, or one per message. `timed` links
+        need `departure`. Raises `InputError` beyond the clock."""
         columns = self._arrays()
         if isinstance(nbytes, int) and len(self.links) <= _FEW:
             return self._of_few(nbytes)[kinds]
@@ -60,7 +54,7 @@ class LinkTable:
         return found
 
     def latency(self, kinds: Kinds, nbytes: Bytes | int) -> Times:
-        """The latency of each message `[n]`."""
+        """Latency of each message `[n]`."""
         columns = self._arrays()
         found = columns.latency[kinds]
         asked = columns.factors[kinds]
@@ -70,7 +64,7 @@ class LinkTable:
         return found
 
     def departure(self, start: Times, kinds: Kinds, nbytes: Bytes | int) -> Times:
-        """Time at which each message `[n]` that may start at `start`, absolute time, has left."""
+        """Departures of messages `[n]` that may start at the absolute times `start`."""
         sizes = np.broadcast_to(np.asarray(nbytes, dtype=np.int64), kinds.shape)
         messages = zip(kinds.tolist(), start.tolist(), sizes.tolist(), strict=True)
         found = [self.links[kind].departure(begin, size) for kind, begin, size in messages]
@@ -86,10 +80,7 @@ class LinkTable:
         message: NDArray[np.int64] | int,
         rank: Ranks,
     ) -> Times:
-        """The random extra latency of each message, as `jitter.py` draws it.
-
-        `[n]`, or `[k, n]` for k numbers of messages.
-        """
+        """Random extra latencies (`jitter.py`): `[n]`, or `[k, n]` for k numbers of messages."""
         shape = np.broadcast_shapes(np.shape(message), kinds.shape)
         return self._arrays().draw_jitter(
             np.broadcast_to(kinds, shape),
@@ -114,7 +105,7 @@ class LinkTable:
         return self._columns
 
     def _of_few(self, nbytes: int) -> Times:
-        """Serialisation on each link, 0 where it is timed."""
+        """Serialisation on each link, 0 if timed."""
         if nbytes not in self._times:
             if len(self._times) >= _FEW:
                 self._times.clear()
@@ -124,7 +115,7 @@ class LinkTable:
         return self._times[nbytes]
 
     def _asked(self, question: str, kinds: Kinds, sizes: Bytes) -> Times:
-        """Ask each link about a size, once for each pair."""
+        """Ask each link about each size once."""
         pairs, places = np.unique(np.stack((kinds, sizes)), axis=1, return_inverse=True)
         answers = [
             getattr(self.links[kind], question)(size)
@@ -145,7 +136,6 @@ class _Columns:
 
     @cached_property
     def draw_jitter(self) -> JitterDraws:
-        """Draw the jitter of all links."""
         return JitterDraws(self._links)
 
     @cached_property
@@ -162,7 +152,7 @@ class _Columns:
         return np.array([[over / under, base / under] for over, under, base in self._lines])
 
     def serialization(self, kinds: Kinds, sizes: Bytes) -> Times:
-        """Serialisation times on links that are straight lines."""
+        """Serialisation on links that are lines."""
         if not len(sizes):
             return sizes.copy()
         rough = self._rough[kinds]
@@ -173,7 +163,7 @@ class _Columns:
 
 
 def _line(link: Link) -> tuple[int, int, int]:
-    """Picoseconds are (bytes * over + base) / under, as long as no size factor applies."""
+    """Coefficients of picoseconds = (bytes * over + base) / under."""
     each, once = PS_PER_SECOND / link.rate, link.overhead * PS_PER_SECOND
     under = math.lcm(each.denominator, once.denominator)
     return int(each * under), under, int(once * under)
@@ -189,11 +179,8 @@ def scaled(
     under: NDArray[Any] | int,
     base: NDArray[Any] | int = 0,
 ) -> Times:
-    """`(values * over + base) / under`, rounded to whole numbers, halves to the even one.
-
-    Of whole numbers, none negative. Exact for integers of any size: an array of objects holds
-    those that 64 bits do not.
-    """
+    """`(values * over + base) / under` of non-negative integers, rounded, half to even. Exact for
+    any size: arrays of objects hold integers beyond 64 bits."""
     if values.size == 0:
         return values
     product = int(np.max(over)) * max(1, int(values.max())) + int(np.max(base))

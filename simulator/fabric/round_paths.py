@@ -1,29 +1,23 @@
-"""Paths of the messages of a round, and what they see of links that several of them pass.
+"""Paths of a round's messages, and the links they share.
 
-Between two devices of a node a message takes the devices' own links; to another node it takes the
-network NICs of both nodes and what lies between them. Messages of a round that pass the same thing
-in the same direction share it: each gets its rate divided by their number.
+Inside a node a message crosses the devices' own links; between nodes, both network NICs and what
+lies between. Messages of a round that cross the same thing in the same direction divide its rate:
 
-| shared                      | by the round's messages that                                     |
-|-----------------------------|------------------------------------------------------------------|
-| a device's own link, out/in | leave/reach the device inside its node                           |
-| the bus of a node           | stay inside the node, either way (`Cluster.shared_bus`)          |
-| a network NIC, out/in      | leave/reach the node                                             |
-| a rack's uplink, out/in     | leave/reach the rack                                             |
-| the air (`Link.shared`)     | cross it: once for each end of a message that is a station       |
+| shared                      | by the round's messages that                                   |
+|-----------------------------|----------------------------------------------------------------|
+| a device's own link, out/in | leave/reach the device inside its node                         |
+| the bus of a node           | stay inside the node, either way (`Cluster.shared_bus`)        |
+| a network NIC, out/in       | leave/reach the node                                           |
+| a rack's uplink, out/in     | leave/reach the rack                                           |
+| the air (`Link.shared`)     | cross it: once for each end of a message that is a station     |
 
-A message sees the path (`paths.py`) from one end to the other, each slowed by its share, by way of
-the sender's uplink or the receiver's, whichever more messages share. The uplink's latency, that of
-both racks' switches together, comes on top once.
+A message sees the path (`paths.py`) between its ends, each slowed by its share, and the uplink of
+the sender's or receiver's rack, whichever more messages share; the latency of both racks' switches
+comes on top once. Where a round has very many paths, of links without size factors, delays and
+traces, the links on the way are listed instead and the slowest counts: the same time, from n links.
 
-Where a round has very many different paths, of links without size factors, delays and traces, the
-links on the way are listed instead, the slowest of which counts: that is the same time, and a
-cluster of n different NICs has n of them but n^2 paths.
-
-Assumptions: messages of a round that share something take as long as if they started together, also
-when skew keeps them apart; a switch holds nothing up.
-
-Source: shares as in the fluid picture of `sharing/fair.py`, with equal messages.
+Assumptions: messages that share something take as long as if they started together, whatever the
+skew; a switch holds nothing up. Shares are those of `sharing/fair.py` with equal messages.
 """
 
 from __future__ import annotations
@@ -46,39 +40,39 @@ from gcsim.simulator.network.paths import framed, path, slowed, through
 
 _MANY = 64
 """Different paths in a round."""
-_KEPT_FORMS = 64
+_KEPT = 1 << 19
+"""Messages of rounds whose paths are kept."""
 Integers = NDArray[np.int64]
 _FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = OrderedDict()
-"""Paths and each message's number among them, by form of a cluster and a round's senders and
-receivers."""
+"""Paths, and each message's path, by form of a cluster and a round's senders and receivers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """Overheads that a protocol adds to every path."""
+    """Overheads of a protocol on every path."""
 
     share: Fraction = Fraction(1)
-    """Payload's share of the rate, at most 1."""
+    """Payload's share of the rate."""
     network: Fraction = Fraction(0)
-    """Seconds on top of the latency, between two nodes."""
+    """Seconds added to the latency between nodes."""
     inside: Fraction = Fraction(0)
-    """Seconds on top of the latency, inside a node."""
+    """Seconds added to the latency inside a node."""
 
     def of(self, link: Link, extra: Fraction) -> Link:
-        """The link as the protocol's payload sees it."""
+        """Link as seen by the protocol's payload."""
         return framed(link, self.share, extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
-    """One end of each message: number of its link, and how many messages share that."""
+    """One end of each message: number of its link, and messages that share it."""
 
     kind: Integers
     share: Integers
 
 
 class RoundPaths:
-    """Numbers the paths of rounds, and knows what they share."""
+    """Numbers and links of the paths of rounds."""
 
     def __init__(
         self,
@@ -113,22 +107,20 @@ class RoundPaths:
             (devices, nodes, shared_bus, None if racks is None else racks.nodes),
             *(numbers.tobytes() for numbers in (self._nic, self._bus, self._stations)),
         )
-        """Form of the cluster: decides which messages share a link, not how fast a link is."""
+        """Decides which messages share a link, not how fast it is."""
         self._known: dict[tuple[int, ...], int] = {}
         self._at_share: dict[int, Kinds] = {}
 
     @property
     def flat(self) -> bool:
-        """Messages of ranks that send one each and receive one each all see the same link."""
+        """Whether all messages see one link in rounds of one send and one receive per rank."""
         racks = self._racks is not None and self._racks.nodes < self._nodes
         nics = len(self._links) - self._first_card
         return self._devices == nics == 1 and not racks and not self._stations.any()
 
     def ends(self) -> tuple[Kinds, Integers] | None:
-        """Table of NICs for rounds in which a message sees its ends' NICs alone: the number of each
-        rank's NIC in the table, and its latency, half of which counts; the slower NIC's rate does.
-        None where more than that matters.
-        """
+        """Each rank's NIC in the table, and its latency, for rounds in which only the ends' NICs
+        matter (the slower rate and half of each latency); else None."""
         racks = self._racks is not None and self._racks.nodes < self._nodes
         if self._devices > 1 or racks or not self._plain or self._framing.network:
             return None
@@ -138,19 +130,8 @@ class RoundPaths:
         return self._numbers(_Ends(kind=self._nic, share=one)), self._latency[self._nic]
 
     def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
-        """The path of each message of a round, however many there are.
-
-        Which messages are alike is the same on all clusters of a form, and found once for them.
-        """
-        name = (self._form, senders.tobytes(), receivers.tobytes())
-        if name not in _FORMS:
-            (out, into), uplink, _ = self._ends(senders, receivers)
-            columns = (out.kind, out.share, into.kind, into.share, uplink)
-            chosen, place = _distinct(*columns)
-            _FORMS[name] = np.stack(columns, axis=1)[chosen].tolist(), place
-            if len(_FORMS) > _KEPT_FORMS:
-                _FORMS.popitem(last=False)
-        paths, place = _FORMS[name]
+        """The path of each message of a round, however many there are."""
+        paths, place = self._alike(senders, receivers)
         found = [self.table.links[self._path(*numbers)] for numbers in paths]
         if len(found) == 1:
             return tuple(found) * len(place)
@@ -158,17 +139,35 @@ class RoundPaths:
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
         """Hops of the messages of one round, `[n]`."""
-        ends, uplink, crosses = self._ends(senders, receivers)
-        kinds, latencies = self._kinds(ends, uplink, crosses)
+        kinds: tuple[Kinds, ...] | None = None
+        latencies: Integers | None = None
+        if not self._plain or len(self._links) <= _MANY:
+            paths, place = self._alike(senders, receivers)
+            if not self._plain or len(paths) <= _MANY:
+                numbers = [self._path(*numbers) for numbers in paths]
+                kinds = (np.array(numbers, dtype=np.int64)[place],)
+        if kinds is None:
+            kinds, latencies = self._passed(*self._ends(senders, receivers))
         return Hops(
             senders=senders, receivers=receivers, table=self.table, kinds=kinds, latencies=latencies
         )
 
+    def _alike(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
+        """Paths of a round, and each message's number among them, found once per cluster form."""
+        name = (self._form, senders.tobytes(), receivers.tobytes())
+        if name not in _FORMS:
+            (out, into), uplink, _ = self._ends(senders, receivers)
+            columns = (out.kind, out.share, into.kind, into.share, uplink)
+            chosen, place = _distinct(*columns)
+            _FORMS[name] = np.stack(columns, axis=1)[chosen].tolist(), place
+            while len(_FORMS) > max(1, _KEPT // max(1, len(senders))):
+                _FORMS.popitem(last=False)
+        return _FORMS[name]
+
     def _ends(
         self, senders: Ranks, receivers: Ranks
     ) -> tuple[list[_Ends], Integers, NDArray[np.bool_]]:
-        """Both ends of each message, how many share its racks' uplink, and whether it leaves its
-        node."""
+        """Both ends of each message, sharers of its racks' uplink, whether it leaves its node."""
         out, into = senders // self._devices, receivers // self._devices
         crosses = out != into
         ends, crossings = [], 0
@@ -192,17 +191,11 @@ class RoundPaths:
             uplink[leaves] = np.maximum(*(_crowd(rack[leaves]) for rack in racks))
         return ends, uplink, crosses
 
-    def _kinds(
+    def _passed(
         self, ends: list[_Ends], uplink: Integers, crosses: NDArray[np.bool_]
-    ) -> tuple[tuple[Kinds, ...], Integers | None]:
-        """Numbers of the paths, or of the links on the way and the paths' latencies."""
+    ) -> tuple[tuple[Kinds, ...], Integers]:
+        """Numbers of the links on the way, and the paths' latencies."""
         out, into = ends
-        if not self._plain or len(self._links) <= _MANY:
-            chosen, place = _distinct(out.kind, out.share, into.kind, into.share, uplink)
-            if not self._plain or len(chosen) <= _MANY:
-                paths = np.stack((out.kind, out.share, into.kind, into.share, uplink), axis=1)
-                numbers = [self._path(*numbers) for numbers in paths[chosen].tolist()]
-                return (np.array(numbers, dtype=np.int64)[place],), None
         kinds = [self._numbers(end) for end in ends]
         framing = self._framing
         extra = np.where(crosses, picoseconds(framing.network), picoseconds(framing.inside))
@@ -218,7 +211,7 @@ class RoundPaths:
         return tuple(kinds), half + extra
 
     def _numbers(self, ends: _Ends) -> Kinds:
-        """The number of each end's link, with its share."""
+        """Number of each end's link with its share."""
         if len(ends.share) and (ends.share == ends.share[0]).all():
             share = int(ends.share[0])
             if share not in self._at_share:
@@ -231,7 +224,7 @@ class RoundPaths:
         return np.array(numbers, dtype=np.int64)[which]
 
     def _path(self, out: int, sharing: int, into: int, meeting: int, uplink: int) -> int:
-        """The number of a path from link `out` to link `into`."""
+        """Number of a path from link `out` to link `into`."""
         name = out, sharing, into, meeting, uplink
         if name not in self._known:
             link = path(self._links[out], self._links[into], sharing, meeting)
@@ -250,13 +243,13 @@ class RoundPaths:
 
 
 def _numbered(numbers: dict[tuple[str, Link], int], place: str, links: Sequence[Link]) -> Integers:
-    """Numbers of links, new ones where needed; equal links have one number."""
+    """Numbers of links, equal ones sharing one, new ones added."""
     found = [numbers.setdefault((place, link), len(numbers)) for link in links]
     return np.array(found, dtype=np.int64)
 
 
 def _plain(link: Link) -> bool:
-    """A rate and a latency of whole picoseconds are all that there is to it."""
+    """Whether a link is only a rate and a latency of whole picoseconds."""
     more = link.factors, link.overhead, link.jitter, link.loss, link.timed, link.up
     return not any(more) and _integral(link.latency)
 
@@ -270,7 +263,7 @@ def _crowd(places: Integers) -> Integers:
 
 
 def _distinct(*columns: Integers) -> tuple[Integers, Integers]:
-    """The place of one row of each kind, and the kind of each row."""
+    """First place of each distinct row, and each row's kind."""
     kind = columns[0]
     places = np.zeros(min(1, len(kind)), dtype=np.int64)
     for number, column in enumerate(columns):
@@ -281,7 +274,7 @@ def _distinct(*columns: Integers) -> tuple[Integers, Integers]:
 
 
 def _compact(values: Integers) -> tuple[Integers, Integers]:
-    """`np.unique` with index and inverse, without sorting where values are small."""
+    """`np.unique` with index and inverse, without sorting small values."""
     top = int(values.max()) + 1
     if top > 4 * len(values) + 1024:
         _, places, kinds = np.unique(values, return_index=True, return_inverse=True)
@@ -296,19 +289,34 @@ def _compact(values: Integers) -> tuple[Integers, Integers]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Hops:
-    """The messages of one round, `[n]`, and their links."""
+    """Messages of one round, `[n]`, and their links."""
 
     senders: Ranks
     receivers: Ranks
     table: LinkTable
     kinds: tuple[Kinds, ...]
-    """Numbers of links: of the whole path of each message, or of all that it passes, of which the
-    slowest counts."""
-    latencies: Times | None = None
-    """None: those that the links say."""
+    """Link numbers of the whole path, or of all it crosses, the slowest of which counts."""
+    latencies: Times | None = None  # None: the links'
+
+    @staticmethod
+    def joined(rounds: Sequence[Hops]) -> Hops:
+        """Messages of consecutive rounds of one fabric."""
+        most = max(len(each.kinds) for each in rounds)
+        listed = any(each.latencies is not None for each in rounds)
+        return Hops(
+            senders=np.concatenate([each.senders for each in rounds]),
+            receivers=np.concatenate([each.receivers for each in rounds]),
+            table=rounds[0].table,
+            kinds=tuple(
+                np.concatenate([each.kinds[min(n, len(each.kinds) - 1)] for each in rounds])
+                for n in range(most)
+            ),
+            # where links are listed somewhere, all are plain: a latency is the same for all sizes
+            latencies=np.concatenate([each.latency(0) for each in rounds]) if listed else None,
+        )
 
     def serialization(self, nbytes: Bytes | int) -> Times:
-        """For how long each message occupies its sender, unless that depends on the start."""
+        """Time each message occupies its sender; 0 if that depends on the start."""
         if self.timed:
             return np.zeros(len(self.senders), dtype=np.int64)
         found = self.table.serialization(self.kinds[0], nbytes)
@@ -317,7 +325,7 @@ class Hops:
         return found
 
     def latency(self, nbytes: Bytes | int) -> Times:
-        """The latency of each message, without its random delay."""
+        """Latency of each message without its random delay."""
         if self.latencies is not None:
             return self.latencies
         return self.table.latency(self.kinds[0], nbytes)
@@ -325,7 +333,7 @@ class Hops:
     def draw_jitter(
         self, nbytes: Bytes | int, *, key: int, message: NDArray[np.int64] | int
     ) -> Times:
-        """The random delay of each message, number `message` of its sender."""
+        """Random delay of each message, number `message` of its sender."""
         if not self.random:
             return np.zeros(len(self.senders), dtype=np.int64)
         return self.table.draw_jitter(
@@ -333,11 +341,11 @@ class Hops:
         )
 
     def departure(self, start: Times, nbytes: Bytes | int) -> Times:
-        """Time at which each message that may start at `start` has left, absolute times."""
+        """Departures of messages that may start at the absolute times `start`."""
         return self.table.departure(start, self.kinds[0], nbytes)
 
     def some(self, chosen: NDArray[np.bool_]) -> Hops:
-        """The chosen messages, `[n]`."""
+        """Chosen messages, `[n]`."""
         return Hops(
             senders=self.senders[chosen],
             receivers=self.receivers[chosen],
@@ -348,7 +356,7 @@ class Hops:
 
     @property
     def links(self) -> list[Link]:
-        """The path of each message; not where what it passes is listed instead."""
+        """Path of each message; `InternalError` where links are listed instead."""
         if self.latencies is not None:
             raise InternalError("messages whose paths were not looked for")
         return [self.table.links[kind] for kind in self.kinds[0].tolist()]

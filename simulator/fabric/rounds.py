@@ -2,13 +2,8 @@
 
     left = start + serialisation      arrival = left + latency + random delay
 
-on the path of each message, slowed by what the other messages of the round take of it
-(`fabric/round_paths.py`).
-
-Assumptions: messages are buffered, as in `rings/recurrence.py`, and those of
-`fabric/round_paths.py`. Message m of a rank in a collective of rounds is its m-th, counted from 0.
-
-Source: alpha-beta links (Hockney 1994).
+on each message's path, slowed by the round's other messages (`fabric/round_paths.py`). Messages are
+buffered, as in `rings/recurrence.py`, and numbered from 0 per rank. Source: Hockney 1994.
 """
 
 from __future__ import annotations
@@ -16,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +26,7 @@ _KEPT_ROUNDS = 64
 
 
 class Fabric:
-    """The links of `nodes * devices` ranks, counted node by node."""
+    """Links of `nodes * devices` ranks, counted node by node."""
 
     def __init__(
         self,
@@ -54,10 +50,14 @@ class Fabric:
             "racks": racks,
             "shared_bus": shared_bus,
         }
-        self._paths = RoundPaths(**self._of, framing=framing or Framing())
+        self._framing = framing or Framing()
         self._rounds: OrderedDict[tuple[bytes, bytes], Hops] = OrderedDict()
         self._rings: dict[tuple[int, bool], tuple[Link, ...]] = {}
         self._framed: dict[Framing, Fabric] = {}
+
+    @cached_property
+    def _paths(self) -> RoundPaths:
+        return RoundPaths(**self._of, framing=self._framing)
 
     @staticmethod
     def of(cluster: Cluster) -> Fabric:
@@ -74,30 +74,24 @@ class Fabric:
 
     @property
     def flat(self) -> bool:
-        """Every message of a round in which each rank sends and receives one sees the same link,
-        and nobody else's matter."""
+        """Whether messages see one unshared link in rounds of one send and receive per rank."""
         return self._paths.flat
 
     def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
-        """The NICs of the two ranks of a message, where these are all that it sees.
-
-        Of messages as those of `flat`, on plain links: the table, the number of each rank's NIC
-        in it and its latency; None where more matters.
-        """
+        """Table of NICs, each rank's number in it, and its latency, if a message sees only its
+        ends' NICs, in rounds as those of `flat`; else None."""
         found = self._paths.ends()
         return None if found is None else (self._paths.table, *found)
 
     def framed(self, framing: Framing) -> Fabric:
-        """The same links under a protocol; one fabric for each."""
+        """The fabric under a protocol."""
         if framing not in self._framed:
             self._framed[framing] = Fabric(**self._of, framing=framing)
         return self._framed[framing]
 
     def hops(self, senders: Ranks, receivers: Ranks) -> Hops:
-        """The links of the messages of one round, `[n]`. Sender and receiver differ.
-
-        Remembered, for collectives of few rounds; to ask `exchange` leaves no trace.
-        """
+        """Links of the messages of one round, `[n]`; sender and receiver differ. Remembered, for
+        collectives of few rounds; `exchange` is not."""
         name = senders.tobytes(), receivers.tobytes()
         if name not in self._rounds:
             if len(self._rounds) >= _KEPT_ROUNDS:
@@ -116,12 +110,11 @@ class Fabric:
         key: int = 0,
         message: int = 0,
     ) -> Times:
-        """Time at which each rank is ready for the next round, given when it was ready for this
-        one.
+        """Times at which ranks are ready for the next round, from those for this one.
 
-        Each rank sends and receives at most one message, and is ready when its own has left and
-        the other has arrived and been reduced (`gamma` seconds a byte). `nbytes` is one size for
-        all messages or one each; they are number `message` of their senders.
+        Each rank sends and receives at most one message, number `message` of its sender, and is
+        ready when its own has left and the other has been received and reduced (`gamma` seconds a
+        byte). `nbytes`: one size, or one per message.
         """
         hops = self._paths.hops(senders, receivers)
         start = ready[senders]
@@ -133,14 +126,12 @@ class Fabric:
         return ready
 
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
-        """The hop from each rank to its successor (mod p), or to its predecessor.
-
-        Every hop of a ring is in use at every step, and a hop's link has its share already.
-        """
+        """Hop from each rank to its successor (mod p), or predecessor, slowed by the ring's other
+        hops, all of which are in use at every step."""
         return self._ring(1, backwards=backwards)
 
     def leader_links(self) -> tuple[Link, ...]:
-        """The hop from the first device of each node to that of the next (mod N)."""
+        """Hop from each node's first device to the next node's (mod N)."""
         return self._ring(self.devices, backwards=False)
 
     def _ring(self, every: int, *, backwards: bool) -> tuple[Link, ...]:
@@ -150,7 +141,7 @@ class Fabric:
         return self._rings[every, backwards]
 
     def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
-        """The path of each message of a round, its share included."""
+        """Path of each message of a round, its share included."""
         if self.ranks == 1:
             return ()
         return self._paths.links(senders, receivers)

@@ -1,8 +1,7 @@
-"""`Link.departure` for compiled loops: when messages have left links that change over time.
+"""`Link.departure` for compiled loops, on links that change over time.
 
-The integrals of `network/rate_trace.py` need more than 64 bits: amounts are two unsigned integers
-here, the upper and the lower half of one of 128 bits. A link is told so if its trace and its grants
-lie at whole picoseconds, and its amounts fit.
+Amounts, the integrals of `network/rate_trace.py`, are 128 bits in two unsigned halves, upper and
+lower. Traces and grants must lie at whole picoseconds, and amounts fit.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from gcsim.simulator.network.rate_trace import RateTrace
 
 Ints = NDArray[np.int64]
 Halves = NDArray[np.uint64]
-_FITS = 1 << 126
-"""Sums of two such amounts are of 127 bits."""
-_LATEST = LIMIT // 2
-"""Later times are all this one, which is refused."""
+_FITS = 1 << 126  # sums of two such amounts have 127 bits
+_LATEST = LIMIT // 2  # stands for all later times, and is refused
 _MOST_DOUBLED = 61
 _LOW, _BITS, _ONE, _NONE = (np.uint64(n) for n in (2**32 - 1, 32, 1, 0))
 
@@ -33,30 +30,20 @@ _LOW, _BITS, _ONE, _NONE = (np.uint64(n) for n in (2**32 - 1, 32, 1, 0))
 class Departures(NamedTuple):
     """Departures of messages of some sizes on some links, `[sizes x links]`, flat."""
 
-    grant: Ints
-    """Picoseconds between the instants at which a message may start; 1: any."""
-    before: Ints
-    """Picoseconds that pass then before bytes flow."""
-    trace: Ints
-    """Its number; -1: bytes flow at one rate, and `before` holds all that the message takes."""
-    nbytes: Halves
-    """`[2, places]`: the amount that a message is."""
-    first: Ints
-    """`[traces + 1]`: where the pieces of each trace begin."""
-    times: Ints
-    """`[pieces]`: when each begins."""
-    rates: Ints
-    """`[pieces]`: the amount in a picosecond."""
-    sums: Halves
-    """`[2, pieces]`: the amount until it begins."""
-    ends: Ints
-    """`[2, traces]`: when a trace ends, and by how much it goes back then; 0: never."""
-    totals: Halves
-    """`[4, traces]`: the amounts until then, and in what repeats."""
+    grant: Ints  # picoseconds between possible starts; 1: any
+    before: Ints  # picoseconds from then until bytes flow
+    trace: Ints  # its number; -1: constant rate, `before` holds the whole time
+    nbytes: Halves  # [2, places]: a message's amount
+    first: Ints  # [traces + 1]: first piece of each trace
+    times: Ints  # [pieces]: begin
+    rates: Ints  # [pieces]: amount per picosecond
+    sums: Halves  # [2, pieces]: amount before it
+    ends: Ints  # [2, traces]: end of a trace, and how far it goes back then; 0: never
+    totals: Halves  # [4, traces]: amount until the end, and of the repeated part
 
     @staticmethod
     def of(sizes: Sequence[int], links: Sequence[Link]) -> Departures | None:
-        """None where one of the links cannot be told so."""
+        """Table of departures; None if one of the links does not fit."""
         numbers: dict[RateTrace, int] = {}
         rows: list[tuple[int, int, int, int]] = []
         for nbytes in sizes:
@@ -113,8 +100,7 @@ def _halves(amounts: Sequence[int]) -> Halves:
 
 
 def departure(serialization: Any, place: int, start: Picoseconds) -> Picoseconds:
-    """Time at which a message that may start at `start` has left; `serialization`: its time on the
-    link, by place, or `Departures`."""
+    """Departure of a message that may start at `start`, from times by place or `Departures`."""
     left: Picoseconds = start + serialization[place]
     return left
 
@@ -131,7 +117,7 @@ def _departure_of(serialization: Any, place: Any, start: Any) -> Any:
 
 
 def run_of(serialization: Any, low: int, high: int) -> Times:
-    """A part of a table as an array; none of `Departures`."""
+    """Part of a table as an array; empty for `Departures`."""
     part: Times = serialization[low:high]
     return part
 
@@ -180,7 +166,7 @@ def _departure(of: Departures, place: int, start: int) -> Any:
 
 @loop
 def _without_laps(upper: Any, lower: Any, totals: Halves) -> tuple[Any, Any, int]:
-    """An amount as one within the trace, and how often that has to be repeated before."""
+    """An amount reduced to one within the trace, and the repetitions before it."""
     if not _less(totals[0], totals[1], upper, lower):
         return upper, lower, 0
     # the excess over what repeats, rounded up: digit by digit
@@ -235,7 +221,7 @@ def _times(one: int, other: int) -> tuple[Any, Any]:
 
 @inlined
 def _quotient(upper: Any, lower: Any, divisor: int) -> Any:
-    """Rounded up; no more than `_LATEST`. Digit by digit, as on paper."""
+    """Quotient rounded up, at most `_LATEST`, digit by digit."""
     by = np.uint64(divisor)
     if upper >= by:  # it has 65 digits or more
         return _LATEST

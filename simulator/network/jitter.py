@@ -1,16 +1,15 @@
-"""Random delays of messages: draws that depend only on the message they are for.
+"""Random delays of messages: draws that depend only on their message.
 
-The numbers that message m of rank r in collective k gets are a function of (key of k, m, r) alone
-(counter-based generator), so that no draw depends on the order of events, an oracle and a
-recurrence draw the same, and equal seeds give equal bits, whatever the shape of the arrays:
+The numbers for message m of rank r in collective k are a function of (key of k, m, r) alone
+(counter-based generator): no draw depends on the order of events, an oracle and a recurrence draw
+the same, and equal seeds give equal bits for any array shape:
 
     u = fraction number m of the SplitMix64 sequence from key',
     key' = number 2^16 r + purpose of the sequence from the collective's key
 
-with purpose 2 i or 2 i + 1 for the i-th source of delay of a link, losses last.
-
-A message's delay is the sum over `Link.jitter`, of the messages that each delays (`probability`),
-by inversion of the distribution function, with v = 1 - u in (0, 1]:
+with purpose 2 i or 2 i + 1 for the i-th source of delay of a link, losses last. A message's delay,
+at most a day so that sums fit the clock, is the sum over `Link.jitter`, for the share of messages
+that each delays (`probability`), by inversion with v = 1 - u in (0, 1]:
 
 | distribution | delay                                                                            |
 |--------------|----------------------------------------------------------------------------------|
@@ -19,12 +18,7 @@ by inversion of the distribution function, with v = 1 - u in (0, 1]:
 | lognormal    | exp(ln mean - shape^2/2 + shape z), z the normal quantile of u (Wichura 1988)    |
 | pareto       | mean (1 - 1/shape) v^(-1/shape), never less than mean (1 - 1/shape)              |
 
-and, with sampled losses, of what TCP does to repair them (`loss_draws.py`, which has the law).
-
-No message is later than a day, so that sums of delays fit the clock.
-
-Source: SplitMix64 as in `gcsim.compressors.random`; the loops are `jitter_draws.py` and
-`loss_draws.py`.
+plus the repair of sampled losses (`loss_draws.py`). SplitMix64: `gcsim.compressors.random`.
 """
 
 from __future__ import annotations
@@ -48,14 +42,14 @@ from gcsim.simulator.network.loss_draws import FAST_RETRANSMIT, NONE, RACK, TIME
 _CODES = {"exponential": EXPONENTIAL, "uniform": UNIFORM}
 _RECOVERIES = {"rack": RACK, "fast_retransmit": FAST_RETRANSMIT, "timeout": TIMEOUT}
 _JitterRow = tuple[int, float, float, float]
-"""Row of one source of delay: its code, and the parameters of `draw` as floats."""
+"""Code of a source of delay, and the parameters of `draw`."""
 _LossRow = tuple[int, int, float, float, float, float, float, float]
-"""Row of a link's losses: code and purpose, and the parameters of `add_losses` as floats."""
+"""Code and purpose of a link's losses, and the parameters of `add_losses`."""
 _NO_LOSS: _LossRow = (NONE, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def collective_key(seed: int, iteration: int, bucket: int, index: int) -> int:
-    """The key of collective `index` of a bucket in an iteration, below 2^64."""
+    """Key of collective `index` of a bucket in an iteration, below 2^64."""
     words = f"{seed}/{iteration}/{bucket}/{index}/delays"
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little")
 
@@ -69,23 +63,18 @@ def draw_jitter(
     message: NDArray[np.int64] | int,
     rank: NDArray[np.int64] | int,
 ) -> Times:
-    """Extra latencies, picoseconds >= 0, int64, of the common shape of the arguments.
-
-    `links[kinds]` are the links of the messages, `nbytes` their sizes, `rank` their senders and
-    `message` their numbers among the sender's messages of this collective, `key` that of the
-    collective. Zero on links that are not `random`.
-    """
+    """Extra latencies, picoseconds >= 0, int64, of the arguments' common shape. `links[kinds]`: the
+    messages' links; `nbytes`: sizes; `rank`: senders; `message`: numbers among the sender's in this
+    collective; `key`: the collective's. Zero on links that are not `random`."""
     return JitterDraws(links)(kinds, nbytes, key=key, message=message, rank=rank)
 
 
 class JitterDraws:
-    """`draw_jitter` on links that are looked at once, for a kernel that draws round by round."""
+    """`draw_jitter` on prepared links, for repeated draws."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.kinds = [link.random for link in links]
-        """Whether each link is random."""
         self.any = any(self.kinds)
-        """Whether one is: without, every delay is zero."""
         if self.any:
             self._tables = _jitter_tables(tuple(links))
             self._losses = _loss_tables(tuple(links))
@@ -99,7 +88,7 @@ class JitterDraws:
         message: NDArray[np.int64] | int,
         rank: NDArray[np.int64] | int,
     ) -> Times:
-        """Draw as `draw_jitter` does, for the links of this object."""
+        """Draw as `draw_jitter`."""
         arrays = [np.asarray(values, dtype=np.int64) for values in (kinds, nbytes, message, rank)]
         shapes = {values.shape for values in arrays if values.ndim}
         if len(shapes) > 1:
@@ -116,7 +105,7 @@ class JitterDraws:
 
 
 def _plain(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One type of array, for which the loop is compiled once: contiguous, writable."""
+    """Contiguous, writable array: one type, for which the loop is compiled once."""
     flags = values.flags
     if not (flags.c_contiguous and flags.writeable):
         values = np.array(values, order="C")
@@ -127,7 +116,7 @@ def _plain(values: NDArray[np.int64]) -> NDArray[np.int64]:
 def _jitter_tables(
     links: tuple[Link, ...],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Rows of the jitter of all links, and at which row each link's begin, `[links + 1]`."""
+    """Jitter rows of all links, and where each link's begin, `[links + 1]`."""
     rows = [[_jitter_row(jitter) for jitter in _jitters(link)] for link in links]
     first = np.array([0, *accumulate(len(row) for row in rows)], dtype=np.int64)
     flat = [row for of_link in rows for row in of_link]
@@ -137,7 +126,7 @@ def _jitter_tables(
 
 @lru_cache(maxsize=256)
 def _loss_tables(links: tuple[Link, ...]) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-    """A row for each link; None when messages lose packets on none."""
+    """Row for each link; None without losses."""
     rows = [_loss_row(link) for link in links]
     if all(row[0] == NONE for row in rows):
         return None
@@ -176,6 +165,6 @@ def _loss_row(link: Link) -> _LossRow:
 
 
 def _ln_exact(value: Fraction) -> float:
-    """Correctly rounded, so the same everywhere."""
+    """Correctly rounded logarithm, so equal on all machines."""
     with localcontext(prec=40):
         return float((Decimal(value.numerator) / Decimal(value.denominator)).ln())

@@ -1,9 +1,7 @@
-"""Draws of jitter at memory speed, the same on all machines.
+"""Draws of jitter (`jitter.py`) at memory speed, the same on all machines.
 
-One compiled loop over messages and over what delays each (`draw`); what it computes is written in
-`jitter.py`, losses are in `loss_draws.py`. Logarithm and exponential are plain IEEE arithmetic in a
-fixed order (fdlibm's), not those of the machine's library: equal keys give equal bits everywhere,
-for one message and for a million.
+Logarithm and exponential are fdlibm's plain IEEE arithmetic in a fixed order, not the machine's
+library: equal keys give equal bits everywhere, for one message and for a million.
 
 Sources: fdlibm 5.3, `e_log.c` and `e_exp.c` (Sun Microsystems 1993), less than 1 unit in the last
 place; M. Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied
@@ -22,22 +20,21 @@ from gcsim.compressors.random import bits64, fraction64
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 
 EXPONENTIAL, UNIFORM, LOGNORMAL, PARETO = range(4)
-"""Codes of a row's distribution."""
+"""Codes of distributions."""
 LATEST = 86400.0 * PS_PER_SECOND
-"""No delay is longer: a day, in picoseconds."""
-_ROOT_OF_HALF = np.int64(0x3FE6A09E667F3BCD)
-"""The bits of the square root of 1/2."""
+"""Longest delay: a day, in picoseconds."""
+_ROOT_OF_HALF = np.int64(0x3FE6A09E667F3BCD)  # bits of the square root of 1/2
 
 
 @inlined
 def fraction(key: np.uint64, purpose: int, number: int) -> float:
-    """Uniform on [0, 1): a sequence for each purpose, whose own place in it a message has."""
+    """Uniform on [0, 1): entry `number` of the purpose's sequence."""
     return fraction64(bits64(key, purpose), number)
 
 
 @inlined
 def ln(x: float) -> float:
-    """Natural logarithm of x in (0, 1], as fdlibm: plain arithmetic, the same on all machines."""
+    """Natural logarithm of x in (0, 1], as fdlibm."""
     bits = np.float64(x).view(np.int64)
     k = (bits - _ROOT_OF_HALF) >> np.int64(52)  # x = m 2^k, m from there to twice that
     f = np.int64(bits - (k << np.int64(52))).view(np.float64) - 1.0
@@ -98,7 +95,7 @@ def _normal_quantile(u: float) -> float:
 def _exponential(
     key: np.uint64, message: NDArray[np.int64], rank: NDArray[np.int64], mean: float, out: Times
 ) -> None:
-    """Draw for one link that delays every message by an exponential time, a vector at a time."""
+    """Draw for one link with an exponential delay of every message, vectorised."""
     for i in range(out.size):
         u = fraction(key, rank[i] << 16, message[i])
         out[i] = np.int64(np.rint(min(-mean * ln(1.0 - u), LATEST)))
@@ -115,10 +112,10 @@ def draw(  # noqa: PLR0917
     parameters: NDArray[np.float64],
     out: Times,
 ) -> bool:
-    """Fill `out`, picoseconds; False when a kind is unknown. All arrays have one axis.
+    """Fill `out`, picoseconds; return False for an unknown kind. All arrays have one axis.
 
-    `kinds`, `message` and `rank` have the size of `out`, or 1: the same for all. Link k
-    is delayed by what rows `first[k]` to `first[k + 1]` of `codes` and `parameters` say:
+    `kinds`, `message` and `rank` have the size of `out`, or 1. Rows `first[k]` to `first[k + 1]` of
+    `codes` and `parameters` delay link k:
 
     | code        | parameters                                                                  |
     |-------------|-----------------------------------------------------------------------------|

@@ -1,23 +1,18 @@
-"""A point-to-point link: how long a message occupies the sender, and when it arrives.
+"""Point-to-point links: how long a message occupies its sender, and when it arrives.
 
-left = start + overhead + nbytes / rate        arrival = left + latency + random delay
+    left = start + overhead + nbytes / rate        arrival = left + latency + random delay
 
-The alpha-beta model (Hockney 1994) with LogGP's overhead a message (Alexandrov et al. 1997). The
-rate is the goodput that the transport reaches: line rate times `efficiency` (goodput over line
-rate, 1448/1538 = 0.9415 for TCP over Ethernet with an MTU of 1500 bytes), without what background
-traffic takes, and no more than what losses leave. Measured links often reach
-less with short messages: `factors`, each a limit of the connection, whatever else shares the link
-(as in SimGrid's SMPI). Where the rate changes over time (`rate_trace.py`), or an uplink must wait
-for a grant, when a message has left depends on when it started (`departure`).
+The alpha-beta model (Hockney 1994) with LogGP's overhead per message (Alexandrov et al. 1997). The
+rate is the goodput: line rate times `efficiency` (1448/1538 = 0.9415 for TCP over Ethernet with an
+MTU of 1500 bytes), less background traffic, capped by losses and, as in SimGrid's SMPI, by the
+`factors` of short messages, which limit one connection whatever else shares the link.
 
-A connection whose packets are lost with probability p gets, with `Loss` "capped", no more than TCP
-reaches at steady state when every second packet is acknowledged:
+With `Loss` "capped", a connection that loses packets with probability p reaches at most TCP's
+steady state, every second packet being acknowledged and both directions having the same latency:
 
     segment / (RTT sqrt(1.33 p) + RTO p (1 + 32 p^2) min(1, 3 sqrt(0.75 p))),   RTT = 2 latency
 
-It holds for each connection, whatever else shares the link. Assumption: the way back has the
-latency of the way there. Losses "sampled" leave the rate as it is and make single messages late,
-by what TCP does to repair them (`Loss.recovery`): `jitter.py` has the law.
+"sampled" losses leave the rate alone and delay single messages (`loss_draws.py`).
 
 Source: J. Padhye, V. Firoiu, D. Towsley, J. Kurose, "Modeling TCP throughput: a simple model and
 its empirical validation", SIGCOMM 1998 (the approximate model); RFC 3819, sec. 8.5.1.
@@ -56,7 +51,7 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, check_time, picose
 from gcsim.simulator.network.rate_trace import RateTrace, refuse, slower, times_factor
 
 Range = tuple[Fraction, Fraction]
-"""The smallest and the largest value that a figure may have, in its own unit."""
+"""Smallest and largest value of a figure, in its own unit."""
 RANGED = ("latency", "efficiency", "overhead")
 """Figures of a link with a range beside them: `Link.latency_range` and so on."""
 
@@ -93,10 +88,7 @@ class Uplink(Setting):
 
 @dataclass(frozen=True, kw_only=True)
 class Link(Setting):
-    """One direction of a full-duplex link.
-
-    An access link (`up`) stands for its direction towards the node; `paths.path` gives the others.
-    """
+    """One direction of a full-duplex link; with `up`, the one to the node."""
 
     name: str
     bandwidth: BytesPerSecond
@@ -107,10 +99,9 @@ class Link(Setting):
     overhead: Seconds = Fraction(0)
     """Seconds for which a message occupies its sender beside its bytes."""
     latency_range: RangeOf[Seconds] = None
-    """Range of the latency; None: as stated. No range changes what the link does: draws of the
-    uncertainty use it."""
+    """Ranges are for the draws of the uncertainty; they never change a link's times."""
     efficiency_range: RangeOf[Factor] = None
-    """May be more than 1 where `bandwidth` is no line rate but a goodput that was measured."""
+    """May exceed 1 where `bandwidth` is a measured goodput instead of a line rate."""
     overhead_range: RangeOf[Seconds] = None
     factors: Annotated[tuple[SizeFactor, ...], Rule(_sizes_ascend)] = ()
     """Factors by ascending size; messages smaller than the first see the link as it is."""
@@ -118,30 +109,26 @@ class Link(Setting):
     """Their delays add up."""
     loss: Loss | None = None
     flow: BytesPerSecond | None = None
-    """Bytes a second that one TCP connection reaches at most (a provider's limit, or TCP's window
-    a round trip); None: all of the link."""
+    """Most bytes per second of one TCP connection (a provider's limit, or window / round trip)."""
     background: Part = Fraction(0)
     """Share of the rate that other traffic takes all the time, in [0, 1)."""
     trace: RateTrace | None = None
-    """In the place of bandwidth times efficiency, where the rate changes over time."""
+    """Replaces bandwidth times efficiency where the rate changes over time."""
     up: Uplink | None = None
-    """Set: an access link with two different directions; `bandwidth`, `latency` and `trace` are
-    those towards the node, and a path between two nodes takes one's up and the other's down."""
+    """Direction away from the node, where it differs; paths join one `up` and one down."""
     grant: Seconds = Fraction(0)
-    """Seconds between the instants at which a message may start on this direction; 0: any."""
+    """Seconds between the times at which a message may start in this direction; 0: any time."""
     shared: bool = False
-    """One half-duplex medium for all nodes (Wi-Fi): a message between two nodes crosses it twice,
-    by way of the access point."""
+    """One half-duplex medium of all nodes (Wi-Fi): messages cross it twice."""
     source: Annotated[str, SHOWN] = ""
     """Source of the figures, shown in every report."""
     alone: Annotated[RateTrace | Fraction | None, INTERNAL] = None
-    """`line_goodput` where no other message shares it; None: nothing is shared, or there are no
-    factors."""
+    """`line_goodput` before sharing; None: nothing is shared, or there are no factors."""
     estimate: Annotated[bool, SHOWN] = False
     """True when a figure was neither measured on this link nor stated by the user."""
 
     def exactly(self, **changes: Any) -> Link:
-        """The same link with other fields; a figure among them is known, and has no range."""
+        """The same link with other fields; a figure set here is exact and loses its range."""
         ranges = {f"{figure}_range": None for figure in RANGED if figure in changes}
         return replace(self, **{**ranges, **changes})
 
@@ -163,26 +150,17 @@ class Link(Setting):
         return self._of_connection(self.line_goodput)
 
     def goodput_of(self, nbytes: int) -> RateTrace | Fraction:
-        """Goodput of a message of `nbytes` bytes.
-
-        No more than its size factor's part of what the connection reaches where it is alone.
-        """
+        """Goodput of a message, capped by its size factor's share of the unshared link."""
         return self._goodputs[bisect_right(self._sizes, nbytes)]
 
     @cached_property
     def rate(self) -> Fraction:
-        """Goodput, bytes per second, of a long message that has the link for itself.
-
-        With a trace: in the long run.
-        """
+        """Goodput, bytes per second, of a long message alone on the link; its mean over a trace."""
         goodput = self.goodput
         return goodput.long_run if isinstance(goodput, RateTrace) else goodput
 
     def serialization(self, nbytes: int) -> Picoseconds:
-        """Time for which `nbytes` occupy the link, when that does not depend on the start.
-
-        `InternalError` where it does (`timed`).
-        """
+        """Time for which `nbytes` occupy the link; `InternalError` if it is `timed`."""
         known = self._serialization.get(nbytes)
         if known is None:
             if self.timed:
@@ -193,20 +171,14 @@ class Link(Setting):
         return known
 
     def latency_for(self, nbytes: int) -> Picoseconds:
-        """The latency of a message of `nbytes`, on the engine's clock.
-
-        Raises `InputError` where a collective has no room for it.
-        """
+        """Latency of a message of `nbytes`; `InputError` if too long for the engine's clock."""
         if not self.factors:
             return self.latency_ps
         return self._latencies[bisect_right(self._sizes, nbytes)]
 
     def departure(self, start: Picoseconds, nbytes: int) -> Picoseconds:
-        """Time at which a message that may start at `start`, absolute time, has left its sender.
-
-        It waits for the next grant, then its overhead passes, then its bytes flow at the rate of
-        the moment. Monotone in `start`.
-        """
+        """Time at which a message that may start at absolute time `start` has left its sender. It
+        waits for the next grant, then its overhead, then for its bytes. Monotone in `start`."""
         if not self.timed:
             return start + self.serialization(nbytes)
         start, nbytes = int(start), int(nbytes)
@@ -219,8 +191,8 @@ class Link(Setting):
         return goodput.through(start + self._overhead, nbytes)
 
     def to_depart(self, nbytes: int) -> tuple[Fraction, Picoseconds, RateTrace | Fraction]:
-        """Terms of `departure`: picoseconds between grants (0: none), those from a grant to when
-        bytes flow, and their goodput; where that is constant, to when they have left."""
+        """Terms of `departure`: picoseconds between grants (0: none); picoseconds from a grant
+        until bytes flow (until they have left, if the goodput is constant); the goodput."""
         goodput = self.goodput_of(nbytes)
         before = self._overhead if isinstance(goodput, RateTrace) else self._duration(nbytes)
         return self._grant, before, goodput
@@ -233,8 +205,7 @@ class Link(Setting):
 
     @cached_property
     def timed(self) -> bool:
-        """Whether a message's departure depends on the absolute time: then only `departure` gives
-        it."""
+        """Whether departures depend on the absolute time, so that only `departure` gives them."""
         up = self.up
         return (
             self.trace is not None
@@ -244,7 +215,7 @@ class Link(Setting):
 
     @cached_property
     def latency_ps(self) -> Picoseconds:
-        """The latency on the engine's clock, of a message that no size factor applies to."""
+        """Latency of a message without a size factor."""
         return _roomy(self.latency)
 
     @cached_property
@@ -282,9 +253,8 @@ class Link(Setting):
 
     @cached_property
     def _lines(self) -> list[tuple[int, int, int] | None]:
-        """Line of each class of size: picoseconds are (bytes * first + second) / third, rounded,
-        halves to the even one; None: they depend on the time. A fraction's own arithmetic takes ten
-        times as long."""
+        """Coefficients (a, b, c) by size class: picoseconds are (bytes a + b) / c, rounded half to
+        even; None if they depend on the time. `Fraction` arithmetic takes ten times as long."""
         once = self.overhead
         return [
             None
@@ -320,14 +290,12 @@ Recovery = Literal["rack", "fast_retransmit", "timeout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeFactor(Setting):
-    """The link as messages of at least `from_bytes` see it: a piecewise-constant calibration."""
+    """Calibration of the link for messages of at least `from_bytes`, piecewise constant."""
 
     from_bytes: Annotated[int, Unit("size"), Key("from")]
     bandwidth: Annotated[Fraction, Limits(above=0, most=1)] = Fraction(1)
-    """Share of the link's rate that a message's connection reaches at most, alone or not: one that
-    gets less because others share the link loses nothing more."""
+    """Largest share of the link's full rate for one connection, shared or not."""
     latency: Factor = Fraction(1)
-    """Times the link's latency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,10 +307,8 @@ class Jitter(Setting):
     mean: Seconds
     """Seconds, of those messages that are delayed."""
     shape: Annotated[Fraction, Limits(least=0, most=1_000_000)] | None = None
-    """lognormal: sigma of the logarithm, 1 where it is left out; pareto: the tail's exponent, more
-    than 1; None with the others."""
+    """lognormal: sigma of the logarithm, default 1; pareto: the tail's exponent, above 1."""
     probability: Probability = Fraction(1)
-    """Probability that a message is delayed."""
 
     def __post_init__(self) -> None:
         if self.distribution == "lognormal" and self.shape is None:
@@ -373,19 +339,17 @@ class Loss(Setting):
     """Packets that are lost and sent again by TCP."""
 
     rate: Part
-    """Probability that a packet is lost."""
     model: Literal["capped", "sampled"] | None = None
-    """capped: the rate is at most what TCP reaches with such losses (PFTK formula, RFC 3819);
-    sampled: a message that loses a packet is late until it is repaired, as `recovery` says. There
-    is no default: None is refused."""
+    """capped: TCP's steady state (PFTK, RFC 3819) limits the rate; sampled: a message that loses a
+    packet waits for its repair (`recovery`). None is refused: there is no default."""
     timeout: Annotated[PositiveSeconds, SHOWN] = Fraction(200, 1000)
-    """Seconds before TCP sends again what no acknowledgement has shown to be lost."""
+    """TCP's retransmission timeout, seconds."""
     segment: Annotated[Bytes, SHOWN] = 1448
     """Bytes of data in a packet."""
     recovery: Recovery | None = None
-    """Repair of sampled losses. rack, the default: by acknowledgements in the order of time, and by
-    tail loss probes (RFC 8985, Linux's default); fast_retransmit: after three duplicate
-    acknowledgements (RFC 5681, RFC 6675); timeout: by the retransmission timer alone."""
+    """Repair of sampled losses. rack (default): time-ordered acknowledgements and tail loss probes
+    (RFC 8985, Linux's default); fast_retransmit: three duplicate acknowledgements (RFC 5681, RFC
+    6675); timeout: the retransmission timer alone."""
 
     def __post_init__(self) -> None:
         Setting.__post_init__(self)

@@ -1,25 +1,23 @@
 """Delays of messages that lose packets, by TCP's ways of repair.
 
-Of a message of n = ceil(bytes / segment) packets, 1 at least, each is lost independently with
-probability p, and each time that it is sent again it is lost again with p. T is the time-out; no
-packet is lost more than 10 times.
+Each of a message's n = max(1, ceil(bytes / segment)) packets is lost independently with probability
+p, and again with p each time it is sent again, at most 10 times. T is the time-out.
 
-**timeout**: however many packets are lost, the message waits for the retransmission timer, all of
-them are sent again, and with p it waits again, twice as long (RFC 6298, sec. 5.4 and 5.5):
+**timeout**: any loss makes the message wait for the retransmission timer; all lost packets are sent
+again, and with p it waits again, twice as long (RFC 6298, sec. 5.4 and 5.5):
 
     delay = T (2^k - 1),   P(k >= 1) = 1 - (1 - p)^n,   P(k >= i + 1 | k >= i) = p
 
 **rack**, **fast_retransmit**: packets leave `packet` = segment / rate apart, acknowledgements are
-never lost, and the message is there when its last packet is. So delays count from the end of the
-message: what is lost early is repaired while the rest flows. R = 2 latency is the round trip (size
-factors aside); of a packet, a is the number of packets behind it that arrived.
+never lost, and delays count from the end of the message: early losses are repaired while the rest
+flows. R = 2 latency is the round trip (size factors aside); a packets behind a lost one arrived.
 
-*a >= 3*: three acknowledgements show it to be lost (RFC 5681, sec. 3.2; RFC 6675, sec. 4), and it
-is sent again `found` = min(R + 3 packet, T) after it was sent. A retransmission that is lost waits
-for the timer, T from then, 2 T the next time (RFC 6675, sec. 6). RACK finds it R after something
-was sent that arrives (RFC 8985, sec. 6.2): a packet of the message, if there is one left to send,
-else what is sent again after it. M(i) is the number of packets behind the last one that is lost at
-least i times, which is sent again for the i-th time S(i) after the end of the message:
+*a >= 3*: three acknowledgements show the loss (RFC 5681, sec. 3.2; RFC 6675, sec. 4), and the
+packet is sent again `found` = min(R + 3 packet, T) after it was sent. A lost retransmission waits
+for the timer, T, then 2 T (RFC 6675, sec. 6). RACK finds it R after something later was sent that
+arrives (RFC 8985, sec. 6.2): a packet of the message if one is left, else the next retransmission.
+M(i) is the number of packets behind the last one lost at least i times, whose i-th retransmission
+is S(i) after the end of the message:
 
     delay = max over i >= 1 of max(0, S(i)),   S(1) = found - M(1) packet
     P(M(1) >= m) = (1 - p)^m,   P(M(i+1) = M(i)) = p,   P(M(i+1) > M(i) + m) = (1-p) (1-p^(i+1))^m
@@ -31,33 +29,32 @@ least i times, which is sent again for the i-th time S(i) after the end of the m
 | m > 0                     | found + i (R + packet)          | S(i) + R     | S(i) - m packet |
 |                           | - M(i+1) packet, where <= R     |              | + 2^w T         |
 
-where w counts the times that it has waited for the timer.
+where w counts earlier waits for the timer.
 
-*a < 3*, the tail: its c losses stand in three runs, one in front of each of the last three packets
-that arrive, P(run >= k) = p^k. They are sent again together, E after the end of the message, at the
-latest by the timer, after T' = T + A, A = R if a packet in front of them arrived, 0 if not: an
-acknowledgement of new data starts timers anew (RFC 6298, sec. 5.3). Where A + 2 R >= T', there is
-no probe before the timer.
+*a < 3*, the tail: its c losses form three runs, one in front of each of the last three packets that
+arrive, P(run >= k) = p^k. They are sent again together, E after the end of the message, at the
+latest by the timer, T' = T + A, with A = R if a packet in front of them arrived, else 0: an
+acknowledgement of new data restarts the timer (RFC 6298, sec. 5.3). `fast_retransmit`: E = T'.
+`rack`, at most T':
 
-- `fast_retransmit`: E = T'. With `rack`, at most T':
 - nothing lost at the very end: E = 5/4 R, which is R and R/4 for reordering (RFC 8985, sec. 6.2)
-- something, and others in the tail: 9/4 R, when retransmission of those is acknowledged
-- something, and others that are sent again x > 0 after the end: x + R, likewise
-- one packet alone: T', for with one in flight the probe allows for a delayed acknowledgement, in
-  Linux as long as its smallest time-out (sec. 7.2)
-- two or more: A + 3 R: 2 R to the probe, which repairs the last, R to find the others (7.2 to 7.4)
+- something, and others in the tail: 9/4 R, when their retransmission is acknowledged
+- something, and others sent again x > 0 after the end: x + R, likewise
+- one packet alone: T', since the probe allows for a delayed acknowledgement, in Linux as long as
+  its smallest time-out (sec. 7.2)
+- two or more: A + 3 R: 2 R to the probe, which repairs the last, R to find the others (7.2 to 7.4);
+  T' where A + 2 R >= T': the timer comes before the probe
 
-What is lost again of these c waits for the timer:
+Those of the c lost again wait for the timer:
 
     delay = E + T (2^k - 1), or T' + T (2^(k+1) - 2) where E = T',   P(k >= i) = 1 - (1 - p^i)^c
 
-The message's delay is the larger one of both, so that a few numbers stand for all packets. Left
-out: the window, which losses halve (`Loss` "capped"); slow start after a time-out; the time that
-retransmissions take on the link; jitter, which belongs to R and reorders; a shorter last packet. A
-rate that changes counts with its long run.
+The message's delay is the larger of both cases. Left out: the window, which losses halve (`Loss`
+"capped"); slow start after a time-out; retransmissions' time on the link; jitter, which belongs to
+R and reorders; a shorter last packet. A changing rate counts with its long run.
 
-Sources: the RFCs, in the sections above; Linux's tail loss probe: net/ipv4/tcp_output.c,
-tcp_schedule_loss_probe, on by default (sysctl tcp_early_retrans = 3, tcp_recovery = 1).
+Sources: the RFCs above; Linux's tail loss probe: net/ipv4/tcp_output.c, tcp_schedule_loss_probe, on
+by default (sysctl tcp_early_retrans = 3, tcp_recovery = 1).
 """
 
 from __future__ import annotations
@@ -73,30 +70,26 @@ from gcsim.simulator.network.jitter_draws import LATEST, fraction, ln
 
 NONE, TIMEOUT, FAST_RETRANSMIT, RACK = range(4)
 """Codes of a link's repair; NONE: nothing is lost."""
-_MOST = 10
-"""Losses of one packet."""
-_DUPLICATES = 3
-"""Acknowledgements of later packets that show a packet to be lost."""
+_MOST = 10  # most losses of one packet
+_DUPLICATES = 3  # later packets' acknowledgements that show a loss
 _LATEST = np.int64(LATEST)
-_AGAIN, _RUNS, _BEFORE, _CHAIN = 1, 2, 5, 6
-"""Purposes of random numbers, beside 0: which packet is the last that is lost."""
+_AGAIN, _RUNS, _BEFORE, _CHAIN = 1, 2, 5, 6  # purposes of random numbers; 0: the last lost packet
 
 
 @inlined
 def _hazard(x: float) -> float:
-    """-ln(1 - x) of x in [0, 1), also of the smallest."""
+    """-ln(1 - x) of x in [0, 1), accurate near 0."""
     return x * (1.0 + 0.5 * x) if x < 1e-5 else -ln(1.0 - x)
 
 
 @inlined
 def _exponential(key: np.uint64, purpose: int, number: int) -> float:
-    """Exponential draw with the mean 1."""
     return -ln(1.0 - fraction(key, purpose, number))
 
 
 @loop
 def _more(key: np.uint64, purpose: int, number: int, rate: float, lost: float) -> int:
-    """Most repetitions of any of `lost` packets, when all are sent again."""
+    """Most repetitions of any of `lost` packets, all sent again."""
     bound = _exponential(key, purpose + _AGAIN, number)
     more, share = 0, rate
     # one draw for all packets: P(E < c hazard(p^i)) = 1 - (1 - p^i)^c
@@ -110,10 +103,8 @@ def _more(key: np.uint64, purpose: int, number: int, rate: float, lost: float) -
 def _tail(  # noqa: PLR0917
     key: np.uint64, purpose: int, number: int, packets: float, behind: float, rate: float
 ) -> tuple[float, float, float]:
-    """Losses in the tail, those of them at the very end, and how many packets belong to it.
-
-    One packet more than there are when no packet in front of the losses arrived.
-    """
+    """Losses in the tail, those at the very end, and the tail's packets (one more than the
+    message's if no packet in front of the losses arrived)."""
     if behind >= _DUPLICATES:
         return 0.0, 0.0, behind
     seen, arrived, lost, at_end = behind, int(behind), 0.0, 0.0
@@ -135,12 +126,8 @@ def _tail(  # noqa: PLR0917
 def _tail_repaired(  # noqa: PLR0917
     lost: float, at_end: float, acknowledged: float, repaired: float, timer: float, trip: float
 ) -> float:
-    """Time at which RACK-TLP sends the tail again, after the end of the message: at the latest at
-    `timer`.
-
-    `acknowledged`: when an acknowledgement last started the timer, `repaired`: when the last of the
-    other losses was sent again.
-    """
+    """Time after the end of the message at which RACK-TLP sends the tail again, at most `timer`.
+    `acknowledged`: last restart of the timer; `repaired`: last other retransmission."""
     if at_end == 0.0:
         late = 1.25 * trip
     elif lost > at_end:
@@ -224,12 +211,11 @@ def add_losses(  # noqa: PLR0917
     parameters: NDArray[np.float64],
     out: Times,
 ) -> None:
-    """Add to `out`, picoseconds, what losses delay. `out` has one axis.
+    """Add delays of losses to `out` `[n]`, picoseconds.
 
-    `kinds`, `nbytes`, `message` and `rank` have its size, or 1: the same for all. Row k of `codes`
-    is how link k's losses are repaired and the first purpose of their random numbers, row k of
-    `parameters` the rate of losses, -ln(1 - rate), bytes of a packet, time-out, round trip and the
-    time for which a packet occupies the link.
+    `kinds`, `nbytes`, `message` and `rank` are `[n]` or `[1]`. By link, `codes`: repair, first
+    purpose of the random numbers; `parameters`: loss rate, -ln(1 - rate), bytes per packet,
+    time-out, round trip, a packet's time on the link.
     """
     by_kind, by_size = int(kinds.size > 1), int(nbytes.size > 1)
     by_number, by_rank = int(message.size > 1), int(rank.size > 1)

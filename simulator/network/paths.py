@@ -1,22 +1,20 @@
-"""From the links of two ends to the path between them.
+"""Paths between two ends, from the ends' links.
 
 | property    | of a path from a to b                                                             |
 |-------------|-----------------------------------------------------------------------------------|
-| rate        | the smaller of a's outward and b's inward rate; at each instant, with a trace      |
-| latency     | half of each end's; an access link (`Link.up`) counts with its whole leg           |
-| overhead    | half of each end's                                                                 |
-| grants      | of a's outward leg                                                                 |
-| factors     | the sender's, parts of the rate that the path has when nobody shares it            |
-| delays      | both ends' jitter (what both ends have, once); the larger loss                     |
+| rate        | the smaller of a's outward and b's inward rate, at each instant                   |
+| latency     | half of each end's; an access link (`Link.up`) counts with its whole leg          |
+| overhead    | half of each end's                                                                |
+| grants      | of a's outward leg                                                                |
+| factors     | the sender's, of the path's unshared rate                                         |
+| delays      | both ends' jitter (equal ones once); the larger loss                              |
 | connection  | the smaller limit (`Link.flow`)                                                   |
 
-Between two ends with the same symmetric link the path is that link: a network link's figures are
-those of a whole path, half of which each end stands for. Equal arguments give the identical path,
-so that links may be told apart by identity.
+Between two ends with the same symmetric link the path is that link, whose figures are those of a
+whole path. Equal arguments give the identical object: links may be told apart by identity.
 
-What losses leave ("capped") is found for the latency of the whole path there and back, and holds
-for each connection, as do size factors: sharing a link divides what the line carries, and a
-connection that they keep below its share loses nothing.
+The limit of "capped" losses counts the whole path's latency, both ways. Like size factors it holds
+per connection: sharing divides the line's rate, not that of slower connections.
 """
 
 from __future__ import annotations
@@ -24,12 +22,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.network.links import Link, Loss
 from gcsim.simulator.network.rate_trace import RateTrace, slower, times_factor
 
 _KEPT = 1 << 16
+_ONE, _NONE = Fraction(1), Fraction(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,62 +42,53 @@ class _Leg:
 
 @lru_cache(maxsize=_KEPT)
 def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
-    """The link that a message sees which leaves through `out` and arrives through `into`.
-
-    `leaving` messages share what `out` carries away, `entering` what `into` does. Raises
-    `InputError` when nothing would ever get through, or when two traces repeat together only after
-    very many changes.
-    """
+    """Link seen by a message that leaves through `out` and arrives through `into`. `leaving`
+    messages share `out`'s rate, `entering` that of `into`. Raises `InputError` when nothing would
+    ever get through, or two traces repeat together only after very many changes."""
     if out == into and out.up is None and leaving == entering:
         return slowed(out, leaving)
     first, last = _outward_leg(out), _inward_leg(into)
     names = (_shared_name(leg.name, by) for leg, by in ((first, leaving), (last, entering)))
     shared = _share(first.goodput, leaving), _share(last.goodput, entering)
     return _with_goodput(
-        out.exactly(
-            name=" to ".join(names),
-            latency=first.latency + last.latency,
-            overhead=(out.overhead + into.overhead) / 2,
-            jitter=out.jitter + tuple(jitter for jitter in into.jitter if jitter not in out.jitter),
-            loss=_larger(out.loss, into.loss),
-            flow=_smaller(out.flow, into.flow),
-            grant=first.grant,
-            up=None,
-            shared=out.shared or into.shared,
-            source=_joined(out.source, into.source),
-            estimate=out.estimate or into.estimate,
-        ),
+        out,
         _least(*shared, out, into),
         _least(first.goodput, last.goodput, out, into) if out.factors else None,
+        name=" to ".join(names),
+        latency=first.latency + last.latency,
+        overhead=(out.overhead + into.overhead) / 2,
+        jitter=out.jitter + tuple(jitter for jitter in into.jitter if jitter not in out.jitter),
+        loss=_larger(out.loss, into.loss),
+        flow=_smaller(out.flow, into.flow),
+        grant=first.grant,
+        up=None,
+        shared=out.shared or into.shared,
+        source=_joined(out.source, into.source),
+        estimate=out.estimate or into.estimate,
     )
 
 
 @lru_cache(maxsize=_KEPT)
 def outward(link: Link) -> Link:
-    """Link from a node to a machine at the switch that limits nothing itself.
-
-    An access link's leg away from the node; any other link as it is.
-    """
+    """Link from a node to an unlimited machine at the switch: an access link's leg out."""
     if link.up is None:
         return link
     leg = _outward_leg(link)
-    plain = link.exactly(name=leg.name, latency=leg.latency, grant=leg.grant, up=None)
-    return _with_goodput(plain, leg.goodput)
+    return _with_goodput(
+        link, leg.goodput, name=leg.name, latency=leg.latency, grant=leg.grant, up=None
+    )
 
 
 @lru_cache(maxsize=_KEPT)
 def inward(link: Link) -> Link:
-    """Link from such a machine to a node, as `outward`."""
+    """Link from such a machine to a node."""
     return link if link.up is None else replace(link, name=_inward_leg(link).name, up=None)
 
 
 @lru_cache(maxsize=_KEPT)
 def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
-    """The path `link` when it also crosses `uplink`, of whose rate a message gets 1 / `share`.
-
-    The rate is the smaller one; the uplink's latency, overhead and jitter come on top, once for
-    the whole crossing; the larger loss counts.
-    """
+    """The path `link` across `uplink`, of whose rate a message gets 1 / `share`. The smaller rate
+    and larger loss count; the uplink's latency, overhead and jitter are added once."""
     _check_share(share)
     if uplink.up is not None or uplink.grant:
         raise InputError(
@@ -108,39 +99,39 @@ def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
         )
     alone = link.alone or link.line_goodput
     return _with_goodput(
-        link.exactly(
-            name=_shared_name(f"{link.name} over {uplink.name}", share),
-            latency=link.latency + uplink.latency,
-            overhead=link.overhead + uplink.overhead,
-            jitter=link.jitter + uplink.jitter,
-            loss=_larger(link.loss, uplink.loss),
-            flow=_smaller(link.flow, uplink.flow),
-            source=_joined(link.source, uplink.source),
-            estimate=link.estimate or uplink.estimate,
-        ),
+        link,
         _least(link.line_goodput, _share(uplink.line_goodput, share), link, uplink),
         _least(alone, uplink.line_goodput, link, uplink) if link.factors else None,
+        name=_shared_name(f"{link.name} over {uplink.name}", share),
+        latency=link.latency + uplink.latency,
+        overhead=link.overhead + uplink.overhead,
+        jitter=link.jitter + uplink.jitter,
+        loss=_larger(link.loss, uplink.loss),
+        flow=_smaller(link.flow, uplink.flow),
+        source=_joined(link.source, uplink.source),
+        estimate=link.estimate or uplink.estimate,
     )
 
 
 @lru_cache(maxsize=_KEPT)
 def slowed(link: Link, sharing: int | Fraction) -> Link:
-    """The same link when `sharing` >= 1 messages share what it carries."""
+    """The link shared by `sharing` >= 1 messages."""
     _check_share(sharing)
     if sharing == 1:
         return link
     if link.up is not None:
         raise InternalError(f"{link.name}: an access link is shared leg by leg")
     return _with_goodput(
-        replace(link, name=_shared_name(link.name, sharing)),
+        link,
         _share(link.line_goodput, sharing),
         (link.alone or link.line_goodput) if link.factors else None,
+        name=_shared_name(link.name, sharing),
     )
 
 
 @lru_cache(maxsize=_KEPT)
 def framed(link: Link, part: Fraction, latency: Fraction) -> Link:
-    """The link as payloads see it that get a part of its rate, and a latency on top of its own."""
+    """The link seen by payloads that get a part of its rate, with extra latency."""
     if part == 1 and not latency:
         return link
     seen = slowed(link, 1 / part)
@@ -171,18 +162,18 @@ def _inward_leg(link: Link) -> _Leg:
 
 
 def _with_goodput(
-    link: Link, goodput: RateTrace | Fraction, alone: RateTrace | Fraction | None = None
+    link: Link,
+    goodput: RateTrace | Fraction,
+    alone: RateTrace | Fraction | None = None,
+    **others: Any,
 ) -> Link:
-    """The link with another goodput of its line; what it was made of is in there.
-
-    `alone`: the line's where nobody shares it, of a link with size factors.
-    """
+    """The link with another goodput of its line, and other fields. `alone`: the unshared line's, of
+    a link with size factors."""
     trace = goodput if isinstance(goodput, RateTrace) else None
     rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
-    one = Fraction(1)
     alone = None if alone == goodput else alone
     return link.exactly(
-        bandwidth=rate, efficiency=one, background=one - 1, trace=trace, alone=alone
+        bandwidth=rate, efficiency=_ONE, background=_NONE, trace=trace, alone=alone, **others
     )
 
 

@@ -1,14 +1,12 @@
-"""Rates that change over time: the instant at which n bytes are through.
+"""Rates that change over time: when n bytes are through.
 
-With the rate c(t) piecewise constant and C(t) the integral of c from 0 to t, bytes that begin to
-flow at S are through at the first whole picosecond F with
+With C(t) the integral of the piecewise constant rate from 0 to t, bytes that begin to flow at S are
+through at the first whole picosecond F with
 
     C(F) - C(S) >= n,        F = C^-1(C(S) + n) rounded up
 
-computed in integers, so exact; a search among the pieces and one division for whole repetitions,
-O(log pieces) however long the message. F is monotone in S and in n, and exact F compose:
-F(F(S, a), b) is F(S, a + b) but for the rounding between them, less than one picosecond of bytes.
-A rate of 0 holds everything up (an outage).
+computed exactly, in integers, in O(log pieces) for any length. F is monotone in S and n; exact F
+compose: F(F(S, a), b) is F(S, a + b) up to the rounding between, less than a picosecond of bytes.
 """
 
 from __future__ import annotations
@@ -25,12 +23,11 @@ from typing import Any, Literal
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 
-_MOST_PIECES = 100_000
-"""Most pieces of a trace that two others make."""
+_MOST_PIECES = 100_000  # most pieces of a combined trace
 
 
 def refuse(*checks: tuple[bool, str, str]) -> None:
-    """Raise `InputError` with the message and the hint of every check that is true."""
+    """Raise `InputError` with message and hint of every check that is true."""
     problems = [Problem(message=message, hint=hint) for wrong, message, hint in checks if wrong]
     if problems:
         raise InputError(problems)
@@ -38,18 +35,18 @@ def refuse(*checks: tuple[bool, str, str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RateTrace:
-    """A rate that changes over time: piecewise constant, known from 0 to `duration`."""
+    """A piecewise constant rate, known from 0 to `duration`."""
 
     times: tuple[Fraction, ...]
-    """Seconds at which a rate begins to hold, ascending, the first is 0."""
+    """Seconds at which rates begin, ascending from 0."""
     rates: tuple[Fraction, ...]
-    """Bytes per second, of goodput; one at least is positive."""
+    """Goodput, bytes per second; at least one is positive."""
     duration: Fraction
-    """Seconds, where the last rate ends."""
+    """Seconds at which the last rate ends."""
     after: Literal["repeat", "hold"]
-    """Continuation behind the end: repeat the trace, or hold its last rate."""
+    """Repeat the trace after its end, or hold the last rate."""
     back_to: Fraction = Fraction(0)
-    """Repeat: seconds to which it goes back at `duration`; what is before happens once."""
+    """Repeat from these seconds on; what is before happens once."""
 
     def __post_init__(self) -> None:
         times, rates = self.times, self.rates
@@ -96,15 +93,14 @@ class RateTrace:
 
     @cached_property
     def long_run(self) -> Fraction:
-        """Bytes per second in the long run: of the last rate, or on average of a repetition."""
+        """Bytes per second in the long run: the last rate, or the mean of a repetition."""
         if self.after == "hold":
             return self.rates[-1]
         carried = sum((rate * (end - start) for start, end, rate in self._body), Fraction(0))
         return carried / self._period
 
     def through(self, start: Picoseconds, nbytes: Fraction | int) -> Picoseconds:
-        """Time at which `nbytes` >= 0 that begin to flow at `start` >= 0 are through; `start` for
-        0."""
+        """Time at which `nbytes` >= 0 from `start` >= 0 on are through; `start` for 0."""
         if nbytes < 0 or start < 0:
             raise InternalError(f"{nbytes} bytes from {start} ps on a trace, which begins at 0")
         if nbytes == 0:
@@ -112,7 +108,7 @@ class RateTrace:
         return self.integral.first_with(self.integral.until(start), nbytes)
 
     def times_factor(self, factor: Fraction) -> RateTrace:
-        """The trace with all rates multiplied by a positive factor."""
+        """The trace times a positive factor."""
         return self if factor == 1 else replace(self, rates=tuple(r * factor for r in self.rates))
 
     @property
@@ -121,12 +117,11 @@ class RateTrace:
 
     @property
     def _pieces(self) -> Iterator[tuple[Fraction, Fraction, Fraction]]:
-        """Start, end and rate of each piece until `duration`."""
         return zip(self.times, (*self.times[1:], self.duration), self.rates, strict=True)
 
     @property
     def _body(self) -> Iterator[tuple[Fraction, Fraction, Fraction]]:
-        """Start, end and rate of each piece that repeats."""
+        """Pieces that repeat."""
         for start, end, rate in self._pieces:
             if end > self.back_to:
                 yield max(start, self.back_to), end, rate
@@ -155,11 +150,9 @@ class RateTrace:
 
 
 def slower(one: RateTrace | Fraction, other: RateTrace | Fraction) -> RateTrace | Fraction:
-    """The smaller rate at each instant, exact, also of traces with different repetitions.
-
-    A rate that never changes comes back as a number. Raises `InputError` when nothing would ever
-    get through, or when the two repeat together only after very many changes.
-    """
+    """The smaller rate at each instant, exact for any two repetitions. A constant rate is returned
+    as a number. Raises `InputError` when nothing would ever get through, or the common period has
+    too many changes."""
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return min(one, other)
     if one == other:
@@ -195,7 +188,7 @@ def slower(one: RateTrace | Fraction, other: RateTrace | Fraction) -> RateTrace 
 
 
 def times_factor(rate: RateTrace | Fraction, factor: Fraction) -> RateTrace | Fraction:
-    """A rate, or one that changes over time, multiplied by a positive factor."""
+    """A constant or changing rate times a positive factor."""
     return rate.times_factor(factor) if isinstance(rate, RateTrace) else rate * factor
 
 
@@ -211,7 +204,7 @@ def _common_multiple(periods: list[Fraction]) -> Fraction:
 
 
 class Integral:
-    """C(t) of a trace in integers: time in `ticks` a picosecond, amounts in `units` a byte."""
+    """C(t) of a trace in integers: `ticks` per picosecond, `units` per byte."""
 
     def __init__(self, trace: RateTrace) -> None:
         instants = [Fraction(time * PS_PER_SECOND) for time in (*trace.times, trace.duration)]
@@ -240,7 +233,7 @@ class Integral:
         return self._inside(ticks)
 
     def first_with(self, before: int, nbytes: Fraction | int) -> Picoseconds:
-        """The first picosecond at which `nbytes` > 0 more than C = `before` are through."""
+        """First picosecond at which `nbytes` > 0 more than C = `before` are through."""
         # C is an integer at whole picoseconds, so that rounding the target up changes nothing
         target = before - nbytes.numerator * self.units // -nbytes.denominator
         rounds = 0

@@ -1,35 +1,32 @@
-"""Rates and ends of flows that share links, max-min fairly.
+"""Rates and ends of flows that share links max-min fairly.
 
-Max-min fairness: no flow can go faster without slowing one that is not faster than itself
-(Bertsekas and Gallager, Data Networks, 1992, sec. 6.5.2), the fluid picture of long TCP flows;
-rates change at once when a flow starts or ends, or a capacity changes. Equal flows are one class
-with a multiplicity.
+No flow can go faster without slowing one that is not faster than itself: the fluid picture of long
+TCP flows. Rates change at once when a flow starts or ends, or a capacity changes. Equal flows are
+one class.
 
-Exact: rates and remaining bytes are rational. A flow ends at the first whole picosecond at which
-its bytes are through, and its share is free from then on; that keeps the clock integer.
+Exact: rates and remaining bytes are rational. A flow ends, and frees its share, at the first whole
+picosecond at which its bytes are through, so the clock stays integer.
 
-A link that can never hold a flow up is left out: one whose flows all cross, as often, another link
-that has no more capacity. If each flow then crosses one link, the links are independent and have
-virtual times (`sharing/incast.py`); else rates follow from event to event (a start, an end, a
-capacity that changes), between which they are constant. Flows that the same full link holds up are
-a group of one rate, and that has a virtual time: the bytes that a flow would have got which had
-always been there. A flow with s bytes left that joins the group at V ends when V + s is reached, so
-that the exact arithmetic of an event is by group, and by flow only for those that change theirs (as
-on a single link, `sharing/incast.py`).
+A link is left out if all its flows cross, as often, another link that never has more capacity. If
+each flow then crosses one link, links are independent (`sharing/incast.py`); else rates are
+constant from event to event (a start, an end, a change of capacity). As there, flows held up by the
+same full link are a group with one virtual time, the bytes of a flow that had always been there:
+one with s bytes left that joins at V ends at V + s. So an event's exact arithmetic is per group,
+and per flow only for those that change group.
 
 All integers: bytes are in units of 1 / (K D), K the capacities' common denominator, D a group's
-scale, a multiple of the denominators of its rates and of what its flows had left.
+scale, a multiple of the denominators of its rates and its flows' remaining bytes.
 
-Progressive filling: the rates of all flows rise together; when links are full their flows are
-fixed at that level, and the others rise on. A compiled loop in floating point finds out which
-links fill up at each level; their exact shares follow in integers:
+Progressive filling: all flows' rates rise together; flows on links that fill up are fixed at that
+level, the others rise on. A compiled floating-point loop finds the links that fill at each level;
+their exact shares follow in integers:
 
     share(link, level) = (capacity - sum over lower levels of count * share) / count at the level
 
-The levels are right if the exact shares of all links of a level are equal: the loop takes links
-within 1e-8 of the smallest share as full, far more than its rounding errors, so that no other link
-can have an exact share as small. Where they differ, or the counts are so large that rounding
-might matter, exact progressive filling finds the levels.
+The levels are right if all links of a level have equal exact shares: the loop takes links within
+1e-8 of the smallest share as full, far above its rounding errors, so no other link can have one as
+small. Where shares differ, or counts are large enough for rounding to matter, exact filling finds
+the levels.
 
 Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2.
 """
@@ -60,12 +57,9 @@ def share_fairly(
     capacities: Mapping[Any, Capacity],
     ended: Ended,
 ) -> None:
-    """Run flows to their ends.
-
-    `starts` maps places in `flows` to start times >= 0; `capacities` by class of links;
-    `ended(place, time)` is told of each end, in order of time, and returns the start times of
-    further flows, none before `time`. Each flow crosses a link at least.
-    """
+    """Run flows, each of which crosses a link, to their ends. `starts`: start times >= 0 by place
+    in `flows`; `capacities` by link class. `ended(place, time)` is called at each end, in time
+    order, and returns the start times of further flows, none before `time`."""
     needed = _without_idle_links(flows, capacities)
     single = all(len(flow.loads) == 1 for flow in needed)
     run = share_single_links if single else _share_several_links
@@ -75,7 +69,7 @@ def share_fairly(
 def _without_idle_links(
     flows: Sequence[FlowClass], capacities: Mapping[Any, Capacity]
 ) -> Sequence[FlowClass]:
-    """The flows without links that can never be the ones that hold them up."""
+    """Flows without the links that can never hold them up."""
     on: dict[Hashable, list[int]] = {}
     for place, flow in enumerate(flows):
         for link in flow.loads:
@@ -99,12 +93,9 @@ def _without_idle_links(
     ]
 
 
-_NEW = -1
-"""The number of the group of flows that have no rate yet."""
-_LONG = 2048
-"""Bits of D from which on it is reduced."""
-_PATIENCE = 8
-"""Changes of D before it takes what many numbers of flows divide."""
+_NEW = -1  # group of flows that have no rate yet
+_LONG = 2048  # bits of D above which it is reduced
+_PATIENCE = 8  # changes of D before it is made divisible by many numbers of flows
 _LARGEST = 1 << 10
 
 
@@ -114,7 +105,6 @@ def _share_several_links(
     capacities: Mapping[Any, Capacity],
     ended: Ended,
 ) -> None:
-    """Run flows to their ends; arguments as those of `fair.share_fairly`."""
     waiting = [(start, place) for place, start in starts.items()]
     heapify(waiting)
     running = _Running(flows, capacities)
@@ -147,18 +137,14 @@ class _Running:
         sizes = {flow.nbytes for flow in flows}
         self._whole = lcm(*(Fraction(nbytes).denominator for nbytes in sizes))
         self._nbytes = [int(flow.nbytes * self._whole) * self._unit for flow in flows]
-        self.flows: _Ints = np.zeros(0, dtype=np.int64)
-        """Places, ascending."""
-        self._held: _Ints = self.flows
-        """The number of each one's group."""
+        self.flows: _Ints = np.zeros(0, dtype=np.int64)  # places, ascending
+        self._held: _Ints = self.flows  # the number of each one's group
         self._groups: dict[int, _Group] = {_NEW: _Group(self._whole)}
         self._changed = True
         self._capacities: list[int] = []
-        self._until: Picoseconds | None = None
-        """Time of the first change."""
+        self._until: Picoseconds | None = None  # time of the first change
 
     def start(self, places: list[int]) -> None:
-        """Add flows that start now."""
         for place in places:
             self._groups[_NEW].add(place, self._nbytes[place], self._whole)
         new = np.array(sorted(places), dtype=np.int64)
@@ -167,7 +153,6 @@ class _Running:
         self._changed = True
 
     def through(self) -> list[int]:
-        """Take out the flows whose bytes are through, in order."""
         done = sorted(place for group in self._groups.values() for place in group.through())
         if done:
             at = np.searchsorted(self.flows, done)
@@ -176,7 +161,7 @@ class _Running:
         return done
 
     def run(self, now: Picoseconds, upcoming: Picoseconds | None) -> Picoseconds:
-        """Go on to the next event and say when that is."""
+        """Advance to the next event and return its time."""
         if upcoming is not None and not self.flows.size:
             return upcoming
         if self._changed or (self._until is not None and now >= self._until):
@@ -223,23 +208,16 @@ class _Running:
 
 
 class _Group:
-    """Flows that have one rate as long as they are in the group."""
-
     def __init__(self, scale: int) -> None:
-        self.scale = scale
-        """D."""
-        self.virtual = 0
-        """Bytes that a flow would have received had it been present from the start."""
-        self.rate = 0
-        """Growth of `virtual` in a picosecond."""
-        self.tags: dict[int, int] = {}
-        """Value of `virtual` at each flow's end, by place."""
-        self._queue: list[tuple[int, int]] = []
-        """Heap of (tag, place), and of some that have gone."""
+        self.scale = scale  # D
+        self.virtual = 0  # bytes that a flow would have received had it been present from the start
+        self.rate = 0  # growth of `virtual` in a picosecond
+        self.tags: dict[int, int] = {}  # value of `virtual` at each flow's end, by place
+        self._queue: list[tuple[int, int]] = []  # heap of (tag, place), and of some that have gone
         self._changes = 0
 
     def add(self, place: int, left: int, scale: int) -> None:
-        """A flow that has so many bytes left, in units of its own scale."""
+        """Add a flow with `left` bytes left, in units of its own scale."""
         common = gcd(left, scale)
         self._have_divided(scale // common)
         # left / scale in units of 1 / D, from now on: the flow is through when `virtual` is there
@@ -248,11 +226,10 @@ class _Group:
         heappush(self._queue, (tag, place))
 
     def take(self, place: int) -> tuple[int, int]:
-        """Take a flow out: what it has left, and in which scale."""
+        """Remove a flow; return its remaining bytes and their scale."""
         return self.tags.pop(place) - self.virtual, self.scale
 
     def through(self) -> list[int]:
-        """Take out the flows whose bytes are through."""
         places = []
         while self._queue and self._queue[0][0] <= self.virtual:
             tag, place = heappop(self._queue)
@@ -262,7 +239,7 @@ class _Group:
         return places
 
     def next_end(self, now: Picoseconds) -> Picoseconds | None:
-        """Time at which the next flow is through at this rate; None without flows."""
+        """Time of the next end at this rate; None without flows."""
         while self._queue and self.tags.get(self._queue[0][1]) != self._queue[0][0]:
             heappop(self._queue)
         if not self._queue or not self.rate:
@@ -271,13 +248,13 @@ class _Group:
         return now - (self.virtual - self._queue[0][0]) // self.rate
 
     def set_rate(self, over: int, under: int) -> None:
-        """So many units of bytes a picosecond from now on."""
+        """Set the rate, `over / under` units of bytes per picosecond."""
         common = gcd(over, under)
         self._have_divided(under // common)
         self.rate = over // common * (self.scale // (under // common))
 
     def _have_divided(self, divisor: int) -> None:
-        """Have the divisor divide D; after many such changes, most later ones too."""
+        """Make D divisible by `divisor`; after many changes, by most later ones too."""
         if self.scale % divisor == 0:
             return
         if self.scale.bit_length() > _LONG:
@@ -305,24 +282,22 @@ class _Group:
 
 _Ints = NDArray[np.int64]
 _BAND = 1e-8
-_ROUNDING = 1e-10
-"""Bound of the loop's relative rounding errors, well inside the band."""
+_ROUNDING = 1e-10  # bound of the loop's relative rounding errors
 
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """Rates of flows: flow f has `shares[level[f]] / scale` times the capacities' unit."""
+    """Levels of flows: flow f's rate is `shares[level[f]] / scale` capacity units."""
 
     level: _Ints
     shares: list[int]
     scale: int
     held: _Ints
-    """Level of each flow: a number that only flows of one level share, mostly that of a full link.
-    """
+    """Group of each flow: a number that only flows of one level share, mostly a full link's."""
 
 
 class Crossings:
-    """Links that each flow class crosses, with the number of the class's flows on a link."""
+    """Links that each flow class crosses, and how many of its flows cross each."""
 
     def __init__(self, flows: Sequence[FlowClass]) -> None:
         self.links = list({link: None for flow in flows for link in flow.loads})
@@ -342,15 +317,13 @@ class Crossings:
 
     @cached_property
     def largest(self) -> int:
-        """Flows on one link, at most."""
+        """Most flows on one link."""
         load: Any = np.bincount(self.link, weights=self.count, minlength=len(self.links))
         return int(load.max())
 
     def levels(self, active: _Ints, capacities: Sequence[int]) -> _Levels:
-        """Levels of the active flow classes (ascending places), by place among them.
-
-        `capacities` by number of the link, in any unit; a list that never changes.
-        """
+        """Levels of the active flow classes (ascending places), by place among them. `capacities`
+        by link, in any unit; the list must never change."""
         if capacities is not self._capacities:
             room = np.array(capacities, dtype=np.float64)
             self._capacities, self._room = capacities, room / max(room.max(), 1)
@@ -379,7 +352,7 @@ class Crossings:
 
 
 def _filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) -> list[Fraction]:
-    """The rate of one flow of each class, given its loads: exact progressive filling."""
+    """Rate of one flow of each class, given its loads, by exact progressive filling."""
     load: dict[Any, int] = {}
     for flow in flows:
         for link, count in flow.items():
@@ -403,7 +376,7 @@ def _filled(flows: Sequence[dict[Any, int]], capacities: dict[Any, Fraction]) ->
 def _exact_shares(
     capacities: Sequence[int], counts: _Ints, full: _Ints, steps: int
 ) -> tuple[list[int], int] | None:
-    """The levels' shares over a common scale; None when the levels cannot be right."""
+    """Levels' shares over a common scale; None if the levels cannot be right."""
     shares: list[int] = []
     scale = 1
     for step in range(steps):

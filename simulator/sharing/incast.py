@@ -1,14 +1,12 @@
-"""Ends of flows that each cross one shared link, such as the NIC of a server.
+"""Ends of flows that each cross one shared link, such as a server's NIC.
 
-On a link with capacity C and n flows each has C / n. The link's virtual time V is the number of
-bytes that a flow which had always been there would have got, dV = C dt / n; a flow that starts at
-V and has s bytes ends when V + s is reached. So a start and an end cost O(log n) however many
-flows there are. When all n start together with sorted sizes s, flow i ends at
+Each of n flows on a link of capacity C has C / n. Virtual time V is the bytes that an ever-present
+flow would have got, dV = C dt / n; a flow of s bytes that starts at V ends at V + s: O(log n) per
+start and end. When all start together with sorted sizes s, flow i ends at
 
     t_i = sum over j <= i of (n - j + 1)(s_j - s_{j-1}) / C
 
-A flow ends at the first whole picosecond at which its bytes are through and keeps its share until
-then (`sharing/fair.py`).
+Ends are rounded as in `sharing/fair.py`.
 
 Source: virtual time of processor sharing, Demers, Keshav and Shenker 1989 (SIGCOMM), sec. 2.2.
 """
@@ -26,8 +24,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, Supply, supply
 
-_PATIENCE = 16
-"""Changes of scale before a link takes a scale that many numbers of flows divide."""
+_PATIENCE = 16  # changes of scale before it is made divisible by many numbers of flows
 _LARGEST = 1 << 15
 
 
@@ -37,10 +34,7 @@ def share_single_links(
     capacities: Mapping[Any, Capacity],
     ended: Ended,
 ) -> None:
-    """Run flows to their ends; arguments as those of `fair.share_fairly`.
-
-    Every flow crosses exactly one link.
-    """
+    """Run flows, each on one link, to their ends; arguments as `fair.share_fairly`."""
     waiting = [(start, place) for place, start in starts.items()]
     heapify(waiting)
     links: dict[Hashable, _SharedLink] = {}
@@ -83,19 +77,15 @@ def share_single_links(
 class _SharedLink:
     def __init__(self, number: int, supply: Supply) -> None:
         self.number, self.version = number, 0
-        self.tags: list[tuple[int, int, int]] = []
-        """Heap of (virtual time of the end, place, load)."""
+        self.tags: list[tuple[int, int, int]] = []  # heap of (virtual time of the end, place, load)
         self._supply = supply
-        self._scale = 1
-        """Virtual time is in units of 1 / _scale bytes."""
+        self._scale = 1  # units of virtual time per byte
         self._virtual = 0
-        self._delivered = 0
-        """Bytes that the link had delivered when virtual time was brought up to date."""
+        self._delivered = 0  # the link's bytes at the last update of virtual time
         self._load = 0
         self._changes = 0
 
     def add(self, now: Picoseconds, place: int, nbytes: int | Fraction, load: int) -> None:
-        """A flow class starts."""
         self._advance(now)
         if not isinstance(nbytes, int) and self._scale % nbytes.denominator:
             self._rescale(nbytes.denominator)
@@ -103,7 +93,6 @@ class _SharedLink:
         heappush(self.tags, (self._virtual + int(nbytes * self._scale), place, load))
 
     def through(self, now: Picoseconds) -> list[int]:
-        """Take out the flow classes whose bytes are through."""
         self._advance(now)
         places = []
         while self.tags and self.tags[0][0] <= self._virtual:
@@ -113,8 +102,7 @@ class _SharedLink:
         return places
 
     def next_end(self) -> Picoseconds | None:
-        """Time at which the next flow class is through if nothing starts before; None without
-        flows."""
+        """Time of the next end if nothing starts before; None without flows."""
         if not self.tags:
             return None
         unit = self._unit()
@@ -128,14 +116,14 @@ class _SharedLink:
         self._delivered = delivered
 
     def _unit(self) -> int:
-        """Progress of virtual time when the link delivers one of its units."""
+        """Progress of virtual time per unit delivered."""
         per_byte = self._supply.scale * self._load
         if self._scale % per_byte:
             self._rescale(per_byte)
         return self._scale // per_byte
 
     def _rescale(self, divisor: int) -> None:
-        """Have the divisor divide the scale; after many such changes, most later ones too."""
+        """Make the scale divisible by `divisor`; after many changes, by most later ones too."""
         self._changes += 1
         if self._changes > _PATIENCE and self.tags:
             common = gcd(*(load for _, _, load in self.tags))
@@ -150,5 +138,5 @@ class _SharedLink:
 
 @cache
 def divided_by_all(numbers: int) -> int:
-    """The least common multiple of 1 ... numbers."""
+    """Least common multiple of 1 ... numbers."""
     return lcm(*range(1, numbers + 1))

@@ -1,9 +1,7 @@
 """Data of the fluid model: classes of flows, and capacities.
 
-A capacity is a rate that holds for ever, or a `RateTrace`: piecewise constant over absolute time,
-with changes at the nearest whole picosecond. It is known by what it delivers from 0 to t:
-
-    D(t) = integral from 0 to t of C(u) du
+A capacity is a constant rate or a `RateTrace` with changes at the nearest whole picosecond, known
+by D(t), the integral of the rate from 0 to t.
 """
 
 from __future__ import annotations
@@ -24,22 +22,21 @@ from gcsim.simulator.network.rate_trace import RateTrace
 Capacity = Fraction | RateTrace
 """Bytes per second."""
 Ended = Callable[[int, Picoseconds], Mapping[int, Picoseconds]]
-"""Told of each end `(place, time)`; the start times of further flows by place, none before."""
+"""Called at each end `(place, time)`; returns start times of further flows, none before."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowClass:
-    """Flows that are alike in everything: same size, same start, same kinds of links."""
+    """Flows of equal size, start and kinds of links."""
 
     nbytes: int | Fraction
-    """Bytes of one flow; a fraction where a payload is cut into equal stripes."""
+    """Bytes of one flow; a fraction for equal stripes."""
     loads: Mapping[Any, int]
-    """Name of a class of links to the number of these flows on one such link. A flow that crosses
-    a link twice counts twice."""
+    """Flows on one link, by class of links; one that crosses it twice counts twice."""
 
 
 def never_less(capacity: Capacity, other: Capacity) -> bool:
-    """Whether it is known that one capacity is at least the other at all times."""
+    """Whether one capacity is known to be at least the other at all times."""
     if isinstance(capacity, RateTrace) or isinstance(other, RateTrace):
         return capacity == other
     return capacity >= other
@@ -47,12 +44,12 @@ def never_less(capacity: Capacity, other: Capacity) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def supply(capacity: Capacity) -> Supply:
-    """The same object for equal capacities."""
+    """Supply of a capacity, the same object for equal ones."""
     return Supply(capacity)
 
 
 class Supply:
-    """Supply of a capacity: time in picoseconds, amounts in units of 1 / `scale` bytes."""
+    """Deliveries of a capacity: picoseconds, and units of 1 / `scale` bytes."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._times, self._end, self._period = [0], 0, 0
@@ -78,7 +75,7 @@ class Supply:
         return laps * self._lap + self._inside(time - laps * self._period)
 
     def reached(self, amount: int) -> Picoseconds:
-        """The first whole picosecond t >= 0 with D(t) >= amount."""
+        """First whole picosecond t >= 0 with D(t) >= amount."""
         if amount <= 0:
             return 0
         laps = 0
@@ -90,7 +87,7 @@ class Supply:
         return laps * self._period + self._times[piece] + within
 
     def rate(self, time: Picoseconds) -> tuple[int, Picoseconds | None]:
-        """The rate from `time` on, and until when it holds; None: for ever."""
+        """Rate from `time` on, and until when; None: for ever."""
         gone = self._laps(time) * self._period
         piece = bisect_right(self._times, time - gone) - 1
         if piece + 1 < len(self._times):
@@ -98,7 +95,7 @@ class Supply:
         return self._rates[piece], gone + self._end if self._period else None
 
     def _laps(self, time: Picoseconds) -> int:
-        """Number of periods to go back to be inside the trace."""
+        """Periods to go back to be inside the trace."""
         return (time - self._end) // self._period + 1 if self._period and time >= self._end else 0
 
     def _inside(self, time: Picoseconds) -> int:

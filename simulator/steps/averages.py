@@ -1,30 +1,26 @@
-"""Mean iteration of plans that follow each other for ever, and its parts.
+"""Mean iteration of plans that repeat for ever, and its parts.
 
-- Where nothing is random and nothing depends on absolute time, iterations repeat themselves
-  (`cycles.py`): the mean over one cycle is exact, and the first iterations, with a loader that has
-  nothing yet, do not count. Where a cycle is long, because a skew of nanoseconds goes round a ring,
-  it is cut short: within a share of `TOLERANCE`, with many ranks after `MOST_TIMES` simulated
-  iterations of a rank. A cycle is a number of whole rounds of the schedule.
-- Else the mean over `Training.iterations` iterations or more, after a few that do not count. Each
-  worker's pace in each iteration and each message's delay are functions of the
-  seed, so that equal seeds give equal means, and different compressors meet the same luck.
+- Where nothing is random or depends on absolute time, iterations repeat (`cycles.py`): the mean
+  over one cycle, whole rounds of the schedule, is exact; the first iterations do not count. Long
+  cycles (a skew of nanoseconds going round a ring) are cut short within `TOLERANCE`, with many
+  ranks after `MOST_TIMES` simulated iterations of a rank.
+- Else the mean over `Training.iterations` or more, after `WARM_UP`. Paces and delays are functions
+  of the seed, so different compressors meet the same luck.
 
-What is reported is the rank that ends last (ties: the lowest; among ranks that never meet, the one
-with the longest mean); its parts add up.
+Reported is the rank that ends last (ties: the lowest; among ranks that never meet, the longest
+mean); its parts add up.
 
-Both engines give the same times: events (`events/step.py`) where iterations repeat themselves and
-ranks are alike, share the cores of a machine, or two collectives run at a time; else vectors
-(`vectors/step.py`).
+Both engines give the same times: events (`events/step.py`) where iterations repeat and ranks are
+equal, share cores, or run two collectives at a time; else vectors (`vectors/step.py`).
 
-Where iterations do not repeat themselves, so many count: as many as are asked for, and more
+More iterations than asked for count
 
-- where several plans follow each other: whole rounds, so that every plan counts as often as it
-  occurs, and `_FEWEST_ROUNDS` of them (of long ones two, or one where `MOST_ITERATIONS` hold no
-  more), so that rounds can be compared;
-- where a link's trace lasts longer: until all of it has been met. Then the last of them count that
-  fill whole passes, so that none of its parts counts more often, but for less than a round.
+- where several plans follow each other: whole rounds, `_FEWEST_ROUNDS` of them to compare (of long
+  ones two, or one where `MOST_ITERATIONS` hold no more);
+- where a link's trace is longer: until all of it is met; then only the last ones that fill whole
+  passes, to a round.
 
-Where `MOST_ITERATIONS` are not enough for that, a warning says what has no part in the mean.
+If `MOST_ITERATIONS` do not suffice, a warning says what the mean leaves out.
 """
 
 from __future__ import annotations
@@ -52,25 +48,24 @@ from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
 from gcsim.simulator.training import Training
 
 TOLERANCE = 1e-3
-"""Share of a cycle's length that a state may move within it and still count as settled. Less takes
-twenty times as many iterations where chunks differ by an element, and no row shows it."""
+"""Share of a cycle's length that a settled state may move within it; less takes twenty times the
+iterations where chunks differ by an element, and no row shows it."""
 MOST_TIMES = 2**16
-"""Iterations times ranks, after which no cycle is waited for."""
+"""Iterations times ranks after which no cycle is awaited."""
 FEWEST = 16
-"""Iterations, whatever the number of ranks."""
+"""Least iterations for a cycle, at any number of ranks."""
 WARM_UP = 5
-"""Iterations that do not count where times are random."""
+"""Iterations that do not count where times vary."""
 VECTOR_RANKS = 2
-"""So many ranks that all differ are simulated faster as vectors."""
+"""Vectors are faster from this many different ranks on."""
 
 
 class Averager:
-    """Simulates schedules on one cluster, equal ones once."""
+    """Means of schedules on one cluster, equal ones simulated once."""
 
     def __init__(self, cluster: Cluster, training: Training, seed: int) -> None:
         self.cluster, self._training, self._seed = cluster, training, seed
         self.execute: CarryOut = CollectiveMemo.of(cluster)
-        """The cluster's collectives."""
         self.together = Together(cluster, training, self.execute)
         """Times of collectives that all ranks enter at once."""
         self._rings = RingPrograms(cluster)
@@ -81,25 +76,24 @@ class Averager:
         traces = [link.trace for link in cluster.links() if link.trace]
         traces += [link.up.trace for link in cluster.links() if link.up and link.up.trace]
         self._trace = max((picoseconds(trace.duration) for trace in traces), default=0)
-        """The longest trace, all of which must have its part in a mean."""
+        """Longest trace."""
         self._known: dict[Schedule, Average] = {}
-        self._settled: tuple[Schedule, Steady] | None = None
-        """Last simulated schedule whose iterations repeat themselves, with its cycle."""
+        self._settled: tuple[Schedule, Steady] | None = None  # last schedule with a cycle
 
     @property
     def varies(self) -> bool:
-        """Iterations differ for ever: something is random, or depends on absolute time."""
+        """Whether iterations differ for ever: something is random or depends on absolute time."""
         return self._noise is not None or (self._links_vary and self.cluster.workers > 1)
 
     def average(self, schedule: Schedule) -> Average:
-        """The mean iteration."""
+        """Mean iteration."""
         if schedule not in self._known:
             self._known[schedule] = self._average(schedule)
         return self._known[schedule]
 
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
-        """Spans of all ranks in iteration `number` >= 1, from when the first of them begins it; of
-        iterations that repeat, those of the last cycle's equal."""
+        """Spans of all ranks in iteration `number` >= 1, from its first rank's begin; of repeating
+        iterations, the last cycle's equal."""
         if self._repeats(schedule):
             steady = self._steady(schedule)
             last = len(steady.iterations) - 1
@@ -116,7 +110,6 @@ class Averager:
         )
 
     def _repeats(self, schedule: Schedule) -> bool:
-        """Whether nothing in it is random, or depends on absolute time."""
         return self._noise is None and (not schedule.communicates or not self.varies)
 
     def _average(self, schedule: Schedule) -> Average:
@@ -138,8 +131,7 @@ class Averager:
         return mean_of(run, rank, iterations)
 
     def _iterations(self, schedule: Schedule) -> int:
-        """Number of iterations that count where nothing repeats, before the traces of links are
-        looked at."""
+        """Iterations that count where nothing repeats, traces aside."""
         return in_rounds(self._training.iterations, len(schedule))
 
     def _steady(self, schedule: Schedule) -> Steady:
@@ -201,7 +193,6 @@ class Averager:
         )
 
     def _spans(self, schedule: Schedule, number: int, before: State) -> tuple[Span, ...]:
-        """Spans of an iteration, as `Events.spans` returns them."""
         events = Events(
             schedule,
             execute=self.execute,
@@ -227,7 +218,7 @@ class Averager:
 
 
 def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | None:
-    """Each rank's constant pace, its own times its node's, float64 `[p]`; None: 1 for all."""
+    """Constant pace of each rank, its own times its node's, float64 `[p]`; None: 1 for all."""
     if not training.slow_nodes and not training.slow_workers:
         return None
     factor = {node: float(slower) for node, slower in training.slow_nodes.items()}
@@ -240,26 +231,24 @@ def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | No
 
 
 def _only_events(schedule: Schedule) -> bool:
-    """Whether no vectors simulate it."""
+    """Whether vectors cannot simulate it."""
     return any(plan.slots == 2 or plan.machines is not None for plan in schedule.plans)
 
 
 MOST_ITERATIONS = 20_000
-"""Iterations, where traces or rounds need more than are asked for."""
-_FEWEST_ROUNDS = 5
-"""Fewest rounds of several plans: fewer say too little about how much rounds differ."""
-_FEW_ROUNDED = 1000
-"""Iterations beyond which two rounds must do for that."""
+"""Most iterations for traces or rounds, beyond those asked for."""
+_FEWEST_ROUNDS = 5  # fewer rounds say too little about their differences
+_FEW_ROUNDED = 1000  # iterations beyond which two rounds must suffice
 _LOG = logging.getLogger(__name__)
 
 
 def _whole(iterations: int, length: int) -> int:
-    """`iterations`, rounded up to whole rounds of `length`."""
+    """`iterations` rounded up to whole rounds of `length`."""
     return ceil(iterations / length) * length
 
 
 def in_rounds(wanted: int, length: int) -> int:
-    """Iterations in whole rounds of a length, where so many are wanted."""
+    """Iterations in whole rounds of `length` where `wanted` are asked for."""
     if length == 1:
         return wanted
     rounds = max(ceil(wanted / length), min(_FEWEST_ROUNDS, _FEW_ROUNDED // length), 2)
@@ -276,13 +265,12 @@ def in_rounds(wanted: int, length: int) -> int:
 
 
 def longer(iterations: int, length: int, times: Fraction) -> int:
-    """More of them, some `times` as many, to meet the rest of a trace."""
+    """More iterations, about `times` as many, to meet the rest of a trace."""
     return _whole(min(MOST_ITERATIONS, max(ceil(iterations * times), 2 * iterations)), length)
 
 
 def in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
-    """Number of the last iterations, which ended at `ends[1:]`, that fill whole passes of a trace,
-    to the nearest whole round."""
+    """Number of last iterations, ended at `ends[1:]`, in whole passes of a trace, to a round."""
     passes = int(ends[-1] - ends[0]) // trace * trace
     first = int(ends.searchsorted(ends[-1] - passes, side="right")) - 1
     return max(1, round((len(ends) - 1 - first) / length)) * length

@@ -1,8 +1,7 @@
 """Parts of a worker's iterations, and their mean.
 
-Each instant between the begin and the end of an iteration counts once: as the job that the
-compute stream does, else as the job that the side stream does, else as waiting for input, else as
-exposed communication.
+Each instant of an iteration counts once: for the compute stream's job, else the side stream's, else
+as waiting for input, else as exposed communication.
 """
 
 from __future__ import annotations
@@ -29,22 +28,21 @@ PARTS = (
     "optimizer",
     "input",
 )
-"""Parts of a `Run`. All but communication add up to the iteration."""
+"""Parts of a `Run`; all but communication add up to the iteration."""
 
 Interval = tuple[Picoseconds, Picoseconds]
-"""From when, until when."""
+"""Begin and end."""
 Done = tuple[Job, int | None, Picoseconds, Picoseconds]
-"""A job, its bucket (None: of none), from when, until when."""
+"""Job, bucket (None: of none), begin, end."""
 Exchanged = tuple[CollectiveRecord, int, int, Picoseconds, Picoseconds, Picoseconds]
-"""A collective, its bucket, its place among the bucket's; when this rank entered, when the last
-one did, when this rank left."""
+"""Collective, bucket, place in it; entry, last rank's entry, exit."""
 
 _KINDS: tuple[Kind, ...] = ("forward", "backward", "encode", "decode", "optimizer")
 
 
 @dataclass(slots=True, kw_only=True)
 class TimeBreakdown:
-    """Activity of one worker in one iteration, on each resource in the order of time."""
+    """One worker's activity in an iteration, by resource in time order."""
 
     begin: Picoseconds
     compute: list[Done] = field(default_factory=list)
@@ -53,11 +51,10 @@ class TimeBreakdown:
     waits: list[Interval] = field(default_factory=list)
     """For input."""
     loads: list[Interval] = field(default_factory=list)
-    """Intervals in which the loader makes the batches that are taken in this iteration, and those
-    after them that it begins in it."""
+    """Making of the batches taken in this iteration, and of later ones begun in it."""
 
     def parts(self, finish: Picoseconds) -> tuple[Picoseconds, ...]:
-        """Times by `PARTS`; `InternalError` when they do not add up to the iteration."""
+        """Times by `PARTS`; `InternalError` when they do not add up."""
         spent: dict[Kind, Picoseconds] = dict.fromkeys(_KINDS, 0)
         last, idle = self.begin, 0
         for job, _, start, end in self.compute:
@@ -86,7 +83,7 @@ class TimeBreakdown:
         )
 
     def _covered(self) -> list[Picoseconds]:
-        """For how long the compute stream is busy during each of the side stream's jobs."""
+        """Time for which the compute stream is busy during each side job."""
         covered, first = [], 0
         for *_, start, end in self.side:
             while first < len(self.compute) and self.compute[first][3] <= start:
@@ -99,7 +96,7 @@ class TimeBreakdown:
         return covered
 
     def spans(self, rank: int) -> list[Span]:
-        """Spans of everything that took time, by start, as those of a rank."""
+        """Spans of everything that took time, by start."""
         did = [
             *_of_stream(rank, "compute", self.compute),
             *_of_stream(rank, "side", self.side),
@@ -111,7 +108,7 @@ class TimeBreakdown:
         )
 
     def _of_communicator(self, rank: int) -> Iterator[Span]:
-        """Each collective in the lowest slot that is free when it is entered."""
+        """Each collective in the lowest slot free at its entry."""
         free: list[Picoseconds] = []
         for record, bucket, place, entry, last, left in sorted(
             self.network, key=lambda exchanged: (exchanged[3], exchanged[1:3])
@@ -133,7 +130,7 @@ class TimeBreakdown:
             )
 
     def _of_loader(self, rank: int) -> Iterator[Span]:
-        """Spans of the loader in this iteration, with the rest of a batch begun before."""
+        """Spans of the loader, with the rest of a batch begun before."""
         for kind, name, intervals in (
             ("load", "load batch", self.loads),
             ("wait", "device waits for batch", self.waits),
@@ -159,7 +156,7 @@ def _of_stream(rank: int, resource: Resource, done: Sequence[Done]) -> Iterator[
 def in_order(
     start: Picoseconds, bucket: int | None, jobs: Sequence[tuple[Job, Picoseconds]]
 ) -> list[Done]:
-    """Jobs of a bucket and their durations, one after the other from `start`."""
+    """Jobs of a bucket, one after the other from `start`."""
     done = []
     for job, duration in jobs:
         done.append((job, bucket, start, start + duration))
@@ -169,19 +166,19 @@ def in_order(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Average:
-    """The mean iteration of a schedule, of the slowest rank, in picoseconds."""
+    """Mean iteration of a schedule's slowest rank, in picoseconds."""
 
     iteration: Fraction
     parts: dict[str, Fraction]
-    """Means by `breakdown.PARTS`; all but communication add up to the iteration."""
+    """Means by `PARTS`."""
     iterations: Times
     """Iterations that count, `[n]`."""
     rank: int
-    """Rank whose iterations they are."""
+    """Rank that they belong to."""
 
 
 def mean_of(run: Run, rank: int, iterations: int) -> Average:
-    """Mean of the last iterations of a rank, in picoseconds."""
+    """Mean of a rank's last iterations, in picoseconds."""
     ends = run.finish[:, rank]
     times = np.diff(ends, prepend=0)[-iterations:]
     return Average(
@@ -196,11 +193,8 @@ def mean_of(run: Run, rank: int, iterations: int) -> Average:
 
 
 def mean_of_cycle(steady: Steady, *, communicates: bool) -> Average:
-    """Mean of the iterations that repeat for ever.
-
-    Of the rank that ends the last one last (ties: the lowest); where ranks do not talk to each
-    other, of the one whose cycle takes longest.
-    """
+    """Mean of the iterations that repeat, of the rank that ends last (ties: the lowest); where
+    ranks never communicate, of the one with the longest cycle."""
     cycle = steady.cycle
     rank = int((cycle[-1].after.start if communicates else steady.shift).argmax())
     times: Times = np.array([iteration.durations[rank] for iteration in cycle])

@@ -1,43 +1,34 @@
-"""Iterations of a training that goes on for ever, until they repeat themselves.
+"""Iterations of an endless training, until they repeat.
 
-Nothing in a step depends on absolute time (no traces, grants or random delays), so that the map G
-from the state in which iteration i begins to that in which i + 1 begins, which its plan decides,
-commutes with a shift: G(X + c) = G(X) + c, where X holds times. A round of n plans is the map
-F = G[n-1] ... G[1] G[0], which does so too. Max-plus systems with constant coefficients fall into a
-cycle (Baccelli et al. 1992, theorem 3.109): after k rounds X is X + c again. From then on, by
-induction, every round is the one of k rounds before, c later, and so is everything that is a
-function of the state and the plan, which an iteration's parts and (shifted) spans are. So one
-repeat of a state, relative to one of its times, at the same place in the round tells the rest
-exactly. A cycle is a number of whole rounds.
+Without traces, grants and random delays nothing in a step depends on absolute time: the map G from
+the state in which iteration i begins to the next commutes with a shift, G(X + c) = G(X) + c, X
+holding times. So does a round of n plans, F = G[n-1] ... G[1] G[0]. Max-plus systems with constant
+coefficients reach a cycle (Baccelli et al. 1992, theorem 3.109): after k rounds X is X + c again.
+From then on every round, with its parts and (shifted) spans, is the one k rounds before, c later.
+So one repeated state, relative to one of its times, at the same place in the round gives all the
+rest exactly. A cycle is a number of whole rounds.
 
-What is the state? When the first rank begins iteration i + 1 it has finished iteration i, so has
-left all its collectives, so that all ranks have entered them; nobody is in a collective of an
-earlier iteration, and no rank begins another collective of iteration i. What comes later depends on
+The state: when the first rank begins iteration i + 1 it has left all collectives of iteration i, so
+all ranks have entered them, and no rank begins another of iteration i. What follows depends only on
 
-- when each rank finishes iteration i: until then its streams do nothing else's work, afterwards
-  nothing of iteration i is left; it has left, and its link is idle;
-- when its loader will have made the next batches (`input_loader.Loader.ahead`), where not yet.
+- when each rank finishes iteration i: then nothing of it is left, and the rank's link is idle;
+- when its loader will have made the next batches (`input_loader.Loader.ahead`).
 
-and the same holds before iteration 0, where all ranks begin at 0. If no plan has collectives, each
-rank is a system of its own, and each may shift by a constant of its own.
+If no plan has collectives each rank is its own system, with its own shift. An iteration whose
+beginning state and plan have been before is not simulated again; equal ranks that leave together
+always begin in one state, so each plan of a round is simulated once.
 
-Hence an iteration that begins in a state in which one of the same plan has begun before need not be
-simulated again. Where all ranks are alike, and leave together, each begins in the same state as
-all others, and each plan of a round is simulated once, however long the round.
+Exception: a rank that shares cores and begins iteration i + 1 slows down those still in i. Such
+plans are simulated in one go, and only states in which a machine's ranks begin together are
+repeats.
 
-Ranks that share cores are an exception: one that begins iteration i + 1 slows down those that have
-not finished i. What they do then is known from a state only where the ranks of each machine begin
-together. Iterations of such plans are simulated in one go, and only such states count as repeats.
-
-The cycle theorem needs a fixed order of events; with first come, first served a cycle may come
-late or not at all, and on p ranks it can be p iterations long: chunks that differ by one element
-let a skew of nanoseconds go round the ring. Hence a tolerance: where after `PATIENCE` iterations a
-state differs from one some rounds earlier by a small share of the time between them, these
-iterations stand for the rest; and in a round of several plans an iteration that begins in nearly
-the state of the last one of its plan is taken to be as that one. As long as the order of events
-stays the same, two states that differ by d lead to states that differ by d at most (max-plus maps
-do not expand), so that the mean iteration is off by about that share (`Steady.exact` says which).
-The same after `most` iterations, with the last half of them.
+The theorem needs a fixed order of events; with first come, first served a cycle may come late or
+never, and on p ranks be p iterations long: chunks that differ by one element let a skew of
+nanoseconds go round the ring. Hence a tolerance: if after `PATIENCE` iterations a state differs
+from one some rounds earlier by a small share of the time between, those iterations repeat; in a
+round of several plans an iteration that begins nearly like its plan's last one is taken to equal
+it. Max-plus maps do not expand: with a fixed order of events the mean iteration is off by about
+that share. `Steady.exact` tells. After `most` iterations, the last half repeats.
 """
 
 from __future__ import annotations
@@ -54,11 +45,11 @@ from gcsim.simulator.steps.schedule import Iteration, Schedule, State, run_of
 from gcsim.simulator.steps.step_plan import Run, Span
 
 MOST = 200
-"""Simulated iterations after which no cycle is expected."""
+"""Iterations after which no cycle is expected."""
 MOST_ROUNDS = 4
-"""Most rounds that are put together from simulated ones, beyond the iterations asked for."""
+"""Most rounds assembled from known iterations, beyond `most`."""
 PATIENCE = 8
-"""Iterations in which a cycle must be exact."""
+"""Iterations before `tolerance` applies."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,17 +61,16 @@ class Steady:
     period: int
     exact: bool
     spans: Callable[[int], tuple[Span, ...]] | None = None
-    """Spans of an iteration of the last round, by its number, where they were simulated in one go.
-    """
+    """Spans of an iteration of the last round, by number, if simulated in one go."""
 
     @property
     def cycle(self) -> tuple[Iteration, ...]:
-        """The iterations that repeat."""
+        """Iterations that repeat."""
         return self.iterations[-self.period :]
 
     @cached_property
     def shift(self) -> Times:
-        """`[ranks]`: picoseconds that a cycle takes."""
+        """Picoseconds per cycle, `[ranks]`."""
         taken: Times = np.sum([iteration.durations for iteration in self.cycle], axis=0)
         return taken
 
@@ -95,20 +85,19 @@ class Steady:
 
 
 class Search:
-    """Looks for a state that has been before, at the same place in the round."""
+    """Search for a repeated state at the same place in the round."""
 
     def __init__(
         self, schedule: Schedule, begin: State, *, most: int = MOST, tolerance: float = 0.0
     ) -> None:
-        """`most` iterations are simulated, or a round. After `PATIENCE` iterations states may
+        """Add up to `most` simulated iterations, or a round. After `PATIENCE` iterations states may
         differ by the share `tolerance` of the time between them."""
         self.begin, self.tolerance = begin, tolerance
         self.limit = max(most, len(schedule))
         self._round, self._machines = len(schedule), schedule.plans[0].machines
         self._iterations: list[Iteration] = []
         self._ends: list[Picoseconds] = [0]
-        """Time at which the first rank begins each iteration, less the difference between near
-        states."""
+        """Begin of each iteration (first rank), less the difference between near states."""
         self._seen: dict[tuple[int, bytes], int] = {}
         self._simulated, self._period, self._exact, self._near = 0, 0, False, False
         self._note(begin)
@@ -125,12 +114,12 @@ class Search:
 
     @property
     def patient(self) -> bool:
-        """Whether a state that is nearly another one is as good now."""
+        """Whether nearly equal states count as equal now."""
         return self.tolerance > 0 and self.number >= PATIENCE
 
     @property
     def over(self) -> bool:
-        """A cycle has been found, or is not looked for any longer."""
+        """Whether a cycle has been found, or the search given up."""
         return (
             self._period > 0
             or self._simulated >= self.limit
@@ -140,10 +129,8 @@ class Search:
     def add(
         self, iteration: Iteration, like: Literal["itself", "equal", "near"] = "itself"
     ) -> bool:
-        """The next iteration, or one that is like it; whether the search is over.
-
-        Raises `InputError` when the clock cannot hold the time.
-        """
+        """Add the next iteration, or a known one like it; return whether the search is over. Raises
+        `InputError` when the clock cannot hold the time."""
         end = self._ends[-1] + iteration.elapsed
         check_room(self.number, end)
         self._iterations.append(iteration)
@@ -157,7 +144,7 @@ class Search:
         return self.over
 
     def result(self) -> Steady:
-        """Result of the search; at least one round must have been added."""
+        """The found cycle; at least one round must have been added."""
         half = (self.number + 1) // 2
         return Steady(
             begin=self.begin,
@@ -170,7 +157,7 @@ class Search:
         return max(1, iterations // self._round) * self._round
 
     def _note(self, state: State) -> int:
-        """The number of the first iteration that began in the state, at this place."""
+        """Number of the first iteration that began in the state at this place."""
         if self._machines is not None:
             machine = np.array(self._machines.of_rank)
             latest = np.zeros(machine.max() + 1, dtype=np.int64)
@@ -180,7 +167,7 @@ class Search:
         return self._seen.setdefault((self.number % self._round, state.digest()), self.number)
 
     def _nearly(self) -> int:
-        """The number of iterations since a state that was nearly this one; 0: there is none."""
+        """Iterations since a state nearly equal to this one; 0: none."""
         cycle = self._rounds(self.number - self.number // 2)
         if not self.patient or self.number < cycle:
             return 0
@@ -193,10 +180,7 @@ class Search:
 def settle(
     schedule: Schedule, search: Search, simulate: Callable[[int, State], Iteration]
 ) -> Steady:
-    """Search among iterations that are simulated only where nothing like them has been.
-
-    `simulate(number, state)` simulates an iteration by itself.
-    """
+    """Run the search, simulating only unknown iterations. `simulate(number, state)` runs one."""
     known = _Known(search) if len(schedule) > 1 else None
     while not search.over:
         turn, state = schedule.turn(search.number), search.state
@@ -212,7 +196,7 @@ def settle(
 
 
 class _Known:
-    """Iterations that have been simulated, by the numbers of their plans."""
+    """Simulated iterations, by plan."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -220,7 +204,7 @@ class _Known:
         self._last: dict[int, tuple[State, Iteration]] = {}
 
     def find(self, turn: int, state: State) -> tuple[Iteration, Literal["equal", "near"]] | None:
-        """One that began in this state, or in one that will do."""
+        """Iteration that began in this state, or near enough."""
         equal = self._equal.get((turn, state.digest()))
         if equal is not None:
             return equal, "equal"
@@ -231,6 +215,5 @@ class _Known:
         return (last, "near") if near else None
 
     def add(self, turn: int, state: State, iteration: Iteration) -> None:
-        """One that begins in a state."""
         self._equal[turn, state.digest()] = iteration
         self._last[turn] = (state, iteration)

@@ -2,17 +2,14 @@
 
     factor = Q(u) * (slow_factor if v < slow_probability else 1)        u, v uniform on (0, 1)
 
-with Q the quantile function of
+with Q the quantile function, for the coefficient of variation c, of
 
 - lognormal: ln Q(u) = sigma z(u) - sigma^2 / 2, sigma^2 = ln(1 + c^2), z the standard normal's;
-- gamma: shape 1 / c^2, scale c^2;
+- gamma: shape 1 / c^2, scale c^2.
 
-for the coefficient of variation c. Both have mean 1, so that noise alone does not change how
-much is computed; slow workers come on top and do.
-
-u and v of rank r are number r of a counter-based generator whose key is (seed, iteration,
-purpose): a factor depends neither on the number of ranks nor on the order of draws. Factors are
-multiples of 2^-32, so that the last bit of a platform's logarithm does not show.
+Slow workers come on top of the mean of 1. u and v of rank r are number r of a counter-based
+generator with key (seed, iteration, purpose): a factor depends neither on the number of ranks nor
+on the order of draws. Factors are multiples of 2^-32, which hides a platform's last bits.
 
 Source: inversion as in Devroye 1986, "Non-uniform random variate generation", sec. II.2.
 """
@@ -32,13 +29,11 @@ from gcsim.simulator.training import Noise
 
 _GRID = 2.0**32
 _FEWEST = 2
-"""Workers of whom one can be the latest."""
-_TAIL, _POINTS = 12.0, 24_001
-"""End of normal draws, and the points of the integral up to there."""
+_TAIL, _POINTS = 12.0, 24_001  # integration limit and points
 
 
 def slowdowns(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np.float64]:
-    """Factor on each rank's computation in an iteration, float64 `[ranks]`, >= 0."""
+    """Factors on the ranks' computation in an iteration, float64 `[ranks]`, >= 0."""
     factors = np.ones(ranks, dtype=np.float64)
     if noise.variation:
         factors = _quantile(noise, _uniform(seed, iteration, "compute noise", ranks))
@@ -50,12 +45,9 @@ def slowdowns(noise: Noise, seed: int, iteration: int, ranks: int) -> NDArray[np
 
 
 def longest(noise: Noise | None, workers: int) -> Fraction:
-    """Mean of the longest pass of the workers, over the mean worker's.
-
-    1 + skew m(p), with m(p) the mean of the largest of p standard normal draws: 0.564, 1.029, 1.424
-    and 1.766 for 2, 4, 8 and 16 (Tippett 1925, Biometrika 17). In an iteration whose exchange all
-    must enter, that is what the passes cost everybody; with one worker, nothing more.
-    """
+    """Mean of the workers' longest pass over the mean pass: the passes' cost where all must enter.
+    1 + skew m(p), m(p) the mean of the largest of p standard normal draws: 0.564, 1.029, 1.424 and
+    1.766 for 2, 4, 8 and 16 (Tippett 1925, Biometrika 17)."""
     if noise is None or not noise.skew or workers < _FEWEST:
         return Fraction(1)
     return 1 + noise.skew * _largest(workers)
@@ -63,8 +55,8 @@ def longest(noise: Noise | None, workers: int) -> Fraction:
 
 @functools.cache
 def _largest(draws: int) -> Fraction:
-    """The integral of 1 - F^p over the positives less that of F^p over the negatives, F the normal
-    distribution; a multiple of 2^-32, so that the last bit of a platform's errors does not show."""
+    """Mean of the largest normal draw: the integral of 1 - F^p over the positives less that of F^p
+    over the negatives, as a multiple of 2^-32, which hides a platform's last bits."""
     z = np.linspace(0, _TAIL, _POINTS)
     tail = np.array([math.erfc(place / math.sqrt(2)) / 2 for place in z.tolist()])  # 1 - F
     above = -np.expm1(draws * np.log1p(-tail))
@@ -94,6 +86,6 @@ def _uniform(seed: int, iteration: int, purpose: str, ranks: int) -> NDArray[np.
 
 @loop
 def _fill(key: np.uint64, values: NDArray[np.float64]) -> None:
-    """Numbers 0, 1, 2, ... of the key: odd multiples of 2^-53, so neither 0 nor 1."""
+    """Fill in numbers 0, 1, 2, ... of the key: odd multiples of 2^-53, so neither 0 nor 1."""
     for rank in range(values.size):
         values[rank] = (float(bits64(key, rank) >> np.uint64(12)) + 0.5) * 2.0**-52

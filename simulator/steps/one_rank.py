@@ -1,14 +1,12 @@
-"""One rank's step, where its collectives take known times, for many worlds at once.
+"""One rank's step with collectives of known times, for many worlds at once.
 
-The rules of `step_plan.py` for a rank of an even cluster, which stands for all: a compute stream
-(and a side stream) that serve in the order of arrival, a communicator with one or two slots. Ranks
-of one cluster have one order (`step_plan.py`), so that the last to leave a collective keeps the
-others waiting and changes nothing else. What is left out is that entries apart make a collective
-longer or shorter, and cores that are shared.
+The rules of `step_plan.py` for a rank of an even cluster, which stands for all: streams in order of
+arrival, one or two slots. As ranks have one order, the last to leave a collective keeps the others
+waiting and changes nothing else. Left out: collectives changed by skewed entries; shared cores.
 
-Arrays of float64 in one unit of time, a column for each world:
+Arrays of float64 in one unit of time, a column per world:
 
-| array  | shape              | what                                                     |
+| array  | shape              | content                                                  |
 |--------|--------------------|----------------------------------------------------------|
 | parts  | [buckets + 1, D]   | the backward pass up to each bucket, then its rest       |
 | before | [buckets, D]       | computed before a bucket's first collective              |
@@ -40,8 +38,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
     slots: int,
     out: Rows,
 ) -> None:
-    """Write `[D]`: from when the rank begins its last backward pass until it has computed and
-    exchanged everything."""
+    """Write into `out` `[D]` the time from the last backward pass until all is exchanged."""
     buckets, collectives = before.shape[0], held.shape[0]
     asked, returned = np.empty(collectives), np.empty(collectives)
     more, ready = np.empty(collectives), np.empty(buckets + 1)  # one type: that compiles faster

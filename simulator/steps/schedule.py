@@ -1,7 +1,6 @@
-"""Schedule of iterations: the plan that each follows, and the state in which it begins.
+"""Schedule of iterations: the plan of each, and the state in which it begins.
 
-A schedule is a round of plans that goes on for ever: synchronise, nine local steps, synchronise,
-nine local steps. What one iteration leaves behind for the next, whatever their plans, is a `State`.
+A schedule is a round of plans that repeats for ever; a `State` is what an iteration leaves behind.
 """
 
 from __future__ import annotations
@@ -24,14 +23,12 @@ class Schedule:
     plans: tuple[StepPlan, ...]
     """All different."""
     turns: tuple[int, ...]
-    """The number of each iteration's plan, in the shortest round that is repeated."""
+    """Each iteration's plan, in the shortest repeated round."""
 
     @staticmethod
     def of(plans: Sequence[StepPlan], turns: Sequence[int]) -> Schedule:
-        """Iteration i follows plan `turns[i mod len(turns)]`, where plans may be equal.
-
-        Raises `InternalError` where plans do not run on the same streams, cores and loaders.
-        """
+        """Iteration i follows plan `turns[i mod len(turns)]`; plans may be equal. Raises
+        `InternalError` where plans have different streams, cores or loaders."""
         numbers: dict[StepPlan, int] = {}
         number_of = [numbers.setdefault(plan, len(numbers)) for plan in plans]
         if not turns or len({_resources(plan) for plan in numbers}) > 1:
@@ -41,11 +38,10 @@ class Schedule:
         )
 
     def __len__(self) -> int:
-        """Iterations of a round."""
         return len(self.turns)
 
     def turn(self, iteration: int) -> int:
-        """The number of an iteration's plan."""
+        """Number of an iteration's plan."""
         return self.turns[iteration % len(self.turns)]
 
     @property
@@ -55,17 +51,17 @@ class Schedule:
 
     @property
     def interacts(self) -> bool:
-        """Whether what a rank does can matter to another: they talk, or share cores."""
+        """Whether ranks affect each other, by collectives or shared cores."""
         return self.communicates or self.plans[0].machines is not None
 
 
 def schedule_of(plan: StepPlan | Schedule) -> Schedule:
-    """A plan by itself is repeated."""
+    """A plan by itself as a schedule."""
     return Schedule.of([plan], [0]) if isinstance(plan, StepPlan) else plan
 
 
 def shortest_round(turns: Sequence[int]) -> tuple[int, ...]:
-    """The shortest part of a round that, repeated, is all of it."""
+    """Shortest part of a round that, repeated, gives all of it."""
     for length in range(1, len(turns) // 2 + 1):
         if len(turns) % length == 0 and all(
             turns[place] == turns[place - length] for place in range(length, len(turns))
@@ -80,30 +76,27 @@ def _resources(plan: StepPlan) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class State:
-    """State that the following iterations depend on, up to a shift (why: `cycles.py`)."""
+    """State that later iterations depend on, up to a shift (`cycles.py`)."""
 
     start: Times
-    """`[ranks]`: when each begins the next iteration, from when the first one does. All 0 where
-    ranks never meet: each is a system of its own."""
+    """`[ranks]`: begin of the next iteration, from the first rank's; 0 where ranks never meet."""
     ahead: Times
-    """`[prefetch, ranks]`: from a rank's start, when its loader will have made its next batches,
-    as `Loader.ahead`; `[0, ranks]` without a loader."""
+    """`[prefetch, ranks]`: `Loader.ahead` at each rank's start; `[0, ranks]` without a loader."""
 
     def digest(self) -> bytes:
-        """The same of equal states, of 128 bits."""
+        """128 bits, equal for equal states."""
         hashed = blake2b(self.start.tobytes(), digest_size=16)
         hashed.update(self.ahead.tobytes())
         return hashed.digest()
 
     def distance(self, other: State) -> Picoseconds:
-        """The largest difference of a time."""
+        """Largest difference of a time."""
         apart = int(np.abs(self.start - other.start).max(initial=0))
         return max(apart, int(np.abs(self.ahead - other.ahead).max(initial=0)))
 
 
 def beginning(schedule: Schedule, ranks: int) -> State:
-    """All begin together, and no loader has anything. Raises `InputError` for batches that take
-    longer than the clock can tell."""
+    """State in which all begin with empty loaders; `InputError` if batches exceed the clock."""
     plan = schedule.plans[0]
     prefetch = plan.prefetch if plan.input_batch else 0
     check_room(0, plan.input_batch * prefetch)
@@ -115,19 +108,19 @@ def beginning(schedule: Schedule, ranks: int) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Iteration:
-    """Activity of all ranks between two states, in picoseconds."""
+    """All ranks' iteration between two states, in picoseconds."""
 
     durations: Times
-    """`[ranks]`: from a rank's begin to its end."""
+    """`[ranks]`."""
     parts: Mapping[str, Times]
-    """`[ranks]` each, as `Run.parts`."""
+    """`Run.parts`, `[ranks]` each."""
     after: State
     elapsed: Picoseconds
-    """From when the first rank begins it to when the first one ends it."""
+    """From the first rank's begin to the first rank's end."""
 
 
 def run_of(iterations: Sequence[Iteration], *, spans: tuple[Span, ...] = ()) -> Run:
-    """Iterations that follow each other from a beginning at 0."""
+    """Run of consecutive iterations from a beginning at 0."""
     durations: Times = np.array([iteration.durations for iteration in iterations])
     return Run(
         finish=durations.cumsum(axis=0),

@@ -1,49 +1,44 @@
-"""A training step as plain data that both step engines share.
+"""A training step as plain data for both step engines.
 
-Semantics, for each rank r and iteration i (all times in integer picoseconds):
+Semantics, for each rank r and iteration i (integer picoseconds):
 
-- Iteration i + 1 of a rank begins when its iteration i is finished; nobody waits for anybody
-  except in collectives. All ranks begin iteration 0 at 0.
-- Input: the loader of each rank makes batch 0, 1, 2, ... one after the other, `input_batch` each.
-  It begins batch b when batch b - 1 is made and batch b - prefetch has been taken (b < prefetch: at
-  once). A micro-batch's forward pass takes one batch; it waits until one is made (`input`).
-- An iteration has `accumulation` micro-batches: forward and backward without any exchange, but for
-  the last one, whose backward pass is interleaved with the buckets'.
-- Compute stream: one piece of work at a time, never interrupted, in an order that is the same on
-  all ranks, whatever their paces. The autograd thread issues forward; then for each
-  bucket its part of backward; then the rest of backward; each when the one before is done. In a
-  micro-batch without exchange backward is one job. A piece whose jobs take no time is done when it
-  arrives: nothing is launched, so nothing queues.
-- Without a side stream a bucket's `before` jobs are one piece with its part of backward, and what
-  follows a collective (`after`) is a piece that arrives on the compute stream when that collective
-  returns. With a side stream both go there: `before` arrives when the bucket's backward part is
-  done, `after` when the collective returns; in such an order too; each job takes `side_slowdown`
-  times as long, rounded to the nearest picosecond (halves to the even one) before the rank's pace.
-- `in_turn`: `before` arrives no sooner than when the exchange of the bucket in front is done.
-- A bucket asks for its first collective when `before` is done, and for the next when the `after`
-  of the one before is done.
-- Communicator: all ranks carry out collectives by iteration, then bucket, then place in the
-  bucket's exchange, whoever asks first. One slot: rank r enters a collective when it has asked for
-  it and has left the one in front of it. Two slots: when it has asked for it, has entered the one
-  in front, and has left all but one of those in front. With one slot every rank leaves a collective
-  `BucketWork.held` after the exit that the network makes.
-- A rank's optimiser runs on the compute stream when all its exchanges and its backward pass are
-  done; then the iteration is finished.
-- Ranks of a machine share its cores (`StepPlan.machines`): while n streams of a machine do jobs of
-  `kinds`, each of these jobs gets on at the speed min(1, cores / n); it ends at the first whole
-  picosecond at which it has had its duration, and counts until then.
-- A rank's pace f in an iteration stretches everything that its streams do in it:
-  `slowed_by(duration, f)`, each job on its own.
+- All ranks begin iteration 0 at time 0, and iteration i + 1 when their own iteration i has
+  finished; ranks wait for each other only in collectives.
+- Input: each rank's loader makes batch 0, 1, 2, ... in turn, `input_batch` each. It begins batch b
+  when batch b - 1 is made and batch b - prefetch taken (b < prefetch: at once). Each forward pass
+  takes one batch, and waits until it is made (`input`).
+- An iteration has `accumulation` micro-batches; only the last exchanges gradients, its backward
+  pass interleaved with the buckets.
+- Compute stream: one piece of work at a time, never interrupted, in the order explained below. The
+  autograd thread issues forward, each bucket's part of backward, then the rest of backward, each
+  when the one before is done. Without exchange, backward is one job. A piece whose jobs take no
+  time is done on arrival: nothing is launched, so nothing queues.
+- Without a side stream a bucket's `before` jobs are one piece with its part of backward, and the
+  `after` of a collective arrives on the compute stream when it returns. With a side stream both run
+  there: `before` arrives when the bucket's backward part is done; each job takes `side_slowdown`
+  times as long, rounded (half to even) before the rank's pace.
+- `in_turn`: `before` arrives no sooner than the end of the previous bucket's exchange.
+- A bucket asks for its first collective when `before` is done, and for the next when the previous
+  one's `after` is done.
+- Communicator: all ranks run collectives in order of iteration, bucket, place in the bucket's
+  exchange, whoever asks first. A rank enters a collective when it has asked for it and left the
+  previous one; with two slots, when it has asked for it, entered the previous one and left all but
+  one of those before it. With one slot all ranks leave `BucketWork.held` after the network's exits.
+- A rank's optimiser runs on the compute stream when its exchanges and backward pass are done; then
+  the iteration is finished.
+- Ranks of a machine share its cores (`StepPlan.machines`): while n of its streams do jobs of
+  `kinds`, each progresses at speed min(1, cores / n), ends at the first whole picosecond at which
+  it has had its duration, and counts until then.
+- A rank's pace f in an iteration stretches each of its jobs in it: `slowed_by(duration, f)`.
+
+A stream has one order of service on all ranks whatever their paces: first come, first served as on
+a cluster of equal ranks (`events/even_cluster.py`). If each rank served its own first arrival, an
+early one could put a long encoding before a short computation that all others wait for, and one
+slow worker could cost more than all slow. With fixed orders every time is sums and maxima of
+earlier ones, so nothing that takes less time makes an iteration longer (F. Baccelli, G. Cohen, G.
+J. Olsder, J.-P. Quadrat 1992, "Synchronization and Linearity", Wiley, sec. 1.3).
 
 Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
-
-The order of a stream. One order on all ranks, whatever their paces: first come, first served, as it
-would be on a cluster whose ranks all compute alike (`events/even_cluster.py` finds it). A stream
-that took what arrives first would let a rank that is a little early take a long encoding in front
-of a short computation that all others wait for: then one slow worker could cost more than all of
-them slow. With fixed orders, here and of collectives, every time is made of sums and maxima of
-those before, so that nothing that takes less time makes an iteration longer (F. Baccelli, G. Cohen,
-G. J. Olsder, J.-P. Quadrat 1992, "Synchronization and Linearity", Wiley, sec. 1.3).
 """
 
 from __future__ import annotations
@@ -62,21 +57,19 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_time import ComputeTimes
 
 CarryOut = Callable[[CollectiveRecord, Times, Picoseconds, int], Times]
-"""A collective's exit times `[p]`, given its record, entry times `[p]`, server time, and the key
-of its random numbers (`jitter.collective_key`)."""
+"""Exit times `[p]` of a record, from entry times `[p]`, server time, `jitter.collective_key`."""
 Slowdown = Callable[[int], "NDArray[np.float64] | None"]
 """Factor on each rank's computation by iteration, `[ranks]`; None: 1 for all."""
 Kind = Literal["forward", "backward", "encode", "decode", "optimizer"]
 _SIDE: frozenset[Kind] = frozenset({"encode", "decode"})
 """Kinds of jobs on a side stream, where there is one."""
 Resource = Literal["loader", "compute", "side", "communicator"]
-"""Resources of a rank: the loader of its batches, its compute stream, its side stream (where one is
-used), its communicator."""
+"""A rank's batch loader, compute stream, side stream if used, and communicator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Something that a stream does."""
+    """A job of a stream."""
 
     kind: Kind
     name: str
@@ -93,14 +86,12 @@ class BucketWork:
     server_times: tuple[Picoseconds, ...] = ()
     """Parameter servers' computation by collective."""
     held: tuple[Picoseconds, ...] = ()
-    """Delay by collective: how much later every rank leaves it than the network alone would let it.
-    """
+    """Delay of every rank's exit by collective, beyond the network's time."""
     after: tuple[Job, ...] = ()
     """Computation by collective, once it has returned."""
     behind: tuple[int, ...] = ()
-    """Number of buckets by collective whose pieces (parts of the backward pass and its rest; on a
-    side stream `before`) the stream serves before that computation; no fewer than for any
-    collective in front. Empty: the bucket's own and those in front, so that the next one waits."""
+    """Number of buckets by collective whose pieces (parts of backward, its rest; with a side stream
+    `before`) are served before its `after`; never decreasing. Empty: up to its own bucket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +99,14 @@ class Machines:
     """Machines whose ranks share cores."""
 
     cores: int
-    """Cores of a machine."""
     of_rank: tuple[int, ...]
-    """Number of each rank's machine."""
     kinds: frozenset[Kind]
-    """Kinds of jobs that run on these cores, one core each; all others have devices of their own.
-    """
+    """Kinds of jobs that take one core each; others have their own devices."""
 
     @staticmethod
     def of(cluster: Cluster, kinds: frozenset[Kind], *, side_stream: bool) -> Machines | None:
-        """Machines that share cores in jobs of these kinds; None where there is one for each that
-        may run at a time: a rank that encodes on a side stream computes on two."""
+        """Machines that share cores in jobs of these kinds; None if every stream that may run at
+        once has a core (a rank that encodes on a side stream computes on two)."""
         host = cluster.host
         if host is None or not kinds:
             return None
@@ -141,12 +129,11 @@ class StepPlan:
     side_slowdown: Fraction = Fraction(1)
     in_turn: bool = False
     slots: Literal[1, 2] = 1
-    """Collectives that may be under way at a time."""
+    """Collectives that may run at a time."""
     optimizer: Picoseconds = 0
     accumulation: int = 1
     backward_alone: Picoseconds | None = None
-    """A backward pass beside no exchange, of the micro-batches before the last; None: as long as
-    the last one's."""
+    """Backward pass of the micro-batches without exchange; None: as with one."""
     input_batch: Picoseconds = 0
     """0: batches are always ready."""
     prefetch: int = 2
@@ -161,36 +148,30 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSpan:
-    """A collective as one rank was in it."""
+    """One rank's part in a collective."""
 
     record: CollectiveRecord
     place: int
-    """Among the bucket's collectives."""
     waited: Picoseconds
-    """From its own entry until the last rank entered; 0 for the last."""
+    """From the rank's entry until the last rank's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One thing that happened on one resource of one rank, in picoseconds.
-
-    What a stream does never overlaps; neither does what the communicator does in one slot. A wait
-    for a batch (`wait`) lies within the making of that batch (`load`).
-    """
+    """One activity on one resource of one rank, in picoseconds. Spans of a stream, or of a
+    communicator's slot, never overlap. A `wait` for a batch lies within that batch's `load`."""
 
     rank: int
     resource: Resource
     slot: int = 0
-    """Slot of the communicator: 1 for a collective that runs beside one in slot 0."""
+    """Slot of the communicator: 1 runs beside a collective in slot 0."""
     kind: str
     """The job's, the collective's (`CollectiveRecord.kind`), `load` or `wait`."""
     name: str
     start: Picoseconds
     end: Picoseconds
     bucket: int | None = None
-    """None: of no bucket's exchange or backward pass."""
     carried: CollectiveSpan | None = None
-    """Collective of a communicator's span."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,16 +181,15 @@ class Run:
     finish: Times
     """`[iterations, ranks]`: end of each rank's iteration."""
     parts: dict[str, Times]
-    """`[iterations, ranks]` each. All but communication add up to the time from the end of the
-    rank's iteration before (0 before the first) to the end of this one:
+    """`[iterations, ranks]` each. All but communication add up to the rank's iteration:
 
     - forward, backward, optimizer;
-    - encode: moments, and all computation before a bucket's last collective; on a side stream only
-      the time during which the compute stream has nothing to do;
-    - decode: the rest of the exchange's computation; on a side stream as encode (where both
-      streams' idle and busy times overlap, an instant at which the side stream encodes is encode);
-    - communication: a collective of the rank is under way, hidden or not; summed;
-    - exposed: no stream has anything to do, but for waiting for input;
+    - encode: moments, and computation before a bucket's last collective; on a side stream only
+      while the compute stream is idle;
+    - decode: the rest of the exchange's computation, likewise (where both could claim a time,
+      encode has it);
+    - communication: a collective of the rank is under way, hidden or not;
+    - exposed: no stream works, and none waits for input;
     - input: the compute stream waits for a batch.
     """
     spans: tuple[Span, ...] = ()
@@ -217,18 +197,17 @@ class Run:
 
 
 def even(iteration: int) -> None:
-    """The pace at which everybody computes equally fast in every iteration."""
+    """Pace of equal ranks in every iteration."""
 
 
 def slowed_by(duration: Picoseconds, factor: float) -> Picoseconds:
-    """A duration at a rank's pace; nearest picosecond, halves to the even one."""
+    """A duration at a rank's pace, rounded to the nearest picosecond, half to even."""
     return int(np.rint(duration * factor)) if factor != 1 else duration
 
 
 Piece = tuple[int, int]
-"""A bucket, and the place among its collectives of the one that the piece follows; -1: the piece
-before the first, which is the bucket's part of the backward pass unless a side stream serves. The
-rest of the backward pass comes as one more bucket's."""
+"""A bucket, and the place among its collectives of the one that the piece follows; -1: before the
+first, which without a side stream is its part of backward. The rest of backward is a bucket too."""
 BEFORE = -1
 
 

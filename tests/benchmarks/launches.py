@@ -22,14 +22,16 @@ import pytest
 import torch
 
 from gcsim.compressors.base import Worker
+from gcsim.compressors.ddp.steps import Part, Step
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.meter import Recorder, segment
 from gcsim.compressors.meter_dispatch import UncompiledMode, kernel_cost
 from gcsim.compressors.queued import variant
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.scenarios.calibration.host import layout_of
 from gcsim.traces.timing.kernels import matrix_bucket, steps_of
-from tests.benchmarks.gpu.stages import _gradient, _shrunk, layout_of
+from tests.benchmarks.gpu.stages import _gradient, _shrunk
 
 Counts = tuple[int, ...]
 """Launches of Triton, operators of torch that launch, waits of the host."""
@@ -90,22 +92,12 @@ class _Watch(Observer):
 
 def stretches(name: str, **given: Any) -> Iterator[tuple[str, list[Stretch]]]:
     """Each kind of step of a method, settled, and its stretches."""
-    from tests.compressors.gpu.conftest import host_copies, kernels, wrap_launches
-
     cls, parameters = compressor_class(name), check_parameters(name, given)
     layout = _shrunk(layout_of("bert_base", 5), SHRINK * (20 if name == "deepreduce" else 1))
     bucket = matrix_bucket(_gradient(layout.numel), second_moments=bool(cls.requires))
     bucket = replace(bucket, layout=layout)
     counted, last = [0, 0, 0], [0, 0, 0]
     noted: list[tuple[KernelCost, Counts]] = []
-
-    def wrap(run: Callable[..., None]) -> Callable[..., None]:
-        def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-            before = list(counted)
-            run(kernel, programs, *arguments, **constants)
-            counted[:] = [before[0] + bool(programs), *before[1:]]
-
-        return launch
 
     metered = Recorder.launched
 
@@ -116,16 +108,44 @@ def stretches(name: str, **given: Any) -> Iterator[tuple[str, list[Stretch]]]:
 
     found: dict[str, list[Stretch]] = {}
     member = cls(Worker(rank=0, count=1, seed=0), parameters)
+    with _counting(counted), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "launched", launched)
+        for step in steps_of(cls, parameters):
+            watch = _Watch(counted, noted)
+            last[:] = counted
+            lockstep([member.exchange(bucket, step)], watch, share=False)
+            found[cls.phase(parameters, step)] = watch.stretches
+    yield from found.items()
+
+
+@contextmanager
+def _counting(counted: list[int]) -> Iterator[None]:
+    """Count what runs inside, in Triton's interpreter."""
+    from tests.compressors.gpu.conftest import host_copies, kernels, wrap_launches
+
+    def wrap(run: Callable[..., None]) -> Callable[..., None]:
+        def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+            before = list(counted)
+            run(kernel, programs, *arguments, **constants)
+            counted[:] = [before[0] + bool(programs), *before[1:]]
+
+        return launch
+
     with kernels(), host_copies(_Waits(counted)), pytest.MonkeyPatch.context() as patch:
         wrap_launches(patch, wrap)
-        patch.setattr(Recorder, "launched", launched)
         with torch.no_grad(), _Operators(counted):
-            for step in steps_of(cls, parameters):
-                watch = _Watch(counted, noted)
-                last[:] = counted
-                lockstep([member.exchange(bucket, step)], watch, share=False)
-                found[cls.phase(parameters, step)] = watch.stretches
-    yield from found.items()
+            yield
+
+
+def of_a_bucket() -> Counts:
+    """Launches of the DDP hook's own checks of a bucket, beside the method's stages."""
+    layout, counted = _shrunk(layout_of("bert_base", 5), SHRINK), [0, 0, 0]
+    nobody: Any = None
+    part = Part(layout=layout, buffer=_gradient(layout.numel), promise=nobody)
+    step = Step(0, None, regrouped=False)
+    with _counting(counted):
+        step.scaled(part, step.unscale(part))
+    return tuple(counted)
 
 
 def table(each: Iterable[Stretch]) -> dict[str, tuple[float, ...]]:
@@ -178,5 +198,5 @@ if __name__ == "__main__":
         every += [one for _, step in stretches(name, **given) for one in step]
         print(name, given, len(every), file=sys.stderr, flush=True)
     print("name,kernel,operator,wait")
-    for name, counts in table(every).items():
+    for name, counts in {**table(every), "ddp.bucket": of_a_bucket()}.items():
         print(",".join([name, *(f"{one:g}" for one in counts)]))

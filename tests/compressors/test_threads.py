@@ -15,7 +15,7 @@ from tests.compressors.test_segments import METHODS
 MATRIX, VECTOR = (760, 531), (15_013,)
 """Over 3 * 2^17 elements in the first: three threads share its loops; an odd number in both."""
 WORKERS, STEPS = 2, 2
-MATRIX_PRODUCTS = {"powersgd", "torch_powersgd", "accordion", "l_greco"}
+MATRIX_PRODUCTS = {"powersgd", "torch_powersgd"}
 """Their last bits are torch's: it splits sums of products as it likes."""
 
 

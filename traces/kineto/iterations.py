@@ -6,21 +6,20 @@ with torch.profiler.profile(schedule=..., record_shapes=True) as profiler:
 
 or in the JSON that Chakra's trace_link makes of such a trace (`json_stream.py`).
 
-An iteration is a `ProfilerStep#n`; without a schedule it ends with the optimiser's step. Its
-times: forward, from the first operator (or DistributedDataParallel's) to the first node of the
-backward pass, the loss included; each gradient, from there to the end of its `AccumulateGrad`;
-backward, to the last of them, and the optimiser's own time behind it. Waiting for other ranks
-between the two is no part of it: that is what gcsim simulates. Of several micro-batches the last
-counts, in which gradients are exchanged. What is given is the median over the iterations without
-the first one.
+An iteration is a `ProfilerStep#n`; without a schedule it ends with the optimiser's step. Its times:
+forward, from the first operator (or DistributedDataParallel's) to the first node of the backward
+pass, the loss included; each gradient, from there to the end of its `AccumulateGrad`; backward, to
+the last of them, plus the optimiser's own time. Waiting for other ranks between the two is left
+out: gcsim simulates it. Of several micro-batches the last counts, in which gradients are exchanged.
+The result is the median over the iterations without the first.
 
-On a GPU the host only queues work, far ahead. There all these instants are those of the stream
-that computes: a gradient is ready when the last kernel is done that had been launched on it when
-the host's `AccumulateGrad` ended; a pass begins with the first kernel launched in it.
+On a GPU the host only queues work, so these instants are the computing stream's: a gradient is
+ready when the last kernel is done that had been launched when the host's `AccumulateGrad` ended; a
+pass begins with the first kernel launched in it.
 
-No event names its parameter. With `record_shapes=True` the gradients of a pass are told apart by
-their shapes, those of one shape in the reverse order of the parameters, which is that of autograd
-up to parallel branches; without it by that order alone.
+No event names its parameter. With `record_shapes=True` gradients are told apart by shape, those of
+one shape in reverse order of the parameters (autograd's, up to parallel branches); without it by
+that order alone.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ GRADIENT = "torch::autograd::AccumulateGrad"
 _NODE = "autograd::engine::evaluate_function: "
 _GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _GPU_ONLY = ("cudnn", "miopen", "cuda")
-"""In the names of operators that only run on a GPU."""
+"""Parts of the names of operators that only run on a GPU."""
 _LAYERS = {"aten::conv1d": 0, "aten::conv2d": 0, "aten::linear": 0, "aten::embedding": 1}
 """Operators of layers, and which of their inputs is a batch."""
 _ALL_REDUCES = ("c10d::allreduce_", "nccl:all_reduce", "gloo:all_reduce", "record_param_comms")
-"""One collective may be told under several of these names; in order of preference."""
+"""Names of one collective, in order of preference."""
 
 
 class Span(NamedTuple):
@@ -61,12 +60,12 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """One gradient was accumulated into its parameter's `grad`."""
+    """One gradient accumulated into its parameter's `grad`."""
 
     start: float
     end: float
     shape: tuple[int, ...] | None
-    """None where the profiler was not asked for shapes."""
+    """None without recorded shapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +73,7 @@ class Kernel:
     """Kernel that a GPU executed."""
 
     launched: float
-    """Time at which the host asked for it."""
+    """Time of the host's launch."""
     start: float
     end: float
     stream: tuple[str, str]
@@ -84,7 +83,7 @@ class Kernel:
 
 @dataclass(slots=True, kw_only=True)
 class Marks:
-    """The events that matter, each list in the order of its times; microseconds."""
+    """Relevant events, each list in the order of its times; microseconds."""
 
     steps: list[Span] = field(default_factory=list)
     forwards: list[Span] = field(default_factory=list)
@@ -96,14 +95,14 @@ class Marks:
     gradients: list[Arrival] = field(default_factory=list)
     optimizers: list[Span] = field(default_factory=list)
     reduces: list[tuple[float, int]] = field(default_factory=list)
-    """All-reduces: when one was started, and its elements (0: not told)."""
+    """All-reduces: start, and elements (0: unknown)."""
     kernels: list[Kernel] = field(default_factory=list)
     batches: Counter[int] = field(default_factory=Counter)
-    """First sizes of what layers were given: the samples of a batch, where shapes are told."""
+    """First sizes of layers' inputs: the samples of a batch, where shapes are recorded."""
     gpu_operators: bool = False
     """Whether the host called an operator that only runs on a GPU."""
     linked: bool = False
-    """Whether they come from an execution trace (`json_stream.py`)."""
+    """Whether events come from an execution trace (`json_stream.py`)."""
 
     @property
     def tool(self) -> str:
@@ -112,10 +111,8 @@ class Marks:
 
 
 def read_marks(path: Path) -> Marks:
-    """Read a profile once, keeping what matters.
-
-    Raises `InputError` when the file is no profile, or a gradient's event has no time.
-    """
+    """Read a profile once, keeping relevant events. Raises `InputError` when the file is no
+    profile, or a gradient's event has no time."""
     return _Collector(path).collect(events(path))
 
 
@@ -203,7 +200,7 @@ class _Collector:
         return Span(start, start + lasted)
 
     def _settled(self) -> Marks:
-        """Kernels with their launches, everything in order."""
+        """Kernels with their launches, all in order."""
         marks = self._marks
         marks.kernels = [
             Kernel(
@@ -247,7 +244,7 @@ def _shape(arguments: dict[str, Any]) -> tuple[int, ...] | None:
 
 
 def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
-    """The samples in an operator's input; empty where that is not told."""
+    """The samples in an operator's input; empty where unknown."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
     given = dims[place] if isinstance(dims, list) and len(dims) > place else None
     if not isinstance(given, list) or len(given) < 2 or type(given[0]) is not int:
@@ -256,7 +253,7 @@ def _batch(arguments: dict[str, Any], place: int) -> tuple[int, ...]:
 
 
 def _elements(arguments: dict[str, Any]) -> int:
-    """Elements of the first input, which may be a list of tensors; 0 where it is not stated."""
+    """Elements of the first input, perhaps a list of tensors; 0 where unknown."""
     dims = arguments.get("Input Dims", arguments.get("Input dims"))
     first = dims[0] if isinstance(dims, list) and dims else None
     if not isinstance(first, list) or not first:
@@ -272,7 +269,6 @@ Parameters = Sequence[tuple[str, tuple[int, ...]]]
 
 _MICRO = 1e-6
 _NAMED = 3
-"""Parameters that a message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,18 +277,16 @@ class Profile:
 
     times: PassTimes
     buckets: tuple[int, ...]
-    """Elements of the all-reduces of an iteration, in order; empty where there were none, or
-    where they do not add up to the model's parameters."""
+    """Elements of the all-reduces of an iteration, in order; empty where they do not add up to the
+    model's parameters."""
     batch_size: int | None
-    """Samples that most layers were given; None where the profiler was not asked for shapes."""
+    """Samples that most layers received; None without recorded shapes."""
 
 
 def examine_profile(path: Path, parameters: Parameters) -> Profile:
     """The median iteration of a PyTorch profiler's trace (`.json` or `.json.gz`), and its buckets.
-
-    Raises `InputError` with file and way out when the file cannot be read or is cut short, has
-    no backward pass, saw a GPU's host alone, or is of a model with other parameters.
-    """
+    Raises `InputError` with file and way out when it cannot be read or is cut short, has no
+    backward pass, shows a GPU's host alone, or is of a model with other parameters."""
     marks = _read(path)
     iterations = _complete(path, marks, len(parameters))
     batches = iterations[1:] or iterations
@@ -363,7 +357,7 @@ def _read(path: Path) -> Marks:
 
 @functools.lru_cache(maxsize=2)
 def _read_once(path: Path, _changed: int, _length: int) -> Marks:
-    """A file is asked for once to check it and once for its times."""
+    """Read a file once for its check and its times."""
     marks = read_marks(path)
     if not marks.gradients:
         raise unreadable(
@@ -427,7 +421,7 @@ def _complete(path: Path, marks: Marks, count: int) -> list[_Batch]:
 def _passes(
     inside: Sequence[Arrival], count: int, window: Span, *, whole: bool
 ) -> Iterator[tuple[float, Sequence[Arrival]]]:
-    """The last backward pass of an iteration; all, where nothing says that they are one."""
+    """The last backward pass of an iteration; all, where nothing bounds an iteration."""
     single = whole or window.end != float("inf")
     for first in range(len(inside) - count if single else 0, len(inside), count):
         before = inside[first - 1].end if first else window.start
@@ -435,10 +429,8 @@ def _passes(
 
 
 def _match(path: Path, batch: _Batch, parameters: Parameters) -> list[int]:
-    """The parameter of each arrival of a pass.
-
-    Raises `InputError` when the gradients are not those of the parameters.
-    """
+    """The parameter of each arrival of a pass. Raises `InputError` for gradients of other
+    parameters."""
     backwards = range(len(parameters) - 1, -1, -1)
     shapes = [arrival.shape for arrival in batch.gradients]
     if any(shape is None for shape in shapes):
@@ -481,11 +473,11 @@ class _Batch:
     """The last micro-batch of an iteration."""
 
     gradients: tuple[Arrival, ...]
-    """One for each parameter, as they arrived."""
+    """One for each parameter, in order of arrival."""
     after: float
-    """Nothing before that belongs to it."""
+    """Its events are later."""
     until: float
-    """Nor anything from that on."""
+    """Its events are earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,10 +491,8 @@ class _Timed:
 
 
 def _timed(path: Path, marks: Marks, batch: _Batch) -> _Timed:
-    """The times of one micro-batch; see `gcsim.traces.kineto.iterations`.
-
-    Raises `InputError` when the profile does not show where its passes begin.
-    """
+    """The times of one micro-batch (module docstring). Raises `InputError` when the profile does
+    not show where its passes begin."""
     first = batch.gradients[0].start
     forward = _first(marks.operators, batch.after, first)
     wrapped = _first([span.start for span in marks.forwards], batch.after, first)
@@ -546,7 +536,7 @@ def _on_gpu(  # noqa: PLR0917 - a step of timed
     arrivals: Sequence[float],
     optimizer: Span | None,
 ) -> _Timed:
-    """The same instants on the stream that computes, of which they are promises."""
+    """The same instants on the computing stream, where host events only queue work."""
     within = [k for k in kernels if forward <= k.launched <= arrivals[-1] and not k.collective]
     busy: Counter[tuple[str, str]] = Counter()
     for kernel in within:

@@ -1,14 +1,14 @@
-"""Events of a profiler's trace, of whose hundreds of megabytes only what is wanted stays.
+"""Events of a profiler's trace, streamed: of hundreds of megabytes only wanted events stay.
 
-Two formats are told by the list that an object holds, among other keys in any order: `traceEvents`
-of Chrome's Trace Event Format, as PyTorch's Kineto and the legacy profiler export it (there a bare
-list, too), and `nodes` of an execution trace.
+Two formats, told by the list that an object holds, among other keys in any order: `traceEvents` of
+Chrome's Trace Event Format, as PyTorch's Kineto and the legacy profiler (also as a bare list)
+export it, and `nodes` of an execution trace.
 
 PyTorch's ExecutionTraceObserver writes operators in their order, with shapes and without times.
-`chakra_trace_link` puts beside each node what Kineto measured in the same steps (`ts`,
-`inclusive_dur`), and the kernels that it launched as nodes with `cat` and `stream`. Those are read
-here. A kernel's `ts` is the end of its launch there, and not its start: it is taken to run when it
-is launched or when its stream has done what was launched before, whichever is later.
+`chakra_trace_link` adds Kineto's measurements of the same steps (`ts`, `inclusive_dur`), and the
+launched kernels as nodes with `cat` and `stream`; those are read here. A kernel's `ts` is the end
+of its launch, not its start: it is taken to run when launched or when its stream has done earlier
+launches, whichever is later.
 
 Source: pytorch/pytorch, torch/csrc/profiler/standalone/execution_trace_observer.cpp (schema
 1.0.2-chakra.0.0.4 to 1.1.1); mlcommons/chakra, src/trace_link/trace_linker.py
@@ -35,12 +35,9 @@ _KINETO, _CHAKRA, _RECORDER = "traceEvents", "nodes", "entries"
 
 
 def events(path: Path) -> Iterator[Event]:
-    """The events of a profile in the file's order; entries that are no objects are left out.
-
-    Raises `InputError` that names the file, and the number of the event and the byte where it
-    stops, when it cannot be read, is cut short, is no JSON, or holds no `traceEvents` and no nodes
-    with times.
-    """
+    """The events of a profile in the file's order, without entries that are no objects. Raises
+    `InputError` with file, number of the event and byte when it cannot be read, is cut short, is no
+    JSON, or holds no `traceEvents` and no nodes with times."""
     with opened(path, lambda what: unreadable(path, what)) as (file, head):
         if is_pickle(head):
             raise InputError("is a pickle", place=str(path), hint=FLIGHT_RECORDER_JSON)
@@ -50,7 +47,7 @@ def events(path: Path) -> Iterator[Event]:
 
 
 def unreadable(path: Path, what: str, hint: str = EXPORT_AGAIN) -> InputError:
-    """The error for a file that is no profile that can be used."""
+    """The error for a file that is no usable profile."""
     return InputError(f"profiler's trace {what}", place=str(path), hint=hint)
 
 
@@ -143,11 +140,9 @@ def is_pickle(head: bytes) -> bool:
 
 
 def is_chakra_protobuf(head: bytes) -> bool:
-    """Whether it begins with Chakra's `GlobalMetadata`, whose first attribute is the schema.
-
-    A length stands before each message (varint), then field 1 (0x0a), its length, and field 1 of
-    that, the name: mlcommons/chakra, schema/protobuf/et_def.proto.
-    """
+    """Whether it begins with Chakra's `GlobalMetadata`, whose first attribute is the schema: a
+    length before each message (varint), field 1 (0x0a), its length, and field 1 of that, the name
+    (mlcommons/chakra, schema/protobuf/et_def.proto)."""
     if head[:1] in {b"{", b"["}:
         return False
     at = 0
@@ -162,11 +157,11 @@ _Event = dict[str, Any]
 _BEFORE = 1e-3
 """Microseconds: a launch that ends where the next operator begins belongs to the one before."""
 KIND = "chakra"
-"""Category of the host's events that come from here."""
+"""Category of the host's events from here."""
 
 
 def _as_events(nodes: Iterable[_Event]) -> Iterator[_Event]:
-    """The events of a trace's nodes; none, where no node has a time."""
+    """The events of a trace's nodes; none without times."""
     launched: list[tuple[float, float, _Event]] = []
     forwards: dict[float, float] = {}
     for node in nodes:
@@ -194,7 +189,7 @@ def _as_events(nodes: Iterable[_Event]) -> Iterator[_Event]:
 
 
 def _kernels(launched: list[tuple[float, float, _Event]]) -> Iterator[_Event]:
-    """Each with its launch; a stream runs one after the other."""
+    """Each with its launch; a stream runs them in sequence."""
     free: defaultdict[str, float] = defaultdict(lambda: float("-inf"))
     launched.sort(key=lambda kernel: kernel[0])
     for number, (asked, lasted, node) in enumerate(launched):

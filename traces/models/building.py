@@ -1,8 +1,7 @@
-"""From an entry of `models/registry.py` to an `nn.Module` that can be trained.
+"""Building of a trainable `nn.Module` from an entry of `models/registry.py`.
 
-Shipped and own models go the same way: a callable without arguments that returns an `nn.Module`,
-called under a keyed generator and then tried on a batch of two samples, so that a model that
-cannot be trained is refused before anything is spent on it.
+Shipped and own models alike: a callable without arguments returns an `nn.Module` under a keyed
+generator; a batch of two samples then tests that it can be trained, before anything is spent on it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ from gcsim.traces.models.torch_generator import keyed_generator
 
 
 def build_model(entry: ModelEntry, *, seed: int, device: str = "cpu") -> nn.Module:
-    """Build a model with weights keyed by `seed`, in training mode, float32, on `device`.
-
-    The current directory is importable meanwhile. On device "meta" nothing is allocated. torch's
-    generators stay as they were.
+    """Build a model with weights keyed by `seed`, in training mode, float32, on `device` ("meta"
+    allocates nothing). The current directory is importable meanwhile; torch's generators stay as
+    they were.
 
     Raises `InputError` when the model does not import, is no `nn.Module`, has nothing to train,
-    fails on a batch of its input shape, or returns anything else than the float32 logits that
-    `entry` promises (what goes into a loss of the user's own may be anything).
+    fails on a batch of its input shape, or returns anything but the float32 logits that `entry`
+    promises (a user's own loss takes anything).
     """
     from gcsim.traces.models.shapes_only import ShapesOnly  # imports torch
 
@@ -48,13 +46,13 @@ def build_model(entry: ModelEntry, *, seed: int, device: str = "cpu") -> nn.Modu
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that are trained, by name, in the model's order: what DDP exchanges."""
+    """The trained parameters by name, in the model's order: those that DDP exchanges."""
     return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
 
 
 @contextmanager
 def _current_directory_importable() -> Iterator[None]:
-    """Behind everything else, as the command line has it; a script has not."""
+    """Put it behind everything else, as the command line does; a script does not."""
     here = os.getcwd()
     sys.path.append(here)
     try:

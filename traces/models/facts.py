@@ -1,15 +1,13 @@
 """Parameters, FLOPs, outputs and kinds of the layers of a model.
 
-Two samples pass forward, as in training, under torch's own FLOP counter (2 per multiply-add of
-matrix products and convolutions; everything else counts nothing, as it does there). What runs
-inside a module that owns parameters belongs to that layer; what runs between two layers (attention
-products, say) belongs to the layer before, so that the layers' sum is the model's total.
-
-On the meta device no arithmetic is done at all.
+Two samples pass forward, as in training, under torch's FLOP counter (2 per multiply-add of matrix
+products and convolutions; nothing else counts). Operators inside a module that owns parameters
+belong to that layer; those between two layers (attention products, say) to the layer before, so
+that the layers' sum is the model's total. The meta device does no arithmetic.
 
 Kinds of arithmetic run at different shares of a device's peak. A 3 x 3 convolution of stride 1 runs
 faster than its FLOPs say (Winograd: Lavin and Gray 2016, arXiv:1509.09308), a depthwise one far
-slower, for it moves more bytes than it multiplies.
+slower: it moves more bytes than it multiplies.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.profile import Layer, ModelFacts
 
 _SAMPLES = 2
-"""Passed forward: batch norm cannot train on a single one."""
+"""Batch norm cannot train on a single one."""
 
 
 def model_facts(entry: ModelEntry, module: nn.Module, batch: int) -> ModelFacts:
-    """Count `module`, built from `entry`; `batch`, its samples a worker, is only noted."""
+    """Count `module`, built from `entry`; `batch`, its samples a worker, is only recorded."""
     sample = sample_batch(entry, _SAMPLES, next(module.parameters()).device)
     return counted_facts(
         entry.name,
@@ -50,13 +48,10 @@ def counted_facts(
     batch: int,
     tokens: int = 0,
 ) -> ModelFacts:
-    """Count `module` while `forward` calls it on `samples` samples; nothing is trained.
-
-    Layers stand in the order of their first call; a layer that is never called (its parameters
-    are used by its parent) stands behind its parent. Parameters are the trainable ones; a
-    parameter that two layers share belongs to the first in registration order (an output tied to
-    its embedding is a layer without parameters).
-    """
+    """Count `module` while `forward` calls it on `samples` samples, without training. Layers are in
+    the order of their first call; one that is never called (its parent uses its parameters) is
+    behind its parent. Parameters are the trainable ones; a shared one belongs to the first layer in
+    registration order (an output tied to its embedding is a layer without parameters)."""
     numbers = {id(p): i for i, (_, p) in enumerate(trainable(module))}
     owned: dict[str, list[int]] = {}
     taken: set[int] = set()
@@ -148,8 +143,7 @@ def _run(
 
 
 def _elements(output: Any) -> int:
-    """Elements of the first tensor that a module returns: a recurrent layer's states come behind
-    it."""
+    """Elements of the first tensor that a module returns (a recurrent layer's states follow)."""
     while isinstance(output, tuple | list) and output:
         output = output[0]
     return output.numel() if isinstance(output, torch.Tensor) else 0
@@ -159,9 +153,9 @@ _LayerKind = Literal[
     "conv3x3", "conv1x1", "conv", "grouped", "linear", "recurrent", "normalization", "embedding"
 ]
 _KINDS: tuple[_LayerKind, ...] = get_args(_LayerKind)
-"""conv3x3: dense, stride 1, no other kernel; conv: dense, every other kernel or stride; grouped:
-convolutions of several groups, depthwise ones too; linear: products of matrices, attention's too,
-and whatever else has parameters."""
+"""conv3x3: dense, stride 1, no other kernel; conv: dense, others; grouped: convolutions of several
+groups, depthwise too; linear: products of matrices, attention's too, and all else with
+parameters."""
 
 
 def kind_of(layer: nn.Module) -> _LayerKind:
@@ -184,12 +178,10 @@ def kind_of(layer: nn.Module) -> _LayerKind:
 
 
 def kind_of_shape(shape: Sequence[int]) -> _LayerKind:
-    """The kind of a layer of which only the weight's shape is known.
-
-    `[out, in, height, width]` is a convolution, of groups where it has a single input channel and
-    several outputs (a first layer on grey images looks the same), `[n]` a normalization. Strides
-    are not in a shape: every 3 x 3 convolution passes for one of stride 1.
-    """
+    """The kind of a layer with a weight of this shape. `[out, in, height, width]` is a convolution,
+    grouped where it has a single input channel and several outputs (as a first layer on grey images
+    has), `[n]` a normalization. Shapes have no strides: every 3 x 3 convolution passes for stride
+    1."""
     if len(shape) == 4:
         if shape[1] == 1 and shape[0] > 1:
             return "grouped"
@@ -202,8 +194,8 @@ def kind_of_shape(shape: Sequence[int]) -> _LayerKind:
 
 
 def outputs_of_shape(shape: Sequence[int], forward_flops: int) -> int:
-    """Elements that a layer puts out, of its weight's shape and its FLOPs per sample: each output
-    is a sum of as many products as the weight has elements for it. 0 for a vector."""
+    """Output elements of a layer, from its weight's shape and its FLOPs per sample: each output is
+    a sum of as many products as the weight has elements for it. 0 for a vector."""
     if len(shape) < 2:
         return 0
     return forward_flops // (2 * math.prod(shape[1:]))

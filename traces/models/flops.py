@@ -1,9 +1,9 @@
 """FLOPs of a pass, by torch's formulas and those of fused kernels that it lacks.
 
-On a CPU torch runs an LSTM's layer as one oneDNN kernel and attention as one flash kernel; its
-`FlopCounterMode` counts nothing for either, while the same module on the meta device is taken
-apart into products that it does count. The formulas here give what those products sum to: 2 per
-multiply-add, masked attention not halved, gates and softmax not counted.
+On a CPU torch runs an LSTM's layer as one oneDNN kernel and attention as one flash kernel, and its
+`FlopCounterMode` counts nothing for either; on the meta device it counts their products. The
+formulas here give the sum of those: 2 per multiply-add, masked attention not halved, gates and
+softmax not counted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ Shape = Sequence[int]
 
 
 class FlopCounter(UncompiledMode):
-    """Counts as `torch.utils.flop_counter.FlopCounterMode` does, as one number.
-
-    Operators that torch has no formula for are taken apart where they can be.
-    """
+    """Counts as `torch.utils.flop_counter.FlopCounterMode` does, as one number; operators without a
+    formula are decomposed where possible."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped

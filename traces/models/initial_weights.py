@@ -1,12 +1,10 @@
 """Initial weights of a training. Imports torch.
 
-Two rules of K. He et al., "Delving deep into rectifiers", arXiv:1502.01852: normal with a variance
-over the fan-in (eq. 10: the activations keep their size on the way forward), or over the fan-out
-(eq. 14: the gradients keep theirs on the way back). In front of batch normalisation the scale of a
-weight does not change what the network computes, but it does change the gradients: they are
-inversely proportional to it.
-
-The draws come from torch's default generator, as any module's do; `build_model` keys it.
+K. He et al., "Delving deep into rectifiers", arXiv:1502.01852: normal with a variance over the
+fan-in (eq. 10: activations keep their size on the way forward), or over the fan-out (eq. 14:
+gradients keep theirs on the way back). In front of batch normalisation a weight's scale does not
+change the network's output, but gradients are inversely proportional to it. Draws come from torch's
+default generator, which `build_model` keys.
 """
 
 from __future__ import annotations
@@ -21,10 +19,8 @@ _OUTPUT = 0.01
 
 
 def draw_fan_in(model: nn.Module, outputs: Collection[nn.Module], *, variance: float) -> None:
-    """Convolutions and full connections: normal with `variance` / fan-in, biases at zero.
-
-    Layers in `outputs` are normal with standard deviation 0.01.
-    """
+    """Convolutions and full connections: normal with `variance` / fan-in, biases zero; layers in
+    `outputs` normal with standard deviation 0.01."""
     for layer in model.modules():
         if not isinstance(layer, (nn.Conv2d, nn.Linear)):
             continue
@@ -37,10 +33,8 @@ def draw_fan_in(model: nn.Module, outputs: Collection[nn.Module], *, variance: f
 
 
 def draw_fan_out(model: nn.Module) -> None:
-    """Convolutions alone: normal with variance 2 / fan-out; everything else as torch draws it.
-
-    The fan-out is that of one group, so 9 for a 3 x 3 depthwise convolution.
-    """
+    """Convolutions alone: normal with variance 2 / fan-out of one group (9 for a 3 x 3 depthwise
+    convolution); all else as torch draws it."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
             fan_out = layer.weight[:, 0].numel() // layer.groups

@@ -1,7 +1,4 @@
-"""Losses: cross-entropy, sample by sample, or a user's own function.
-
-Imports torch when called.
-"""
+"""Losses: cross-entropy, sample by sample, or a user's own function. Imports torch when called."""
 
 from __future__ import annotations
 
@@ -22,14 +19,13 @@ def heads(output: Any) -> tuple[Tensor, ...]:
 def sample_losses(entry: ModelEntry, output: Any, labels: Tensor) -> Tensor:
     """Each sample's loss, float32 `[batch]`.
 
-    `output` are logits `[batch, classes]` with int64 labels `[batch]`, or `[batch, length,
-    classes]` with labels `[batch, length]`, whose losses are averaged over the sequence. A model
-    with one output a sequence is asked for the last label, the token behind the sequence. Further
-    classifiers of a tuple count `entry.auxiliary_weight` times each (C. Szegedy et al., "Going
-    deeper with convolutions", arXiv:1409.4842, section 5: 0.3).
-
-    A user's function (`entry.loss`) is given output and labels as they are. A mean over the batch
-    becomes every sample's, by `expand`. Raises `InputError` where it returns anything else.
+    `output` are logits `[batch, classes]` with int64 labels `[batch]`, or
+    `[batch, length, classes]` with labels `[batch, length]`, averaged over the sequence; a model
+    with one output a sequence predicts the last label. Further classifiers of a tuple count
+    `entry.auxiliary_weight` times each (C. Szegedy et al., "Going deeper with convolutions",
+    arXiv:1409.4842, section 5: 0.3). A user's function (`entry.loss`) gets output and labels as
+    they are; its mean over the batch becomes every sample's, by `expand`. Raises `InputError` where
+    it returns anything else.
     """
     if entry.loss:
         return _own_losses(entry.loss, output, labels)

@@ -1,7 +1,5 @@
-"""The line of a mistake in a user's own model.
-
-A model of gcsim's keeps its exceptions: there they are our bugs.
-"""
+"""The line of a mistake in a user's own model. Exceptions of gcsim's models stay: they are our
+bugs."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ def refusal(
     model: nn.Module | None = None,
     error: Exception | None = None,
 ) -> InputError:
-    """Error for a model that cannot be trained, with the line that raised `error`, or its
-    `forward`, or the function that builds it."""
+    """Error for a model that cannot be trained, with the line that raised `error`, or of its
+    `forward`, or of the function that builds it."""
     if error is not None:
         first_line = str(error).strip().split("\n")[0]
         message += f": {type(error).__name__}" + (f": {first_line}" if first_line else "")
@@ -35,8 +33,8 @@ def refusal(
 
 @contextmanager
 def own_mistakes(entry: ModelEntry, model: nn.Module, doing: str) -> Iterator[None]:
-    """Turn what a user's model raises while it is `doing` something into an `InputError` with its
-    line, and give those lines that have none."""
+    """Turn exceptions of a user's model while `doing` into an `InputError` with its line, and add
+    lines where missing."""
     if not _is_users(entry):
         yield
         return
@@ -61,7 +59,7 @@ def _is_users(entry: ModelEntry) -> bool:
 
 
 def _line(entry: ModelEntry, model: nn.Module | None, error: Exception | None) -> str:
-    """The best that is known: a line of the user's; "" for a model of gcsim's."""
+    """The most exact known line of the user's; "" for a model of gcsim's."""
     if entry.build is None or not _is_users(entry):
         return ""
     name, _, attribute = entry.build.partition(":")

@@ -1,12 +1,10 @@
 """Order in which a model's gradients become ready: autograd's, seen by hooks.
 
-It runs backward through the forward pass, the operation that came last first; the gradients of
-one operation (a convolution's weight and bias) come in an order of its own. So neither the order
-in which parameters are registered nor that of the layers tells it: a backward pass does.
-
-On the meta device it is the order of a CPU, and costs no arithmetic; but recurrent layers, which
-fuse their steps on a real device alone, run on the CPU. Their gradients may be ready in another
-order on a GPU: cuDNN returns all of them at once.
+Autograd runs backward through the forward pass, the last operation first; gradients of one
+operation (a convolution's weight and bias) have an order of their own. Neither registration nor the
+layers' order tells it: a backward pass does, at no cost on the meta device, in a CPU's order.
+Recurrent layers, which fuse their steps on a real device alone, run on the CPU; on a GPU their
+order may differ, as cuDNN returns all of their gradients at once.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _SAMPLES = 2
 
 @contextmanager
 def noted_order(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
-    """A list that inside fills with the numbers of `parameters` as their gradients are ready."""
+    """A list that fills with the numbers of `parameters` as their gradients become ready inside."""
     order: list[int] = []
 
     def noting(number: int) -> Callable[[Tensor], None]:
@@ -45,17 +43,14 @@ def noted_order(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
 
 
 def whole_order(arrived: Sequence[int], count: int) -> tuple[int, ...]:
-    """Each of `count` parameters once, in the order of its first arrival; those that got no
-    gradient behind the others, the last of them first."""
+    """Each of `count` parameters once, in the order of its first arrival; those without a gradient
+    behind, the last of them first."""
     return tuple(dict.fromkeys([*arrived, *reversed(range(count))]))
 
 
 def ready_order(entry: ModelEntry, module: nn.Module) -> tuple[int, ...]:
-    """The order for a model that was built from `entry` on the meta device.
-
-    One forward and one backward pass of two samples. Raises `InputError` when the model cannot
-    be built on the CPU, or has no backward pass.
-    """
+    """The order for a model built from `entry` on the meta device, by a pass of two samples. Raises
+    `InputError` when it cannot be built on the CPU, or has no backward pass."""
     from gcsim.traces.models.shapes_only import ShapesOnly  # imports torch
 
     if any(isinstance(layer, torch.nn.RNNBase) for layer in module.modules()):

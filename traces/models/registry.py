@@ -1,18 +1,18 @@
 """Models: the shipped ones by name, a user's own as `package.module:build`.
 
-`models.csv` has the shipped ones, a row each, and `papers.csv` their citations: plain data, which
-`gcsim list models` reads without torch. `models/building.py` makes the model that an entry
-describes; `build` names a function of `traces/networks/`.
+`models.csv` has the shipped ones, `papers.csv` their citations: plain data, which
+`gcsim list models` reads without torch. `models/building.py` builds an entry's model; `build` names
+a function of `traces/networks/`.
 
-The length of a sample decides a language model's FLOPs, so it is the one at which the model is
+A sample's length determines a language model's FLOPs, so it is the one at which the model is
 commonly trained and its rates are stated: 35 steps for Zaremba's LSTMs, 128 tokens for BERT,
-GPT-2's whole context of 1024. There a training step of GPT-2 takes some 10 s a sample on one CPU
-core; `gpt2_128` is the same network on 128 tokens, some 1.3 s, for live gradients without a GPU
-(positions from 128 on then have a gradient of zero).
+GPT-2's whole context of 1024. A training step of GPT-2 takes some 10 s a sample on one CPU core;
+`gpt2_128`, the same network on 128 tokens, some 1.3 s, for live gradients without a GPU (positions
+from 128 on then have a gradient of zero).
 
-The weight of inner classifiers' losses: in GoogLeNet 0.3 (arXiv:1409.4842, section 5); in Inception
-V3 0.4, which its paper does not tell: from the authors' code (tensorflow/models,
-inception/inception_model.py); tf_cnn_benchmarks (models/model.py) has the same.
+The weight of inner classifiers' losses is 0.3 in GoogLeNet (arXiv:1409.4842, section 5), and 0.4 in
+Inception V3, from the authors' code (tensorflow/models, inception/inception_model.py), as in
+tf_cnn_benchmarks (models/model.py); its paper states none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ InputKind = Literal["samples", "tokens"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayer:
-    """A row of a table of layers: one parameter tensor and the arithmetic that goes with it."""
+    """A row of a table of layers: one parameter tensor and its arithmetic."""
 
     name: Text
     shape: Annotated[tuple[Count, ...], Limits(least=1)]
@@ -40,31 +40,31 @@ class TableLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
-    """A model that can be built, and what it takes and returns; or a table of its layers."""
+    """A model that can be built, with its inputs and outputs; or a table of its layers."""
 
     name: str
     title: str
     build: str | None
-    """`package.module:callable`; called without arguments, returns an `nn.Module`. None for a
-    table of layers: there is nothing to train, so its gradients are synthetic."""
+    """`package.module:callable`; called without arguments, returns an `nn.Module`. None for a table
+    of layers, whose gradients are synthetic."""
     input_shape: tuple[int, ...]
     """One sample, without the batch; of tokens: `(length,)`."""
     classes: int
-    """The output is `[batch, classes]`; of tokens their number of kinds, and the output
+    """The output is `[batch, classes]`; for tokens their number of kinds, and the output
     `[batch, length, classes]` or `[batch, classes]`."""
     parameters: int | None
-    """Number of trained scalar parameters; None for a user's model, counted when it is built."""
+    """Number of trained scalar parameters; None for a user's model until it is built."""
     paper: str
     input: InputKind = "samples"
     """samples: float32 `[batch, *input_shape]`; tokens: int64 `[batch, length]` below `classes`."""
     task: str = "textures"
-    """Task that it is trained on by default; a name of `tasks.TASKS`."""
+    """Default task; a name of `tasks.TASKS`."""
     auxiliary_weight: float = 0.0
     """Weight of auxiliary classifiers, where the output in training mode is a tuple: the loss is
     the first output's, plus this times each other one's."""
     loss: str = ""
-    """`package.module:function` of output and labels: the mean loss of a batch, or `[batch]`, each
-    sample's. "": cross-entropy."""
+    """`package.module:function` of output and labels: a batch's mean loss, or each sample's,
+    `[batch]`; "": cross-entropy."""
     layers: tuple[TableLayer, ...] = ()
     """In forward order; empty where the model is built."""
 
@@ -118,10 +118,8 @@ def own_model(
     input_kind: InputKind = "samples",
     auxiliary_weight: float = 0.0,
 ) -> ModelEntry:
-    """An entry for a user's `package.module:build`. Imports nothing.
-
-    Raises `InputError` when the shape of a sample or the number of classes cannot be.
-    """
+    """An entry for a user's `package.module:build`, without importing it. Raises `InputError` for
+    an impossible sample shape or number of classes."""
     problems = []
     if not input_shape or min(input_shape) < 1 or (input_kind == "tokens" and len(input_shape) > 1):
         what = "of one sample" if input_kind == "samples" else "[length] of one sequence"

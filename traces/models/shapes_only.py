@@ -1,9 +1,9 @@
 """Shapes of an operator's outputs on the meta device, without computing them.
 
-torch works many of them out in Python there, by operators that each are checked (a batch
-normalisation by thirty), and loads its compiler at the first of these: a second, and more than
-half of the time of ResNet-152's passes. For those that shipped models are made of the rule is told
-here; torch is asked for all others.
+torch works out many in Python, by operators that are checked one by one (thirty for a batch
+normalisation), and first loads its compiler: a second, and more than half of the time of
+ResNet-152's passes. Rules for the shipped models' operators are here; torch is asked for all
+others.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ _RULES: dict[Any, _Rule] = {
 
 
 def shapes_of(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The results of an operator on the meta device; None where torch is to be asked."""
+    """The results of an operator on the meta device; None where torch must be asked."""
     rule = _RULES.get(func)
     if rule is None or not options.keys() <= _WITHOUT_EFFECT:
         return None

@@ -1,9 +1,6 @@
-"""A model as a table of layers: a row a parameter tensor, in forward order.
-
-Rows whose names have the same module prefix (`conv1.weight`, `conv1.bias`) make one layer, at
-the place of the first of them; its FLOPs are the sum of theirs. Any shipped model can be written
-as such a table, to start from.
-"""
+"""A model as a table of layers: a row a parameter tensor, in forward order. Rows whose names share
+a module prefix (`conv1.weight`, `conv1.bias`) make one layer, at the place of the first, with the
+sum of their FLOPs. Any shipped model can be written as such a table, to start from."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ COLUMNS = ("name", "shape", "forward_flops")
 
 
 def table_entry(name: str, layers: Iterable[TableLayer]) -> ModelEntry:
-    """The model of a table: it cannot be built, and nothing is known of its input."""
+    """The model of a table: it cannot be built, and its input is unknown."""
     rows = tuple(layers)
     return ModelEntry(
         name=name,
@@ -39,7 +36,7 @@ def table_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
-    """The facts of a table; `batch`, the samples a worker, is only noted."""
+    """The facts of a table; `batch`, the samples a worker, is only recorded."""
     members: dict[str, list[int]] = {}
     for number, row in enumerate(entry.layers):
         prefix = row.name.rpartition(".")[0] or row.name
@@ -71,11 +68,9 @@ def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
 def facts_and_parameters(
     entry: ModelEntry, batch: int
 ) -> tuple[ModelFacts, tuple[tuple[str, tuple[int, ...]], ...]]:
-    """Facts, and names and shapes of the trained tensors, of a table or of a model that is built.
-
-    A model is built without memory or arithmetic (on the meta device; one with recurrent layers
-    also on the CPU, for the order of its gradients). Raises `InputError` when it cannot be.
-    """
+    """Facts, and names and shapes of the trained tensors, of a table or a model, which is built on
+    the meta device, without memory or arithmetic (recurrent layers also on the CPU, for the order
+    of gradients). Raises `InputError` when it cannot be."""
     if entry.layers:
         return table_facts(entry, batch), table_parameters(entry)
     from gcsim.traces.models.building import build_model, trainable
@@ -89,7 +84,7 @@ def facts_and_parameters(
 
 
 def layer_table(entry: ModelEntry) -> tuple[TableLayer, ...]:
-    """The table of a model, a row a trained tensor; a layer's FLOPs stand at its first tensor."""
+    """The table of a model, a row a trained tensor; a layer's FLOPs are at its first tensor."""
     if entry.layers:
         return entry.layers
     facts, shapes = facts_and_parameters(entry, 1)
@@ -102,7 +97,7 @@ def layer_table(entry: ModelEntry) -> tuple[TableLayer, ...]:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """64x3x11x11."""
+    """The shape as 64x3x11x11."""
     return "x".join(map(str, shape)) or "1"
 
 

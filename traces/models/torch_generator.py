@@ -1,9 +1,6 @@
-"""Keyed random numbers for layers that use only torch's global generator.
-
-Dropout, and a module's own initialisation, draw from torch's default generator of their device.
-Inside `keyed_generator` that generator starts from a key made of the seed and of what the
-numbers are for; afterwards it is as it was, so that gcsim neither sets nor reads the global state.
-"""
+"""Keyed random numbers for layers that use torch's default generator: dropout, and a module's own
+initialisation. Inside `keyed_generator` it starts from a key of the seed and the purpose;
+afterwards it is restored, so that gcsim neither sets nor reads the global state."""
 
 from __future__ import annotations
 
@@ -22,10 +19,8 @@ def keyed_generator(
     rank: int | None = None,
     device: torch.device | None = None,
 ) -> Iterator[None]:
-    """Key the CPU's default generator, and that of `device` if it is a GPU, for the inside.
-
-    The key is drawn from `gcsim.compressors.random.stream(seed, step, 0, purpose, rank)`.
-    """
+    """Key the CPU's default generator, and that of `device` if it is a GPU, inside, by
+    `gcsim.compressors.random.stream(seed, step, 0, purpose, rank)`."""
     from gcsim.compressors.random import stream
 
     key = int(stream(seed, step, 0, purpose, rank).integers(1 << 63))

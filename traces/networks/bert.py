@@ -1,19 +1,17 @@
 """BERT: an encoder of transformer blocks with a pooler; imports torch.
 
-J. Devlin et al., "BERT: pre-training of deep bidirectional transformers", arXiv:1810.04805,
-section 3: base has 12 blocks, width 768, 12 heads; large 24, 1024 and 16. Learned positions (512)
-and segments (2), attention in both directions, GELU, normalisation behind each residual sum (A.
-Vaswani et al., arXiv:1706.03762), dropout 0.1 (appendix A.2), 30,522 tokens (the uncased
-vocabulary). Parameters are those of the published model with its pooler, in its order and with
-its names.
+J. Devlin et al., "BERT: pre-training of deep bidirectional transformers", arXiv:1810.04805, section
+3: base has 12 blocks, width 768, 12 heads; large 24, 1024 and 16. Learned positions (512) and
+segments (2), attention in both directions, GELU, normalisation behind each residual sum (A. Vaswani
+et al., arXiv:1706.03762), dropout 0.1 (appendix A.2), 30,522 tokens (the uncased vocabulary).
+Parameters are those of the published model with its pooler, in its order and names.
 
-How it is trained: DDP asks that every parameter has a gradient, and the published model has no
-output layer. Here the pooled vector of the first position, which the paper uses for whole
-sequences, is compared with every word of the embedding: logits over the vocabulary for the word
-that follows the sequence, without one parameter more. All tensors get a gradient, the embedding
-from both ends. The comparison costs 2 x 30,522 x width FLOPs a sequence (0.2 % of base), a
-layer of its own without parameters. Masked words at every position would cost 27 % more in base,
-and leave the pooler without a gradient.
+DDP requires a gradient of every parameter, and the published model has no output layer. Here the
+pooled vector of the first position, which the paper uses for whole sequences, is compared with
+every word of the embedding: logits over the vocabulary for the word after the sequence, without
+further parameters. All tensors get a gradient, the embedding from both ends. The comparison costs
+2 x 30,522 x width FLOPs a sequence (0.2 % of base), a layer of its own without parameters. Masked
+words at every position would cost 27 % more in base, and leave the pooler without a gradient.
 
 Rows that a mini-batch does not touch have a zero gradient: positions from 128 on, the second
 segment. Initial weights are normal with standard deviation 0.02, the published configuration's.
@@ -131,7 +129,7 @@ class Bert(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """`[batch, length]` to logits `[batch, vocabulary]`."""
+        """Logits, as the class says."""
         states = self.embeddings(tokens)
         for block in cast(nn.ModuleList, self.encoder["layer"]):
             states = block(states)

@@ -2,10 +2,9 @@
 
 G. Huang et al., "Densely connected convolutional networks", arXiv:1608.06993, table 1 (DenseNet-BC
 for ImageNet: bottlenecks of 4 k channels, transitions that halve the channels); torchvision's order
-and names of parameters. DenseNet-161 has growth k = 48 and starts with 96 channels.
-
-Convolutions start with variance 2 / fan-in (K. He et al., arXiv:1502.01852, eq. 10, which the paper
-refers to), the output layer as torch draws it.
+and names of parameters. DenseNet-161 has growth k = 48 and starts with 96 channels. Convolutions
+start with variance 2 / fan-in (K. He et al., arXiv:1502.01852, eq. 10, as the paper), the output
+layer as torch draws it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class DenseLayer(nn.Sequential):
 
 
 class DenseBlock(nn.Sequential):
-    """Each layer takes what all before it gave; the block gives all of it on."""
+    """Each layer takes all earlier outputs; the block returns all of them."""
 
     def __init__(self, inputs: int, growth: int, layers: int) -> None:
         super().__init__(

@@ -2,9 +2,9 @@
 
 C. Szegedy et al., "Going deeper with convolutions", arXiv:1409.4842, table 1, in torchvision's
 form, with its order and names of parameters: batch norm behind every convolution (the paper had
-none), and 3 x 3 convolutions where the paper has 5 x 5. The two classifiers inside the network are
-those of the paper's section 5; only training computes them. The paper names no rule for the
-initial weights: convolutions start with variance 2 / fan-out, the rest as torch draws it.
+none), and 3 x 3 convolutions for the paper's 5 x 5. Only training computes the two inner
+classifiers (section 5). The paper names no initial weights: convolutions start with variance
+2 / fan-out, the rest as torch draws it.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class GoogLeNet(nn.Module):
         self.fc = nn.Linear(channels, 1000)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """`[batch, 3, 224, 224]` to logits `[batch, 1000]`: those of the last layer, then of
-        `aux2` and `aux1`."""
+        """`[batch, 3, 224, 224]` to logits `[batch, 1000]`: of the last layer, then of `aux2` and
+        `aux1`."""
         maps = self.maxpool1(self.conv1(images))
         maps = self.maxpool2(self.conv3(self.conv2(maps)))
         others: list[Tensor] = []
@@ -161,4 +161,4 @@ def _drawn(*, inner: bool) -> nn.Module:
 googlenet = partial(_drawn, inner=False)
 """6,624,904 parameters in 173 tensors; `[batch, 3, 224, 224]` to `[batch, 1000]`."""
 googlenet_aux = partial(_drawn, inner=True)
-"""13,004,888 parameters in 187 tensors: with the two classifiers inside the network."""
+"""13,004,888 parameters in 187 tensors: with the two inner classifiers."""

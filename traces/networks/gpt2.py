@@ -1,14 +1,14 @@
 """GPT-2: a decoder of transformer blocks, its output tied to its embedding; imports torch.
 
-A. Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.3, on
-A. Radford et al., "Improving language understanding by generative pre-training", 2018: learned
+A. Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.3, on A.
+Radford et al., "Improving language understanding by generative pre-training", 2018: learned
 positions, layer normalisation in front of each sub-block and behind the last, masked attention,
 GELU in its tanh form, four times as wide inside. Small: 12 blocks, width 768, 12 heads, 1024
 positions, 50,257 tokens: 124,439,808 parameters in 148 tensors.
 
 Parameters have the published model's order and names (`wte`, `wpe`, `h.0.ln_1`, `h.0.attn.c_attn`,
-…). Its matrices are stored as torch's `Linear` does, `[out, in]`; the published ones are
-transposed. The embedding is registered first, so its gradient, which the output shares, is ready
+…); matrices are stored as torch's `Linear` does, `[out, in]`, where the published ones are
+transposed. The embedding is registered first, so its gradient, shared with the output, is ready
 last.
 
 Initial weights: normal with standard deviation 0.02 (2018, section 4.1), biases zero; those that
@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the two layers, each added to what it was given."""
+    """Attention, then the two layers, each added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """Tokens int64 `[batch, length]`, no longer than `positions`, to logits `[batch, length,
-    vocabulary]` of the next ones."""
+    """Tokens int64 `[batch, length]`, length up to `positions`, to logits
+    `[batch, length, vocabulary]` of the next ones."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Gpt2(nn.Module):
         self._draw_weights()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """`[batch, length]` to logits `[batch, length, vocabulary]`."""
+        """Logits, as the class says."""
         positions = tokens.new_ones(tokens.shape).cumsum(1) - 1  # [batch, length]: 0, 1, 2, …
         states = self.wte(tokens) + self.wpe(positions)
         for block in self.h:

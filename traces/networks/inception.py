@@ -2,14 +2,13 @@
 
 C. Szegedy et al., "Rethinking the Inception architecture for computer vision", arXiv:1512.00567,
 table 1 and figures 5 to 8, as the authors published it (tensorflow/models, inception/slim); with
-torchvision's order and names of parameters. Only training computes the classifier inside the
-network.
+torchvision's order and names of parameters. Only training computes the inner classifier.
 
-The paper does not tell the initial weights. They are those of the authors' code: normal, cut off at
-two standard deviations, with a deviation of 0.1 for convolutions, 0.01 for the inner classifier's
-last convolution and 0.001 for its output layer (torchvision has the same three); 0.01 for the main
-output layer, that code's default as recalled. There, too, dropout of 0.2 in front of the output,
-and 0.4 for the weight of the inner classifier's loss.
+The paper states no initial weights. They are those of the authors' code: normal, cut off at two
+standard deviations, with a deviation of 0.1 for convolutions, 0.01 for the inner classifier's last
+convolution and 0.001 for its output layer (as in torchvision); 0.01 for the main output layer, that
+code's default as recalled; likewise dropout of 0.2 in front of the output, and 0.4 for the weight
+of the inner classifier's loss.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from gcsim.traces.networks.googlenet import ConvUnit
 
 
 class Unit(NamedTuple):
-    """A convolution of a branch: `kernel` in rows and columns; it keeps the size of the maps,
-    or, with stride 2, halves it without padding."""
+    """A convolution of a branch: `kernel` in rows and columns; it keeps the maps' size, or, with
+    stride 2, halves it without padding."""
 
     name: str
     outputs: int
@@ -41,7 +40,7 @@ class Unit(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Units one after the other, behind average pooling or not; the last ones side by side."""
+    """Units in sequence, perhaps behind average pooling; the last ones side by side."""
 
     units: tuple[Unit, ...]
     side_by_side: int = 1
@@ -154,11 +153,11 @@ _BLOCKS = {
     "Mixed_7c": _FIGURE7,
 }
 _CLASSIFIED = "Mixed_6e"
-"""The block behind which the inner classifier stands."""
+"""The block in front of the inner classifier."""
 
 
 class Mixed(nn.Module):
-    """Branches side by side; where they halve the maps, max pooling is one more."""
+    """Branches side by side; where they halve the maps, with max pooling as one more."""
 
     def __init__(self, inputs: int, branches: tuple[Branch, ...]) -> None:
         super().__init__()
@@ -229,8 +228,8 @@ class InceptionV3(nn.Module):
         self.fc = nn.Linear(channels, 1000)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """`[batch, 3, 299, 299]` to logits `[batch, 1000]`: of the last layer, then of the inner
-        classifier."""
+        """`[batch, 3, 299, 299]` to logits `[batch, 1000]`: of the last layer, then the inner
+        classifier's."""
         maps = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(images)))
         maps = max_pool2d(maps, 3, stride=2)  # [batch, 64, 73, 73]
         maps = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(maps))
@@ -260,4 +259,4 @@ def _drawn(*, inner: bool) -> nn.Module:
 inception_v3 = partial(_drawn, inner=False)
 """23,834,568 parameters in 284 tensors; `[batch, 3, 299, 299]` to `[batch, 1000]`."""
 inception_v3_aux = partial(_drawn, inner=True)
-"""27,161,264 parameters in 292 tensors: with the classifier inside the network."""
+"""27,161,264 parameters in 292 tensors: with the inner classifier."""

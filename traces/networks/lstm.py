@@ -1,8 +1,9 @@
 """Recurrent language models of two or three layers of LSTM; imports torch.
 
-An embedding, stacked LSTMs, and a linear layer over the vocabulary. Dropout is applied to what
-passes from layer to layer, not from step to step. Sequences start from a state of zeros: a sample
-is a function of its key alone, so no state is handed from one mini-batch to the next.
+An embedding, stacked LSTMs, and a linear layer over the vocabulary. Dropout applies from layer to
+layer, not from step to step. Sequences start from a state of zeros, and no state passes to the next
+mini-batch: a sample is a function of its key alone. Parameters have the order and the names of
+PyTorch's example `word_language_model`.
 
 `lstm_ptb_650` and `lstm_ptb_1500` are the medium and the large model of W. Zaremba, I. Sutskever,
 O. Vinyals, "Recurrent neural network regularization", arXiv:1409.2329, section 4.1: two layers of
@@ -12,10 +13,8 @@ has), which makes 10,400 or 24,000 parameters more than the equations.
 
 `lstm_wt2_650` is the kind of model that T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD",
 arXiv:1905.13727, train on WikiText-2: three layers of 650 units, the embedding's weight also the
-output's. The number of its words, 28,869, was chosen for the size 28,949,319 that is recalled for
-it: neither figure was read in the paper.
-
-Parameters have the order and the names of PyTorch's example `word_language_model`.
+output's. Its 28,869 words were chosen for a recalled size of 28,949,319 parameters: neither figure
+was read in the paper.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class LstmLanguageModel(nn.Module):
             self.decoder.weight = self.encoder.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """`[batch, length]` to logits `[batch, length, vocabulary]`."""
+        """Logits, as the class says."""
         states, _ = self.rnn(self.drop(self.encoder(tokens)))  # [batch, length, width]
         logits: Tensor = self.decoder(self.drop(states))
         return logits
@@ -59,11 +58,9 @@ def lstm_ptb_1500() -> nn.Module:
 
 
 def lstm_wt2_650() -> nn.Module:
-    """Three layers, tied: 28,949,319 parameters in 14 tensors.
-
-    Initial weights as in `word_language_model`: ±0.1 in the embedding, zero in the output's bias,
-    ±1 / sqrt(650) (torch's own) in the LSTM.
-    """
+    """Three layers, tied: 28,949,319 parameters in 14 tensors. Initial weights as in
+    `word_language_model`: ±0.1 in the embedding, zero in the output's bias, ±1 / sqrt(650) (torch's
+    own) in the LSTM."""
     model = LstmLanguageModel(vocabulary=28_869, width=650, layers=3, dropout=0.5, tied=True)
     nn.init.uniform_(model.encoder.weight, -0.1, 0.1)
     nn.init.zeros_(model.decoder.bias)

@@ -1,7 +1,7 @@
 """MobileNetV2 as plain torch modules; imports torch.
 
-M. Sandler et al., "MobileNetV2: inverted residuals and linear bottlenecks", arXiv:1801.04381,
-table 2, at width 1; torchvision's order and names of parameters. Convolutions start with variance
+M. Sandler et al., "MobileNetV2: inverted residuals and linear bottlenecks", arXiv:1801.04381, table
+2, at width 1; torchvision's order and names of parameters. Convolutions start with variance
 2 / fan-out of a group, the output layer as torch draws it.
 """
 

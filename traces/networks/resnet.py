@@ -68,7 +68,7 @@ class Bottleneck(nn.Module):
 
 
 class ZeroPadded(nn.Module):
-    """The shortcut without parameters: every second pixel, and channels of zeros around."""
+    """The parameter-free shortcut: every second pixel, and channels of zeros around."""
 
     def __init__(self, added: int, stride: int) -> None:
         super().__init__()

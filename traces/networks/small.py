@@ -1,16 +1,15 @@
 """Small shipped models as plain torch modules; imports torch.
 
-AlexNet is the one-tower layout of A. Krizhevsky, "One weird trick for parallelizing
-convolutional neural networks", arXiv:1404.5997, with torchvision's order and names of
-parameters. LeNet-5 is Y. LeCun et al., "Gradient-based learning applied to document
-recognition", Proc. IEEE 86(11), 1998, in the common present-day form: full connections between
-the convolutions, max pooling, ReLU, and a linear output instead of radial basis functions.
+AlexNet is the one-tower layout of A. Krizhevsky, "One weird trick for parallelizing convolutional
+neural networks", arXiv:1404.5997, with torchvision's order and names of parameters. LeNet-5 is Y.
+LeCun et al., "Gradient-based learning applied to document recognition", Proc. IEEE 86(11), 1998, in
+today's common form: full connections between the convolutions, max pooling, ReLU, and a linear
+output instead of radial basis functions.
 
-Weights start normal with variance 1.5 / fan-in: the rule of K. He et al., arXiv:1502.01852,
-eq. 10, with 1.5 for their 2, because overlapping max pooling raises the second moment of what it
-passes on (with 2, AlexNet's logits start ten times larger than its labels can use). The output
-layer starts with standard deviation 0.01, so that the loss starts near ln(classes); biases at
-zero.
+Weights start normal with variance 1.5 / fan-in, instead of 2 (K. He et al., arXiv:1502.01852, eq.
+10), because overlapping max pooling raises the second moment (with 2, AlexNet's logits start ten
+times larger than its labels can use). The output layer starts with standard deviation 0.01, so that
+the loss starts near ln(classes); biases at zero.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class AlexNet(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """`[batch, 3, 224, 224]` to logits `[batch, 1000]`."""
+        """Logits, as the class says."""
         maps = self.avgpool(self.features(images))  # [batch, 256, 6, 6]
         logits: Tensor = self.classifier(maps.flatten(1))
         return logits
@@ -86,7 +85,7 @@ class LeNet5(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """`[batch, 1, 32, 32]` to logits `[batch, 10]`."""
+        """Logits, as the class says."""
         maps = self.features(images)  # [batch, 16, 5, 5]
         logits: Tensor = self.classifier(maps.flatten(1))
         return logits

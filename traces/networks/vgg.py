@@ -6,15 +6,15 @@
 - CIFAR, VGG-16 with batch norm: column D's convolutions and one output layer, as in
   kuangliu/pytorch-cifar.
 - CIFAR, the VGG-like network of Y. Tsuzuku et al., "Variance-based gradient compression for
-  efficient distributed deep learning", arXiv:1802.06058, appendix D, table 3; no layer before
-  batch norm has a bias, nor the output layer: so in Chainer's example, which the paper refers to.
+  efficient distributed deep learning", arXiv:1802.06058, appendix D, table 3; no layer before batch
+  norm has a bias, nor the output layer, as in Chainer's example, the paper's reference.
 
-Without batch norm the initial weights are torchvision's: convolutions with variance 2 / fan-out
-(K. He et al., arXiv:1502.01852, eq. 14), full connections with standard deviation 0.01, biases at
-zero. (With AlexNet's rule, 1.5 / fan-in, VGG-16 diverged within 13 steps of 4 images at a learning
-rate of 0.01. The paper, section 3.1, began with a deviation of 0.1 in network A, and copied A's
-layers into the others.) VGG-16 for CIFAR starts with 2 / fan-in (ibid., eq. 10), the VGG-like
-network with 1 / fan-in, Chainer's default; their output layers with standard deviation 0.01.
+Without batch norm the initial weights are torchvision's: convolutions with variance 2 / fan-out (K.
+He et al., arXiv:1502.01852, eq. 14), full connections with standard deviation 0.01, biases at zero.
+(With AlexNet's rule, 1.5 / fan-in, VGG-16 diverged within 13 steps of 4 images at a learning rate
+of 0.01. The paper, section 3.1, began with a deviation of 0.1 in network A, and copied A's layers
+into the others.) VGG-16 for CIFAR starts with 2 / fan-in (ibid., eq. 10), the VGG-like network with
+1 / fan-in, Chainer's default; their output layers with standard deviation 0.01.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class VGG(nn.Module):
 def _convolutions(
     stages: Stages, *, norm: bool = False, bias: bool = True, dropout: float = 0.0
 ) -> nn.Sequential:
-    """Convolutions of the stages; with `dropout`, as in the VGG-like network, between the
-    convolutions of a stage, 0.1 less in the first stage."""
+    """Convolutions of the stages; with `dropout` (VGG-like) between a stage's convolutions, 0.1
+    less in the first stage."""
     layers: list[nn.Module] = []
     inputs = 3
     for number, stage in enumerate(stages):

@@ -7,10 +7,10 @@ four times as wide inside, a linear classifier of the class token. Base (table 1
 768, 12 heads; patches of 16 x 16, images of 224 x 224: 197 positions, 86,567,656 parameters in 152
 tensors.
 
-Parameters have the order and names of the implementation that most people train
-(huggingface/pytorch-image-models, `vit_base_patch16_224`: `cls_token`, `pos_embed`,
-`patch_embed.proj`, `blocks.0.norm1`, `blocks.0.attn.qkv`, …). Initial weights: normal with standard
-deviation 0.02, those of the patches with that of their fan-in, biases zero. No dropout.
+Parameters have the order and names of huggingface/pytorch-image-models (`vit_base_patch16_224`:
+`cls_token`, `pos_embed`, `patch_embed.proj`, `blocks.0.norm1`, `blocks.0.attn.qkv`, …). Initial
+weights: normal with standard deviation 0.02, the patches' with that of their fan-in, biases zero.
+No dropout.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the two layers, each added to what it was given."""
+    """Attention, then the two layers, each added to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

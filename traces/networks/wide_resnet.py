@@ -2,9 +2,8 @@
 
 S. Zagoruyko and N. Komodakis, "Wide residual networks", arXiv:1605.07146, table 1, in the form of
 the authors' code (szagoruyko/wide-residual-networks, models/wide-resnet.lua): batch norm and ReLU
-stand before each convolution; where a block changes the number of channels its shortcut is a 1 x 1
-convolution of what its first batch norm and ReLU gave; no convolution has a bias; no dropout.
-
+in front of each convolution; where a block changes the number of channels its shortcut is a 1 x 1
+convolution behind its first batch norm and ReLU; no convolution has a bias; no dropout.
 Convolutions start with variance 2 / fan-out and the output layer's bias at zero, as there.
 """
 

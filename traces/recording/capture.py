@@ -1,18 +1,14 @@
 """Copies of each worker's own gradient, from a loop that is not written for it.
 
-A hook of every parameter copies its gradient to the CPU at the instant at which autograd has
-accumulated it: before anybody clips, scales or averages it. DistributedDataParallel averages
-gradients behind that instant, in place or not, so that what is copied is each rank's own. On a GPU
-the copy is one more thing in the stream that computes, into pinned memory: the host goes on, and
-waits once, at the end of the iteration.
+A hook of every parameter copies its gradient to the CPU when autograd has accumulated it: before
+clipping, scaling or DistributedDataParallel's averaging, so that each rank's own is copied. On a
+GPU the copy joins the computing stream, into pinned memory, and the host waits once, at the end of
+the iteration.
 
-An iteration with several backward passes is one of two things. For one worker they are the
-micro-batches of gradient accumulation, and their sum is kept. For N virtual workers each of N
-passes is one worker's: then the gradient is taken on its way into the parameter, before it is
-added to those before it.
-
-Hooks raise nothing, since that would come out of the user's `backward()`: what is wrong is kept
-for the end of the iteration.
+Several backward passes of an iteration are one worker's micro-batches, whose sum is kept, or those
+of N virtual workers, a pass each; then the gradient is taken before it is added into the parameter.
+Hooks raise nothing, since that would surface in the user's `backward()`: faults are kept for the
+end of the iteration.
 """
 
 from __future__ import annotations
@@ -29,11 +25,8 @@ _NAMED = 4
 
 
 class GradientCapture:
-    """Copies the gradients of `parameters` between `start` and `stop`.
-
-    `workers` is the number of virtual workers; `allow_unused` makes zeros of a gradient that
-    never arrives.
-    """
+    """Copies the gradients of `parameters` between `start` and `stop`. `workers` are virtual;
+    `allow_unused` makes zeros of a gradient that never arrives."""
 
     def __init__(
         self, parameters: Sequence[tuple[str, nn.Parameter]], *, workers: int, allow_unused: bool
@@ -44,14 +37,14 @@ class GradientCapture:
         self._held: list[list[Tensor]] = []
         self._counts = [0] * len(self._parameters)
         self.arrived: dict[int, None] = {}
-        """Numbers of the parameters, in the order of their first gradients of all."""
+        """Numbers of the parameters in the order of their very first gradients."""
         self._handles: list[Any] = []
         self._faults: dict[str, Problem] = {}
         self.on_first: Callable[[], None] = lambda: None
         """Called when the first gradient of an iteration arrives."""
 
     def start(self) -> None:
-        """Attach the hooks; the copies' memory is taken once."""
+        """Attach the hooks; allocate the copies' memory once."""
         self._held = [
             [landing(parameter.shape, parameter.device) for _, parameter in self._parameters]
             for _ in range(self._workers)
@@ -65,7 +58,7 @@ class GradientCapture:
             self._handles.append(handle)
 
     def stop(self) -> None:
-        """Remove the hooks and let go of the copies."""
+        """Remove the hooks and drop the copies."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

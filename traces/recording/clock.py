@@ -1,13 +1,12 @@
 """Times of the passes and gradients in a user's training loop.
 
-Hooks note instants and do nothing else: before and after the model's forward, after each
-parameter's gradient has been accumulated, before and after each step of a torch optimiser. On a
-CPU an instant is the host's clock; on a GPU it is an event on the stream that computes
-(`compressors/streams.py`).
+Hooks record instants only: around the model's forward, after each parameter's gradient is
+accumulated, around each step of a torch optimiser. On a CPU an instant is the host's clock; on a
+GPU an event on the computing stream (`compressors/streams.py`).
 
-The backward pass begins where the model's forward ends: the loss belongs to it. Of several
-micro-batches the last is timed. Where ranks exchange gradients, what lies between the last
-gradient and the optimiser is waiting, and not counted: that is what gcsim simulates.
+The backward pass begins where the model's forward ends: it includes the loss. Of several
+micro-batches the last is timed. Where ranks exchange gradients, the wait between the last gradient
+and the optimiser is left out: gcsim simulates it.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ def can_be_timed(parameters: Sequence[tuple[str, nn.Parameter]]) -> bool:
 
 
 class PassClock:
-    """Times `model`'s passes between `start` and `stop`; `turn` ends an iteration.
-
-    `parameters` are its trained ones, in order; see `can_be_timed`.
-    """
+    """Times `model`'s passes between `start` and `stop`; `turn` ends an iteration. `parameters` are
+    its trained ones, in order; see `can_be_timed`."""
 
     def __init__(
         self,
@@ -89,7 +86,7 @@ class PassClock:
         self._clear()
 
     def turn(self) -> OnePass | None:
-        """The iteration that ends here; None when a part of it was not seen."""
+        """The iteration that ends here; None when a part of it was missed."""
         begin, turned, ready, steps = self._begin, self._turned, self._ready, self._optimizers
         self._clear()
         if begin is None or turned is None or len(ready) < len(self._parameters):

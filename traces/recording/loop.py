@@ -1,16 +1,13 @@
-"""Each iteration of a loop that is recorded, and its end, in one process or on all ranks.
+"""Each iteration of a recorded loop, and its end, in one process or on all ranks.
 
-Hooks fill a `GradientCapture` while the user's loop runs; `step` stores what they hold and decides,
-with all ranks together, how it goes on: gradients first, then times, then the trace is finished.
+Hooks fill a `GradientCapture` while the user's loop runs; `step` stores it and decides, with all
+ranks together, how to continue: gradients first, then times, then the trace is finished. Second
+moments come from the closed forms of `second_moments`, by hooks during the user's own passes; a
+parameter without one would need further backward passes, and is refused by name.
 
-Second moments over a mini-batch's samples come from the closed forms of `second_moments`, which
-work on what each layer took and what came back to it, kept by hooks during the user's own passes. A
-model with a parameter that has no closed form is refused by the parameter's name: it would need
-further backward passes.
-
-Rank 0 makes the trace. Its temporary folder is written to by every rank that can see it; a rank
-that cannot (machines without a shared file system) sends its gradients to rank 0. Every decision
-that could differ (a NaN on one rank) is taken together, so that no rank waits for one that left.
+Rank 0 makes the trace. Every rank that can see its temporary folder writes to it; others (without a
+shared file system) send their gradients to rank 0. Every decision that could differ (a NaN on one
+rank) is taken together, so that no rank waits for one that left.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ class Recording:
         self._scaler = scaler
         self._scale = 1.0
         self._spent = 0.0
-        """Seconds of this process beside the training, without the copies in hooks."""
+        """Seconds of this process beside the training, without the hooks' copies."""
         self._losses: list[float | None] = []
         self._passes: list[OnePass] = []
         self._micro_batches = 1
@@ -191,10 +188,8 @@ class Recording:
     # --- iterations -----------------------------------------------------------------------------
 
     def step(self, loss: Tensor | float | None = None) -> bool:
-        """End an iteration; True when enough is recorded. `loss` is noted where it is given.
-
-        Under `torch.distributed` every rank must call it.
-        """
+        """End an iteration; True when enough is recorded. `loss` is recorded where given. Under
+        `torch.distributed` every rank must call it."""
         if self.done:
             return True
         if self._before:
@@ -217,7 +212,7 @@ class Recording:
         return self.done
 
     def _note_scale(self) -> None:
-        """Before the scaler changes it at the end of the iteration."""
+        """Read the scale before the scaler changes it at the end of the iteration."""
         if self._scaler is not None:
             self._scale = float(self._scaler.get_scale())
 
@@ -257,7 +252,7 @@ class Recording:
             self._moments.clear()
 
     def _begin(self) -> None:
-        """At the end of the first iteration: what is recorded, and how much of it fits."""
+        """At the end of the first iteration, settle what is recorded and how much of it fits."""
         self._facts = self._first.facts(self._model, self._wanted.name, self._wanted.batch_size)
         self._writer.begin(self._facts, [(n, tuple(p.shape)) for n, p in self._parameters])
         if self._ranks.rank == 0:
@@ -341,7 +336,7 @@ class Recording:
     # --- the end ----------------------------------------------------------------------------------
 
     def _finish_early(self) -> None:
-        """The loop ended by itself."""
+        """Finish where the loop ended by itself."""
         if self._before:
             raise InputError(
                 f"the loop ended after {self._wanted.start - self._before} steps, and recording "
@@ -422,11 +417,8 @@ class _LoopMoments:
 
     def take(self, gradients: Sequence[Tensor], scale: float, *, check: bool) -> tuple[Tensor, ...]:
         """Take the second moments of the iteration that ends: by parameter, float32 on the CPU, in
-        its shape.
-
-        `gradients` are what autograd made of the same batch, over `scale`. Raises `InputError`
-        when a parameter has no closed form, or with `check` is used outside its layer.
-        """
+        its shape. `gradients` are the same batch's, over `scale`. Raises `InputError` when a
+        parameter has no closed form, or with `check` is used outside its layer."""
         found = self._watched.followed(
             gradients, scale, segment=None if self.costs else meter.segment, check=check
         )
@@ -438,7 +430,7 @@ class _LoopMoments:
         self._watched.follow()
 
     def release(self) -> None:
-        """Remove the hooks and let go of what they kept."""
+        """Remove the hooks and drop their content."""
         self._watched.release()
 
 
@@ -458,7 +450,7 @@ class _Ranks(Protocol):
         """Every rank's value, on every rank."""
 
     def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
-        """On rank 0 the tensors of the ranks in `absent`; each has as many and as large ones."""
+        """On rank 0 the tensors of the ranks in `absent`, all equally many and large."""
 
 
 class _Alone:
@@ -531,7 +523,7 @@ def _ranks_of(model: nn.Module) -> _Ranks:
 def _exchanged_buckets(
     model: nn.Module, names: Sequence[str]
 ) -> tuple[tuple[str, ...], ...] | None:
-    """DDP's buckets as it rebuilt them, by parameter; None where there are none to be seen."""
+    """DDP's buckets as it rebuilt them, by parameter; None where there are none."""
     if not _is_ddp(model):
         return None
     try:
@@ -552,7 +544,7 @@ def _is_ddp(model: nn.Module) -> bool:
 
 
 class _SharedFolder:
-    """Ranks that can see a folder that rank 0 has made."""
+    """Ranks that can see rank 0's folder."""
 
     def __init__(self, ranks: _Ranks, folder: Path | None) -> None:
         word = secrets.token_hex(16)

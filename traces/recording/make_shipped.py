@@ -1,8 +1,5 @@
-"""Makes the shipped traces: `python -m gcsim.traces.recording.make_shipped FOLDER`.
-
-On one thread: equal seeds give equal files on processors of one kind with the same versions, which
-the manifests name.
-"""
+"""Makes the shipped traces: `python -m gcsim.traces.recording.make_shipped FOLDER`. On one thread
+equal seeds give equal files on one kind of processor with the same versions (in the manifests)."""
 
 from __future__ import annotations
 
@@ -25,10 +22,8 @@ RECIPES = {
 
 
 def make(folder: Path) -> None:
-    """Record all of them, a folder each in `folder`; some five minutes.
-
-    Raises `InputError` where one is there already.
-    """
+    """Record all of them, a folder each in `folder`; some five minutes. Raises `InputError` where
+    one exists."""
     torch.set_num_threads(1)
     for model, (learning_rate, stages) in RECIPES.items():
         for stage, steps in stages.items():

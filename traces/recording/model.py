@@ -1,9 +1,8 @@
 """The model that a user's loop trains, as the simulator needs it.
 
-The trace must be replayed without the user's code, so that layers, parameters and FLOPs are noted
-now. They are counted on the real module with the arguments of its first forward pass, whatever
-these are, after the first iteration: one more forward pass, without gradients, after which
-buffers and random numbers are as before.
+A trace is replayed without the user's code, so layers, parameters and FLOPs are counted after the
+first iteration, on the real module with the arguments of its first forward pass: one more forward
+pass, without gradients, after which buffers and random numbers are as before.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ _SHARDED = ("FullyShardedDataParallel", "FSDP", "DeepSpeedEngine", "ShardedDataP
 
 
 def seen_model(model: nn.Module) -> nn.Module:
-    """The module that owns the parameters, out of the wrappers that exchange or compile.
-
-    Raises `InputError` for what is no module, or keeps parts of its parameters on other ranks.
-    """
+    """The module that owns the parameters, inside wrappers that exchange or compile. Raises
+    `InputError` for anything but a module, or one with parts of its parameters on other ranks."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"record() takes a torch.nn.Module, not {type(model).__name__}",
@@ -64,7 +61,7 @@ class FirstBatch:
         self._handle = self._model.register_forward_pre_hook(self._saw, with_kwargs=True)
 
     def release(self) -> None:
-        """Remove the hook and let go of the batch."""
+        """Remove the hook and drop the batch."""
         if self._handle is not None:
             self._handle.remove()
         self._handle = self._given = None
@@ -74,11 +71,9 @@ class FirstBatch:
             self._given = (args, kwargs)
 
     def facts(self, module: nn.Module, name: str | None, batch_size: int | None) -> ModelFacts:
-        """Facts about `module`, the model without its wrappers; releases the batch.
-
-        Where the forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises
-        `InputError` when no tensor was passed, or none of the batch's size.
-        """
+        """Facts about `module`, the model without its wrappers; releases the batch. Where the
+        forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises `InputError` when
+        no tensor was passed, or none of the batch's size."""
         if self._given is None:
             raise InputError(
                 "backward() was called, but the model's forward was not",

@@ -21,10 +21,10 @@ from gcsim.traces.tasks.registry import described, make_task
 from gcsim.traces.timing.allocator import keep_freed_memory
 
 _TIMED = 5
-"""Iterations that are timed, behind one that is not."""
+"""Iterations that are timed, after an untimed one."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many steps are done, and how many there are."""
+"""Called with a description, the steps done, and all steps."""
 
 
 def record_live(
@@ -49,12 +49,10 @@ def record_live(
 
     A step of the progress is one warm-up step or one worker's gradients. `max_bytes` bounds the
     trace's files: as many whole iterations are kept as fit, and the last report of the progress
-    says how many. With `times`, further
-    iterations are timed on this machine, of which the first is left out.
-
-    Raises `InputError` when the model cannot be trained, training diverges, the folder exists,
-    the disk cannot hold the trace, or not one iteration fits. Nothing is left behind then, nor
-    on an interrupt.
+    says how many. With `times`, further iterations are timed on this machine, without the first.
+    Raises `InputError` when the model cannot be trained, training diverges, the folder exists, the
+    disk cannot hold the trace, or not one iteration fits. Nothing is left behind then, nor on an
+    interrupt.
     """
     keep_freed_memory()
     place = pick_device(device)

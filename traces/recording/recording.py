@@ -9,13 +9,12 @@
             if recording.step(loss):
                 break
 
-First `iterations` iterations give their gradients, then `timed` more, in which nothing is copied,
-the times of forward, backward and each gradient. The model trains on as it would have without
-(hooks only read), and no hook is left behind. Under `torch.distributed` every rank runs the same
-lines and is one worker of the trace, with its gradient from before the averaging.
-
-What is a worker without it: the one process; or, with `workers=N`, each of the N backward passes
-between two steps of the optimiser, which see the same weights and other data, as N machines do.
+First `iterations` iterations give their gradients, then `timed` more, without copies, the times of
+forward, backward and each gradient. Hooks only read: the model trains as without, and none is left
+behind. Under `torch.distributed` every rank runs the same lines and is one worker of the trace,
+with its gradient from before the averaging; otherwise the process is the worker, or, with
+`workers=N`, each of the N backward passes between two optimiser steps, which see the same weights
+and other data.
 """
 
 from __future__ import annotations

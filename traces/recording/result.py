@@ -1,4 +1,4 @@
-"""Options of a recording, what brings each process to it, and the note at its end."""
+"""Options of a recording, each process's part, and the note at its end."""
 
 from __future__ import annotations
 

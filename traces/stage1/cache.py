@@ -1,11 +1,7 @@
-"""Traffic profiles on disk, under a hash of everything that they depend on.
-
-A profile depends on the compressor and its parameters, the gradients, the bucket layout, the
-number of virtual workers, the seed, and the code that made it. Where the cluster alone changes,
-the profile is found here and no tensor is touched. A damaged entry is as good as none.
-
-The folder is the user's cache folder, or `GCSIM_CACHE_DIR`.
-"""
+"""Traffic profiles on disk, under a hash of everything that they depend on: compressor and
+parameters, gradients, bucket layout, number of virtual workers, seed, and code. A change of the
+cluster alone touches no tensor. A damaged entry is ignored. The folder is the user's cache folder,
+or `GCSIM_CACHE_DIR`."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ from gcsim.traces.stage1.code import code_hash
 _PROFILE = TypeAdapter(TrafficProfile)
 
 version = cache(metadata.version)
-"""Version of an installed library, looked up in its files, for a millisecond."""
+"""Version of an installed library, from its files, in a millisecond."""
 
 
 def key(
@@ -35,12 +31,9 @@ def key(
     *,
     compressor: str | None = None,
 ) -> str:
-    """A content hash of plain facts, gcsim's own code, and the user's (`own_code.own_code`) by the
-    name of the function.
-
-    `compressor` is its module and class, as in the registry, where its code alone counts; None:
-    that of all.
-    """
+    """A content hash of plain facts, gcsim's own code, and the user's (`own_code.own_code`) by
+    function. `compressor`, module and class as in the registry, restricts it to code that it
+    reaches."""
     document = {
         "facts": facts,
         "code": code_hash(compressor),
@@ -52,7 +45,7 @@ def key(
 
 
 def holds_any() -> bool:
-    """Whether a profile was ever stored here: to name one, all code is parsed once."""
+    """Whether a profile was ever stored here; naming one parses all code once."""
     return any(cache_folder().glob("*.json"))
 
 
@@ -73,7 +66,7 @@ def load_all(names: Iterable[str]) -> dict[str, TrafficProfile]:
 
 
 def save(name: str, profile: TrafficProfile) -> None:
-    """Store a profile. Where that fails (a full disk) the run goes on, and a warning says why."""
+    """Store a profile; where that fails (a full disk), warn and continue."""
     try:
         write_text(cache_folder() / f"{name}.json", sealed(_PROFILE.dump_json(profile)).decode())
     except InputError as error:

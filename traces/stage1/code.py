@@ -1,12 +1,12 @@
 """Hash of gcsim's code that a profile depends on, without comments and docstrings.
 
-A compressor reaches what its module imports, at the head or inside functions, and what that
-imports in turn; and all of `traces`, which finds models and tasks by name. One that reaches the
-registry may be made of any other, and of a user's own nothing is known: then all compressors count.
+A compressor reaches what its module imports, at the head or inside functions, in turn; and all of
+`traces`, which finds models and tasks by name. One that reaches the registry, or a user's own, may
+use any other: all compressors count.
 
-A file is known by its syntax tree, which every version of Python writes alike here: what older ones
-do not have (3.12's parameters of types) is left out where it is empty. Parsing all takes a second,
-so a file is parsed when it is reached, and what was found of its bytes is kept in the cache folder.
+A file is known by its syntax tree, written alike by every version of Python: newer attributes
+(3.12's type parameters) are left out where empty. Files are parsed when reached, since all take a
+second, and results are kept in the cache folder by the files' bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from gcsim.files import cache_folder, sealed, unsealed, write_text
 COMPRESSORS, TRACES = "gcsim.compressors", "gcsim.traces"
 _REGISTRY = f"{COMPRESSORS}.registry"
 _NEVER = (f"{COMPRESSORS}.ddp", f"{COMPRESSORS}.conformance", f"{COMPRESSORS}.options")
-"""Code that deploys and checks methods, and options: in no profile, unless something reaches
-them."""
+"""Code that deploys and checks methods, and options: in no profile, unless reached."""
 _MEMO = "code.trees"
 Known = tuple[str, Sequence[str]]
 """A hash of a file's syntax tree, and the names that it imports."""
@@ -36,9 +35,9 @@ Known = tuple[str, Sequence[str]]
 
 @cache
 def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
-    """Hash of the code reached by a module of the compressors with its class, as in the registry
-    (`sparsification.by_size.topk:TopK`; None: by everything), and by the modules that make use of
-    it: all of `traces`, where none are named."""
+    """Hash of the code reached by a compressor, as in the registry
+    (`sparsification.by_size.topk:TopK`; None: by everything), and by the modules `users` (none: all
+    of `traces`)."""
     files, known = _gcsim()
     every = {name for name in files if not name.startswith(_NEVER)}
     reached = every
@@ -57,13 +56,13 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
 
 @cache
 def _gcsim() -> tuple[dict[str, Path], Trees]:
-    """Its modules, and what is known of them."""
+    """gcsim's modules and their known trees."""
     files = modules({name: _folder(name) for name in (COMPRESSORS, TRACES)})
     return files, Trees(files.values())
 
 
 def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:
-    """The file of each module in folders by the name of their package."""
+    """The file of each module in packages' folders."""
     found = {}
     for package, folder in rooms.items():
         for path in folder.rglob("*.py"):
@@ -75,11 +74,9 @@ def modules(rooms: Mapping[str, Path]) -> dict[str, Path]:
 def reach(
     start: Iterable[str], file_of: Callable[[str], Path | None], known: Mapping[Path, Known]
 ) -> set[str]:
-    """The modules that some modules import, directly or not, and the packages that they are in.
-
-    `file_of` gives a module's file, None where its code does not count. What a package's own file
-    imports counts where something is imported from the package itself.
-    """
+    """The modules that some modules import, directly or not, and their packages. `file_of` gives a
+    module's file, None where its code does not count. A package's own file counts where something
+    is imported from the package itself."""
     waiting, found = list(start), set[str]()
     while waiting:
         name = waiting.pop()
@@ -117,8 +114,8 @@ def parsed(source: str) -> Known:
 
 
 def _told(node: Any, names: dict[str, None]) -> Any:
-    """A tree as plain values, without what is empty and strings that stand alone, which say
-    something to readers only; what it imports is added to `names`."""
+    """A tree as plain values, without empty ones and standing strings (for readers only); its
+    imports are added to `names`."""
     kind = node.__class__  # looked at 400,000 times: no `isinstance`
     if kind is list:
         return [_told(each, names) for each in node if not _is_text(each)]
@@ -170,7 +167,7 @@ class Trees(dict[Path, Known]):
         return self[path]
 
     def keep(self) -> None:
-        """Write what was parsed, without what is known of files that are gone."""
+        """Write what was parsed, except for files that are gone."""
         if not self._parsed:
             return
         self._parsed = False

@@ -1,9 +1,8 @@
-"""Properties of this machine that the bits of a profile depend on: the number of threads, and the
-kind of processor.
+"""Properties of this machine that a profile's bits depend on: threads, and kind of processor.
 
-Sums over threads, and loops of libraries for one instruction set or another, differ in their last
-bits; training and factorisations carry that into bytes and errors. A run from the cache touches no
-torch, so the number of threads is told without it, as torch finds it.
+Sums over threads, and libraries' loops for one instruction set or another, differ in their last
+bits, which training and factorisations carry into bytes and errors. A run from the cache loads no
+torch, so the number of threads is found without it, by torch's rule.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def threads() -> int:
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """While the context lasts, `threads` are as many as without a word of the environment's."""
+    """Context in which `threads` ignore the environment."""
     token = _all_cores.set(True)
     try:
         yield
@@ -56,15 +55,15 @@ def all_cores() -> Iterator[None]:
 
 
 def usable() -> list[int]:
-    """Numbers of the processors that this process may use; of all where the system has no such
-    limit (macOS)."""
+    """Numbers of the processors that this process may use; all where the system has no such limit
+    (macOS)."""
     allowed = getattr(os, "sched_getaffinity", None)
     return sorted(allowed(0)) if allowed else list(range(os.cpu_count() or 1))
 
 
 def _cores(numbers: Iterable[int] = ()) -> int:
-    """Physical ones of these processors, or of those that this process may use: for MKL two
-    threads of one core are one."""
+    """Physical cores of these processors, or of the usable ones: two threads of a core are one for
+    MKL."""
     siblings = set()
     for number in numbers or usable():
         topology = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")

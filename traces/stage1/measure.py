@@ -1,13 +1,13 @@
 """Stage 1: real compressors on real gradients, metered.
 
-One compressor is measured after the other, so that each profile is there as soon as it can be.
-Buckets are independent of one another: the state of one bucket of one compressor is alive at a
-time, and the gradients of one iteration, besides a few that stay (`_Shelf`).
+One compressor is measured after the other, so that each profile is there early. Buckets are
+independent: the state of one bucket of one compressor is alive at a time, and the gradients of one
+iteration, besides a few that stay (`_Shelf`).
 
 Steps are numbered from the compressor's first settled one (0 unless it has a start-up), with empty
-memories. The n-th of them takes the gradients of recorded iteration (n mod iterations): a method
-whose period is longer than the trace sees the trace again. The gradients are those of
-dense training (open loop): what a compressor delivers does not move the weights here.
+memories. The n-th takes the gradients of recorded iteration (n mod iterations): a method whose
+period is longer than the trace sees the trace again. Gradients are dense training's (open loop):
+the compressor's updates do not move the weights.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from gcsim.traces.profile import (
 )
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
+from gcsim.traces.timing.allocator import give_back_freed_memory
 
 KEPT_BYTES = 256 << 20
 """Bytes of gradients in memory; others are read, or drawn, again for each compressor."""
 MAX_STEPS = 256
-"""A method whose phases do not all occur within so many steps cannot be measured."""
+"""A method whose phases do not all occur within this many steps cannot be measured."""
 MOST_PHASES = 1_000_000
 """Steps of the longest period whose phases are counted."""
 
@@ -98,12 +99,9 @@ def measure(
     advance: Callable[[str], None] = lambda kind: None,
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
 ) -> list[TrafficProfile]:
-    """Run each compressor on the gradients; one profile each, in the order given.
-
-    `advance` is told the compressor's kind after each bucket, `made` each profile with the number
-    of its subject as soon as it is made. Raises `InputError` when the
-    trace has fewer workers than asked for, or a gradient holds NaN or infinity.
-    """
+    """Run each compressor on the gradients; one profile each, in order. `advance` gets the
+    compressor's kind after each bucket, `made` each new profile with the number of its subject.
+    Raises `InputError` when the trace has too few workers, or a gradient holds NaN or infinity."""
     if workers > gradients.workers:
         raise InputError(
             f"gradients of {workers} workers are asked for, but the trace can serve "
@@ -117,6 +115,7 @@ def measure(
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
         for layout in layouts:
+            give_back_freed_memory()  # of other sizes than this bucket's
             shelf.open(layout)
             _measure_bucket(subject, note, shelf, seed)
             advance(subject.kind)
@@ -126,8 +125,8 @@ def measure(
 
 
 def steps_to_run(subject: Subject, iterations: int) -> int:
-    """Number of steps to run: the trace's iterations, more where a phase would not occur in them,
-    in whole windows."""
+    """Number of steps to run, in whole windows: the trace's iterations, more where a phase would
+    not occur in them."""
     cls, parameters = subject.compressor, subject.parameters
     window = cls.window(parameters)
     period = cls.period(parameters)
@@ -154,10 +153,8 @@ def _phases_of(subject: Subject, steps: int) -> list[str]:
 
 
 class _Shelf:
-    """Gradients of all workers, read when an iteration's turn comes.
-
-    The first that are read stay for the next compressors, while there is room.
-    """
+    """Gradients of all workers, read at their iteration; the first stay for the next compressors,
+    while there is room."""
 
     def __init__(self, gradients: Gradients, layout: BucketLayout, workers: int) -> None:
         self.workers = workers
@@ -168,7 +165,7 @@ class _Shelf:
         self.open(layout)
 
     def open(self, layout: BucketLayout) -> None:
-        """Go on with a bucket."""
+        """Turn to a bucket."""
         self.layout = layout
         indices = [piece.index for piece in layout.slices]
         self.moment_costs = [
@@ -230,12 +227,9 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
 
 
 def _meet_others(subject: Subject, layout: BucketLayout) -> None:
-    """Check that a user's workers with different gradients apply the same update, where they state
-    it.
-
-    On recorded gradients that are alike, or of one worker alone, a method that applies its own
-    gradient would look exact.
-    """
+    """Check that a user's workers with different gradients apply the same update, where declared:
+    on similar gradients, or with one worker, a method that applies its own gradient would look
+    exact."""
     cls, parameters = subject.compressor, subject.parameters
     if cls.properties(parameters).replicas != "identical":
         return

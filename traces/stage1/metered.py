@@ -53,11 +53,8 @@ def _divided(
     costs: Iterable[KernelCost], count: int, launches: Callable[[int], int] | None = None
 ) -> Costs:
     """The mean of `count` recorders: whole numbers that add up to the rounded mean of each class.
-
-    `launches` says what becomes of a sum of launches, when it is not the mean. Workers whose
-    launches of one kernel lie on both sides of a power of two made two groups of what is one
-    launch in the mean: such groups are joined.
-    """
+    `launches` maps a sum of launches, when it is not the mean. Groups that differ only because
+    workers' launches lie on both sides of a power of two are joined."""
     of_launches = launches or (lambda number: round(number / count))
 
     def mean(sums: KernelCost) -> KernelCost:
@@ -84,7 +81,7 @@ def _without(sums: KernelCost, other: KernelCost) -> KernelCost:
 
 
 def _joined(costs: Iterable[KernelCost], count: int) -> Iterator[KernelCost]:
-    """Neighbours of one kernel joined until their launches are as many on each of `count`."""
+    """Join neighbours of one kernel until their launches are as many on each of `count`."""
     for _, sizes in groupby(costs, key=lambda cost: (cost.name, cost.part)):
         held: KernelCost | None = None
         for cost in sizes:

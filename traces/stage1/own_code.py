@@ -1,9 +1,9 @@
-"""Identity of a user's code: its syntax trees, the files that it opened, and what it made.
+"""Identity of a user's code: its syntax trees, the files that it opened, and its result.
 
-A function of the user's, `package.module:name`, is known by the modules that its module reaches by
-imports (as gcsim's own code is, `code.py`; libraries end the search), by the content of the files
-that it opened when it was called, and by plain facts of what it returned. The call is remembered in
-the cache folder: while environment, code and files are the same, it is not called again.
+A user's function, `package.module:name`, is known by the modules that its module reaches by imports
+(as in `code.py`; libraries end the search), the content of the files opened in its call, and plain
+facts of its result. The call is remembered in the cache folder, and not repeated while environment,
+code and files are the same.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _FOLDER = "calls"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call of a user's function, as it is remembered."""
+    """A remembered call of a user's function."""
 
     made: object
     files: list[str]
     folders: list[str]
     modules: list[str]
     state: str = ""
-    """Hash of all that the call may have depended on (`_state`)."""
+    """Hash of the call's possible dependences (`_state`)."""
 
     def facts(self) -> dict[str, object]:
-        """The part of a key that the call decides on."""
+        """The call's part of a key."""
         return {
             "made": self.made,
             "files": [(Path(path).name, _content(path)) for path in self.files],
@@ -53,9 +53,9 @@ _calls: dict[str, _Call] = {}
 def own_code(
     function: str, call: Callable[[], object], *, remembered: bool = True
 ) -> dict[str, object]:
-    """Facts, for a key, of the user's `function`; `call` calls it and returns plain facts of what
-    it made. With `remembered` an earlier call counts, in whatever process, where nothing that it
-    depended on has changed."""
+    """Facts, for a key, of the user's `function`; `call` calls it and returns plain facts of its
+    result. With `remembered` an earlier call counts, in any process, while its dependences are
+    unchanged."""
     module = function.partition(":")[0]
     files = reached(module)
     code = {name: _tree(str(path))[0] for name, path in sorted(files.items())}
@@ -81,8 +81,8 @@ def own_code(
 
 
 def _state(call: _Call, folders: Iterable[str]) -> str:
-    """Hash of the facts, the environment, and the names of files beside those that were opened,
-    whose existence may have been asked for."""
+    """Hash of facts, environment, and names of files beside the opened ones, which the call may
+    have looked for."""
     beside = {*folders, *(str(Path(path).parent) for path in call.files)}
     listings = [(path, _names(path, only_files=True)) for path in sorted(beside)]
     return _digest([call.facts(), sorted(os.environ.items()), listings])

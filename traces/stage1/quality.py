@@ -1,10 +1,10 @@
-"""Distance of an update from the one that dense training would have applied.
+"""Distance of an update from dense training's.
 
 NMSE = |update - dense|^2 / |dense|^2 and the cosine between the two, over all buckets of a step.
-`dense` is the mean of the workers' gradients, under the momentum that the algorithm itself
-applies (if any). For methods whose replicas move on their own between synchronisations, both
-are summed over a window of steps first. Where the replicas stay apart, squared lengths are means
-over the replicas: the mean of the replicas may be exact when none of them is.
+`dense` is the mean of the workers' gradients, under the algorithm's own momentum (if any). Where
+replicas move on their own between synchronisations, both are first summed over a window of steps.
+Where replicas stay apart, squared lengths are means over the replicas: their mean may be exact when
+none of them is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.scans import squared_length
 from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.loops import array, in_parallel
 from gcsim.errors import InternalError
 
-_PART = 1 << 16
-"""Elements that are added at a time, so that means over workers stay in the processor's cache."""
+_PART = 1 << 15
+"""Elements added at a time, so that means over workers stay in the processor's cache."""
 
 
 @dataclass(slots=True)
@@ -43,7 +47,7 @@ class ErrorMetrics:
 
 
 class ErrorMeter:
-    """Compares what was delivered with what dense training would have applied."""
+    """Compares applied updates with dense training's."""
 
     def __init__(self, numel: int, momentum: tuple[float, bool], *, apart: bool = False) -> None:
         """`apart`: judge each replica, not their mean."""
@@ -75,8 +79,7 @@ class ErrorMeter:
             self._dense, self._updates = _mean(gradients), [_mean(each) for each in judged]
             return
         for total, each in zip([self._dense, *self._updates], [gradients, *judged], strict=True):
-            for part, *parts in zip(*(one.split(_PART) for one in (total, *each)), strict=True):
-                part.add_(parts[0] if len(parts) == 1 else _mean(parts))
+            _mean(each, total)
 
     def settle(self, score: ErrorMetrics) -> None:
         """Close the window and add this bucket's part to its score."""
@@ -89,10 +92,31 @@ class ErrorMeter:
         self._updates, self._dense = [], None
 
 
-def _mean(tensors: Sequence[Tensor]) -> Tensor:
-    if len(tensors) == 1:
-        return tensors[0].clone()
-    result = tensors[0] + tensors[1]
-    for tensor in tensors[2:]:
-        result.add_(tensor)
-    return result.div_(len(tensors))
+def _mean(tensors: Sequence[Tensor], total: Tensor | None = None) -> Tensor:
+    """Mean of the tensors, added to `total` where there is one."""
+    target = torch.empty_like(tensors[0]) if total is None else total
+    arrays = [array(each) for each in tensors]
+    in_parallel(_put_mean, target.numel(), array(target), arrays, total is not None)
+    return target
+
+
+def _put_mean(
+    start: int,
+    stop: int,
+    target: NDArray[np.float32],
+    arrays: Sequence[NDArray[np.float32]],
+    adds: bool,
+) -> None:
+    with np.errstate(all="ignore"):  # `_require_finite` looks at the sums
+        for at in range(start, stop, _PART):
+            part = slice(at, min(at + _PART, stop))
+            mean = arrays[0][part]
+            if len(arrays) > 1:
+                mean = mean + arrays[1][part]
+                for other in arrays[2:]:
+                    mean += other[part]
+                mean /= len(arrays)
+            if adds:
+                target[part] += mean
+            else:
+                target[part] = mean

@@ -1,10 +1,9 @@
 """Traffic profiles that come with gcsim: a packed file for each shipped model.
 
-`traces/profiles/MODEL.json.xz` has two lines for each profile: what it is called, what code made it
-and where; and the profile as the cache has it. It is called by a hash of what was run, without the
-kind of processor, and says what made it by a hash of the code that it reaches, without comments
-(`code.py`). Where that is another by now, the profile is as good as none.
-`scenarios/advice/make_shipped.py` makes them.
+`traces/profiles/MODEL.json.xz` has two lines for each profile: its name, the code and machine that
+made it; and the profile as in the cache. The name is a hash of the run without the kind of
+processor, the code a hash of what it reaches, without comments (`code.py`); a profile of other code
+is ignored. `scenarios/advice/make_shipped.py` makes them.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ _MADE_BY = (
     "gcsim.traces.synthetic.gradients",
 )
 _DIGITS = 6
-"""Digits of an error that are kept: further ones belong to the kind of processor."""
+"""Digits of an error that are kept; further ones vary with the processor."""
 _PROFILE = TypeAdapter(TrafficProfile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
-    """A profile as it stands in its file."""
+    """A profile as stored in its file."""
 
     name: str
     """Name of the profile (`name_of`)."""
     code: str
     """Hash of its code (`code_of`)."""
     made: str
-    """On which kind of processor and with which libraries, for people."""
+    """Kind of processor and libraries that made it, for people."""
     body: bytes
     """The profile, as JSON."""
 
@@ -63,8 +62,8 @@ def name_of(facts: Mapping[str, object]) -> str:
 
 
 def code_of(model: ModelEntry, compressor: str | None) -> str:
-    """A hash of the code that measures a compressor, which is named as in the registry, on a model
-    of gcsim's; "" where some of it is not gcsim's."""
+    """A hash of the code that measures a compressor, named as in the registry, on a model of
+    gcsim's; "" where some of it is not gcsim's."""
     build = model.build or ""
     if compressor is None or not build.startswith("gcsim."):
         return ""

@@ -1,9 +1,8 @@
-"""The manifest of a stored trace, `trace.json`: the model, the source, every file.
+"""The manifest of a stored trace, `trace.json`: the model, the source, every file. No torch here.
 
-The manifest holds the length and SHA-256 of every tensor file, and a SHA-256 of itself over its
-canonical JSON, so that truncation, edits and mixed-up folders are found before a number is made
-of them. It holds no date and no path: equal recordings have equal manifests, and the manifest's
-checksum identifies the whole trace. No torch here.
+It holds the length and SHA-256 of every tensor file, and a SHA-256 of its own canonical JSON, so
+that truncation, edits and mixed-up folders are found first. It holds no date and no path: equal
+recordings have equal manifests, and its checksum identifies the whole trace.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Manifest:
     """Source of the gradients: plain values for reports."""
     files: dict[str, StoredFile] = field(default_factory=dict)
     passes: PassTimes | None = None
-    """Measured while it was recorded; None when nobody asked for times."""
+    """Measured while it was recorded; None when not requested."""
     buckets: tuple[tuple[str, ...], ...] | None = None
     """Parameters of each bucket that was exchanged, in order; None when none were seen."""
 
@@ -141,7 +140,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def damaged(path: Path, what: str, hint: str = RECORD_AGAIN) -> TraceError:
-    """The error for a file that is not what was recorded."""
+    """The error for a file that is not as recorded."""
     return TraceError(what, place=str(path), hint=hint)
 
 

@@ -4,9 +4,8 @@
     gradients-0002-0001.safetensors             iteration 2, worker 1: one tensor a parameter
     second-moments-0002-0001.safetensors        where they were recorded
 
-The trace knows nothing of buckets: any layout of the same parameters can be read from it. Reading
-unpickles nothing, runs no code, and reads the tensors of one bucket without the rest. Opening and
-verifying need no torch.
+The trace knows no buckets: any layout of its parameters can be read. Reading unpickles nothing,
+runs no code, and reads one bucket's tensors without the rest. Opening and verifying need no torch.
 """
 
 from __future__ import annotations
@@ -53,19 +52,16 @@ class Trace:
         self._losses = losses if len(losses) == self.workers * self.iterations else []
         """Losses by iteration, then by worker; None where some are missing."""
         self.passes = manifest.passes
-        """Measured times, where there are any."""
+        """Measured times, if any."""
         self.buckets = manifest.buckets
-        """Names of the parameters of each bucket that was exchanged, where that is known."""
+        """Names of the parameters of each exchanged bucket, where known."""
         self.nbytes = sum(entry.nbytes for entry in manifest.files.values())
 
     @staticmethod
     def open(folder: Path, *, verify: bool = True) -> Trace:
-        """Read the manifest and check every file against it.
-
-        `verify=False` skips the files' checksums (presence and lengths are always checked): for
-        a trace that this process has just written or verified. Raises `TraceError` that names the
-        first file that is missing, truncated or changed, and what to do.
-        """
+        """Read the manifest and check every file against it. `verify=False` skips checksums (not
+        presence and lengths), for a trace that this process has just written or verified. Raises
+        `TraceError` with the first file that is missing, truncated or changed, and a remedy."""
         manifest = read_manifest(folder)
         for name, entry in manifest.files.items():
             _check_length(folder / name, entry)
@@ -80,10 +76,8 @@ class Trace:
         self, layout: BucketLayout, iteration: int, worker: int, second_moments: bool = False
     ) -> Bucket:
         """One worker's bucket in one iteration, as float32 `[layout.numel]` in memory of its own.
-
-        Raises `TraceError` when the trace is too small or of another model, and `InputError`
-        that names tensor, iteration and worker when a value is NaN or infinite.
-        """
+        Raises `TraceError` when the trace is too small or of another model, and `InputError` with
+        tensor, iteration and worker when a value is NaN or infinite."""
         self._check_reach(iteration, worker, second_moments)
         return Bucket(
             layout=layout,
@@ -148,10 +142,8 @@ class Trace:
 
 
 def recorded_passes(folder: Path) -> PassTimes:
-    """The times that were measured while the trace in `folder` was recorded.
-
-    Raises `TraceError` when the manifest is damaged or there are none. Needs no torch.
-    """
+    """The times measured while the trace in `folder` was recorded; needs no torch. Raises
+    `TraceError` when the manifest is damaged or there are none."""
     passes = read_manifest(folder).passes
     if passes is None:
         raise damaged(

@@ -1,11 +1,9 @@
-"""Files of tensors whose checksum costs no second reading.
+"""Files of tensors whose checksum costs no second reading: the safetensors format
+(https://github.com/huggingface/safetensors: eight bytes of header length, a JSON header padded with
+spaces, then the tensors' bytes, little endian), hashed while written.
 
-In the safetensors format (https://github.com/huggingface/safetensors: eight bytes of header
-length, a JSON header padded with spaces, then the tensors' bytes, little endian), hashed while it
-is written. Any safetensors reader opens the file; gcsim reads with the safetensors library.
-
-Written here and not by `safetensors.torch.save_file` so that the length is known before anything
-is written, one pass makes file and SHA-256, and a full disk is an `OSError`.
+Not `safetensors.torch.save_file`, so that the length is known before writing, one pass makes file
+and SHA-256, and a full disk is an `OSError`. gcsim reads with the safetensors library.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ Shapes = Sequence[tuple[str, tuple[int, ...]]]
 
 _CODES = {"float32": ("F32", 4), "float16": ("F16", 2)}
 _CHUNK = 1 << 20
-"""Bytes hashed and written at a time: what was hashed is still in the cache when it is copied."""
+"""Bytes hashed and written at a time, still in the cache when copied."""
 
 
 def file_length(shapes: Shapes, dtype: str) -> int:
@@ -34,7 +32,7 @@ def file_length(shapes: Shapes, dtype: str) -> int:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Whether no element is NaN or infinite: both ends of its range are finite (NaN spreads)."""
+    """Whether no element is NaN or infinite: both ends of the range are finite (NaN spreads)."""
     if tensor.numel() == 0:
         return True
     low, high = torch.aminmax(tensor)

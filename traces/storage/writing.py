@@ -1,9 +1,6 @@
-"""Traces are written as a whole folder or none.
-
-Everything goes to a temporary folder beside the destination, which is renamed when the manifest
-is written; on an error or an interrupt the temporary folder is removed. What is stored is checked
-as it is written: a gradient with NaN or infinity is refused by name, not discovered later.
-"""
+"""Traces, written as a whole folder or none: into a temporary folder beside the destination,
+renamed once the manifest is written, and removed on an error or interrupt. A gradient with NaN or
+infinity is refused by name when written."""
 
 from __future__ import annotations
 
@@ -48,11 +45,10 @@ _MANIFEST_RESERVE = 1 << 20
 class TraceWriter:
     """A trace in the making: `begin`, `add` for each worker and iteration, `finish`.
 
-    As a context it creates the temporary folder, and removes it unless `finish` was reached.
-    Raises `InputError` when `folder` exists and is not empty, or cannot be written.
-
-    Several processes may write one trace: the others enter with `inside`, the temporary folder of
-    the first, who takes their files over (`adopt`) and finishes.
+    As a context it creates the temporary folder, and removes it unless `finish` was reached. Raises
+    `InputError` when `folder` exists and is not empty, or cannot be written. Several processes may
+    write one trace: the others enter with `inside`, the temporary folder of the first, which adopts
+    their files (`adopt`) and finishes.
     """
 
     def __init__(self, folder: Path, *, dtype: str = "float32", inside: Path | None = None) -> None:
@@ -101,7 +97,7 @@ class TraceWriter:
         return self._temporary
 
     def begin(self, facts: ModelFacts, shapes: Shapes) -> None:
-        """Say whose gradients these will be: names and shapes of the trained parameters."""
+        """Set the gradients' model: names and shapes of the trained parameters."""
         self._facts = facts
         self._shapes = tuple(shapes)
 
@@ -109,9 +105,7 @@ class TraceWriter:
         self, iterations: int, workers: int, second_moments: bool, max_bytes: int | None
     ) -> int:
         """Number of whole iterations that may be written: at most `iterations`, at least one.
-
-        Raises `InputError` when one does not fit into `max_bytes`, or the disk has no room.
-        """
+        Raises `InputError` when one does not fit into `max_bytes` or on the disk."""
         of_worker = file_length(self._shapes, self._dtype)
         if second_moments:
             of_worker += file_length(self._shapes, "float32")
@@ -136,11 +130,8 @@ class TraceWriter:
         return fit
 
     def add(self, taken: WorkerGradients) -> None:
-        """Write one worker's tensors of one iteration.
-
-        Raises `InputError` when a value is NaN or infinite (in the stored precision), or the
-        disk is full.
-        """
+        """Write one worker's tensors of one iteration. Raises `InputError` when a value is NaN or
+        infinite (in the stored precision), or the disk is full."""
         self._write("gradients", self._dtype, taken, taken.gradients)
         if taken.second_moments is not None:
             self._write("second-moments", "float32", taken, taken.second_moments)
@@ -150,7 +141,7 @@ class TraceWriter:
         return Written(files=dict(self._files), nonzero=self._nonzero, flushed=self._flushed)
 
     def adopt(self, written: Written) -> None:
-        """Take over what another process wrote into the same temporary folder."""
+        """Take over another process's files in the same temporary folder."""
         self._files |= written.files
         self._nonzero += written.nonzero
         self._flushed += written.flushed
@@ -185,8 +176,8 @@ class TraceWriter:
         passes: PassTimes | None = None,
         buckets: tuple[tuple[str, ...], ...] | None = None,
     ) -> Path:
-        """Write the manifest and give the folder its name; files of iterations that were begun
-        and not finished are left out. `ready_order` completes the facts."""
+        """Write the manifest and give the folder its name; unfinished iterations' files are left
+        out. `ready_order` completes the facts."""
         assert self._temporary is not None
         assert self._facts is not None
         said = dict(source)

@@ -1,12 +1,10 @@
 """Fit of recorded gradients: its contents, read from and written to a file.
 
-A fit is plain data: for each parameter tensor a scale, the share that workers have in common, the
-energies of its rank-one terms and the distributions of their vectors; for each recorded model how
-scales scatter and how the common part turns from iteration to iteration. `synthetic/tensor.py`
-says what each of them does, `synthetic/fitting.py` how it is estimated.
-
-A file holds the fits of one model or more as JSON. It is data, never code, and is checked in full
-before a number is drawn from it. The default fit comes with gcsim. No torch here.
+For each parameter tensor a fit has a scale, the workers' common share, the energies of its rank-one
+terms and the distributions of their vectors; for each recorded model, how scales scatter and how
+the common part turns from iteration to iteration (use: `synthetic/tensor.py`; estimation:
+`synthetic/fitting.py`). A file holds fits of models as JSON, checked in full before a number is
+drawn. The default fit comes with gcsim. No torch here.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _WHAT = "fit of gradients"
 FIT_AGAIN = "fit again with: gcsim fit TRACE -o FILE"
 
 Kind = Literal["convolution", "linear", "embedding", "scale", "shift", "bias"]
-"""scale and shift: of a normalisation; bias: of a layer that multiplies."""
+"""scale and shift: of a normalisation; bias: of a multiplying layer."""
 Family = Literal["normal", "laplace", "generalized_normal", "student_t"]
 
 POINTS = (
@@ -55,8 +53,8 @@ class VectorFit(_Part):
     """Distribution of the vectors of one side (rows: outputs; columns: inputs)."""
 
     scale: Annotated[list[_NotNegative], Field(min_length=len(POINTS), max_length=len(POINTS))]
-    """Quantiles at `POINTS` of an entry's root mean square over the recording; their own mean
-    square is about 1. Entries that are never used have 0."""
+    """Quantiles at `POINTS` of an entry's root mean square over the recording, of mean square about
+    1; unused entries have 0."""
     silent: list[_Share]
     """At the same quantiles, how often an entry is exactly zero; empty when none ever is."""
     population: list[_Share]
@@ -64,8 +62,7 @@ class VectorFit(_Part):
     family: Family
     """Family of an entry over its scale."""
     shape: _Positive
-    """Shape of the family: exponent of generalized_normal, degrees of freedom of student_t, else 1.
-    """
+    """Exponent of generalized_normal, degrees of freedom of student_t, else 1."""
     coherence: _Share
     """Share of the energy that the places of one convolution kernel have in common."""
     offset: Annotated[float, Field(ge=-1, le=1)]
@@ -137,8 +134,8 @@ class ModelFit(_Part):
     recording: dict[str, Any]
     """Source of the gradients: plain values for reports."""
     scatter: _NotNegative
-    """Standard deviation of the logarithm of a worker's length in one iteration, the same for
-    all tensors."""
+    """Standard deviation of the logarithm of a worker's length in one iteration, common to all
+    tensors."""
     levels: list[float]
     """Logarithm of the scale by iteration, about 0; empty when iterations do not differ."""
     waves: list[Wave]
@@ -154,18 +151,15 @@ class Fits(_Part):
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of a tensor as a matrix: its first axis, and the others; a vector is one
+    """Rows and columns of a tensor as a matrix: its first axis, and the others; a vector is a
     column."""
     rows = shape[0] if shape else 1
     return rows, math.prod(shape[1:])
 
 
 def read_fits(path: Path) -> tuple[ModelFit, ...]:
-    """The fits of a file.
-
-    Raises `InputError` that names the first three faults when the file cannot be read, is no JSON,
-    was written by another version, holds NaN, or anything else is not as it must be.
-    """
+    """The fits of a file. Raises `InputError` with the first three faults when it cannot be read,
+    is no JSON, was written by another version, holds NaN, or anything else is wrong."""
     place = str(path)
     body = read_object(path, place, _WHAT, FIT_AGAIN)
     if "schema" not in body:
@@ -185,10 +179,8 @@ def default_fits() -> tuple[ModelFit, ...]:
 
 
 def open_fits(path: Path | None) -> tuple[tuple[ModelFit, ...], str]:
-    """The fits of a file, or without one the default ones; and what reports call them.
-
-    Raises `InputError` as `read_fits`.
-    """
+    """The fits of a file, or without one the default ones; and their name in reports. Raises
+    `InputError` as `read_fits`."""
     return (default_fits(), DEFAULT_TITLE) if path is None else (read_fits(path), path.name)
 
 
@@ -199,7 +191,7 @@ def write_fits(path: Path, fits: tuple[ModelFit, ...]) -> None:
 
 
 def _rounded(value: Any) -> Any:
-    """Four significant digits: more would not be an estimate's."""
+    """Four significant digits: an estimate has no more."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, list):

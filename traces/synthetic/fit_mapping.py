@@ -1,13 +1,11 @@
 """Fitted tensors for the tensors of another model: by kind, size and place in the model.
 
-A tensor that the fit has by name and shape is taken as it is. Any other one gets the
-distribution of the nearest tensor of its kind: in the logarithms of rows and columns and in the
-depth in the model. All of a model's tensors are taken from one recorded model, the one that
-resembles it most, so that their scales belong together; a kind that it lacks comes from another.
-
-What depends on the mini-batch is converted: the variance of a worker's own noise is that of one
-sample over the batch size, the common part does not depend on it (S. McCandlish et al., "An
-empirical model of large-batch training", arXiv:1812.06162, section 2.2).
+A tensor that the fit has by name and shape is taken as it is. Any other gets the distribution of
+the nearest tensor of its kind: in the logarithms of rows and columns and in the depth. All come
+from the recorded model that resembles it most, so that scales belong together; a kind that it lacks
+comes from another. A worker's own noise has the variance of one sample over the batch size; the
+common part does not depend on it (S. McCandlish et al., "An empirical model of large-batch
+training", arXiv:1812.06162, section 2.2).
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _ALIKE: dict[Kind, tuple[Kind, ...]] = {
     "shift": ("shift", "bias", "scale"),
     "bias": ("bias", "shift", "scale"),
 }
-"""Kinds that may serve for each, the best first."""
+"""Substitute kinds for each, the best first."""
 _OTHER_KIND = 10.0
 """Distance that another kind adds; a factor of e in a size is 1, the whole depth is 2."""
 
@@ -77,10 +75,8 @@ def depths(parameters: Parameters) -> list[float]:
 def mapped(
     fits: Sequence[ModelFit], model: str, parameters: Parameters, samples: int
 ) -> list[Mapped]:
-    """For each tensor of `model`, trained with `samples` a worker, what it is drawn from.
-
-    Raises `InputError` when a fit of this very model has a tensor by its name with another shape.
-    """
+    """For each tensor of `model`, trained with `samples` a worker, its distribution. Raises
+    `InputError` when a fit of this very model has a tensor by its name with another shape."""
     check_shapes(fits, model, parameters)
     by_kind = list(zip(parameters, kinds(parameters), depths(parameters), strict=True))
     own = next((fit for fit in fits if fit.model == model), None)
@@ -124,7 +120,7 @@ def mapped(
 
 def check_shapes(fits: Sequence[ModelFit], model: str, parameters: Parameters) -> None:
     """Raise `InputError` when a fit of this very model has one of its tensors by name with another
-    shape, or none of them by name."""
+    shape, or none by name."""
     fit = next((fit for fit in fits if fit.model == model), None)
     if fit is None:
         return

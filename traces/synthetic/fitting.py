@@ -1,16 +1,14 @@
 """Fits of how recorded gradients are distributed, tensor by tensor.
 
-Kept, because compressors differ by it: the scales of tensors, rows and columns; exact zeros; how
-much of a gradient a few rank-one terms hold, of one worker and of the mean; the share that
-workers have in common, and how that turns from iteration to iteration; how lengths scatter
-between workers; tails of the entries. Lost: which row is large (a permutation), correlation
-between tensors beyond their lengths, correlation between neighbouring rows, and anything about
-the loss: synthetic gradients train nothing.
+Kept, because compressors differ by it: scales of tensors, rows and columns; exact zeros; the share
+of a few rank-one terms, of one worker and of the mean; the workers' common share, and how it turns
+from iteration to iteration; scatter of lengths between workers; tails of the entries. Lost: which
+row is large (a permutation), correlation between tensors beyond their lengths and between
+neighbouring rows, and anything about the loss: synthetic gradients train nothing.
 
-Every estimate that describes what stays (directions, families) is judged on samples that it was
-not made from. The energies of the rank-one terms are then calibrated: gradients are drawn, and
-the spectrum is sharpened until a worker's leading term holds what it held in the recording, as
-terms of the common and the own part mix.
+Estimates of what stays (directions, families) are judged on held-out samples. The energies of the
+rank-one terms are then calibrated, as terms of the common and the own part mix: gradients are
+drawn, and the spectrum is sharpened until a worker's leading term has its recorded share.
 """
 
 from __future__ import annotations
@@ -43,21 +41,19 @@ FREQUENCIES = 33
 """Number of frequencies, from 0 to pi, among which the waves of the common part are chosen."""
 WAVES = 3
 _SIMPLER = 0.05
-"""Error of the correlation that is accepted for a share of 1 less of waves."""
+"""Error of the correlation accepted for a share of 1 less of waves."""
 _KEPT_BYTES = 512 << 20
-"""Samples of one tensor up to this size are kept in memory; others are read again."""
+"""Samples of a tensor up to this size stay in memory; others are read again."""
 _CALIBRATED = 256
-"""Rows and columns at most of the matrices that the calibration draws."""
+"""Most rows and columns of the matrices that the calibration draws."""
 _DRAWN = 6
 _SOURCE = ("model", "data", "seed", "warmup_steps", "learning_rate", "momentum")
 
 
 def fit_trace(trace: Trace, progress: Callable[[str], None] = lambda name: None) -> ModelFit:
-    """Fit all tensors of a trace; `progress` is told the name of each tensor when it is done.
-
-    Raises `InputError` when the trace has less than two workers or two iterations, as what is
-    common and what is noise cannot be told apart then, and when squares of elements overflow.
-    """
+    """Fit all tensors of a trace; `progress` gets the name of each finished tensor. Raises
+    `InputError` for less than two workers or iterations, which leave common and noise
+    indistinguishable, and when squares of elements overflow."""
     short = [
         Problem(
             place=str(trace.folder),
@@ -138,7 +134,7 @@ def _logarithms(found: Statistics) -> Floats:
 
 
 def _levels(together: Floats) -> tuple[list[float], float]:
-    """The level of each iteration, shrunk by what workers alone would make of it, and the scatter
+    """The level of each iteration, shrunk by the part that workers alone explain, and the scatter
     of workers around it."""
     iterations, workers = together.shape
     means = together.mean(1)
@@ -153,7 +149,7 @@ def _levels(together: Floats) -> tuple[list[float], float]:
 
 
 def _pooled(products: Sequence[Floats]) -> Floats:
-    """Correlation of the common part with itself, by the number of iterations between."""
+    """Autocorrelation of the common part, by the number of iterations between."""
     total = np.sum(products, 0)
     if total[0] <= 0:
         none: Floats = np.eye(1, len(total))[0]
@@ -163,11 +159,9 @@ def _pooled(products: Sequence[Floats]) -> Floats:
 
 
 def _waves(correlation: Floats) -> list[Wave]:
-    """Few waves whose cosines add up to the correlation; what is left to 1 is new each time.
-
-    Many waves together look like something new each time, over as few iterations as there are: of
-    explanations that are about as good, the one with the smallest share of waves is taken.
-    """
+    """Few waves whose cosines add up to the correlation; the rest to 1 is new each time. Over few
+    iterations many waves look like noise: of explanations that are about as good, the one with the
+    smallest share of waves is taken."""
     lags = np.arange(len(correlation))
     frequencies = np.linspace(0, math.pi, FREQUENCIES)
     weight = np.sqrt((len(correlation) - lags) / len(correlation))  # by the pairs of iterations
@@ -244,11 +238,9 @@ def _side(found: SideStatistics, places: int) -> VectorFit:
 
 
 def _calibrated(tensor: TensorFit, model: ModelFit) -> TensorFit:
-    """The tensor with which a drawn gradient's leading term holds what it held in the recording.
-
-    Terms of the common and of the own part spread the energy; where that is too much, own terms
-    are aligned with common ones, and where that does not suffice the spectrum is sharpened.
-    """
+    """The tensor with which a drawn gradient's leading term has its recorded share. Terms of the
+    common and the own part spread the energy; where too much, own terms are aligned with common
+    ones, and where that does not suffice the spectrum is sharpened."""
     rows, columns = matrix_shape(tensor.shape)
     if min(rows, columns) == 1 or len(tensor.spectrum) == 1:
         return tensor
@@ -285,7 +277,7 @@ def _sharpened(tensor: TensorFit, exponent: float) -> TensorFit:
 
 
 def _leading_share(tensor: TensorFit, model: ModelFit) -> float:
-    """Mean energy of the leading term of drawn gradients, of a matrix that is not too large."""
+    """Mean energy of the leading term of drawn gradients, of a matrix of limited size."""
     shape = list(tensor.shape)
     places = kernel_places(shape)
     shape[0] = min(shape[0], _CALIBRATED)

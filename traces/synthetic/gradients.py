@@ -1,9 +1,9 @@
 """Gradients that nobody recorded: drawn from fitted distributions, a bucket at a time.
 
-The same face as a stored trace (`store.Trace`): a bucket of an iteration and a worker, for a model
-of which only the table of layers is known, or whose gradients would not fit a disk. Every number
-is a pure function of (seed, iteration, worker, parameter); nothing is kept but what one tensor
-needs. Second moments of samples' gradients are not fitted: compressors that need them are refused.
+The interface of a stored trace (`store.Trace`), for a model with only a table of layers, or
+gradients too large for a disk. Every number is a pure function of (seed, iteration, worker,
+parameter); only one tensor's state is kept. Second moments of samples' gradients are not fitted:
+compressors that need them are refused.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ class SyntheticTrace:
         seed: int,
         title: str = DEFAULT_TITLE,
     ) -> None:
-        """For the model of `facts` with these tensors; `title` is what reports call the fit.
-
-        Raises `InputError` when a fit of this very model has a tensor of another shape.
-        """
+        """For the model of `facts` with these tensors; `title` names the fit in reports. Raises
+        `InputError` when a fit of this very model has a tensor of another shape."""
         self.facts = facts
         self.parameters = tuple(parameters)
         """Names and shapes, in the order of the model's trained parameters."""

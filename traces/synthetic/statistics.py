@@ -1,9 +1,9 @@
 """Statistics of a tensor's recorded gradients that a fit keeps, one tensor at a time.
 
-Samples are the gradients of each iteration and worker as matrices [rows, columns], read one after
-another; a large matrix is only ever multiplied by thin random ones, never decomposed in full
-(N. Halko, P. G. Martinsson, J. A. Tropp, "Finding structure with randomness", SIAM Review 53(2),
-2011, algorithms 4.3 and 4.4).
+Samples are the gradients of each iteration and worker as matrices [rows, columns], read in turn; a
+large matrix is only multiplied by thin random ones, never decomposed in full (N. Halko, P. G.
+Martinsson, J. A. Tropp, "Finding structure with randomness", SIAM Review 53(2), 2011, algorithms
+4.3 and 4.4).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Samples = Callable[[int, int], "Tensor"]
 Floats = NDArray[np.float64]
 
 TERMS = 16
-"""Rank-one terms of a tensor at most."""
+"""Most rank-one terms of a tensor."""
 DIRECTIONS = 12
-"""Persistent directions of a side at most."""
+"""Most persistent directions of a side."""
 ELEMENTS = 1 << 18
 """Elements of a tensor on which workers and iterations are compared."""
 _DECOMPOSED = 16
@@ -42,8 +42,8 @@ class Statistics:
     squares: Floats
     """`[iterations, workers]`: squared length."""
     products: Floats
-    """`[iterations]`: mean product of two workers' gradients, each of length 1, by the number
-    of iterations between them."""
+    """`[iterations]`: mean product of two workers' gradients of length 1, by the iterations
+    between."""
     rows: SideStatistics
     columns: SideStatistics
     spectrum: Floats
@@ -59,8 +59,7 @@ class SideStatistics:
     silent: Floats
     """`[n]`: share of the samples in which all of it is zero."""
     held_out: Floats
-    """Shares of the energy of one half of the samples along the leading directions of the
-    other half, in whitened coordinates."""
+    """Shares of one half's energy along the leading directions of the other half, whitened."""
     vectors: list[Floats]
     """Leading singular vectors of the samples, each of mean square 1."""
 
@@ -173,7 +172,7 @@ def _spread(iterations: Sequence[int], workers: int) -> list[tuple[int, int]]:
 
 
 def _inverse(scale: Floats) -> Floats:
-    """1 / scale, less where almost nothing is: noise must not be blown up."""
+    """1 / scale, less for almost empty entries: noise must not be blown up."""
     squares = scale**2 + 0.01 * np.mean(scale**2)
     return np.where(scale > 0, 1 / np.sqrt(np.maximum(squares, 1e-60)), 0.0)
 
@@ -222,12 +221,9 @@ def leading(matrix: Tensor, terms: int, index: int) -> tuple[Floats, Floats, Flo
 
 
 def best_family(vectors: Sequence[Floats], scale: Floats) -> tuple[Family, float]:
-    """The family of entries over their scales, chosen by likelihood on vectors held out.
-
-    Candidates: normal, Laplace, generalised normal, Student's t, each scaled to mean square 1 by
-    its own scale parameter; parameters are fitted on the vectors with even numbers, the
-    likelihood is that of the odd ones.
-    """
+    """The family of entries over their scales, chosen by likelihood: normal, Laplace, generalised
+    normal, Student's t, each scaled to mean square 1; parameters are fitted on the vectors with
+    even numbers, the likelihood is that of the odd ones."""
     alive = scale > 0.05 * math.sqrt(float(np.mean(scale**2)))
     if alive.sum() < 8:
         return "normal", 1.0
@@ -304,10 +300,8 @@ def offset(vectors: Sequence[Floats], scale: Floats, population: Floats) -> floa
 
 
 def persistent(held_out: Floats, size: int) -> Floats:
-    """Shares of the population's directions: what was measured, less what chance gives.
-
-    With shares p_q and a fresh rest f = 1 - sum p, a direction holds p_q + f / size of a sample.
-    """
+    """Shares of the population's directions: measured less chance. With shares p_q and a fresh rest
+    f = 1 - sum p, a direction holds p_q + f / size of a sample."""
     if size == 1:
         return np.zeros(0)
     fresh = min(1.0, max(0.0, (1 - held_out.sum()) / (1 - len(held_out) / size)))
@@ -319,8 +313,7 @@ def persistent(held_out: Floats, size: int) -> Floats:
 
 
 def quantiles(scale: Floats, silent: Floats) -> tuple[list[float], list[float]]:
-    """Quantiles of the scales, and the share of silent entries at each; rows that are never used do
-    not count."""
+    """Quantiles of the scales of used rows, and the share of silent entries at each."""
     order = np.argsort(scale, kind="stable")
     ordered = scale[order]
     points = np.asarray(POINTS) * (len(ordered) - 1)

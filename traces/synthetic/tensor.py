@@ -1,23 +1,22 @@
 """One worker's synthetic gradient of one parameter tensor.
 
-The gradient of a layer that multiplies is a sum over samples of outer products (error at the
-output x input), and the recorded ones are nearly of low rank: here it is such a sum. A tensor is
-a matrix [rows = first axis, columns = the rest]:
+The gradient of a multiplying layer is a sum over samples of outer products (error at the output x
+input), of nearly low rank in recordings; here it is such a sum. A tensor is a matrix [rows = first
+axis, columns = the rest]:
 
     g = rms level e^a [ sqrt(common) M(t) + sqrt(1 - common) E(t, w) ]
     M, E = sum_k sqrt(spectrum_k) x_k y_k^T + sqrt(rest) noise
     x_k = scale * (persistent directions, mixed at random + entries drawn afresh)
 
 E, the worker's own noise, is drawn anew for each iteration and worker. M is the workers' common
-part: its y stay, its x are waves that turn between two vectors with the iterations and a part
-that is new each time, which makes them a stationary process with the fitted correlation. Both
-take their vectors from the same persistent directions, E's y lie partly along M's, and rows and
-columns keep their scales: which ones are large does not change. The common part of the noise is
-new in each iteration. a is the scatter of lengths between workers and iterations: one number for
-all tensors of a worker, and one of the tensor's own.
+part: its y stay, its x are waves that turn between two vectors with the iterations plus a part that
+is new each time: a stationary process with the fitted correlation. Both take their vectors from the
+same persistent directions, E's y lie partly along M's, and rows and columns keep their scales. The
+common part of the noise is new in each iteration. a is the scatter of lengths between workers and
+iterations: one number for all tensors of a worker, and one of the tensor's own.
 
-Everything is a pure function of (seed, iteration, worker, tensor): drawn by keyed streams, in any
-order, with no state. float32 throughout; memory is a few times the tensor at most.
+A pure function of (seed, iteration, worker, tensor), by keyed streams, without state. float32
+throughout; memory is a few times the tensor at most.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from gcsim.traces.synthetic.fit_file import POINTS, ModelFit, TensorFit, VectorF
 Array = NDArray[np.float32]
 
 ALL_TENSORS = -1
-"""In the place of a tensor's number in the keys of what all tensors have in common."""
+"""Tensor number in the keys of values common to all tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The rows or the columns of one tensor: what stays for the whole training."""
+    """The rows or the columns of one tensor: the part that stays for the whole training."""
 
     scale: Array
     """`[n]`, mean square 1 over the entries; 0 for those that are never used."""
@@ -71,8 +70,8 @@ class SyntheticTensor:
         rms: float | None = None,
         common: float | None = None,
     ) -> None:
-        """Generator for a tensor of this shape and number, distributed as `fit`; `rms` and `common`
-        where they are not the fit's."""
+        """Generator for a tensor of this shape and number, distributed as `fit`, or with its own
+        `rms` and `common`."""
         self._fit, self._model = fit, model
         self._index, self._seed = index, seed
         self._rms = fit.rms if rms is None else rms
@@ -119,8 +118,7 @@ class SyntheticTensor:
         return gradient
 
     def _common_factors(self, iteration: int) -> tuple[Array, Array]:
-        """Factors of the common part: vectors of one side turn with the iterations, the others
-        stay."""
+        """Factors of the common part: one side's vectors turn with the iterations."""
         turning, staying = self._turning
         vectors = np.zeros((len(self._side(turning).scale), self._terms), np.float32)
         for weight, step, name in self._patterns(iteration):
@@ -140,8 +138,7 @@ class SyntheticTensor:
         return [pattern for pattern in found if abs(pattern[0]) > 1e-3]
 
     def _own_factors(self, iteration: int, worker: int) -> tuple[Array, Array]:
-        """Factors of a worker's own noise: its inputs are much like everybody's, its errors are
-        not."""
+        """Factors of a worker's own noise: its inputs resemble the others', its errors do not."""
         name = f"own {worker}"
         found = [self._vectors(0, iteration, name), self._vectors(1, iteration, name)]
         if self._fit.aligned:
@@ -153,7 +150,7 @@ class SyntheticTensor:
 
     @property
     def _turning(self) -> tuple[int, int]:
-        """The side whose common vectors turn with the iterations, and the one whose stay."""
+        """The side whose common vectors turn with the iterations, and the other one."""
         return (1, 0) if len(self._rows.scale) == 1 else (0, 1)
 
     def _vectors(self, axis: int, step: int, name: str) -> Array:

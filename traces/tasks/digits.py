@@ -1,10 +1,10 @@
 """Handwritten digits that a network can learn: 1,797 real images, from scikit-learn.
 
 The test set of "Optical recognition of handwritten digits" (E. Alpaydin, C. Kaynak, UCI machine
-learning repository, 1998), 8 x 8 in 17 grey levels, which scikit-learn carries in its package.
-They are shifted and scaled to mean 0 and variance 1 over the set; an image is brought to the
-model's height and width by bilinear interpolation and repeated over its channels. For gradients
-every sample is drawn, with replacement, from all images; `split` holds a fifth of them out.
+learning repository, 1998), 8 x 8 in 17 grey levels, which scikit-learn contains; shifted and scaled
+to mean 0 and variance 1 over the set, brought to the model's height and width by bilinear
+interpolation and repeated over its channels. For gradients every sample is drawn, with replacement,
+from all images; `split` holds a fifth of them out.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _COUNT = 1797
 
 
 class Digits:
-    """The task for one image format: float32 samples of `[channels, height, width]`, `[height,
-    width]` or, as they are, `[64]`; labels below 10."""
+    """The task for one image format: float32 samples of `[channels, height, width]`,
+    `[height, width]` or unscaled `[64]`; labels below 10."""
 
     def __init__(self, shape: tuple[int, ...], seed: int) -> None:
         from sklearn import __version__
@@ -73,11 +73,8 @@ class Digits:
 
 
 def digits(entry: ModelEntry, seed: int) -> Digits:
-    """The task for a model's input shape and classes.
-
-    Raises `InputError` for shapes that are no image, for fewer than 10 classes, and where
-    scikit-learn is not installed: all that apply at once.
-    """
+    """The task for a model's input shape and classes. Raises `InputError`, for all that apply at
+    once: shapes that are no image, fewer than 10 classes, no scikit-learn."""
     problems = []
     shape = entry.input_shape
     if not 1 <= len(shape) <= 3 or (len(shape) == 1 and math.prod(shape) != _SIDE**2):

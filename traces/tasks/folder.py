@@ -1,8 +1,9 @@
 """A folder of images: `train/` and `test/`, in each a folder a class, with PNG or JPEG files.
 
-Images are read by Pillow, brought to the model's height, width and channels (one: grey; three: RGB;
-bilinear) and shifted and scaled so that each channel of `train/` has mean 0 and variance 1. They
-lie in memory as bytes. Classes are numbered in the order of their names in `train/`.
+Pillow reads the images; they are brought to the model's height, width and channels (one: grey;
+three: RGB; bilinear) and shifted and scaled so that each channel of `train/` has mean 0 and
+variance 1. They lie in memory as bytes. Classes are numbered in the order of their names in
+`train/`.
 """
 
 from __future__ import annotations
@@ -89,8 +90,7 @@ def fingerprint(folder: Path) -> str:
 
 @lru_cache(maxsize=1)
 def images(folder: Path, entry: ModelEntry) -> Split:
-    """The two parts. Raises `InputError` for what is wrong with the folder, and for a file that is
-    no image."""
+    """The two parts. Raises `InputError` for a faulty folder, or a file that is no image."""
     wrong = fault(folder, entry)
     if wrong is not None:
         raise InputError(Problem(place="train.task", message=wrong[0], hint=wrong[1]))

@@ -1,27 +1,22 @@
 """Images that a network can learn, made from a seed: no download, any size, channels and classes.
 
-A class is a tint and a pair of oriented gratings, each with a direction, a wavelength and a
-colour of its own. A sample of it shows the first grating over the whole image and the second one
-through a Gaussian window, with random phases, contrast, position and scale, beside a distracting
-patch that has nothing to do with the class, under the class's tint with a random shift, and in
-white noise. The tint is learned first, as average colours are in photographs; phases are random,
-so the rest has to be told by direction, frequency and colour of edges, which is what the first
-layers of a convolutional network find.
+A class is a tint and a pair of oriented gratings, each with a direction, a wavelength and a colour
+of its own. A sample shows the first grating over the whole image and the second one through a
+Gaussian window, with random phases, contrast, position and scale, beside a distracting patch
+unrelated to the class, under the class's tint with a random shift, and in white noise. The tint is
+learned first, as average colours are in photographs; phases are random, so the rest takes
+direction, frequency and colour of edges, as the first layers of a convolutional network find.
 
-Why so: gradients of random labels, or of images of pure noise, have another spectrum and other
-large elements than those of a network that learns; compressors would be judged on the wrong thing.
-It is not ImageNet either: a trace of one's own data replays with `gradients: {source: recorded}`.
-
-Labels are uniform over the first `CLASSES` outputs at most. A network with a thousand outputs
-keeps them all (their gradients are real: softmax pushes the others down), but sees few enough
+Gradients of random labels, or of pure noise, have another spectrum and other large elements than
+those of a network that learns. It is not ImageNet either: a trace of one's own data replays with
+`gradients: {source: recorded}`. Labels are uniform over the first `CLASSES` outputs at most: a
+network with a thousand outputs keeps them all (softmax pushes the others down), but sees few enough
 classes to show within some twenty steps of 32 images that it learns.
 
-A sample is a function of (seed, worker, step, position in the batch) alone; batches of another
-size begin with the same samples.
-
-A grating under a Gaussian window is the difference of two products of a function of the row and
-one of the column (cosine of a sum), so a sample is one small matrix product: a batch of
-32 x 3 x 224 x 224 takes some 20 ms on two cores.
+A sample is a function of (seed, worker, step, position in the batch) alone; batches of another size
+begin with the same samples. A grating under a Gaussian window is the difference of two products of
+a function of the row and one of the column (cosine of a sum), so a sample is one small matrix
+product: a batch of 32 x 3 x 224 x 224 takes some 20 ms on two cores.
 """
 
 from __future__ import annotations
@@ -40,7 +35,7 @@ from gcsim.traces.tasks.split import Split, TensorSamples
 CLASSES = 10
 """Most outputs that are used as labels."""
 _SHORTEST, _LONGEST = 4.0, 24.0
-"""Wavelengths in pixels: what convolutions of 3 to 11 pixels can tell apart."""
+"""Wavelengths in pixels that convolutions of 3 to 11 pixels can distinguish."""
 _SCALE = 0.75
 """Brings the images' standard deviation to about 1."""
 _NOISE = 1.0
@@ -55,11 +50,8 @@ _ROOM = 1 << 29
 
 
 class Textures:
-    """The task for one image format: float32 samples of `shape`, labels below `classes`.
-
-    `shape` is `[channels, height, width]`, or `[height, width]`, or `[length]`; raises
-    `InputError` for any other.
-    """
+    """The task for one image format: float32 samples of `shape`, `[channels, height, width]`,
+    `[height, width]` or `[length]` (`InputError` for others), labels below `classes`."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, seed: int) -> None:
         if not 1 <= len(shape) <= 3:
@@ -117,10 +109,8 @@ class Textures:
     def _factors(
         self, labels: NDArray[np.int64], uniform: NDArray[np.float64], normal: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Row factors `[size, channels*height, 7]` and column factors `[size, 7, width]`.
-
-        Two for each of the three gratings (background, patch, distractor), one for the tint.
-        """
+        """Row factors `[size, channels*height, 7]` and column factors `[size, 7, width]`: two for
+        each of the three gratings (background, patch, distractor), one for the tint."""
         channels, height, width = self._size
         size = len(labels)
         turn, wave = uniform[:, 0:1], uniform[:, 1:2]  # the distractor's

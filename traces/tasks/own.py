@@ -1,10 +1,10 @@
-"""A user's own data: what `package.module:splits` returns, two datasets, one of them held out.
+"""A user's own data: two datasets returned by `package.module:splits`, one of them held out.
 
     def splits():
         return train, test          # map-style torch datasets of pairs (input, label)
 
-A label is a whole number below the model's classes; of tokens, one for each; anything that a loss
-of the user's own takes. `folder:PATH` is a folder of images (`folder.py`).
+A label is a whole number below the model's classes; of tokens, one for each; anything for a user's
+own loss. `folder:PATH` is a folder of images (`folder.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from gcsim.traces.tasks.split import DatasetSamples, Samples, Split
 
 
 def own_split(entry: ModelEntry) -> Split:
-    """The two parts that the function named by `entry.task` returns.
-
-    Raises `InputError` with the function's line when it cannot be imported or called, returns
-    something else, or its samples do not fit the model.
-    """
+    """The two parts that the function named by `entry.task` returns. Raises `InputError` with its
+    line when it cannot be imported or called, returns something else, or samples do not fit the
+    model."""
     if entry.task.startswith(folder.PREFIX):
         return folder.images(Path(entry.task.removeprefix(folder.PREFIX)), entry)
     module, _, name = entry.task.partition(":")

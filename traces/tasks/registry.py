@@ -14,15 +14,12 @@ from gcsim.traces.tasks.split import Split
 
 
 class Task(Protocol):
-    """Learnable data, a pure function of (seed, worker, step, position in the batch).
-
-    An attribute `source` says what the data are where the title does not tell it all; see
-    `described`.
-    """
+    """Learnable data, a pure function of (seed, worker, step, position in the batch). An attribute
+    `source` may describe the data beyond the title; see `described`."""
 
     def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs `[size, *input_shape]` as the model's entry says, and int64 labels: of samples
-        `[size]`, of tokens `[size, length]`, the token behind each. On the CPU."""
+        """Inputs `[size, *input_shape]` as the model's entry says, and int64 labels, on the CPU: of
+        samples `[size]`, of tokens `[size, length]`, the token behind each."""
 
     def split(self) -> Split:
         """The data in two parts, for training to an end: a function of the seed."""
@@ -37,7 +34,7 @@ class TaskEntry:
     input: InputKind
     make: str
     """`package.module:callable`; called with (entry, seed), returns a `Task`. Raises `InputError`
-    where the model does not fit the data, or the data are not there."""
+    where the model does not fit the data, or the data are missing."""
 
 
 _SHIPPED = (
@@ -67,16 +64,13 @@ _SHIPPED = (
     ),
 )
 _OWN = "gcsim.traces.tasks.own:own_split"
-"""Function of users' own tasks, named as the tasks are: a task does not depend on the code of
-others."""
+"""Function of users' own tasks, named as tasks are, which do not depend on others' code."""
 TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _SHIPPED}
 
 
 def make_task(entry: ModelEntry, seed: int) -> Task:
-    """The data of the task that `entry` names.
-
-    Raises `InputError` when there is no such task, or it does not fit the model.
-    """
+    """The data of the task that `entry` names. Raises `InputError` when there is no such task, or
+    it does not fit the model."""
     chosen = TASKS.get(entry.task)
     if chosen is None:
         raise InputError(
@@ -101,10 +95,8 @@ def _named(name: str) -> Any:
 
 
 def make_split(entry: ModelEntry, seed: int) -> Split:
-    """The data of the task that `entry` names, or that a user's function makes, in two parts.
-
-    Raises as `make_task` and `own.own_split` do.
-    """
+    """The data of the task that `entry` names, or of a user's function, in two parts. Raises as
+    `make_task` and `own.own_split` do."""
     if ":" not in entry.task:
         return make_task(entry, seed).split()
     own: Callable[[ModelEntry], Split] = _named(_OWN)

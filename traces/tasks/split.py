@@ -21,7 +21,7 @@ class Samples(Protocol):
 
     @property
     def labels(self) -> Indices | None:
-        """Each sample's class, `[n]`; None where a sample has many labels, or none is told."""
+        """Each sample's class, `[n]`; None where a sample has many labels, or none are known."""
 
     def taken(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Inputs and labels of some samples, in that order, as `Task.batch` gives them."""
@@ -69,8 +69,7 @@ class DatasetSamples:
 
     @property
     def labels(self) -> Indices | None:
-        """Labels by `dataset.targets`, as torchvision's have them; None where there is no such
-        list."""
+        """Labels by `dataset.targets`, as torchvision's have them; None without such a list."""
         targets = getattr(self._dataset, "targets", None)
         return None if targets is None else np.asarray(targets, dtype=np.int64)
 

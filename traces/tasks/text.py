@@ -1,26 +1,23 @@
 """Text that language models learn here, by characters and by words: gcsim's own old sources.
 
-They were frozen (`tests/benchmarks/frozen_text.py d17d639`) and are shipped as data, so that the
-text is the same with every Python and does not change when gcsim does. It is written, not drawn,
-and repeats itself at every range, as natural text does: keywords, indentation, names used again. It
-is no benchmark corpus: a perplexity on it compares with nothing published.
-
-The text is the Python files of the rooms, sorted by path, one after the other: 3,274,339
-characters.
+The Python files of the rooms, sorted by path and concatenated, 3,274,339 characters, were frozen
+(`tests/benchmarks/frozen_text.py d17d639`) and are shipped as data: the same with every Python,
+whatever becomes of gcsim. The text is written, not drawn, and repeats itself at every range, as
+natural text does: keywords, indentation, names used again. It is no benchmark corpus: a perplexity
+on it compares with nothing published.
 
 **characters**: predict the next of 97 characters. The newline is 0, printable ASCII (codes 32 to
-126) is 1 to 95, anything else 96. A model with more classes uses the first 97 of them; its other
-outputs learn that they never occur. Two bounds tell what a model has learned: the text's unigram
+126) is 1 to 95, anything else 96. A model with more classes uses the first 97; its other outputs
+learn that they never occur. Two bounds (`tests/traces/tasks/test_registry.py`): the text's unigram
 entropy (3.32 nats) is the least loss of a model that does not look at its input, and the bigram one
-(2.60) that of a model that looks at the last character alone (`tests/traces/tasks/test_registry.py`
-counts them).
+(2.60) that of a model that looks at the last character alone.
 
 **words**: for models with a vocabulary of thousands. A word is a name or a number, one punctuation
 mark, or the end of a line; other white space is left out. Its token is a hash of it, so any number
-of classes fits without a table of words. Of 900,000 words 12,400 are different; the commonest, the
-end of a line, occurs 79,000 times, half of them three times or less. So an embedding's gradient is
-as sparse and uneven as with other text (Zipf's law). Rare words may share a token. It is not a
-published tokeniser: ids carry no meaning beyond being equal.
+of classes fits without a table; rare words may share a token, and ids mean nothing beyond being
+equal. Of 900,000 words 12,400 are different; the commonest, the end of a line, occurs 79,000 times,
+half of them three times or less: an embedding's gradient is as sparse and uneven as with other text
+(Zipf's law).
 """
 
 from __future__ import annotations
@@ -48,8 +45,8 @@ SOURCE = f"gcsim's own sources, frozen (text.xz, SHA-256 {_SHA256[:8]})"
 
 @lru_cache(maxsize=1)
 def frozen_text() -> str:
-    """The text. Raises `InputError` where the file is not the one that was shipped, or this Python
-    cannot unpack it."""
+    """The text. Raises `InputError` where the file is not as shipped, or this Python cannot unpack
+    it."""
     try:
         import lzma
 
@@ -70,7 +67,6 @@ def _unreadable(why: str) -> InputError:
 
 
 _JUDGED = 512
-"""Samples that are held out."""
 
 
 class TokenSequences:
@@ -91,11 +87,8 @@ class TokenSequences:
         self._seed = seed
 
     def batch(self, size: int, *, worker: int, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens and the tokens that follow them, both int64 `[size, length]`.
-
-        Where a sample starts in the text is uniform, a function of (seed, worker, step, position
-        in the batch).
-        """
+        """Tokens and the tokens that follow them, int64 `[size, length]` each, from uniform places
+        of the text by (seed, worker, step, position in the batch)."""
         places = len(self._tokens) - self._length
         starts = [
             stream(self._seed, step, position, "text samples", worker).integers(places)
@@ -104,8 +97,8 @@ class TokenSequences:
         return _sequences(self._tokens, np.array(starts), self._length)
 
     def split(self) -> Split:
-        """The last tenth of the text is held out: `_JUDGED` places of it, evenly spaced. Samples
-        to learn begin at every place of the rest."""
+        """The last tenth of the text is held out: `_JUDGED` evenly spaced places. Samples to learn
+        begin at every place of the rest."""
         border = len(self._tokens) * 9 // 10
         learned = len(self._tokens[:border]) - self._length
         held_out = len(self._tokens) - border - self._length
@@ -152,10 +145,8 @@ CHARACTERS = 97
 
 
 def characters(entry: ModelEntry, seed: int) -> TokenSequences:
-    """The task for a model's length and classes.
-
-    Raises `InputError` for fewer than 97 classes, and where the text cannot be read.
-    """
+    """The task for a model's length and classes. Raises `InputError` for fewer than 97 classes, and
+    where the text cannot be read."""
     if entry.classes < CHARACTERS:
         raise InputError(
             f"the task 'characters' needs {CHARACTERS} classes, {entry.name} has {entry.classes}",

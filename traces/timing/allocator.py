@@ -1,10 +1,9 @@
-"""Keep freed memory for the next tensor, instead of giving it back to the system each time.
+"""Keep freed memory for the next tensor, instead of returning it to the system each time.
 
-glibc serves every block over 32 MB by a fresh mapping and unmaps it when it is freed, so each
-temporary of a large bucket pays for all its page faults again: several times the cost of the
-arithmetic. Two settings of malloc turn that off for this process. What is kept has the sizes that
-one compressor needed for one bucket, though, and may not fit the next: in between it is given back.
-None of it changes a result.
+glibc maps every block over 32 MB afresh and unmaps it when freed, so each temporary of a large
+bucket pays for all its page faults: several times the arithmetic's cost. Two settings of malloc
+turn that off. Kept memory has one compressor's and bucket's sizes and may not fit the next: in
+between it is returned. No result changes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Time of a call on this device: the lowest of several repeats, and their spread.
 
-On a CPU the wall clock runs around a loop of calls that is long against the clock's resolution;
-with one thread it is the thread's CPU time, which others on the machine do not disturb by taking
-turns. On a GPU two events are recorded around the loop, so that launches overlap with what runs
-before them as they do in training; what the host waits for itself is timed by the wall clock.
+On a CPU the wall clock runs around a loop of calls that is long against its resolution; with one
+thread the thread's CPU time, which other processes do not disturb. On a GPU two events enclose the
+loop, so that launches overlap with earlier work as in training; a host's own waits are timed by the
+wall clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DeviceClock(Protocol):
     """Times calls on one device."""
 
     device: str
-    """torch's name of it: "cpu" or "cuda"."""
+    """torch's name: "cpu" or "cuda"."""
     now: Clock
     """Instants on the device."""
 

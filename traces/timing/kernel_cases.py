@@ -1,9 +1,6 @@
-"""torch kernels that stand for a class: a table of calls that run on any device of torch's.
-
-One line a case: the class, how its operands are made for n elements, and the call. What a call
-moves is what the meter counts for it. Selections keep 1 %, indices ascend, values are heavy-tailed:
-as compressors have them. A new case is a new line of `CASES`.
-"""
+"""torch kernels that stand for a class: a table of calls that run on any device of torch's. A case
+has the class, its operands for n elements, and the call, whose bytes the meter counts. Selections
+keep 1 %, indices ascend, values are heavy-tailed: as in compressors."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class Case:
     """Operands for n elements on a device."""
     call: Callable[..., object]
     largest: int = 1 << 25
-    """Elements beyond which it takes too long for what it tells."""
+    """Elements beyond which it takes too long."""
     waits: bool = False
     """The host waits for the device inside the call."""
 

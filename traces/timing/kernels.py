@@ -1,13 +1,10 @@
 """Times of a compressor's own kernels on this device, measured where they occur.
 
-Workers exchange one bucket as they do in stage 1, and the meter's clock runs around every kernel.
-So operands are what the method really hands over (how much is selected, how codes are
-distributed, what lies in which cache), every compressor is covered without a table that could be
-forgotten, and a kernel's bytes are those that the meter will count for it again.
-
-The gradient is heavy-tailed, as gradients are: N(0, 1) exp(0.8 N(0, 1)) 1e-3, another one for each
-worker. A call's time is the lowest of its repeats over steps and workers, because what disturbs a
-machine only ever adds.
+Workers exchange one bucket as in stage 1, with the meter's clock around every kernel: operands are
+the method's real ones (selected share, distribution of codes, cache), every compressor is covered
+without a table, and a kernel's bytes are those that the meter counts again. The gradient is
+heavy-tailed, as gradients are: N(0, 1) exp(0.8 N(0, 1)) 1e-3, another one for each worker. A call's
+time is the lowest of its repeats over steps and workers, because disturbances only add.
 """
 
 from __future__ import annotations
@@ -81,9 +78,8 @@ def time_kernels(
     """The kernels of two steps of each kind; one gradient for each worker, on `clock`'s device.
 
     The same steps are run `rounds` times from the start, and the lowest time of each call counts.
-    What only the first step of a kind does, sets memory up and is left out. Compile the loops
-    first, by timing a short gradient. Memory that is freed is kept. On a GPU a loop without a
-    kernel works in host memory: its time says nothing about the GPU, and is left out.
+    Kernels of only the first step of a kind set memory up, and are left out; so are loops in host
+    memory on a GPU. Compile the loops first, by timing a short gradient. Freed memory is kept.
     """
     keep_freed_memory()
     buckets = [matrix_bucket(g, second_moments=bool(cls.requires)) for g in gradients]
@@ -114,7 +110,7 @@ def time_kernels(
 
 
 def _calls(meter: Meter) -> Iterator[tuple[tuple[object, ...], TimedKernel]]:
-    """Each kernel with its place: who, which stretch, name, and number among those of the name."""
+    """Each kernel with its place: worker, stretch, name, and number among those of the name."""
     stretches: list[tuple[object, Recorder]] = [
         ((rank, position), recorder)
         for rank, recorders in enumerate(meter.segments)

@@ -1,8 +1,6 @@
-"""Training steps of a model timed here: T(b) = fixed + per_sample * b.
-
-Whole steps (forward, loss, backward, SGD with momentum) on random samples: how long arithmetic
-takes does not depend on what is learnt. The line goes through the lowest times at two batch sizes.
-"""
+"""Training steps of a model timed here: T(b) = fixed + per_sample * b, through the lowest times at
+two batch sizes, of whole steps (forward, loss, backward, SGD with momentum) on random samples: time
+does not depend on what is learnt."""
 
 from __future__ import annotations
 
@@ -31,10 +29,8 @@ class StepTimes:
 
     @property
     def line(self) -> tuple[float, float]:
-        """(fixed, per sample) in seconds: through the smallest and the largest batch.
-
-        Through the origin where the small batch took more a sample than a line can have.
-        """
+        """(fixed, per sample) in seconds, through the smallest and the largest batch; through the
+        origin where the small batch took more a sample than a line can have."""
         small, large = min(self.seconds), max(self.seconds)
         if small == large:
             return 0.0, self.seconds[large] / large
@@ -59,10 +55,8 @@ def time_steps(
     repeats: int = 3,
     advance: Callable[[str], None] = lambda note: None,
 ) -> StepTimes:
-    """Time steps at `batch` samples and at a quarter of it.
-
-    Raises `InputError` when the model cannot be trained or does not fit into memory.
-    """
+    """Time steps at `batch` samples and at a quarter of it. Raises `InputError` when the model
+    cannot be trained or does not fit into memory."""
     model = build_model(entry, seed=0, device=clock.device)
     seconds = {}
     for size in sorted({max(2, batch // 4), max(2, batch)}):

@@ -1,9 +1,6 @@
-"""State of a training on disk, whole or not at all, so that it goes on after a kill with the same
-bits.
-
-The state is what hangs on a `Team`, as plain data (`compressors/state.py`): tensors stand in a
-safetensors file, the rest in JSON in front of it. Nothing is unpickled.
-"""
+"""State of a training on disk, whole or not at all, to continue after a kill with the same bits:
+what hangs on a `Team`, as plain data (`compressors/state.py`), tensors in a safetensors file, the
+rest in JSON in front of it. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _LENGTH = 8
 
 
 def write(path: Path, about: Mapping[str, object], state: object) -> None:
-    """Put plain data and a state under `path`. Raises `InputError` where there is no room, and
+    """Put plain data and a state under `path`. Raises `InputError` without room, and
     `CannotBeKeptError`."""
     import safetensors.torch
 
@@ -32,8 +29,7 @@ def write(path: Path, about: Mapping[str, object], state: object) -> None:
 
 
 def read(path: Path) -> tuple[Any, Any] | None:
-    """The plain data that was written, and what `restore` takes; None where it is not whole, or
-    was not written by `write`."""
+    """The written plain data, and `restore`'s argument; None where not whole, or not by `write`."""
     try:
         body = unsealed(path.read_bytes())
     except OSError:
@@ -49,10 +45,8 @@ def read(path: Path) -> tuple[Any, Any] | None:
 
 
 def restore(state: object, kept: Any) -> None:
-    """Bring a fresh `state` to what was written; tensors and objects that it has stay the same.
-
-    Raises `CannotBeKeptError` for what `write` did not write; the state is of no use then.
-    """
+    """Bring a fresh `state` to a written one; its tensors and objects stay the same. Raises
+    `CannotBeKeptError` for data not by `write`; the state is then of no use."""
     import safetensors.torch
 
     saved, body = kept

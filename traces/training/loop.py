@@ -1,9 +1,6 @@
-"""Training of a trajectory: step by step, evaluated at intervals, kept on disk as it goes.
-
-A trajectory goes on where the last process left it: after each evaluation its state can be written
-down (`checkpoint.py`), and what is trained after that is a function of the state. One that has
-ended is a JSON file, without the state.
-"""
+"""Training of a trajectory: step by step, evaluated at intervals, kept on disk as it goes. After
+each evaluation its state may be written (`checkpoint.py`), from which another process continues
+alike. An ended one is a JSON file, without the state."""
 
 from __future__ import annotations
 
@@ -56,13 +53,11 @@ def advance(
     until: int | None = None,
     told: Callable[[int], None] = lambda steps: None,
 ) -> Trajectory:
-    """Train up to a step (`until`; None: to the end) and return what is known then.
-
-    `fresh` is the trajectory before its first step, `path` names what is kept: `.json` of one that
-    has ended, `.state` of one that can go on. `told` hears of steps that are done. Raises
-    `InputError` as `Team.step` does, and `CannotBeKeptError` where a state does not fit the team,
-    which is of no use then; the state is removed.
-    """
+    """Train up to a step (`until`; None: to the end) and return the trajectory. `fresh` is it
+    before its first step, `path` names the files: `.json` of an ended one, `.state` of one that can
+    continue. `told` gets the steps done. Raises `InputError` as `Team.step` does, and
+    `CannotBeKeptError` where a state does not fit the team, which is then of no use; the state is
+    removed."""
     known, state = _kept(path)
     done = asked_for(known, rules, until)
     if done is not None:
@@ -104,9 +99,8 @@ def load(path: Path, rules: Rules, until: int | None = None) -> Trajectory | Non
 def asked_for(
     known: Trajectory | None, rules: Rules, until: int | None = None
 ) -> Trajectory | None:
-    """A trajectory up to a step (None: to the end) and as far as it goes under these rules: it may
-    have been trained further, and for another target. None where it has to be trained, or trained
-    further."""
+    """A trajectory, perhaps trained further and for another target, up to a step (None: to the end)
+    and as far as these rules let it go. None where it must be trained (further)."""
     found = None if known is None else _given_up(known, rules)
     if found is None:
         return None
@@ -129,8 +123,8 @@ def _cut(known: Trajectory, step: int) -> Trajectory:
 
 
 def _kept(path: Path) -> tuple[Trajectory | None, Any]:
-    """The further of both files (one that was put away may have been trained further since), and
-    what it goes on from: None where that is not there."""
+    """The further of both files (one put away may have been trained further since), and its state:
+    None where missing."""
     found: list[Trajectory] = []
     with suppress(OSError, ValidationError):
         body = unsealed(path.with_suffix(".json").read_bytes())
@@ -152,16 +146,14 @@ def _given_up(known: Trajectory, rules: Rules) -> Trajectory | None:
 
 
 def put_away(path: Path) -> None:
-    """Keep what a trajectory says, and give up that it can go on: its state takes the room of
-    several models."""
+    """Keep a trajectory's records, and drop its state, which takes the room of several models."""
     known, _ = _kept(path)
     if known is not None and path.with_suffix(".state").exists():
         _write(path, known)
 
 
 def write(path: Path, now: Trajectory) -> bool:
-    """Put a trajectory where `load` reads it; False where there is no room, or where it could not
-    be read."""
+    """Put a trajectory where `load` reads it; False without room, or where it could not be read."""
     body = _TRAJECTORY.dump_json(now)
     with suppress(InputError, ValidationError):
         _TRAJECTORY.validate_json(body)
@@ -328,7 +320,7 @@ def _ended(now: Trajectory, losses: Sequence[float], how: Any, why: str) -> Traj
 
 
 def _diverging(losses: Sequence[float], now: Trajectory) -> str:
-    """Why training is no training any more; "" where it is."""
+    """Reason why training diverges; "" where it does not."""
     recent = losses[-_SMOOTHED:]
     mean = sum(recent) / len(recent)
     untrained = now.evaluations[0].loss
@@ -340,7 +332,7 @@ def _diverging(losses: Sequence[float], now: Trajectory) -> str:
 
 
 def _hopeless(now: Trajectory, target: Target) -> str:
-    """Why the target will not be reached; "" while it may."""
+    """Reason why the target will not be reached; "" while it may."""
     trained = len(now.losses)
     if trained < now.steps / 2 or target.of_dense is not None or holds(target, now.evaluations[-1]):
         return ""

@@ -14,7 +14,7 @@ Fraction01 = Annotated[float, Limits(above=0, most=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """torch.optim's SGD, Adam or AdamW; a method with a momentum of its own takes plain steps."""
+    """torch.optim's SGD, Adam or AdamW; a method with its own momentum takes plain steps."""
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: Annotated[float, Limits(least=0, below=1)] = 0.9
@@ -34,7 +34,7 @@ class Schedule:
     """Steps in which it rises linearly from zero."""
 
     def factor(self, step: int, steps: int) -> float:
-        """At a step, from 0, of so many."""
+        """Factor at a step, from 0, of `steps`."""
         rise = min(1.0, (step + 1) / (self.warmup + 1))
         if self.shape == "step":
             return (
@@ -50,7 +50,7 @@ class Target:
     """Target on the held-out samples: one of the three."""
 
     accuracy: Fraction01 | None = None
-    """Share of the labels that are told right."""
+    """Share of correctly predicted labels."""
     loss: Annotated[float, POSITIVE] | None = None
     """At most this cross-entropy, in nats."""
     of_dense: Fraction01 | None = None
@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRates:
-    """Tried for each method alike, and rates beyond them where the best is the lowest or highest;
+    """Rates tried for each method alike, and further ones where the best is the lowest or highest;
     the best is trained to the end."""
 
     values: Annotated[tuple[Annotated[float, POSITIVE], ...], Limits(least=1, most=64)]
@@ -77,8 +77,8 @@ class Stop:
     """Early ends of trajectories; their rows say why."""
 
     diverged: bool = True
-    """The loss stays above one and a half times that of untrained weights; a loss or an update that
-    is no number ends a trajectory anyway."""
+    """The loss stays above one and a half times that of untrained weights. (A loss or an update
+    that is no number always ends a trajectory.)"""
     hopeless: bool = True
     """More than half of the way to the target is left after half of the steps, and nothing has
     improved for a quarter of them."""

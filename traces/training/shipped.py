@@ -1,10 +1,9 @@
 """Trajectories that come with gcsim: a packed file for each method of a shipped scenario.
 
-`traces/trajectories/METHOD-NAME.json.xz`: NAME is a hash of what is trained and how, without
-learning rate and seed, of which a file has several, and without the kind of processor. A file says
-what code made it: a hash of what training with the method reaches, without comments (`code.py`).
-Where that is another by now, the file is as good as none. `scenarios/trained/make_shipped.py` makes
-them.
+`traces/trajectories/METHOD-NAME.json.xz`: NAME is a hash of the training, without learning rate and
+seed, of which a file has several, and without the kind of processor. A file holds a hash of the
+code that training with the method reaches, without comments (`code.py`); one of other code is
+ignored. `scenarios/trained/make_shipped.py` makes them.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class Shipped:
     code: str
     """Hash of the code (`code_of`)."""
     made: str
-    """On which kind of processor and with which libraries, for people."""
+    """Kind of processor and libraries that made it, for people."""
     trajectories: tuple[Trajectory, ...]
-    """Trajectories by learning rate and seed, each as far as a comparison of rates asks for."""
+    """Trajectories by learning rate and seed, as far as a comparison of rates asks for."""
 
     def one(self, rate: float, seed: int) -> Trajectory | None:
         """Trajectory of a learning rate and a seed."""
@@ -62,8 +61,8 @@ def path_of(facts: Mapping[str, object], folder: Path | None = None) -> Path:
 
 
 def code_of(entry: ModelEntry, compressor: str | None) -> str:
-    """A hash of the code that trains a model of gcsim's on its task with a compressor, which is
-    named as in the registry; "" where some of it is not gcsim's."""
+    """A hash of the code that trains a model of gcsim's on its task with a compressor, named as in
+    the registry; "" where some of it is not gcsim's."""
     build = entry.build or ""
     own = compressor is None or entry.task not in TASKS or not build.startswith("gcsim.")
     if own or entry.loss:
@@ -86,7 +85,7 @@ def read(path: Path) -> Shipped | None:
 
 
 def shown(loss: float) -> float:
-    """The loss as a file holds it."""
+    """The loss as stored."""
     return float(f"{loss:.{_DIGITS}g}")
 
 

@@ -3,35 +3,26 @@
     batch of worker w ─► loss ─► gradient of w ─┐
     batch of worker v ─► loss ─► gradient of v ─┼─ lockstep, bucket by bucket ─► update ─► optimiser
 
-The update takes the place of the mean gradient. Gradients lie in one flat vector a worker, in the
-order of DDP's buckets, so a bucket is a slice of it; weights in one flat vector, of which the
-model's parameters are views. Where a method's workers differ between synchronisations, each has
-weights and an optimiser of its own; the model that is judged is then their mean.
-
-Batch normalisation: each worker's statistics normalise its own batch, and the running ones are
-worker 0's, as with DDP's `broadcast_buffers`.
-
-Weights and passes are on the device, gradients are copied to the CPU and compressed there, as a
-method's payloads are made there.
-
-A step may accumulate several micro-batches per worker: the loss is the mean over all of their
-samples, and one exchange follows.
+The update replaces the mean gradient. Gradients lie in one flat vector a worker, in the order of
+DDP's buckets, so a bucket is a slice of it; weights in one flat vector, of which the model's
+parameters are views. Where a method's workers differ between synchronisations, each has weights and
+an optimiser of its own; the judged model is their mean. Each worker's batch statistics normalise
+its own batch, and the running ones are worker 0's, as with DDP's `broadcast_buffers`. Weights and
+passes are on the device; gradients are copied to the CPU and compressed there. With several
+micro-batches a step, the loss is the mean over all of their samples, and one exchange follows.
 
 Assumes float32. A step is a function of (seed, step), weights and state; on a GPU as far as torch's
-kernels repeat themselves.
-
-The optimisers (SGD, Adam, AdamW of one flat vector) are torch's functional forms, which its classes
-call too: the same bits. The classes load torch's compiler for their first step, 2 s of a process.
+kernels repeat themselves. The optimisers (SGD, Adam, AdamW of one flat vector) are torch's
+functional forms, to the same bits as its classes, which load torch's compiler for their first step
+(2 s).
 
 Each worker sees its share of the data, in an order of its own. iid: one keyed permutation of all
-samples is dealt out to the workers, one to each in turn, as `torch.utils.data.DistributedSampler`
-does. Where workers' data differ, worker w draws how much of each class it has, q_w ~
-Dirichlet(alpha * prior), and takes that much of what nobody has taken (T.-M. H. Hsu, H. Qi, M.
-Brown, "Measuring the effects of non-identical data distribution for federated visual
+samples is dealt out in turn, as `torch.utils.data.DistributedSampler` does. Otherwise worker w
+draws its share of each class, q_w ~ Dirichlet(alpha * prior), from the samples left (T.-M. H. Hsu,
+H. Qi, M. Brown, "Measuring the effects of non-identical data distribution for federated visual
 classification", 2019, arXiv:1909.06335, section 3): alpha = 100 is nearly iid, 0.1 leaves a worker
-with one or two classes. Every worker has equally many samples. A worker goes through its share
-again and again, each time in another order; the rest of an epoch that fills no batch is left out.
-All of it is a function of (seed, worker, step).
+with one or two classes. All have equally many samples. A worker repeats its share, each time in
+another order, without the rest of an epoch that fills no batch: a function of (seed, worker, step).
 """
 
 from __future__ import annotations
@@ -82,12 +73,12 @@ from gcsim.traces.training import checkpoint
 from gcsim.traces.training.plan import Optimizer
 
 _EVALUATED = 256
-"""Samples of a forward pass that judges."""
+"""Samples of an evaluating forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A compressor that is trained with."""
+    """The compressor of a training."""
 
     kind: str
     compressor: type[Compressor]
@@ -131,8 +122,8 @@ class Team:
     ) -> None:
         """`batch` counts the samples of a micro-batch, `accumulation` the micro-batches of a step.
         `limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
-        `Shares`, `device` as in `pick_device`. Raises `InputError` for a model or data that cannot
-        be trained on."""
+        `Shares`, `device` as in `pick_device`. Raises `InputError` for an untrainable model or
+        data."""
         self._entry, self._split, self._method, self._seed = entry, split, method, seed
         self._reduction = reduction
         self._micro_batches, self._samples = accumulation, batch * accumulation
@@ -153,8 +144,7 @@ class Team:
         """Rows in which backward passes leave gradients: the same tensor on a CPU."""
         self._views = [self._cut(flat) for flat in self._rows]
         self._moment_costs: dict[int, Costs] = {}
-        """Kernels of second moments by parameter, of the first pass alone: every pass runs the
-        same."""
+        """Kernels of second moments by parameter, of the first pass alone, as all are alike."""
         self._members = [
             [
                 new_member(
@@ -179,8 +169,8 @@ class Team:
     # --- the layout of flat vectors ---------------------------------------------------------------
 
     def _ready_order(self) -> tuple[int, ...]:
-        """Order in which gradients of the first batch become ready; its pass is run once more when
-        it is trained on."""
+        """Order in which gradients of the first batch become ready; training runs its pass once
+        more."""
         inputs, labels = self._taken(0, 0)
         noted, unmoved = noted_order(self._parameters), unmoved_buffers(self._model)
         with noted as arrived, unmoved, torch.enable_grad():
@@ -203,9 +193,7 @@ class Team:
 
     def step(self, number: int, rate: float, *, metered: bool = False) -> Done:
         """Train one step at a learning rate; `metered` counts its kernels and judges its update.
-
-        Raises `InputError` for what is wrong with a user's compressor or model.
-        """
+        Raises `InputError` for faults of a user's compressor or model."""
         losses, moments = [], []
         for rank in range(len(self._gradients)):
             loss, moment = self._pass(rank, number)
@@ -343,7 +331,7 @@ class Team:
 
     @property
     def comparable(self) -> bool:
-        """Whether an update is to be what the mean gradient of its step is."""
+        """Whether updates should equal the mean gradient of their step."""
         own = self._method.compressor.momentum(self._method.parameters)[0] > 0
         return len(self._replicas) == 1 and not own
 
@@ -385,8 +373,8 @@ class Team:
         }
 
     def restore(self, kept: Any) -> None:
-        """Bring a fresh team to what `checkpoint.read` found. Raises `CannotBeKeptError` where
-        that is of another model."""
+        """Bring a fresh team to `checkpoint.read`'s result. Raises `CannotBeKeptError` for another
+        model's."""
         own, state = [*self._replicas, *self._model.buffers()], self.state()
         checkpoint.restore(state, kept)
         read = [*state.get("replicas", ()), *state.get("buffers", ())]
@@ -397,20 +385,19 @@ class Team:
 
 
 _EPSILON = 1e-8
-"""Added to Adam's root, as torch does unless told otherwise."""
+"""Added to Adam's root, torch's default."""
 
 
 class _Stepper:
     """The optimiser of one replica: float32 `[n]`, changed in place."""
 
     def __init__(self, chosen: Optimizer, weights: Tensor, *, own_momentum: bool) -> None:
-        """A method that has a momentum of its own takes plain SGD steps."""
+        """A method with its own momentum takes plain SGD steps."""
         self._chosen, self._weights = chosen, weights
         self._adam = chosen.name != "sgd" and not own_momentum
         self._momentum = 0.0 if own_momentum else chosen.momentum
         self.state: dict[str, Any] = {}
-        """State that the next step depends on: vectors `[n]` and Adam's count of steps; empty
-        before the first."""
+        """State between steps: vectors `[n]` and Adam's count of steps; empty at first."""
 
     def step(self, gradient: Tensor, rate: float) -> None:
         """Apply a gradient `[n]`."""
@@ -421,7 +408,7 @@ class _Stepper:
                 self._sgd_step(gradient, rate)
 
     def restore_on(self, device: torch.device) -> None:
-        """Vectors that were read on the CPU belong where the weights are."""
+        """Move vectors read on the CPU to the weights' device."""
         for name, value in self.state.items():
             if isinstance(value, torch.Tensor) and value.dim():
                 self.state[name] = value.to(device)
@@ -460,8 +447,8 @@ class Shares:
     def __init__(
         self, samples: Samples, *, workers: int, batch: int, seed: int, dirichlet: float | None
     ) -> None:
-        """`dirichlet` is alpha; None: iid. Raises `InputError` where a share fills no batch, or
-        the samples have no classes to deal out by."""
+        """`dirichlet` is alpha; None: iid. Raises `InputError` where a share fills no batch, or the
+        samples have no classes to deal out by."""
         each = len(samples) // workers
         if each < batch:
             raise InputError(

@@ -25,7 +25,7 @@ Ended = Literal["", "finished", "diverged", "hopeless"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The model on the samples that are held out."""
+    """The model on the held-out samples."""
 
     step: Whole
     """Steps trained before."""
@@ -42,15 +42,14 @@ class Window:
     first: Whole
     steps: Count
     phases: Annotated[tuple[Phase, ...], Limits(least=1)]
-    """The kinds of step, each with one example: its kernels are those of the first of the kind,
-    its collectives have the mean bytes of all."""
+    """The kinds of step, each with one example: the kernels of the kind's first step, collectives
+    of mean bytes."""
     order: tuple[Whole, ...]
     """Number of the phase, by step."""
     wire_bytes_per_worker: Annotated[float, Limits(least=0)]
     """Handed to collectives in a step: mean over all steps and workers."""
     quality: Quality | None
-    """Quality of the metered steps; None where the method has a momentum of its own, or its
-    replicas differ."""
+    """Quality of the metered steps; None where updates are not `Team.comparable`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +79,8 @@ class Trajectory:
 
     @property
     def own_steps(self) -> tuple[int, ...]:
-        """Numbers of the steps that sent otherwise than dense training: not one float32 all-reduce
-        of the gradient per bucket."""
+        """Numbers of the steps that sent something else than one float32 all-reduce of the gradient
+        per bucket."""
         found: list[int] = []
         for window in self.windows:
             own = [not self._dense(phase) for phase in window.phases]
@@ -133,8 +132,8 @@ def holds(target: Target, one: Evaluation, dense_accuracy: float | None = None) 
 def steps_to(
     target: Target, found: Trajectory, patience: int, dense_accuracy: float | None = None
 ) -> int | None:
-    """Steps until the target stays reached: until the first of the evaluations that hold it to the
-    end, at least `patience` of them. None where there are fewer, or training ended early."""
+    """Steps until the first of the evaluations, at least `patience`, that hold the target to the
+    end; None where there are fewer, or training ended early."""
     held: list[Evaluation] = []
     for one in found.evaluations:
         held = [*held, one] if holds(target, one, dense_accuracy) else []

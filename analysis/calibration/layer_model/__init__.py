@@ -1,1 +1,1 @@
-"""Coefficients of the layer model for passes that were not measured, and its errors."""
+"""Coefficients of the layer model for unmeasured passes, and its errors."""

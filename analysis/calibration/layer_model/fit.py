@@ -1,14 +1,12 @@
 """Fit of the layer model's coefficients: non-negative least squares on logarithms.
 
-Every (board, model, batch) of the tables counts once, with the median of its measurements, and
-every (board, model) equally, however many batches it has. The square of (predicted - measured) /
-sqrt(predicted * measured) is minimised, by reweighting, so that a time that is k times too long
-weighs as much as one that is k times too short. On tensor cores (TF32, half precision) Winograd's
-algorithm is not used: one coefficient for all products. On processors, whose nominal rates say
-little, boards' own factors are fitted with the rest.
+Each (board, model, batch) counts once, with the median of its measurements, and each (board, model)
+equally. The square of (predicted - measured) / sqrt(predicted * measured) is minimised by
+reweighting: a time k times too long weighs as much as one k times too short. Tensor cores (TF32,
+half precision) use no Winograd algorithm: one coefficient for all products. On processors, whose
+nominal rates say little, boards' factors are fitted too.
 
-Models are built on torch's meta device for their layers; nothing is computed. scipy and torch are
-imported where they are needed.
+Models are built on torch's meta device; scipy and torch are imported on use.
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ FAMILIES: tuple[tuple[Processor, Precision], ...] = (
     ("gpu", "fp16"),
     ("cpu", "fp32"),
 )
-"""Terms that have coefficients of their own."""
+"""Terms with their own coefficients."""
 _ROUNDS = 30
 
-_Columns = Sequence[Sequence[int]]
-"""Terms that share a coefficient: positions in `layer_terms`."""
+_Columns = Sequence[Sequence[int]]  # terms that share a coefficient, by position in `layer_terms`
 _COLUMNS: Mapping[tuple[Processor, Precision], _Columns] = {
     ("gpu", "fp32"): ((0,), (1,), (2,), (3,)),
     ("gpu", "tf32"): ((0,), (1, 2), (3,)),
@@ -48,7 +45,7 @@ _COLUMNS: Mapping[tuple[Processor, Precision], _Columns] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One model's step on one board at one batch: the median of its measurements."""
+    """A model's step on a board at a batch, median of its measurements."""
 
     board: str
     model: str
@@ -58,21 +55,20 @@ class Observation:
 
     @property
     def group(self) -> tuple[str, str, int]:
-        """Group of points that count equally."""
+        """Key of points that count equally together."""
         return (self.board, self.model, self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Coefficients, and the factor of each board that was measured."""
+    """Coefficients, and the factor of each measured board."""
 
     costs: LayerCosts
     factors: Mapping[str, float]
-    models: Mapping[str, int]
-    """Number of models that each factor is the median of."""
+    models: Mapping[str, int]  # models behind each factor
 
     def seconds(self, seen: Observation, board: Board, precision: Precision) -> float:
-        """Predicted, without the board's own factor."""
+        """Predicted seconds, without the board's factor."""
         coefficients = (self.costs.launch, self.costs.conv3x3, self.costs.other, self.costs.outputs)
         terms = _terms(seen, board, precision)
         return sum(c * term for c, term in zip(coefficients, terms, strict=True))
@@ -81,7 +77,7 @@ class Fit:
 def observations(
     processor: Processor, precision: Precision, keep: Callable[[Measurement], bool] = lambda _: True
 ) -> list[Observation]:
-    """All of a family whose boards have a rate of products at this precision, of rows to keep."""
+    """Observations of a family on boards whose rate of products at this precision is known."""
     times: dict[tuple[str, str, int, int], list[float]] = {}
     for row in measurements():
         board = boards().get(row.board)
@@ -99,7 +95,7 @@ def observations(
 
 
 def fit(seen: Sequence[Observation], processor: Processor, precision: Precision) -> Fit:
-    """The coefficients that suit `seen` best, and the boards' factors beside them."""
+    """Best coefficients for `seen`, with the boards' factors."""
     columns = _COLUMNS[processor, precision]
     terms = np.array([_terms(each, boards()[each.board], precision) for each in seen])
     basis = np.stack([terms[:, list(column)].sum(axis=1) for column in columns], axis=1)
@@ -137,8 +133,7 @@ def _solve(basis: np.ndarray, measured: np.ndarray, weights: np.ndarray) -> np.n
 
 
 def _factors(seen: Sequence[Observation], ratios: Iterable[float]) -> dict[str, tuple[float, int]]:
-    """Factor of each board: the median over models of the median over batches of measured /
-    predicted."""
+    """Factor of each board: measured / predicted, median over models of medians over batches."""
     by_group: dict[tuple[str, str, int], list[float]] = {}
     for each, ratio in zip(seen, ratios, strict=True):
         by_group.setdefault(each.group, []).append(log(ratio))
@@ -159,7 +154,7 @@ def _terms(
 
 @cache
 def facts_of(model: str, tokens: int = 0) -> ModelFacts:
-    """The layers of a shipped model, of samples of `tokens` tokens where that is not 0."""
+    """Layers of a shipped model, of samples of `tokens` tokens if not 0."""
     from gcsim.traces.models.building import build_model
     from gcsim.traces.models.facts import model_facts
 
@@ -170,7 +165,7 @@ def facts_of(model: str, tokens: int = 0) -> ModelFacts:
 
 
 def written(fits: Mapping[tuple[Processor, Precision], Fit], errors: Mapping[str, object]) -> str:
-    """`layer_times.yaml`: coefficients to five digits, and the ranges of `errors`."""
+    """`layer_times.yaml`: coefficients to five digits, ranges of `errors`."""
     lines = [
         "# Written by `python tests/benchmarks/device_table.py --fit`; tests/analysis/calibration/",
         "# test_training_fit.py fits again and compares. What the numbers mean:",

@@ -1,1 +1,1 @@
-"""Link that reproduces measurements: model, solver, report; without collectives, direct."""
+"""Link that reproduces measurements: model, solver, report; or direct, without collectives."""

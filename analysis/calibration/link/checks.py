@@ -1,12 +1,8 @@
-"""Checks of a link that was fitted to a network: the bus inside a machine, the errors, the rate.
+"""Checks of a link fitted to a network: the bus inside a machine, the errors, the rate.
 
-A measured time of several machines with several devices each holds the part inside a machine, over
-a bus that is not fitted: stated, known by the GPU's name, or assumed. A bus that alone takes longer
-than was measured is the wrong one, whatever the network.
-
-The driver's name of a GPU gives its bus: `NVIDIA A100-SXM4-40GB` -> `nvlink3`. A driver's name
-holds the words of the catalogue's name; "PCIe" and "NVL" tell a card from a module, where both are
-made. Boards that the catalogue does not have are unknown.
+Times of several machines with several devices include an unfitted bus: stated, known by the GPU's
+name, or assumed. A bus that alone exceeds a measured time is wrong. A driver's name contains the
+catalogue's (`NVIDIA A100-SXM4-40GB` -> `nvlink3`); "PCIe" and "NVL" tell cards from modules.
 """
 
 from __future__ import annotations
@@ -27,31 +23,26 @@ from gcsim.simulator.network.links import Link
 
 ASSUMED = "pcie3_x16"
 MOST_ERROR = 0.5
-"""Median relative error beyond which a fit is no link."""
+"""Median relative error of an acceptable fit."""
 _BUSES = ("pcie3_x16", "pcie4_x16", "pcie5_x16", "nvlink1", "nvlink2", "nvlink3", "nvlink4")
 _FAST = tuple(
     Link(name="fast", bandwidth=Fraction(rate), latency=Fraction(0))
     for rate in (10**11, 4 * 10**11, 10**12)
 )
-"""Networks that cost next to nothing: what a library chooses depends on the rate, and the choice
-for the fastest need not be the shortest."""
-_BEYOND = 1.5
-"""Times as long as was measured: the bus is another one."""
+"""Networks of next to no cost: libraries choose by rate, not always the shortest."""
+_BEYOND = 1.5  # factor on measured time that proves the bus wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """The link between the devices of a machine, and why it is this one."""
+    """Link between a machine's devices, and its reason."""
 
     link: Link
     why: str
 
 
 def inside_of(stated: str | None, readings: Sequence[Reading]) -> Inside:
-    """The bus that is stated, that of the GPU which a file names, or the assumed one.
-
-    Raises `InputError` for a link that the catalogue does not have.
-    """
+    """Stated bus, that of a file's GPU, or the assumed one; `InputError` for an unknown link."""
     if stated is not None:
         return Inside(link=catalog.link(stated), why="--intra-node")
     for device in (reading.device for reading in readings if reading.device):
@@ -61,7 +52,7 @@ def inside_of(stated: str | None, readings: Sequence[Reading]) -> Inside:
 
 
 def check_inside(points: Sequence[Measurement], inside: Inside) -> None:
-    """Raise `InputError` where the bus alone takes longer than was measured."""
+    """Raise `InputError` where the bus alone exceeds a measured time."""
     within = _within(points)
     if not within or (wrong := _contradicted(within, inside.link)) is None:
         return
@@ -83,7 +74,7 @@ def _within(points: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _contradicted(points: Sequence[Measurement], inside: Link) -> tuple[Measurement, float] | None:
-    """The longest message and its time over the bus alone, where the two disagree."""
+    """Longest message and its time over the bus alone, if in contradiction."""
     longest = max(points, key=lambda point: point.nbytes)
     model = Model([longest], inside)
     least = min(float(model.seconds(network)[0]) for network in _FAST)
@@ -91,11 +82,9 @@ def _contradicted(points: Sequence[Measurement], inside: Link) -> tuple[Measurem
 
 
 def settled(fit: LinkFit, place: str) -> LinkFit:
-    """The fit, with the catalogue's efficiency where the goodput is not told and the rate is.
-
-    Raises `InputError` where it is no link: a median error above `MOST_ERROR`, a goodput that the
-    sizes do not tell and no line rate does, or one that no network has.
-    """
+    """The fit, with the catalogue's efficiency where only the line rate is known. Raises
+    `InputError` for a median error above `MOST_ERROR`, an undetermined goodput without a line rate,
+    or an impossible one."""
     if fit.median_error > MOST_ERROR:
         raise InputError(
             f"the median error of the fit is {fit.median_error:,.0%}; above {MOST_ERROR:.0%} it is "
@@ -137,13 +126,12 @@ def _possible(fit: LinkFit, place: str) -> LinkFit:
     return fit
 
 
-_FORM = re.compile(r"pcie|sxm\d*|\d+gb")
-"""Words of a catalogue's name that tell boards of one chip apart."""
+_FORM = re.compile(r"pcie|sxm\d*|\d+gb")  # words of names that tell boards of one chip apart
 _CARD = {"pcie", "nvl"}
 
 
 def bus_of(driver_name: str) -> str | None:
-    """Name of the link between two such GPUs; None for an unknown one."""
+    """Link between two such GPUs, if known."""
     words = set(re.findall(r"[a-z0-9]+", driver_name.lower()))
     card = not words.isdisjoint(_CARD)
     found: list[tuple[int, bool, str]] = []

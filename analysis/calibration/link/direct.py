@@ -1,11 +1,9 @@
 """Link from a throughput and round trips between two hosts, without any collective.
 
-A link's latency is that of a message from program to program, and its rate what long messages
-reach on one direction. iperf3 measures the rate, ping the latency without the programs: the kernel
-of the other host answers. So the range of a latency begins at half of the shortest round trip and
-ends above half of the long ones by what the software of both ends may add: the width of the
-catalogue's range for Ethernet of that rate. What no file says is the catalogue's figure for that
-Ethernet, with its range.
+iperf3 measures the rate of long messages one way, ping the latency without the programs: the other
+kernel answers. So a latency's range is from half of the shortest round trip to half of the long
+ones plus the software's share, the width of the catalogue's range for Ethernet of that rate, which
+also gives all unmeasured figures.
 """
 
 from __future__ import annotations
@@ -25,27 +23,23 @@ from gcsim.scenarios import catalog
 from gcsim.simulator.network.links import Link, Range
 
 _ETHERNET = ("100mbit_ethernet", "1gbe", "10gbe", "25gbe", "40gbe", "100gbe")
-"""Entries of the catalogue that give the figures which were not measured."""
+"""Catalogue entries for unmeasured figures."""
 _DIGITS = 5
 _SLOWEST, FASTEST = 125.0, 1.25e12
-"""Bytes per second, 1 kbit/s and 10 Tbit/s: beyond is no link between two hosts."""
+"""Possible bytes per second between two hosts: 1 kbit/s to 10 Tbit/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectLink:
-    """The link, and for people what each figure is."""
+    """The link, with explanations of its figures."""
 
     link: Link
-    figures: tuple[tuple[str, str, str, str], ...]
-    """Name, value, range, and how it was found."""
+    figures: tuple[tuple[str, str, str, str], ...]  # name, value, range, origin
 
 
 def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -> DirectLink:
-    """The link of goodputs and latencies; of several the median, with all of their range.
-
-    `line_rate` is in bytes per second. Raises `InputError` where neither a goodput nor a line rate
-    is known.
-    """
+    """Link of goodputs and latencies, of several the median with their whole range. `line_rate` in
+    bytes per second. Raises `InputError` without a goodput or line rate."""
     goodput = _together([one.goodput for one in readings if one.goodput])
     latency = _together([one.latency for one in readings if one.latency])
     files = ", ".join(reading.file for reading in readings)
@@ -92,7 +86,7 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
 
 
 def ethernet_like(line_rate: float) -> Link:
-    """The catalogue's Ethernet that is nearest to a rate in bytes per second."""
+    """Catalogue's Ethernet nearest to a rate in bytes per second."""
     return min(
         (catalog.link(known) for known in _ETHERNET),
         key=lambda known: abs(math.log(float(known.bandwidth) / line_rate)),
@@ -100,7 +94,7 @@ def ethernet_like(line_rate: float) -> Link:
 
 
 def report_direct(found: DirectLink, readings: Sequence[Reading]) -> Iterator[str]:
-    """Report for people."""
+    """Lines of the report."""
     files = ", ".join(f"{reading.file} ({reading.tool})" for reading in readings)
     yield from wrapped(f"{found.link.name}: from {files}; no collective was measured")
     yield ""
@@ -114,7 +108,7 @@ def report_direct(found: DirectLink, readings: Sequence[Reading]) -> Iterator[st
 
 
 def entry_direct(found: DirectLink, readings: Sequence[Reading], *, date: str, command: str) -> str:
-    """The YAML of a file with the link; comments say how it was found."""
+    """YAML file of the link, with comments on its origin."""
     files = ", ".join(f"{reading.file} ({reading.tool})" for reading in readings)
     figures = [
         f"{name} {value}" + (f" ({spread})" if spread else "") + (f": {how}" if how else "")
@@ -130,7 +124,7 @@ def entry_direct(found: DirectLink, readings: Sequence[Reading], *, date: str, c
 
 
 def compared(link: Link, readings: Sequence[Reading]) -> Iterator[str]:
-    """Measurements beside collectives, and the fitted link's figures."""
+    """Direct measurements against the fitted link's figures."""
     for reading in readings:
         if reading.goodput is not None:
             fitted = rate(float(link.bandwidth * link.efficiency))
@@ -157,7 +151,7 @@ def _values(spread: Spread) -> tuple[float, float, float]:
 
 
 def _range(values: Sequence[Fraction]) -> Range | None:
-    """Around the first one; None where the ends are the figure itself."""
+    """Range around the first value, if it is not a point."""
     low, high = min(values), max(values)
     return None if low == high else (low, high)
 

@@ -1,16 +1,15 @@
 """Fit of the link with which the simulator reproduces measured collectives.
 
-The one whose times are nearest to the measured ones (`link/solver.py`); repeats of one size stand
-as their median.
+The link with the nearest times (`link/solver.py`) to the medians of repeats. A figure beyond
+latency and goodput (an overhead per message; another latency or goodput from a size on, which
+counts as a figure) must lower the Bayesian information criterion, n ln(loss / n) + k ln n, by more
+than 10 (very strong evidence: Kass and Raftery 1995, J. Am. Stat. Assoc. 90, sec. 3.2; many sizes
+are tried).
 
-A figure more than latency and goodput (an overhead a message; another latency or goodput from a
-size on) is taken up only where it lowers the Bayesian information criterion,
-n ln(loss / n) + k ln n, by more than 10 (very strong evidence: Kass and Raftery 1995, J. Am. Stat.
-Assoc. 90, sec. 3.2; much is asked because many sizes are tried); the size of a step counts as a
-figure. Intervals hold 95 % by the covariance of the fit at its minimum, s^2 (J^T W J)^-1 with the
-loss's weights W, and Student's t; they take the errors for independent and the sizes of steps for
-known. A time reaches from 0 at least, and at most to where it alone explains the shortest message;
-one at its limit (a latency of 0) has the upper bound that it would have beside the other figures.
+Intervals hold 95 % by the covariance at the minimum, s^2 (J^T W J)^-1 with the loss's weights W,
+and Student's t; errors count as independent, sizes of steps as known. A time is between 0 and what
+alone explains the shortest message; at its limit (a latency of 0) it has the upper bound it would
+have beside the other figures.
 """
 
 from __future__ import annotations
@@ -37,22 +36,19 @@ from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link, Range
 
 STRONG = 10.0
-"""Least reduction of the criterion that a figure must bring."""
+"""Least reduction of the criterion by a figure."""
 MOST_STEPS = 3
 LEAST_BETWEEN = 3
 """Sizes on each side of a step."""
 FAR_OFF = 0.2
-"""Relative error from which on a size is warned of."""
+"""Relative error of a size that is warned of."""
 DIGITS = 5
 CONFIDENCE = 0.95
 
-_INSEPARABLE = 0.9999
-"""Cosine of two figures' effects from which on nothing tells them apart."""
+_INSEPARABLE = 0.9999  # cosine of two figures' effects that nothing tells apart
 _FINALISTS = 2
-_UNKNOWN = 3.0
-"""Interval of a goodput's logarithm beyond which it says nothing: a factor of 20 either way."""
-_FLAT = 1e-9
-"""Relative change of all times, for a figure that changes by its scale, below which it is none."""
+_UNKNOWN = 3.0  # interval of a goodput's logarithm that says nothing: a factor of 20 either way
+_FLAT = 1e-9  # relative change of all times by a figure's scale below which it has no effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +56,18 @@ class Estimate:
     """A figure with its interval."""
 
     figure: Figure
-    from_bytes: int
-    """Smallest message for which it holds, bytes."""
-    value: float
-    """Seconds, or bytes per second."""
+    from_bytes: int  # smallest message for which it holds
+    value: float  # seconds, or bytes per second
     low: float | None
-    high: float | None
-    """None: a goodput that the sizes do not determine."""
+    high: float | None  # None: a goodput undetermined by the sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A size, as measured and as the fitted link has it."""
+    """A size, as measured and as fitted."""
 
     measurement: Measurement
-    """Its time is the median of the repeats."""
+    """Median of the repeats."""
     repeats: int
     fitted: float
     """Seconds."""
@@ -87,7 +80,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """Fitted link, its measurements, and the quality of the fit."""
+    """Fitted link, its measurements and quality."""
 
     link: Link
     estimates: tuple[Estimate, ...]
@@ -95,25 +88,25 @@ class LinkFit:
     measured: int
     """Lines of the files, repeats included."""
     line_rate: float | None
-    """Bytes per second, where it was known."""
+    """Bytes per second, if known."""
     overhead: str
-    """Reason why the overhead per message is, or is not, among the figures."""
+    """Why the overhead per message is, or is not, included."""
     steps: str
-    """The same of other figures by size."""
+    """The same for other figures by size."""
 
     @property
     def goodput_told(self) -> bool:
-        """Whether the sizes determine it."""
+        """Whether the sizes determine the goodput."""
         return all(estimate.low is not None for estimate in self.estimates)
 
     @property
     def median_error(self) -> float:
-        """Median of the sizes' relative errors, without sign."""
+        """Median of the sizes' absolute relative errors."""
         return statistics.median(abs(point.error) for point in self.points)
 
     @property
     def worst(self) -> Point:
-        """The size that is missed by most."""
+        """Size missed by most."""
         return max(self.points, key=lambda point: abs(point.error))
 
     @property
@@ -129,23 +122,11 @@ def fit(
     line_rate: float | None = None,
     name: str = "calibrated",
 ) -> LinkFit:
-    """The link over which the simulator reproduces the measurements best.
+    """Link over which the simulator reproduces the measurements, at least three sizes, best.
 
-    Parameters
-    ----------
-    measurements
-        At least three sizes.
-    inside
-        What joins the devices of a machine, where several machines have several.
-    line_rate
-        Bytes per second, where it is known: the link has an efficiency then.
-    name
-        The link's.
-
-    Raises
-    ------
-    InputError
-        When an algorithm cannot carry out a measured collective.
+    `inside`: link between a machine's devices, where several machines have several; `line_rate`:
+    bytes per second, if known, for an efficiency. Raises `InputError` when an algorithm cannot
+    carry out a measured collective.
     """
     medians = _medians(measurements)
     for algorithm in {point.algorithm for point, _ in medians}:
@@ -264,7 +245,7 @@ def _candidates(shape: Shape, sizes: Sequence[int]) -> Iterator[Shape]:
 
 
 def _extended(solution: Solution, shape: Shape) -> Vector:
-    """The figures of a solution, and for the new step those of the messages below it."""
+    """Figures of a solution, the new step's as for the messages below it."""
     known = dict(zip(solution.shape.names, solution.x, strict=True))
     values: dict[Figure, float] = {}
     found = []
@@ -301,7 +282,7 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
 
 
 def _spread(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
-    """Half the interval of each of some figures, fitted together; infinite where nothing tells."""
+    """Half the interval of figures fitted together; infinite where undetermined."""
     from scipy.stats import t as student
 
     count, left = len(solution.misses), len(solution.misses) - solution.shape.figures
@@ -318,7 +299,7 @@ def _spread(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
 
 
 def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None]:
-    """The link's, by their fields: the intervals of what long messages see, as its figures are."""
+    """The link's ranges by field: intervals of long messages' figures."""
     last = {estimate.figure: estimate for estimate in estimates}  # by ascending size
     line = float(link.bandwidth)
     found: dict[str, Range | None] = {}

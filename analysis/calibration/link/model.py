@@ -1,12 +1,9 @@
 """Simulated time of a measured collective, over a link that is to be fitted.
 
-All ranks enter at once; the cluster is homogeneous. The link is the network where the ranks are on
-several machines, else what joins the devices of the one machine. Buffers are where the tool has
-them: nothing is copied through the host.
-
-What no request of a compressor needs is put down to what takes as long: a reduce-scatter to an
-all-gather, whose p - 1 steps of n / p bytes it makes backwards, and under Gloo to an all-reduce,
-which is what PyTorch runs in its place. One message takes the link's own time.
+All ranks of a homogeneous cluster enter at once. The link is the network, or on a single machine
+its devices' link; nothing is copied through the host. A reduce-scatter counts as an all-gather,
+whose p - 1 steps of n / p bytes it makes backwards, and under Gloo as the all-reduce that PyTorch
+runs instead. A single message takes the link's time.
 """
 
 from __future__ import annotations
@@ -20,32 +17,23 @@ import numpy as np
 from gcsim.analysis.calibration.measurements.collectives import Collective, Measurement
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, did_you_mean
+from gcsim.simulator import cluster
 from gcsim.simulator.clock import PS_PER_SECOND
-from gcsim.simulator.cluster import (
-    AllGatherAlgorithm,
-    AllReduceAlgorithm,
-    Cluster,
-    Collectives,
-    TransportName,
-)
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.collectives.rings.gloo_allreduce import segments
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Link
 
-TRANSPORTS = tuple(name for name in get_args(TransportName) if name != "custom")
-_ALL_REDUCE = get_args(AllReduceAlgorithm)
-_ALL_GATHER = get_args(AllGatherAlgorithm)
+TRANSPORTS = tuple(name for name in get_args(cluster.TransportName) if name != "custom")
+_ALL_REDUCE = get_args(cluster.AllReduceAlgorithm)
+_ALL_GATHER = get_args(cluster.AllGatherAlgorithm)
 Times = np.ndarray[Any, np.dtype[np.float64]]
 _NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 
 
 def check_algorithm(algorithm: str, collectives: Iterable[Collective]) -> None:
-    """Raise `InputError` unless `algorithm` can carry out all these collectives.
-
-    It is a transport, which chooses, or an algorithm by the name that a scenario gives it.
-    """
+    """Raise `InputError` unless `algorithm` (a transport's or scenario's) can carry these out."""
     kinds = {_kind(collective, algorithm) for collective in collectives}
     known: set[str] = set(TRANSPORTS)
     for kind, names in (("all_reduce", _ALL_REDUCE), ("all_gather", _ALL_GATHER)):
@@ -63,17 +51,16 @@ def _kind(collective: Collective, algorithm: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Predicts the times of some measurements over any link."""
+    """Predicted times of measurements over any link."""
 
     measurements: Sequence[Measurement]
-    inside: Link
-    """Between the devices of a machine, where the network is what is fitted."""
+    inside: Link  # between a machine's devices, where the network is fitted
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
-    """Costs of additions; none where the link's goodput contains them."""
+    """Costs of additions; none where the goodput includes them."""
     host: Host | None = None
     _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
     _known: dict[Link, Times] = field(init=False, default_factory=dict)
-    """Times over the links that were asked for: a solver comes back to where it has been."""
+    """Times by link: a solver revisits links."""
 
     def __post_init__(self) -> None:
         self._records.extend(_record(point) for point in self.measurements)
@@ -102,9 +89,9 @@ class Model:
             times[number] = picoseconds / PS_PER_SECOND
         return times
 
-    def _cluster(self, point: Measurement, link: Link) -> Cluster:
+    def _cluster(self, point: Measurement, link: Link) -> cluster.Cluster:
         alone = point.devices_per_node == point.ranks
-        return Cluster(
+        return cluster.Cluster(
             nodes=point.ranks // point.devices_per_node,
             devices_per_node=point.devices_per_node,
             device=_NONE,
@@ -116,10 +103,10 @@ class Model:
         )
 
 
-def _collectives(algorithm: str) -> Collectives:
+def _collectives(algorithm: str) -> cluster.Collectives:
     if algorithm in TRANSPORTS:
-        return Collectives(transport=algorithm, host_staging=False)  # type: ignore[arg-type]
-    return Collectives(
+        return cluster.Collectives(transport=algorithm, host_staging=False)  # type: ignore[arg-type]
+    return cluster.Collectives(
         all_reduce=algorithm if algorithm in _ALL_REDUCE else "ring",  # type: ignore[arg-type]
         all_gather=algorithm if algorithm in _ALL_GATHER else "ring",  # type: ignore[arg-type]
         host_staging=False,
@@ -140,10 +127,8 @@ def _record(point: Measurement) -> CollectiveRecord | None:
 
 
 def message_bytes(point: Measurement) -> int:
-    """About the bytes of the messages that a collective consists of: what size factors go by.
-
-    A ring's chunk or block, and Gloo's segment; of algorithms that send several sizes the chunk.
-    """
+    """Approximate bytes of a collective's messages, for size factors: a ring's chunk or block,
+    Gloo's segment; for several sizes the chunk."""
     if point.collective == "send":
         return point.nbytes
     if _kind(point.collective, point.algorithm) == "all_reduce":

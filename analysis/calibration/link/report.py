@@ -1,7 +1,7 @@
 """Report of a fitted link, and the file that a scenario names.
 
-The report: every figure with its interval, how well each size is met, what to mistrust. The file: a
-table `links:` with one entry, which `cluster.network: FILE` names.
+The report has every figure with its interval, the errors by size, and warnings; the file a table
+`links:` with one entry, for `cluster.network: FILE`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from gcsim.scenarios.sections.link import plain_link
 from gcsim.simulator.network.links import Link
 
 _WIDTH = 80
-_SHOWN = 40
-"""Sizes in the report's table; of more, those that are met worst."""
+_SHOWN = 40  # most sizes in the report's table, the worst ones
 
 
 def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
-    """The lines of the report."""
+    """Lines of the report."""
     yield from wrapped(f"{fit.link.name}: {_measured(fit)}")
     yield ""
     yield from table(list(_figures(fit)))
@@ -71,7 +70,7 @@ def warnings(fit: LinkFit) -> Iterator[str]:
 
 
 def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str) -> str:
-    """The YAML of a file with the link; comments say how it was found."""
+    """YAML file of the link, with comments on its origin."""
     files = ", ".join(reading.file for reading in readings)
     tools = ", ".join(dict.fromkeys(reading.tool for reading in readings))
     source = (
@@ -93,7 +92,7 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
 
 
 def entry_text(link: Link, *, source: str, comments: Sequence[str], estimate: bool = False) -> str:
-    """The YAML of a file with one link, its comments in front."""
+    """YAML file of one link, its comments in front."""
     section = plain_link(link)
     del section["name"]
     section["bandwidth"] = rate(float(link.bandwidth), digits=12)
@@ -112,7 +111,7 @@ def wrapped(sentence: str) -> list[str]:
 
 
 def _exact_time(text: str, seconds: float) -> str:
-    """Microseconds, where that is the same value."""
+    """Microseconds, if exact."""
     micro = f"{seconds * 1e6:.12g}"
     return f"{micro} us" if "e" not in micro else text
 
@@ -131,7 +130,7 @@ def _measured(fit: LinkFit) -> str:
 
 
 def _figures(fit: LinkFit) -> Iterator[tuple[str, ...]]:
-    """Label, value, interval, and of which messages."""
+    """Label, value, interval and messages of each figure."""
     for estimate in fit.estimates:
         starts = [other.from_bytes for other in fit.estimates if other.figure == estimate.figure]
         later = [start for start in starts if start > estimate.from_bytes]
@@ -197,7 +196,7 @@ def _size(point: Point) -> str:
 
 
 def table(rows: Sequence[tuple[str, ...]], *, right: bool = False) -> Iterator[str]:
-    """Columns of equal width; the first at the left, the others at the right where `right`."""
+    """Columns of equal width, all but the first at the right if `right`."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [

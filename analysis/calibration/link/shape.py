@@ -1,9 +1,9 @@
-"""Figures of a fitted link, and the `Link` that given values of them make.
+"""Figures of a fitted link, and the `Link` of given values.
 
-One latency and one goodput, perhaps an overhead a message, and from some sizes of messages on
-another latency or goodput (`Step`). The values are a vector `x`:
+One latency and one goodput, perhaps an overhead per message, and from some sizes on another latency
+or goodput (`Step`), as a vector `x`:
 
-- latencies and the overhead over `scale`, at least 0: times that vanish stay in the vector
+- latencies and overhead over `scale`, at least 0: vanishing times stay in the vector
 - the natural logarithm of goodputs in bytes per second
 """
 
@@ -24,15 +24,15 @@ Vector = NDArray[np.float64]
 Figure = Literal["latency", "overhead", "goodput"]
 
 SHORTEST = 1e-9
-"""Seconds: a latency of 0 has no multiples, so that a link with size factors has at least this."""
+"""Least latency, seconds, of a link with size factors: 0 has no multiples."""
 MOST = 1e6
-"""A size factor that a link may have: a solver tries more on its way."""
+"""Largest size factor of a link; a solver tries more on its way."""
 _DIGITS = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A size from which on messages see another latency, or another goodput, or both."""
+    """Size from which messages see another latency, goodput, or both."""
 
     from_bytes: int
     latency: bool
@@ -40,25 +40,22 @@ class Step:
 
     @property
     def figures(self) -> int:
-        """Number of figures that it adds: its size is one of them."""
+        """Number of added figures, the size included."""
         return 1 + self.latency + self.goodput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Set of the fitted figures."""
+    """Set of fitted figures."""
 
-    scale: float
-    """Seconds that a latency of 1 in the vector stands for."""
+    scale: float  # seconds of a latency of 1 in the vector
     overhead: bool = False
-    steps: tuple[Step, ...] = ()
-    """Steps by ascending size."""
-    line_rate: float | None = None
-    """Bytes per second, where it is known: goodput over it is the efficiency."""
+    steps: tuple[Step, ...] = ()  # steps by ascending size
+    line_rate: float | None = None  # bytes per second, if known; goodput over it is the efficiency
 
     @property
     def figures(self) -> int:
-        """Figures that are fitted, sizes of steps included."""
+        """Fitted figures, sizes of steps included."""
         return 2 + self.overhead + sum(step.figures for step in self.steps)
 
     @property
@@ -78,15 +75,12 @@ class Shape:
                 yield "goodput", step.from_bytes
 
     def value(self, number: int, x: float) -> float:
-        """A figure in seconds, or in bytes per second."""
+        """Figure in seconds, or bytes per second."""
         return math.exp(x) if self.names[number][0] == "goodput" else x * self.scale
 
     def link(self, x: Vector, name: str = "fitted", digits: int | None = None) -> Link:
-        """The link; with `digits`, of figures with so many significant digits.
-
-        Long messages see its latency, the fastest its bandwidth times its efficiency, others what
-        its factors make of them.
-        """
+        """The link, its figures rounded to `digits`. Long messages see its latency, the fastest its
+        bandwidth times its efficiency, others its factors of them."""
         found = {
             known: self.value(place, float(x[place])) for place, known in enumerate(self.names)
         }
@@ -124,25 +118,25 @@ def _significant(value: float, digits: int) -> Fraction:
 
 
 def _bits(bytes_per_second: float, digits: int) -> Fraction:
-    """Rounded as bits per second, as people write it."""
+    """Rounded in bits per second, as people write it."""
     return _significant(bytes_per_second * 8, digits) / 8
 
 
 def rounded_seconds(value: float, digits: int | None) -> Fraction:
-    """A time as a link has it; with `digits`, so many that are significant."""
+    """Time for a link, to `digits` significant digits if given."""
     if digits is not None:
         value = float(_significant(value, digits)) if value >= SHORTEST / 10 else 0.0
     return Fraction(round(value * 10**15), 10**15)
 
 
 def rounded_number(value: float, digits: int | None) -> Fraction:
-    """An efficiency or a factor as a link has it; with `digits`, so many that are significant."""
+    """Efficiency or factor for a link, to `digits` significant digits if given."""
     if digits is not None:
         return _significant(value, digits)
     return Fraction(max(1, round(value * _DIGITS)), _DIGITS)
 
 
 def start(shape: Shape, latency: float, goodput: float) -> Vector:
-    """The vector of a shape without steps."""
+    """Vector of a shape without steps."""
     found: list[Any] = [latency / shape.scale, math.log(goodput)]
     return np.array(found + [0.0] * shape.overhead)

@@ -1,9 +1,9 @@
 """Values of a link's figures that fit the measurements best.
 
-Least squares over the logarithms of the times: what is minimised is the relative error, so that a
-message of 1 kB counts as much as one of 1 GB. Errors beyond some 10 % count less than their squares
-(loss "soft_l1", 2 c^2 (sqrt(1 + (r/c)^2) - 1) with c = 0.1), so that one size at which the host was
-busy does not move the link. What predicts the times is the simulator itself (`link/model.py`).
+Least squares over logarithms of times, i.e. relative errors: 1 kB counts as much as 1 GB. Errors
+beyond some 10 % count less than their squares (loss "soft_l1", 2 c^2 (sqrt(1 + (r/c)^2) - 1),
+c = 0.1), so that one size with a busy host does not move the link. The simulator predicts the times
+(`link/model.py`).
 """
 
 from __future__ import annotations
@@ -20,28 +20,25 @@ from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link
 
 LARGE = 0.1
-"""Relative error from which on a size pulls less than by its square."""
+"""Relative error from which a size pulls less than by its square."""
 EXACT = 1e-3
-"""A relative error below which nothing is made better: clocks and the figures' digits."""
+"""Relative error below which nothing improves: clocks, and the figures' digits."""
 _NUDGE = 1e-3
 _REACH, _LONGEST = 7.0, 1e3
-"""Distance that a fit may move from its start: a factor of e^7 in the goodput, and latencies of the
-first guess times 1000. Beyond, the simulator's clock has no room for the times."""
+"""Farthest move from a fit's start: a factor of e^7 in goodput, 1000 times the first guess in
+latency. Beyond, the simulator's clock overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """Point of the least loss."""
+    """Minimum of the loss."""
 
     shape: Shape
     x: Vector
-    loss: float
-    """Minimised loss."""
-    misses: Vector
-    """`[n]` and `slopes` `[n, k]`: weighted, so that squares of them stand for the loss."""
+    loss: float  # minimised loss
+    misses: Vector  # [n] and `slopes` [n, k], weighted so that their squares stand for the loss
     slopes: Vector
-    measured: Vector
-    """`[n]`, logarithms of seconds."""
+    measured: Vector  # [n], logarithms of seconds
 
     def criterion(self) -> float:
         """Information criterion (`criterion_of`)."""
@@ -55,18 +52,17 @@ def criterion_of(loss: float, n: int, shape: Shape) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """Measured times, and what predicts them."""
+    """Measured times and their predictor."""
 
     model: Model
-    measured: Vector
-    """Logarithms of seconds."""
+    measured: Vector  # logarithms of seconds
 
     def misses(self, shape: Shape, x: Vector) -> Vector:
-        """Errors of the logarithms of the times, `[n]`."""
+        """Errors of the times' logarithms, `[n]`."""
         return np.asarray(np.log(self.model.seconds(shape.link(x))) - self.measured)
 
     def slopes(self, shape: Shape, x: Vector) -> Vector:
-        """Forward differences `[n, k]`: a figure may be at its limit."""
+        """Forward differences `[n, k]`, since a figure may be at its limit."""
         here = self.misses(shape, x)
         columns = []
         for number, (figure, _) in enumerate(shape.names):
@@ -77,7 +73,7 @@ class Problem:
         return np.stack(columns, axis=1)
 
     def solve(self, shape: Shape, x: Vector) -> Solution:
-        """Minimise the loss, beginning at `x`."""
+        """Minimise the loss from `x`."""
         found = self._search(shape, x, 60)
         misses = self.misses(shape, found.x)
         weights = np.sqrt(1 / np.sqrt(1 + (misses / LARGE) ** 2))
@@ -91,7 +87,7 @@ class Problem:
         )
 
     def promise(self, shape: Shape, x: Vector) -> tuple[float, Vector]:
-        """The criterion after a few moves from `x`, and where those lead: which steps to try."""
+        """Criterion after a few moves from `x`, and their end, to select steps to try."""
         found = self._search(shape, x, 4)
         return criterion_of(float(2 * found.cost), len(self.measured), shape), found.x
 
@@ -119,7 +115,7 @@ class Problem:
 def latency_and_goodput(
     problem: Problem, points: Sequence[Measurement], line_rate: float | None
 ) -> Solution:
-    """Latency and goodput alone, from several guesses: what a library chooses makes valleys."""
+    """Latency and goodput alone, from several guesses: a library's choices make valleys."""
     shortest = min(range(len(points)), key=lambda number: points[number].nbytes)
     longest = max(range(len(points)), key=lambda number: points[number].nbytes)
     times = np.exp(problem.measured)

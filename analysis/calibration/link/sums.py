@@ -1,10 +1,9 @@
-"""Rates at which received elements of a type were added, from all-reduces of several types.
+"""Rates of additions by type, from all-reduces of several types.
 
-A link is fitted to one type; its goodput holds that type's additions. What an all-reduce of another
-type takes longer over the same link is then its additions': each measurement says at which rate
-they would take as long as was measured (times fall as the rate rises: by bisection, to a part in a
-thousand), and the rate is the median of them. The range holds the middle half, or both of two.
-A measurement that the link alone explains to `LEAST` of its time says nothing of additions.
+A link is fitted to one type, whose additions its goodput includes. The extra time of another type
+over the same link is its additions': each measurement gives the rate that explains it (by
+bisection, to a thousandth), of which the median counts, with the middle half, or both of two, as
+range. A measurement explained by the link to within `LEAST` says nothing.
 """
 
 from __future__ import annotations
@@ -24,33 +23,29 @@ from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Link
 
 LEAST = 0.8
-_SLOWEST, _FASTEST = 1e5, 1e12
-"""Bytes a second that are tried."""
+_SLOWEST, _FASTEST = 1e5, 1e12  # bytes per second to try
 _STEPS = 34
 _DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumRate:
-    """Rate of additions of one type."""
+    """Rate of additions of a type."""
 
     dtype: str
-    rate: float
-    """Bytes of what is added, a second."""
+    rate: float  # bytes per second added
     low: float
     high: float
-    points: int
-    """Measurements that told."""
+    points: int  # measurements that say something
 
     @property
     def sums(self) -> Sums:
-        """For a cluster: the rate alone."""
+        """The rate for a cluster."""
         return _sums(self.dtype, self.rate)
 
 
 def by_type(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
-    """Measurements for the fit of a link, of one type where hosts add: float32, or else the
-    commonest; and the other types."""
+    """Measurements for the link's fit, of one added type (float32, else the commonest); others."""
     added = [point for point in measurements if _added_on_host(point)]
     counts = Counter(point.dtype for point in added)
     main = "float32" if "float32" in counts else next(iter(counts), "")
@@ -63,7 +58,7 @@ def _added_on_host(point: Measurement) -> bool:
 
 
 def sums_report(rates: Sequence[SumRate], dtypes: Sequence[str]) -> Iterator[str]:
-    """Report for people, with the lines for a scenario."""
+    """Report, with the lines for a scenario."""
     told = {rate.dtype for rate in rates}
     for rate in rates:
         bounds = ", ".join(_bandwidth(end) for end in (rate.low, rate.high))
@@ -88,7 +83,7 @@ def fit_sums(
     dtype: str,
     host: Host | None = None,
 ) -> SumRate | None:
-    """The rate of a type over a link that was fitted to another; None where none can be told."""
+    """Rate of a type over a link fitted to another, if determined."""
     own = [point for point in measurements if point.dtype == dtype]
     found = sorted(
         _rate(Model([point], inside, host=host), link)
@@ -108,7 +103,7 @@ def _seconds(model: Model, link: Link) -> float:
 
 
 def _rate(model: Model, link: Link) -> float:
-    """At which the one measurement takes as long as it did."""
+    """Rate at which the one measurement takes its time."""
     (point,) = model.measurements
     slow, fast = np.log(_SLOWEST), np.log(_FASTEST)
     for _ in range(_STEPS):

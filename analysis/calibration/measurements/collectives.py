@@ -29,110 +29,105 @@ C10_TYPES = {
     "BFloat16": ("bfloat16", 2), "Long": ("int64", 8), "Int": ("int32", 4), "Char": ("int8", 1),
     "Byte": ("uint8", 1),
 }  # fmt: skip
-"""torch's name and bytes of an element, by c10's."""
+"""torch's name and element bytes by c10's name."""
 
 SHOWN = 5
-"""Wrong lines of a file that are named one by one."""
+"""Wrong lines of a file named one by one."""
 LEAST_SIZES = 3
 LARGEST = 1 << 34
-"""Bytes, 16 GiB: no benchmark sends more at once, and a fit simulates each of Gloo's segments."""
+"""16 GiB: no benchmark sends more at once, and a fit simulates each of Gloo's segments."""
 MOST_RANKS = 100_000
 LONGEST_S = 86_400
 """A day."""
 THIS_MACHINE = ("127.", "::1", "localhost")
-"""Prefixes of addresses that no network leads to."""
-_LONGEST = 200
-"""Characters of what is repeated of a file."""
+"""Prefixes of addresses that use no network."""
+_LONGEST = 200  # characters repeated from a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One line of a file."""
+    """Line of a file."""
 
     collective: Collective
     ranks: int
     devices_per_node: int = 1
-    """Ranks that share a machine; all of them: no network was measured."""
+    """Ranks of a machine; if all, no network was measured."""
     nbytes: int
-    """Bytes, counted as in the table above."""
+    """Bytes, as in the table above."""
     seconds: float
     element: int = 4
-    """Bytes an element of a vector that is reduced."""
+    """Bytes per element of a reduced vector."""
     dtype: str = "float32"
-    """Type of these elements, by torch's name."""
+    """Their type, by torch's name."""
     algorithm: str = "textbook"
-    """A transport, which chooses, or an algorithm, by gcsim's names."""
+    """Transport, which chooses, or algorithm."""
     place: str
     """`file:line`, or the file and an entry of its JSON."""
     call: str = ""
-    """Number of the training's collective, where each rank wrote a file of its own."""
+    """Number of the training's collective, in files by rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A figure that was measured itself, and between which values it lies."""
+    """Directly measured figure, and its range."""
 
     value: float
     low: float
     high: float
-    how: str
-    """Kind and sample of the figure, for people."""
+    how: str  # kind and sample of the figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Contents of one file."""
+    """Contents of a file."""
 
     file: str
     tool: str
-    """Program that made it, with its version where it states one."""
+    """Program that wrote it, with version if stated."""
     measurements: tuple[Measurement, ...] = ()
     goodput: Spread | None = None
-    """Bytes per second of long messages from one host to another."""
+    """Bytes per second of long messages between two hosts."""
     latency: Spread | None = None
-    """Seconds from one host to another, one way."""
+    """Seconds between two hosts, one way."""
     line_rate: float | None = None
-    """Bytes per second, where the file states what the network NIC can do."""
+    """Bytes per second of the network NIC, if stated."""
     device: str = ""
-    """Name of the GPU, as its driver gives it, where the file states it."""
+    """GPU's name by its driver, if stated."""
     notes: tuple[str, ...] = ()
     """Notes for a reader of the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """User's statements that replace or complete those of a file."""
+    """User's statements in place of, or beside, a file's."""
 
-    ranks: tuple[int, ...] = ()
-    """Only these; where a file does not say, the one number that it is."""
+    ranks: tuple[int, ...] = ()  # only these; the number where a file has none
     devices_per_node: int | None = None
-    collective: Collective | None = None
-    """Collective of files that do not name one."""
+    collective: Collective | None = None  # for files that name none
     algorithm: str | None = None
 
 
 Parser = Callable[[str, Any, Stated], Reading]
-"""From the name of a file and its content: text, or what its JSON holds. Raises `InputError` with
-`file:line` of each mistake."""
+"""From a file's name and content to a reading; `InputError` with `file:line` per mistake."""
 
 
 @dataclass(slots=True)
 class Mistakes:
-    """Problems of one file, of which the first few are told one by one."""
+    """Problems of a file, the first few told one by one."""
 
     name: str
     found: list[Problem] = field(default_factory=list)
 
     def add(self, line: int, message: str, hint: str = "") -> None:
-        """A problem of a line, counted from 1."""
+        """Add a problem of a line, counted from 1."""
         self.at(f"{self.name}:{line}", message, hint)
 
     def at(self, place: str, message: str, hint: str = "") -> None:
-        """A problem of a place that is no line: an entry of a JSON file."""
+        """Add a problem of a JSON entry."""
         self.found.append(Problem(place=place, message=message, hint=hint))
 
     def raise_any(self) -> None:
-        """Raise `InputError` when there were any."""
+        """Raise `InputError` if there are any."""
         if not self.found:
             return
         more = len(self.found) - SHOWN
@@ -143,7 +138,7 @@ class Mistakes:
 
 
 def as_collective(word: str) -> Collective | None:
-    """The collective that a tool means: `AllReduce`, `all-reduce` and `allreduce` are one."""
+    """A tool's collective: `AllReduce`, `all-reduce` and `allreduce` are one."""
     plain = word.lower().replace("-", "").replace("_", "").replace(" ", "")
     for known in COLLECTIVES:
         if known.replace("_", "") == plain:
@@ -156,7 +151,7 @@ MEASURE_AGAIN = "times of wrong results are no measurement: mend the cause and m
 
 
 def refused_table(place: str, wanted: Iterable[str], found: Iterable[str]) -> InputError:
-    """The error for a table that lacks headings, with those that are wanted and those it has."""
+    """Error for a table that lacks headings."""
     had = ", ".join(word for word in found if word)[:_LONGEST] or "none"
     message = f"the table needs the headings {', '.join(wanted)}; found: {had}"
     return InputError(message, place=place)
@@ -171,7 +166,7 @@ def unknown_collective(word: str) -> tuple[str, str]:
 
 
 def number(text: str) -> float | None:
-    """A finite decimal number, as tools print it; else None."""
+    """Finite decimal number as tools print it; else None."""
     try:
         value = float(text)
     except ValueError:

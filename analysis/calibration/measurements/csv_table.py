@@ -1,4 +1,4 @@
-"""Measured collectives as a CSV: what its lines mean, and what is wrong with them.
+"""Measured collectives as a CSV, and its faults.
 
     # backend: gloo                      '#' lines are for people; the keys below are read
     # devices_per_node: 1
@@ -7,8 +7,8 @@
     collective,ranks,bytes,seconds
     all_reduce,4,1048576,0.0031
 
-Columns may come in any order; `devices_per_node` may be one, and `dtype`: the elements' type as
-torch names it (default float32). Sizes: see `measurements/collectives.py`.
+Columns in any order, also `devices_per_node` and `dtype` (torch's names, default float32). Sizes:
+`measurements/collectives.py`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,7 @@ import io
 import re
 
 from gcsim import units
-from gcsim.analysis.calibration.measurements.collectives import (
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-    as_collective,
-    number,
-    refused_table,
-    unknown_collective,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.errors import InputError, Problem, did_you_mean
 
 COLUMNS = ("collective", "ranks", "bytes", "seconds")
@@ -39,7 +30,7 @@ ELEMENTS = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1,
     "uint8": 1,
 }  # fmt: skip
-"""Bytes an element of the types that Gloo reduces."""
+"""Bytes per element of Gloo's types."""
 
 
 def recognised(text: str) -> bool:
@@ -49,17 +40,17 @@ def recognised(text: str) -> bool:
     return len(words & set(COLUMNS)) >= 3
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
-    """Read a CSV. Raises `InputError` with every wrong line (the first few)."""
+def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
+    """Read a CSV; `InputError` with every wrong line (the first few)."""
     facts = _facts(text)
     lines = [(count, line) for count, line in enumerate(text.splitlines(), 1) if _counts(line)]
     if not lines:
         raise InputError("is empty", place=name, hint=_hint())
     header = _header(name, *lines[0])
-    mistakes = Mistakes(name)
+    mistakes = collectives.Mistakes(name)
     algorithm = stated.algorithm or facts.get("backend", "textbook")
     devices = stated.devices_per_node or int(facts.get("devices_per_node", "1"))
-    found: list[Measurement] = []
+    found: list[collectives.Measurement] = []
     for count, line in lines[1:]:
         cells = [cell.strip() for cell in next(csv.reader(io.StringIO(line)))]
         if len(cells) != len(header):
@@ -74,7 +65,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
             found.append(point)
     mistakes.raise_any()
     rate = facts.get("line_rate")
-    return Reading(
+    return collectives.Reading(
         file=name,
         tool=facts.get("tool", "CSV"),
         device=facts.get("device", ""),
@@ -84,16 +75,16 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
 
 
 def _point(
-    row: dict[str, str], line: int, mistakes: Mistakes, algorithm: str
-) -> Measurement | None:
-    collective = as_collective(row["collective"])
+    row: dict[str, str], line: int, mistakes: collectives.Mistakes, algorithm: str
+) -> collectives.Measurement | None:
+    collective = collectives.as_collective(row["collective"])
     if collective is None:
-        mistakes.add(line, *unknown_collective(row["collective"]))
+        mistakes.add(line, *collectives.unknown_collective(row["collective"]))
         return None
     ranks = _whole(row["ranks"], 2)
     nbytes = _whole(row["bytes"], 1)
     each = _whole(row["devices_per_node"], 1)
-    seconds = number(row["seconds"])
+    seconds = collectives.number(row["seconds"])
     if row["dtype"] not in ELEMENTS:
         hint = did_you_mean(row["dtype"], ELEMENTS)
         mistakes.add(line, f"dtype: {row['dtype']!r:.30} is no type that is reduced", hint)
@@ -109,7 +100,7 @@ def _point(
     elif seconds <= 0:
         mistakes.add(line, f"a time of {row['seconds']} s", "times are positive")
     elif ranks and nbytes and each and ranks % each == 0:
-        return Measurement(
+        return collectives.Measurement(
             collective=collective,
             ranks=ranks,
             devices_per_node=each,
@@ -143,7 +134,7 @@ def _header(name: str, line: int, text: str) -> list[str]:
     words = [word.strip().lower() for word in text.split(",")]
     place = f"{name}:{line}"
     if not set(COLUMNS) <= set(words):
-        raise refused_table(place, COLUMNS, words)
+        raise collectives.refused_table(place, COLUMNS, words)
     problems: list[Problem] = []
     known = (*COLUMNS, *_OPTIONAL)
     problems += [

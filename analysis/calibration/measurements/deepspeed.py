@@ -6,13 +6,11 @@
 
     [INFO] [logging.py:69:log_dist] [Rank 0] comm op: all_reduce | time (ms): 9.46 | msg size: ...
 
-Of a file the last table counts, since each holds those before it; where it was printed with
-`show_straggler=True`, its part without the wait for the slowest rank; verbose lines where there is
-no table. Times have two decimals of a millisecond and sizes two of a unit (of 1024), so that short
-messages are coarse. The log does not say how many ranks there were; busbw over algbw is (n - 1) / n
-in all versions, which tells n, that of the whole job also where a subgroup was asked. Logged sizes
-are those of one rank's input: an all-gather's is multiplied by n here. Operations that gcsim does
-not simulate are left out.
+The last table counts, which includes earlier ones, with `show_straggler=True` its part without the
+wait for the slowest rank; verbose lines where there is no table. Times have two decimals of a
+millisecond, sizes two of a unit (of 1024): short messages are coarse. The number of ranks n follows
+from busbw over algbw, (n - 1) / n in all versions, for the whole job even in a subgroup. Sizes are
+one rank's input: an all-gather's is multiplied by n. Other operations are left out.
 
 Source: DeepSpeed, deepspeed/utils/comms_logging.py (`append`, `log_all`, `convert_size`) and
 deepspeed/comm/comm.py (`timed_op`), 0.7 to 0.18.
@@ -63,13 +61,12 @@ _OPERATION = re.compile(
 )
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP]?)B")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
-_COARSE = 0.05
-"""Milliseconds below which two decimals are off by a tenth and more."""
+_COARSE = 0.05  # milliseconds below which two decimals are off by a tenth and more
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An operation of one size."""
+    """Operation of one size."""
 
     line: int
     operation: str
@@ -80,12 +77,12 @@ class _Row:
 
 
 def recognised(text: str) -> bool:
-    """Whether the headings of the summary or a verbose line are there."""
+    """Whether the summary's headings or a verbose line are there."""
     return any(HEADINGS.search(line) or _VERBOSE.search(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: Stated) -> Reading:
-    """Read a log. Raises `InputError` with every wrong line, and where the ranks are not told."""
+    """Read a log; `InputError` with every wrong line, or unknown ranks."""
     mistakes = Mistakes(name)
     tables, verbose = _rows(name, text, mistakes)
     mistakes.raise_any()
@@ -136,7 +133,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
 
 
 def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], list[_Row]]:
-    """The tables, in order, and the verbose lines; other ranks may print between them."""
+    """Tables in order, and verbose lines; other ranks may print between."""
     tables: list[list[_Row]] = []
     verbose: list[_Row] = []
     headings: list[str] = []
@@ -197,7 +194,7 @@ def _bytes(text: str) -> int | None:
 
 
 def _ranks(name: str, rows: Sequence[_Row], stated: Stated) -> int:
-    """Number of ranks: stated, or from the bandwidths: busbw is (n - 1) / n of algbw."""
+    """Number of ranks, stated or from bandwidths: busbw is (n - 1) / n of algbw."""
     if len(stated.ranks) == 1:
         return stated.ranks[0]
     told = list(_counts(rows))
@@ -214,7 +211,7 @@ def _ranks(name: str, rows: Sequence[_Row], stated: Stated) -> int:
 
 
 def _counts(rows: Sequence[_Row]) -> Iterator[int]:
-    """Numbers of ranks from lines whose two decimals tell n from n + 1."""
+    """Numbers of ranks by lines whose two decimals tell n from n + 1."""
     for row in rows:
         if row.operation not in _COLLECTIVES or not row.algbw > row.busbw > 0:
             continue

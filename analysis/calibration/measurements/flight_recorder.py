@@ -5,12 +5,10 @@
      "input_sizes": [[6553600]], "input_dtypes": ["Float"], "output_sizes": [[6553600]],
      "state": "completed", "is_p2p": false, "duration_ms": 5.31, ...}, ...], ...}
 
-`duration_ms` is there where NCCL was timed (TORCH_NCCL_ENABLE_TIMING=1). It is the time of the
-kernel on its stream, and the wait for a rank that comes later is in it: of one collective in the
-dumps of several ranks the shortest counts (`reading.py`). The instants at which a
-watchdog found a collective started and completed are those of its rounds, a tenth of a second
-apart, and measure nothing; Gloo's entries have neither. Only JSON is read: the recorder's own files
-are pickles.
+`duration_ms` exists where NCCL was timed (TORCH_NCCL_ENABLE_TIMING=1): the kernel's time on its
+stream, the wait for later ranks included, so of several ranks' dumps the shortest counts
+(`reading.py`). The watchdog's times are of its rounds, a tenth of a second apart, and useless;
+Gloo's entries have neither. Only JSON is read: the recorder's own files are pickles.
 
 Source: pytorch/pytorch, torch/csrc/distributed/c10d/FlightRecorder.hpp, FlightRecorderDetail.hpp
 (`dump_json`), ProcessGroupNCCL.cpp (names), dump versions 2.4 to 2.10.
@@ -23,20 +21,13 @@ import math
 from collections import Counter
 from typing import Any
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    C10_TYPES,
-    Collective,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import EVENTS, at, entries, whole
 from gcsim.analysis.report.numbers import plural, size
 from gcsim.errors import InputError
 from gcsim.json_file import finite
 
-_NAMES: dict[str, tuple[Collective, str]] = {
+_NAMES: dict[str, tuple[collectives.Collective, str]] = {
     "all_reduce": ("all_reduce", "input"),
     "allreduce_coalesced": ("all_reduce", "input"),
     "all_gather": ("all_gather", "output"),
@@ -45,20 +36,20 @@ _NAMES: dict[str, tuple[Collective, str]] = {
     "_reduce_scatter_base": ("reduce_scatter", "input"),
     "all_to_all": ("all_to_all", "input"),
 }
-"""Collective and the tensors that are its bytes, by the name behind `nccl:`."""
+"""Collective and its tensors of bytes, by the name after `nccl:`."""
 _SHOWN = 6
 
 
 def recognised(body: Any) -> bool:
-    """Whether the keys of a dump are there: groups of its own, not those of a profile."""
+    """Whether it has a dump's keys, and no profile's."""
     return isinstance(at(body, "pg_config"), dict) and at(body, EVENTS) is None
 
 
-def parse(name: str, body: Any, stated: Stated) -> Reading:
-    """Read a dump. Raises `InputError` where nothing was timed, or the ranks are not told."""
+def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
+    """Read a dump; `InputError` for nothing timed, or unknown ranks."""
     listed = entries(body, "entries")
-    mistakes = Mistakes(name)
-    points: list[Measurement] = []
+    mistakes = collectives.Mistakes(name)
+    points: list[collectives.Measurement] = []
     left_out: Counter[str] = Counter()
     sizes: Counter[tuple[str, int]] = Counter()
     untimed = 0
@@ -87,14 +78,14 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
             mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
         elif ranks > 1:
             points.append(
-                Measurement(
+                collectives.Measurement(
                     collective=known[0],
                     ranks=ranks,
                     devices_per_node=devices,
                     nbytes=nbytes,
                     seconds=lasted / 1e3,
-                    element=C10_TYPES[dtype][1],
-                    dtype=C10_TYPES[dtype][0],
+                    element=collectives.C10_TYPES[dtype][1],
+                    dtype=collectives.C10_TYPES[dtype][0],
                     algorithm=stated.algorithm or library,
                     place=place,
                     call=_call(entry),
@@ -117,13 +108,12 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
         notes.append(f"{name}: left out: {', '.join(left_out)}")
     if not stated.devices_per_node:
         notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
-    return Reading(
+    return collectives.Reading(
         file=name, tool="PyTorch flight recorder", measurements=tuple(points), notes=tuple(notes)
     )
 
 
 def _untimed(name: str, seen: str, body: Any) -> InputError:
-    """Nothing was timed."""
     gloo = any(
         str(at(entry, "profiling_name")).startswith("gloo:") for entry in entries(body, "entries")
     )
@@ -140,10 +130,10 @@ def _untimed(name: str, seen: str, body: Any) -> InputError:
 
 
 def _size(entry: Any, which: str) -> tuple[int, str | None]:
-    """Bytes of all input or output tensors, and c10's name of their type where it is one."""
+    """Bytes of all input or output tensors, and c10's name of a common type."""
     types = {one for one in entries(entry, f"{which}_dtypes") if isinstance(one, str)}
     dtype = types.pop() if len(types) == 1 else None
-    if dtype not in C10_TYPES:
+    if dtype not in collectives.C10_TYPES:
         return 0, None
     elements = 0
     for shape in entries(entry, f"{which}_sizes"):
@@ -151,11 +141,11 @@ def _size(entry: Any, which: str) -> tuple[int, str | None]:
         if any(each is None for each in dims):
             return 0, None
         elements += math.prod(each or 0 for each in dims)
-    return elements * C10_TYPES[dtype][1], dtype
+    return elements * collectives.C10_TYPES[dtype][1], dtype
 
 
 def _call(entry: Any) -> str:
-    """Process group and number in it, which are the same on all ranks."""
+    """Process group and number in it, equal on all ranks."""
     told = (at(entry, "process_group", 0), at(entry, "collective_seq_id"), at(entry, "op_id"))
     return "" if None in told else " ".join(map(str, told))
 

@@ -1,8 +1,7 @@
-"""Formats of measurements. A new format is a file and a line here.
+"""Formats of measurements: a new one is a file and a line here.
 
-Each module has `recognised`, whether a content is of its format, `parse`, a `Parser`, and where its
-table may stand behind a prefix `HEADINGS`. They are named and not imported, so that the command
-line can list them and stay quick.
+Each module has `recognised`, `parse` (a `Parser`), and `HEADINGS` if its table may follow a prefix.
+They are imported on use, so that the command line stays quick.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ _HERE = __name__.rpartition(".")[0]
 
 
 class Format(NamedTuple):
-    """Reader of a format, and its name for people."""
+    """Reader of a format, and its title."""
 
     module: str
     takes: tuple[Kind, ...]
@@ -40,4 +39,4 @@ _FORMATS: tuple[tuple[str, str, tuple[Kind, ...], str], ...] = (
 FORMATS: dict[str, Format] = {
     name: Format(f"{_HERE}.{module}", takes, told) for name, module, takes, told in _FORMATS
 }
-"""Formats by the name that --format takes. A content has one format: order is free."""
+"""Formats by the name for `--format`."""

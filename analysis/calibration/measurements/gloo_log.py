@@ -1,4 +1,4 @@
-"""Output of Gloo's benchmark, and the faults of a log of it.
+"""Output of Gloo's benchmark, and its faults.
 
     Device:      tcp, pci=0000:04:00.0, iface=enp4s0, speed=40000, addr=[10.10.10.1]
     Algorithm:   new_allreduce_ring
@@ -7,9 +7,9 @@
        elements   min (us)   p50 (us)   p99 (us)   max (us)   avg (GB/s)    samples
         1048576       4040       4698       6128      12366        0.823       1000
 
-The median (p50) is taken. `speed` is the NIC's line rate in Mbit/s, -1 where it is not known. Its
-GB/s are 2^30 bytes of the vector a second, which tells how long an element is: elements are float32
-or float16, and the header does not say which. `allgather_ring` counts the elements of one rank.
+The median (p50) counts. `speed` is the NIC's line rate in Mbit/s, -1 if unknown. GB/s are 2^30
+bytes of the vector per second, which tells float32 from float16 elements. `allgather_ring` counts
+one rank's elements.
 
 | algorithm                  | carried out as                                              |
 |----------------------------|-------------------------------------------------------------|
@@ -55,30 +55,29 @@ ALGORITHMS: dict[str, tuple[Collective, str]] = {
     "cuda_allreduce_halving_doubling": ("all_reduce", "halving_doubling"),
     "allgather_ring": ("all_gather", "ring"),
 }
-"""Collective and gcsim's counterpart, by the benchmark's name."""
+"""Collective and gcsim's algorithm, by the benchmark's name."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """One start of the benchmark."""
+    """One run of the benchmark."""
 
     line: int
     device: str = ""
     algorithm: str = ""
     options: dict[str, str] = field(default_factory=dict)
     headings: list[str] = field(default_factory=list)
-    table: int = 0
-    """Line of the headings."""
+    table: int = 0  # line of the headings
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
 
 
 def recognised(text: str) -> bool:
-    """Whether the headings of its table are there."""
+    """Whether its table's headings are there."""
     return any(HEADINGS.match(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: Stated) -> Reading:
-    """Read a log of one or several runs. Raises `InputError` with every wrong line."""
+    """Read a log of one or several runs; `InputError` with every wrong line."""
     mistakes = Mistakes(name)
     runs = [run for run in _runs(text) if run.headings]
     points: list[Measurement] = []
@@ -177,7 +176,7 @@ def _points(
 def _row(
     run: _Run, line: int, tokens: list[str], mistakes: Mistakes
 ) -> tuple[int, dict[str, float]] | None:
-    """Numbers by heading; `p50` is in seconds."""
+    """Numbers by heading, `p50` in seconds."""
     if len(tokens) < len(run.headings):
         mistakes.add(line, f"has {len(tokens)} values, the headings {len(run.headings)}",
                      "the line is cut off")  # fmt: skip
@@ -197,7 +196,7 @@ def _row(
 
 
 def _element(rows: list[tuple[int, dict[str, float]]]) -> int:
-    """Bytes an element, as the bandwidth of the largest line tells: 2 or 4."""
+    """Bytes per element, by the largest line's bandwidth: 2 or 4."""
     told = [row for _, row in rows if row.get("avg (GB/s)", 0) >= 0.05]
     if not told:
         return _DEFAULT_ELEMENT
@@ -207,6 +206,6 @@ def _element(rows: list[tuple[int, dict[str, float]]]) -> int:
 
 
 def _speed(device: str) -> str:
-    """`speed=40000` of a device; empty where it is not known."""
+    """`speed=40000` of a device, if known."""
     value = dict(_OPTION.findall(device)).get("speed", "")
     return value if value.isdigit() and int(value) > 0 else ""

@@ -10,12 +10,10 @@
     {"ph": "E", "ts": 95, "pid": 1},
     {"ph": "E", "ts": 96, "pid": 1, "args": {"dtype": "float32", "shape": "[512, 10]"}}]
 
-A tensor stands as a process. Its operation ends with the type and the shape of its output, which
-are its only sizes; inside stands the library's collective, from whose start to whose end the time
-is taken: all ranks are ready by then. Tensors that were fused have that collective together: it
-begins for them within a tenth of its duration, and is one of all their bytes. The names inside
-NEGOTIATE are ranks, which tells how many there were. An operation with several collectives inside
-(hierarchical ones) is left out.
+A tensor is a process. Its operation ends with its output's type and shape, the only sizes; the time
+is that of the library's collective inside, for which all ranks are ready. Fused tensors share one,
+which begins for them within a tenth of its duration, of all their bytes. Names inside NEGOTIATE are
+the ranks. Operations with several collectives inside (hierarchical ones) are left out.
 
 Source: horovod/horovod, horovod/common/timeline.cc, operations.cc (`PerformOperation`), message.cc
 and common.h (names of activities), 0.16 to 0.28; the last bracket is missing before 0.21.
@@ -43,7 +41,7 @@ from gcsim.json_file import finite
 
 _ACTIVITY = re.compile(r"(NCCL|MPI|GLOO)_(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL)")
 _OTHERS = re.compile(r"[A-Z]+_(?:[A-Z]+_)?(?:ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL|BCAST)")
-"""Names of a library's other collectives."""
+"""Other collectives of a library."""
 _TRANSPORTS = {"NCCL": "nccl", "MPI": "mpich", "GLOO": "gloo"}
 _COLLECTIVES: dict[str, Collective] = {
     "ALLREDUCE": "all_reduce",
@@ -52,8 +50,7 @@ _COLLECTIVES: dict[str, Collective] = {
     "ALLTOALL": "all_to_all",
 }
 _SHAPE = re.compile(r"\[(?:\d{1,12}(?:, \d{1,12})*)?\]")
-_TOGETHER = 0.1
-"""Share of a collective's duration within which it begins for all fused tensors."""
+_TOGETHER = 0.1  # share of a collective's duration within which it begins for all fused tensors
 _MOST_RANKS = 1 << 20
 
 
@@ -62,14 +59,14 @@ class _Tensor:
     """State of a tensor."""
 
     open: list[tuple[str, float]] = field(default_factory=list)
-    """Phases that have begun, with the microsecond."""
+    """Open phases, with their microsecond."""
     inside: list[tuple[str, float, float]] = field(default_factory=list)
-    """Collectives of a library in the operation under way."""
+    """Library's collectives in the operation under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """A library's collective, as one tensor saw it; microseconds."""
+    """Library's collective as seen by one tensor, in microseconds."""
 
     activity: str
     start: float
@@ -89,12 +86,12 @@ class _Timeline:
 
 
 def recognised(content: Any) -> bool:
-    """Whether it is a list: no other format is one."""
+    """Whether it is a list, unlike other formats."""
     return isinstance(content, Listed)
 
 
 def parse(name: str, content: Listed, stated: Stated) -> Reading:
-    """Read a timeline. Raises `InputError` where it has no sizes, or does not tell the ranks."""
+    """Read a timeline; `InputError` without sizes or ranks."""
     timeline = _timeline(content.entries)
     if not timeline.negotiated:
         raise InputError(
@@ -169,7 +166,7 @@ def _timeline(events: Iterator[Any]) -> _Timeline:
 
 
 def _end(timeline: _Timeline, tensor: _Tensor, arguments: Any, number: int) -> None:
-    """An operation of a tensor ends."""
+    """End a tensor's operation."""
     inside, tensor.inside = tensor.inside, []
     if not inside:
         return
@@ -223,7 +220,7 @@ def _measured(
 
 
 def _fused(spans: list[_Span]) -> Iterator[list[_Span]]:
-    """Tensors that had one collective together."""
+    """Groups of tensors that shared a collective."""
     group: list[_Span] = []
     for span in sorted(spans, key=lambda span: (span.activity, span.start)):
         if group:

@@ -8,11 +8,10 @@
     [  5]   0.00-10.00  sec  10.9 GBytes  9.38 Gbits/sec   61             sender
     [  5]   0.00-10.04  sec  10.9 GBytes  9.36 Gbits/sec                  receiver
 
-What the receiver got over the whole test is the goodput, of all streams together; where the other
-side's result is missing, what the sender sent. The range is that of the intervals, 10th to 90th
-percentile. A test in both directions (--bidir) gives two values, several tests in a file theirs:
-the median stands. Bits are counted in thousands, bytes in 1024s. Nothing is said of latency: the
-round trips in the JSON are those of a connection that fills its own queue.
+The goodput is what the receiver got over the whole test, of all streams, or else what the sender
+sent; the range, the intervals' 10th to 90th percentile. The median counts of both directions
+(--bidir) and several tests. Bits are thousands, bytes 1024s. Latency is unknown: the JSON's round
+trips are of a connection that fills its own queue.
 
 Source: esnet/iperf, src/iperf_locale.c (formats), src/units.c (units), src/iperf_api.c (JSON), 3.1
 to 3.18. Before 3.2 the heading was Bandwidth.
@@ -26,14 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    THIS_MACHINE,
-    Reading,
-    Spread,
-    Stated,
-    number,
-    refused_table,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import at, entries
 from gcsim.analysis.report.numbers import plural
 from gcsim.errors import InputError
@@ -54,7 +46,7 @@ _LEAST_INTERVALS = 3
 
 @dataclass(slots=True)
 class _Test:
-    """One start of iperf3; rates in bytes per second."""
+    """One run of iperf3, rates in bytes per second."""
 
     line: int = 1
     host: str = ""
@@ -62,23 +54,21 @@ class _Test:
     streams: set[str] = field(default_factory=set)
     seconds: float = 0.0
     retransmits: int | None = None
-    round_trip: float | None = None
-    """Seconds, of a connection under load."""
+    round_trip: float | None = None  # seconds, of a connection under load
     finals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Rate of all streams, by direction and by the end that counted."""
-    intervals: dict[str, list[float]] = field(default_factory=dict)
-    """Rates by direction."""
+    """Rate of all streams, by direction and counting end."""
+    intervals: dict[str, list[float]] = field(default_factory=dict)  # rates by direction
 
 
 def recognised(content: Any) -> bool:
-    """Whether it is a table of iperf3, or its JSON."""
+    """Whether it is iperf3's table or JSON."""
     if isinstance(content, str):
         return any(_TABLE.search(line) for line in content.splitlines())
     return isinstance(at(content, "intervals"), list) and at(content, "start") is not None
 
 
-def parse(name: str, content: Any, stated: Stated) -> Reading:
-    """Read one or several tests. Raises `InputError` for one of UDP, or without a result."""
+def parse(name: str, content: Any, stated: collectives.Stated) -> collectives.Reading:
+    """Read one or several tests; `InputError` for UDP, or without a result."""
     del stated  # two hosts, no collective
     text = isinstance(content, str)
     tests = list(_from_text(name, content)) if text else [_from_json(name, content)]
@@ -94,10 +84,10 @@ def parse(name: str, content: Any, stated: Stated) -> Reading:
     value = statistics.median(spread.value for spread in spreads)
     streams = sorted({len(test.streams) for test in tests})
     count = plural(len(spreads), "result") if len(spreads) > 1 else f"{tests[0].seconds:.3g} s"
-    return Reading(
+    return collectives.Reading(
         file=name,
         tool="iperf3",
-        goodput=Spread(
+        goodput=collectives.Spread(
             value=value,
             low=min(spread.low for spread in spreads),
             high=max(spread.high for spread in spreads),
@@ -107,7 +97,7 @@ def parse(name: str, content: Any, stated: Stated) -> Reading:
     )
 
 
-def _spreads(name: str, test: _Test) -> Iterator[Spread]:
+def _spreads(name: str, test: _Test) -> Iterator[collectives.Spread]:
     for direction, by in test.finals.items():
         rate = sum(by.get("receiver") or by["sender"])
         if rate <= 0:
@@ -117,11 +107,11 @@ def _spreads(name: str, test: _Test) -> Iterator[Spread]:
         if len(during) >= _LEAST_INTERVALS:
             tenths = statistics.quantiles(during, n=10, method="inclusive")
             low, high = min(rate, tenths[0]), max(rate, tenths[-1])
-        yield Spread(value=rate, low=low, high=high, how="")
+        yield collectives.Spread(value=rate, low=low, high=high, how="")
 
 
 def _notes(name: str, test: _Test) -> Iterator[str]:
-    if test.host.startswith(THIS_MACHINE):
+    if test.host.startswith(collectives.THIS_MACHINE):
         yield f"{name}: measured to {test.host}, which is this machine and no network"
     if len(test.streams) > 1:
         yield (
@@ -161,7 +151,7 @@ def _from_text(name: str, text: str) -> Iterator[_Test]:
             tests[-1].udp |= "Datagrams" in heading[1]
         elif _TABLE.search(line):
             found = re.findall(r"\[ ID\]|[^\s\[\]]+", line)
-            raise refused_table(f"{name}:{count}", _WANTED, found)
+            raise collectives.refused_table(f"{name}:{count}", _WANTED, found)
         if tests and (row := _ROW.search(line)):
             rows[-1].append((count, row))
     results = False
@@ -187,7 +177,7 @@ def _fill(name: str, test: _Test, rows: Sequence[tuple[int, re.Match[str]]]) -> 
             test.streams.add(stream)
         if (stream == "SUM") != sums or "(omitted)" in rest:
             continue
-        value = number(row[5])
+        value = collectives.number(row[5])
         if value is None or value < 0:
             message = f"{row[5]!r:.30} is no rate"
             raise InputError(

@@ -1,8 +1,7 @@
 """Content of a JSON file of measurements that gcsim did not write.
 
-An object is read key by key; of its `traceEvents`, which may be millions, only those that an
-argument names are kept. A list is read entry by entry by its reader. Other values are looked up;
-what is missing is told by the reader that needs it.
+An object is read key by key, keeping of its `traceEvents`, perhaps millions, only the selected
+ones; a list entry by entry by its reader. Readers report missing values.
 """
 
 from __future__ import annotations
@@ -20,17 +19,14 @@ EVENTS = "traceEvents"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file that is one list, to be read once."""
+    """File that is one list, to be read once."""
 
     entries: Iterator[Any]
 
 
 def loaded(name: str, file: Source, kept: Callable[[Any], bool]) -> dict[str, Any] | Listed:
-    """The object, or the list, that the file is.
-
-    Of the object's `traceEvents` those that are not `kept` are None. Raises `InputError` with line
-    and column where it is no JSON, and for other values of more than 64 MiB.
-    """
+    """The file's object or list. An object's `traceEvents` that are not `kept` are None. Raises
+    `InputError` with line and column for no JSON, and for other values above 64 MiB."""
 
     def refuse(what: Fault, at: Where) -> InputError:
         told = "is cut off or no JSON" if what != "is nested too deeply" else what
@@ -69,7 +65,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 def at(value: Any, *keys: str | int) -> Any:
-    """Value under some keys; None where one of them is missing."""
+    """Value under keys, if all are there."""
     for key in keys:
         if isinstance(key, int):
             value = (
@@ -81,11 +77,11 @@ def at(value: Any, *keys: str | int) -> Any:
 
 
 def entries(value: Any, *keys: str | int) -> list[Any]:
-    """The list that stands there; empty where there is none."""
+    """List under keys, empty if missing."""
     found = at(value, *keys)
     return found if isinstance(found, list) else []
 
 
 def whole(value: Any) -> int | None:
-    """A whole number from 0; None for everything else."""
+    """Whole number from 0; else None."""
     return value if type(value) is int and 0 <= value < 1 << 62 else None

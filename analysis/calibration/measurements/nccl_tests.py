@@ -1,12 +1,10 @@
-"""Output of nccl-tests, and the faults of a log of it.
+"""Output of nccl-tests, and its faults.
 
-Its tables have one line a size, under headings that begin with `size count type`; versions differ
-in whether `redop` and `root` stand between the type and the time. Times are microseconds, of the
-operation out of place; where a table has none, in place. A size is that of the largest buffer: of
-`all_gather` and `reduce_scatter` it is that of all ranks together, and `count` that of one rank.
-Lines of NCCL's own log between those of the table are passed over. How many ranks there are, and on
-how many machines, the lines `# Rank  0 ...` say; the program's name says which collective it is, or
-else the columns do.
+Tables have a line per size under headings `size count type`, with `redop` and `root` before the
+time in some versions. Times are microseconds, out of place, or else in place. A size is the largest
+buffer's: of `all_gather` and `reduce_scatter` that of all ranks, while `count` is one rank's.
+NCCL's own log lines are skipped. Lines `# Rank  0 ...` tell ranks and machines; the program's name,
+or else the columns, the collective.
 
 Source: NVIDIA/nccl-tests, src/common.cu, src/util.cu and doc/PERFORMANCE.md; logs of versions from
 2019 to 2.20 in its issues and in those of NVIDIA/nccl.
@@ -56,37 +54,34 @@ ELEMENTS = {
     "half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4, "int": 4,
     "double": 8, "int64": 8, "uint64": 8,
 }  # fmt: skip
-"""Bytes an element, by the tool's name of the type."""
+"""Bytes per element, by the tool's type."""
 TORCH = {"char": "int8", "half": "float16", "float": "float32", "int": "int32", "double": "float64"}
 """Names that differ from torch's."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """One start of the program: its ranks, its headings, its lines."""
+    """One run: ranks, headings, lines."""
 
     line: int
     program: str = ""
     per_process: int = 1
-    ranks: list[tuple[int, str]] = field(default_factory=list)
-    """Number and machine of each rank, as listed."""
+    ranks: list[tuple[int, str]] = field(default_factory=list)  # number and machine of each rank
     groups: set[str] = field(default_factory=set)
     device: str = ""
     headings: list[str] = field(default_factory=list)
-    table: int = 0
-    """Line of the headings."""
+    table: int = 0  # line of the headings
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
-    failed: tuple[int, str] | None = None
-    """Line and number of values that are out of bounds."""
+    failed: tuple[int, str] | None = None  # line and number of values that are out of bounds
 
 
 def recognised(text: str) -> bool:
-    """Whether the tool's options or the headings of its tables are there."""
+    """Whether the tool's options or headings are there."""
     return any(_OPTIONS.search(line) or HEADINGS.search(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: Stated) -> Reading:
-    """Read a log of one or several runs. Raises `InputError` with every wrong line."""
+    """Read a log of one or several runs; `InputError` with every wrong line."""
     mistakes = Mistakes(name)
     runs, tool = _runs(text, mistakes)
     if not any(run.rows for run in runs):
@@ -131,7 +126,7 @@ class _Log:
     library: str = ""
 
     def told(self, line: str) -> None:
-        """Take note of names and versions, wherever they stand in a line."""
+        """Record names and versions anywhere in a line."""
         if found := _VERSION.match(line):
             self.tests = found[1]
         if found := _LIBRARY.search(line):
@@ -140,14 +135,14 @@ class _Log:
             self.program = programs[-1]
 
     def run_at(self, line: int) -> _Run:
-        """The run under way, or a new one."""
+        """Run under way, or a new one."""
         if not self.runs:
             self.runs.append(_Run(line=line, program=self.program))
         return self.runs[-1]
 
     @property
     def tool(self) -> str:
-        """Its name and version, and the library's."""
+        """Name and version, and the library's."""
         tool = "nccl-tests" + (f" {self.tests}" if self.tests else "")
         return tool + (f", NCCL {self.library}" if self.library else "")
 
@@ -182,14 +177,14 @@ def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Number of ranks, and of ranks on a machine."""
+    """Ranks in all, and on a machine."""
 
     ranks: int
     devices_per_node: int
 
     @classmethod
     def of(cls, name: str, run: _Run, stated: Stated) -> _Places:
-        """Numbers from the lines `# Rank ...`; raises `InputError` where they are missing."""
+        """Numbers from lines `# Rank ...`; `InputError` if missing."""
         place = f"{name}:{run.line}"
         numbers = [rank for rank, _ in run.ranks]
         wrong: tuple[str, str] | None = None
@@ -226,7 +221,7 @@ class _Places:
 
 
 class _WrongLine(Exception):  # noqa: N818  # becomes a problem of the file
-    """Fault of a line, with its remedy."""
+    """Fault of a line, with remedy."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -236,7 +231,7 @@ class _WrongLine(Exception):  # noqa: N818  # becomes a problem of the file
 def _point(
     row: dict[str, str] | None, run: _Run, places: _Places, stated: Stated, place: str
 ) -> Measurement:
-    """The measurement of a line; raises `_WrongLine`."""
+    """Measurement of a line; raises `_WrongLine`."""
     clean = "run the test again with NCCL_DEBUG=WARN, or remove the line"
     if row is None:
         raise _WrongLine("the line is cut off, or another one runs into it", clean)
@@ -264,10 +259,8 @@ def _point(
 
 
 def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None:
-    """The values by heading, of two equal headings the first; None when some are missing.
-
-    Operations that reduce nothing leave `redop` empty in some versions.
-    """
+    """Values by heading, of two equal ones the first; None when some are missing. Without reduction
+    some versions leave `redop` empty."""
     keys = list(headings)
     short = 3 < len(tokens) < len(keys)
     if short and "redop" in keys and number(tokens[3]) is not None:
@@ -287,7 +280,7 @@ def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None
 
 
 def _collective(row: dict[str, str], run: _Run, whole: bool, stated: Stated) -> Collective:
-    """Collective of a row; `whole`: `count` is that of the whole size. Raises `_WrongLine`."""
+    """Collective of a row; `whole`: `count` is the whole size's. Raises `_WrongLine`."""
     if stated.collective is not None:
         return stated.collective
     if run.program:

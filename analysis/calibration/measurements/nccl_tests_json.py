@@ -8,8 +8,8 @@
      "out_of_place":{"time":48.1,"alg_bw":21.8,"bus_bw":38.1,"nwrong":0.0},"in_place":{...},
      "actual_iterations":20,"experiment_name":"all_reduce_perf"}, ...], ...}
 
-Times are microseconds, out of place where it was measured. One device is listed for each process,
-which has nthreads * ngpus ranks.
+Times are microseconds, out of place if measured. One device is listed per process, which has
+nthreads * ngpus ranks.
 
 Source: NVIDIA/nccl-tests, src/util.cu (JSON_FILE_VERSION 1 and 2), 2.17 to 2.18.
 """
@@ -19,17 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    FAILED,
-    MEASURE_AGAIN,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-    as_collective,
-    refused_table,
-    unknown_collective,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import at, entries, whole
 from gcsim.analysis.calibration.measurements.nccl_tests import ELEMENTS, TORCH
 from gcsim.errors import InputError
@@ -43,15 +33,15 @@ def recognised(body: Any) -> bool:
     return isinstance(at(body, "results"), list) and at(body, "nccl_version") is not None
 
 
-def parse(name: str, body: Any, stated: Stated) -> Reading:
-    """Read the file. Raises `InputError` with every wrong entry (the first few)."""
+def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
+    """Read the file; `InputError` with every wrong entry (the first few)."""
     results = entries(body, "results")
     if not results:
         keys = body if isinstance(body, dict) else ()
-        raise refused_table(name, ("config", "results"), map(str, keys))
+        raise collectives.refused_table(name, ("config", "results"), map(str, keys))
     ranks, devices = _ranks(name, body, stated)
-    mistakes = Mistakes(name)
-    points: list[Measurement] = []
+    mistakes = collectives.Mistakes(name)
+    points: list[collectives.Measurement] = []
     skipped = 0
     for number, entry in enumerate(results):
         if at(entry, "size") == 0:
@@ -59,14 +49,14 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
             continue
         point = _point(entry, f"{name}: results[{number}]", mistakes, stated, _program(body, entry))
         if point is not None:
-            points.append(Measurement(**point, ranks=ranks, devices_per_node=devices))
+            points.append(collectives.Measurement(**point, ranks=ranks, devices_per_node=devices))
     outside = finite(at(body, "out_of_bounds", "count"))
     if outside:
-        message = f"{FAILED}: {outside:,.0f} values are out of bounds"
-        mistakes.at(f"{name}: out_of_bounds", message, MEASURE_AGAIN)
+        message = f"{collectives.FAILED}: {outside:,.0f} values are out of bounds"
+        mistakes.at(f"{name}: out_of_bounds", message, collectives.MEASURE_AGAIN)
     mistakes.raise_any()
     version = whole(at(body, "nccl_version"))
-    return Reading(
+    return collectives.Reading(
         file=name,
         tool="nccl-tests" + (f", NCCL {_dotted(version)}" if version else ""),
         measurements=tuple(points),
@@ -76,7 +66,7 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
 
 
 def _point(
-    entry: Any, place: str, mistakes: Mistakes, stated: Stated, program: str
+    entry: Any, place: str, mistakes: collectives.Mistakes, stated: collectives.Stated, program: str
 ) -> dict[str, Any] | None:
     nbytes, kind = whole(at(entry, "size")), at(entry, "type")
     times = [
@@ -87,7 +77,7 @@ def _point(
     ]
     if not nbytes or not isinstance(kind, str) or not times:
         keys = map(str, entry) if isinstance(entry, dict) else ()
-        mistakes.found += refused_table(place, _WANTED, keys).problems
+        mistakes.found += collectives.refused_table(place, _WANTED, keys).problems
         return None
     if times[0] <= 0:
         mistakes.at(place, f"a time of {times[0]} us", "times are positive")
@@ -95,14 +85,18 @@ def _point(
     for where in ("out_of_place", "in_place"):
         if finite(at(entry, where, "nwrong")):
             wrong = at(entry, where, "nwrong")
-            mistakes.at(place, f"{FAILED}: nwrong is {wrong:g} {where}", MEASURE_AGAIN)
+            mistakes.at(
+                place,
+                f"{collectives.FAILED}: nwrong is {wrong:g} {where}",
+                collectives.MEASURE_AGAIN,
+            )
             return None
     if kind not in ELEMENTS:
         mistakes.at(place, f"{kind!r:.30} is no type of nccl-tests")
         return None
-    collective = stated.collective or as_collective(program)
+    collective = stated.collective or collectives.as_collective(program)
     if collective is None:
-        mistakes.at(place, *unknown_collective(program))
+        mistakes.at(place, *collectives.unknown_collective(program))
         return None
     return {
         "collective": collective,
@@ -123,8 +117,8 @@ def _program(body: Any, entry: Any) -> str:
     return ""
 
 
-def _ranks(name: str, body: Any, stated: Stated) -> tuple[int, int]:
-    """Ranks, and how many of them a machine has."""
+def _ranks(name: str, body: Any, stated: collectives.Stated) -> tuple[int, int]:
+    """Ranks, in all and of a machine."""
     place = f"{name}: config"
     each = (whole(at(body, "config", "nthreads")) or 1) * (whole(at(body, "config", "ngpus")) or 1)
     devices = entries(body, "config", "devices")

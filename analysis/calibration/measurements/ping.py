@@ -6,11 +6,10 @@
     5 packets transmitted, 5 received, 0% packet loss, time 4098ms
     rtt min/avg/max/mdev = 0.037/0.059/0.145/0.042 ms
 
-The latency is half of the median round trip. Not of the mean: a few packets wait for a busy host,
-which moves the mean of ten by a factor; not of the minimum, below which no packet stays: it is the
-lower end of the range. The upper end is half of the 90th percentile. The first reply of a run is
-left out where others follow: it often waits for ARP. With `-q` single round trips are missing: then
-half of the average, and avg + mdev for the upper end.
+The latency is half of the median round trip (a few packets wait for a busy host and move the mean
+of ten by a factor), its range half of the minimum to half of the 90th percentile. A run's first
+reply, which often waits for ARP, is left out if others follow. With `-q`: half of the average, and
+of avg + mdev.
 
 Source: iputils, ping/ping_common.c (`gather_statistics`, `finish`), 2012 to 2025. BusyBox and macOS
 print the same lines with `seq=` and `round-trip`.
@@ -22,15 +21,7 @@ import re
 import statistics
 from collections.abc import Iterator
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    FAILED,
-    THIS_MACHINE,
-    Mistakes,
-    Reading,
-    Spread,
-    Stated,
-    number,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.report.numbers import plural
 from gcsim.errors import InputError
 
@@ -40,28 +31,30 @@ _SUMMARY = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/(?:m|std)dev)? = ([\d.
 _COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 _DAMAGED = re.compile(r"wrong data byte #\d+|\(BAD CHECKSUM\)")
 _LIKE_PING = re.compile(r"\b(?:icmp_)?seq=\d+ ttl=\d+ |\bPING \S+ \(", re.ASCII)
-_LEAST = 3
-"""Round trips of a run from which on the first one is left out."""
-_LONGEST = 3600e3
-"""Milliseconds: an hour is no round trip."""
+_LEAST = 3  # round trips of a run from which the first is left out
+_LONGEST = 3600e3  # milliseconds: an hour is no round trip
 
 
 def recognised(text: str) -> bool:
-    """Whether ping printed it, in whatever language."""
+    """Whether ping printed it, in any language."""
     return any(_LIKE_PING.search(line) or _SUMMARY.search(line) for line in text.splitlines())
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
-    """Read one or several runs. Raises `InputError` where nothing answered."""
+def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
+    """Read one or several runs; `InputError` without any reply."""
     del stated  # two hosts, no collective
-    mistakes = Mistakes(name)
+    mistakes = collectives.Mistakes(name)
     runs: list[list[float]] = [[]]
     shorts: list[tuple[float, ...]] = []
     sent = received = 0
     hosts: list[str] = []
     for count, line in enumerate(text.splitlines(), 1):
         if damaged := _DAMAGED.search(line):
-            mistakes.add(count, f"{FAILED}: {damaged[0]}", "packets arrive damaged: mend the link")
+            mistakes.add(
+                count,
+                f"{collectives.FAILED}: {damaged[0]}",
+                "packets arrive damaged: mend the link",
+            )
         if begin := _BEGIN.search(line):
             hosts.append(begin[1])
             runs.append([])
@@ -93,17 +86,17 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
             place=name,
             hint="nothing answered, or ping spoke another language: LC_ALL=C ping -c 100 HOST",
         )
-    return Reading(file=name, tool="ping", latency=spread, notes=notes)
+    return collectives.Reading(file=name, tool="ping", latency=spread, notes=notes)
 
 
-def _half(value: float, low: float, high: float, how: str) -> Spread:
+def _half(value: float, low: float, high: float, how: str) -> collectives.Spread:
     one_way = [each / 2e3 for each in (value, low, high)]
-    return Spread(value=one_way[0], low=one_way[1], high=one_way[2], how=how)
+    return collectives.Spread(value=one_way[0], low=one_way[1], high=one_way[2], how=how)
 
 
-def _milliseconds(words: list[str], line: int, mistakes: Mistakes) -> list[float]:
-    """The numbers; those of a line in which one is none are told."""
-    values = [number(word) for word in words]
+def _milliseconds(words: list[str], line: int, mistakes: collectives.Mistakes) -> list[float]:
+    """Numbers of a line; others are mistakes."""
+    values = [collectives.number(word) for word in words]
     good = [value for value in values if value is not None and 0 < value <= _LONGEST]
     least = 3 if len(words) > 1 else 1
     if len(good) == len(words) - words[3:].count("0.000") and len(good) >= least:
@@ -114,7 +107,7 @@ def _milliseconds(words: list[str], line: int, mistakes: Mistakes) -> list[float
 
 def _notes(name: str, hosts: list[str], sent: int, received: int) -> Iterator[str]:
     for host in dict.fromkeys(hosts):
-        if host.startswith(THIS_MACHINE):
+        if host.startswith(collectives.THIS_MACHINE):
             yield f"{name}: {host} is this machine: no network was measured"
     if received < sent:
         lost = sent - received

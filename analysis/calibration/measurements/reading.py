@@ -1,11 +1,10 @@
 """Readings of files of measurements, each by the one format that claims it.
 
-A file is plain or gzip. What begins as JSON is read as a stream (`json_text.py`), everything else
-as text, without what launchers, terminals and mails have put into its lines. Colours and other
-control sequences of a terminal go. The text before a table's headings is a prefix (`0: ` of `srun
--l`, `[1,0]<stdout>:` of Open MPI, a time stamp of kubectl, `> ` of a quote, an indent), and goes
-from all lines that begin in its shape: words, numbers and blanks may differ, signs may not. Lines
-keep their numbers.
+A file, plain or gzip, that begins as JSON is read as a stream (`json_text.py`), others as text
+without the additions of launchers, terminals and mails: control sequences, and the prefix before a
+table's headings (`0: ` of `srun -l`, `[1,0]<stdout>:` of Open MPI, kubectl's time stamp, `> ` of a
+quote, an indent) on all lines that begin in its shape (words, numbers and blanks may differ, signs
+may not). Lines keep their numbers.
 """
 
 from __future__ import annotations
@@ -20,54 +19,35 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gcsim.analysis.calibration.measurements import torch_profile
-from gcsim.analysis.calibration.measurements.collectives import (
-    LARGEST,
-    LEAST_SIZES,
-    LONGEST_S,
-    MOST_RANKS,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-)
+from gcsim.analysis.calibration.measurements import collectives, torch_profile
 from gcsim.analysis.calibration.measurements.formats import FORMATS, Kind
 from gcsim.analysis.calibration.measurements.json_text import Listed, at, loaded
 from gcsim.errors import UNPRINTABLE, InputError, Problem, did_you_mean
 from gcsim.json_file import LARGEST as LARGEST_FILE
 from gcsim.json_stream import opened
-from gcsim.traces.kineto.json_stream import (
-    FLIGHT_RECORDER_JSON,
-    NAME_THE_KINETO,
-    OPERATORS,
-    PROTOBUF,
-    is_chakra_protobuf,
-    is_pickle,
-)
+from gcsim.traces.kineto import json_stream
 
 Content = str | dict[str, Any] | Listed
-_SHOWN = 60
-"""Characters of a content that no format claims."""
+_SHOWN = 60  # characters of an unclaimed content
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[]{[\"]|$))")
-"""An object, or a list of something: `[1,0]<stdout>:` and `[INFO]` begin text."""
+"""Object, or list of something: `[1,0]<stdout>:` and `[INFO]` begin text."""
 
 
 def read(
-    files: Sequence[Path], file_format: str = "auto", stated: Stated | None = None
-) -> list[Reading]:
-    """Every file's measurements, those of `stated.ranks` only.
+    files: Sequence[Path], file_format: str = "auto", stated: collectives.Stated | None = None
+) -> list[collectives.Reading]:
+    """Measurements of every file, those of `stated.ranks` only.
 
-    Raises `InputError` for a file of no known format, for lines that are cut off, whose time is
-    not positive or whose bytes or ranks are more than there are anywhere (with file and line), for
-    different numbers of ranks of which none was selected, for collectives that are not known, and
-    where collectives were measured, for fewer than three sizes.
+    Raises `InputError` for a file of no known format, lines cut off or with an impossible time,
+    bytes or ranks (with file and line), different numbers of ranks without a selection, unknown
+    collectives, and fewer than three sizes of measured collectives.
     """
-    stated = stated or Stated()
+    stated = stated or collectives.Stated()
     if file_format not in {"auto", *FORMATS}:
         hint = did_you_mean(file_format, FORMATS)
         raise InputError(f"{file_format!r:.40} is no known format", place="--format", hint=hint)
     problems: list[Problem] = []
-    readings: list[Reading] = []
+    readings: list[collectives.Reading] = []
     for path in files:
         try:
             readings.append(_read(path, file_format, stated))
@@ -78,10 +58,9 @@ def read(
     return _selected(_last_to_come(readings), stated)
 
 
-def _last_to_come(readings: Sequence[Reading]) -> list[Reading]:
-    """Time of the rank that came last and did not wait, for a collective that several ranks wrote
-    down."""
-    shortest: dict[Measurement, Measurement] = {}
+def _last_to_come(readings: Sequence[collectives.Reading]) -> list[collectives.Reading]:
+    """Time of the last rank to come, which did not wait, if several ranks' files are given."""
+    shortest: dict[collectives.Measurement, collectives.Measurement] = {}
     for point in (point for reading in readings for point in reading.measurements):
         known = shortest.setdefault(_shared(point), point)
         if point.seconds < known.seconds:
@@ -96,12 +75,12 @@ def _last_to_come(readings: Sequence[Reading]) -> list[Reading]:
     ]
 
 
-def _shared(point: Measurement) -> Measurement:
-    """Facts that are the same on all ranks; a line of a benchmark shares none."""
+def _shared(point: collectives.Measurement) -> collectives.Measurement:
+    """Facts equal on all ranks; none for a benchmark's line."""
     return replace(point, seconds=1.0, place="" if point.call else point.place)
 
 
-def _read(path: Path, file_format: str, stated: Stated) -> Reading:
+def _read(path: Path, file_format: str, stated: collectives.Stated) -> collectives.Reading:
     with contents(path) as content:
         claims = claimed(content) if file_format == "auto" else _forced(path, content, file_format)
         if not claims:
@@ -111,21 +90,25 @@ def _read(path: Path, file_format: str, stated: Stated) -> Reading:
             hint = f"name one with --format, {' or '.join(claims)}, or make two files of it"
             raise InputError(f"holds several formats: {names}", place=str(path), hint=hint)
         ((name, own),) = claims.items()
-        reading: Reading = _module(name).parse(str(path), own, stated)
-    mistakes = Mistakes(str(path))
+        reading: collectives.Reading = _module(name).parse(str(path), own, stated)
+    mistakes = collectives.Mistakes(str(path))
     for point in reading.measurements:
-        if point.nbytes > LARGEST:
-            mistakes.at(point.place, f"{point.nbytes:,} bytes are more than {LARGEST >> 30} GiB")
-        if point.ranks > MOST_RANKS:
-            mistakes.at(point.place, f"{point.ranks:,} ranks are more than {MOST_RANKS:,}")
-        if point.seconds > LONGEST_S:
+        if point.nbytes > collectives.LARGEST:
+            mistakes.at(
+                point.place, f"{point.nbytes:,} bytes are more than {collectives.LARGEST >> 30} GiB"
+            )
+        if point.ranks > collectives.MOST_RANKS:
+            mistakes.at(
+                point.place, f"{point.ranks:,} ranks are more than {collectives.MOST_RANKS:,}"
+            )
+        if point.seconds > collectives.LONGEST_S:
             mistakes.at(point.place, f"a time of {point.seconds:.3g} s is more than a day")
     mistakes.raise_any()
     return reading
 
 
 def claimed(content: Content) -> dict[str, Content]:
-    """The formats that a content is of, and for each the content without its prefixes."""
+    """Formats of a content, each with the content without its prefixes."""
     kind = _kind(content)
     found: dict[str, Content] = {}
     for name, one in FORMATS.items():
@@ -161,20 +144,20 @@ def _without_prefix(content: Content, name: str) -> Content:
 
 @contextmanager
 def contents(path: Path) -> Iterator[Content]:
-    """The content of a file; of a JSON list, entries are read as they are asked for.
-
-    Raises `InputError` where it cannot be read, is too large, or is known to hold no measurement.
-    """
+    """Contents of a file, a JSON list's entries on demand; `InputError` where unreadable, too
+    large, or known to hold no measurement."""
     name = str(path)
     with opened(path, lambda what: InputError(what, place=name)) as (file, head):
-        if is_pickle(head):
-            raise InputError("is a pickle", place=name, hint=FLIGHT_RECORDER_JSON)
-        if is_chakra_protobuf(head):
-            raise InputError(PROTOBUF, place=name, hint=NAME_THE_KINETO)
+        if json_stream.is_pickle(head):
+            raise InputError("is a pickle", place=name, hint=json_stream.FLIGHT_RECORDER_JSON)
+        if json_stream.is_chakra_protobuf(head):
+            raise InputError(json_stream.PROTOBUF, place=name, hint=json_stream.NAME_THE_KINETO)
         if _JSON.match(head):
             content = loaded(name, file, torch_profile.kept)
             if isinstance(at(content, "nodes"), list):
-                raise InputError(OPERATORS, place=name, hint=NAME_THE_KINETO)
+                raise InputError(
+                    json_stream.OPERATORS, place=name, hint=json_stream.NAME_THE_KINETO
+                )
             yield content
             return
         data = file.read(LARGEST_FILE + 1)
@@ -195,7 +178,9 @@ def _unknown(path: Path, content: Content) -> InputError:
     return InputError(f"is of no known format{told}", place=str(path), hint=hint)
 
 
-def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:
+def _selected(
+    readings: Sequence[collectives.Reading], stated: collectives.Stated
+) -> list[collectives.Reading]:
     points = [point for reading in readings for point in reading.measurements]
     counts: dict[int, str] = {}
     for point in points:
@@ -226,10 +211,10 @@ def _selected(readings: Sequence[Reading], stated: Stated) -> list[Reading]:
         elif reading.goodput or reading.latency:
             kept.append(reading)
     sizes = {point.nbytes for reading in kept for point in reading.measurements}
-    if len(sizes) < LEAST_SIZES and (points or not kept):
+    if len(sizes) < collectives.LEAST_SIZES and (points or not kept):
         files = ", ".join(reading.file for reading in readings) or "the files"
         raise InputError(
-            f"{len(sizes)} different sizes were measured; a fit needs {LEAST_SIZES}",
+            f"{len(sizes)} different sizes were measured; a fit needs {collectives.LEAST_SIZES}",
             place=files,
             hint="measure from a few kilobytes to some hundred megabytes",
         )
@@ -243,17 +228,16 @@ def _listed(counts: Iterable[int]) -> str:
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x07")
 """ECMA-48: CSI sequences, operating system commands, single functions."""
 _PIECE = re.compile(r"\d+|[^\W\d_]\w*|[ \t]+|.")
-_LONGEST = 200
-"""Characters of a prefix."""
+_LONGEST = 200  # characters of a prefix
 
 
 def _plain(text: str) -> str:
-    """The text without control sequences of a terminal."""
+    """Text without a terminal's control sequences."""
     return _CONTROL.sub("", text) if "\x1b" in text or "\x07" in text else text
 
 
 def without_prefix(text: str, headings: re.Pattern[str]) -> str:
-    """The text; its lines lose the prefix that stands before `headings` in one of them."""
+    """Text whose lines lose the prefix before `headings`."""
     lines = text.splitlines()
     shapes: dict[str, None] = {}
     for line in lines:

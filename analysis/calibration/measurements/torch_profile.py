@@ -5,12 +5,11 @@
      "In msg nelems": 6553600, "Out msg nelems": 6553600, "Group size": 16,
      "Process Group Name": "0", "Seq": 12, ...}}, ...], ...}
 
-`dur` is the kernel's time on its stream, in microseconds; the wait for a rank that comes later is
-in it, and kernels that compute run beside it. `In msg nelems` and `Out msg nelems` are elements of
-this rank's input and output: of an all-gather the output, of a reduce-scatter the input is the
-whole vector. Where collectives are numbered (`Seq`, of 2026), of one in the traces of several
-ranks the shortest counts (`reading.py`). Collectives that were coalesced have no sizes, and those
-with unequal parts (`all_to_allv`) no single one: they are left out.
+`dur` is the kernel's time on its stream, microseconds, with the wait for later ranks, beside
+computing kernels. `In msg nelems` and `Out msg nelems` are this rank's elements: an all-gather's
+output, a reduce-scatter's input is the whole vector. Of numbered collectives (`Seq`, since 2026) in
+several ranks' traces the shortest counts (`reading.py`). Coalesced collectives, without sizes, and
+unequal parts (`all_to_allv`) are left out.
 
 Source: pytorch/kineto, libkineto/src/output_json.cpp (what a kernel takes from
 `record_param_comms`); pytorch/pytorch, torch/csrc/profiler/util.cpp (`saveNcclMeta`),
@@ -22,19 +21,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    C10_TYPES,
-    Collective,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import EVENTS, at, entries, whole
 from gcsim.errors import InputError
 from gcsim.json_file import finite
 
-_NAMES: dict[str, tuple[Collective, str]] = {
+_NAMES: dict[str, tuple[collectives.Collective, str]] = {
     "allreduce": ("all_reduce", "In msg nelems"),
     "all_gather": ("all_gather", "Out msg nelems"),
     "_allgather_base": ("all_gather", "Out msg nelems"),
@@ -42,11 +34,11 @@ _NAMES: dict[str, tuple[Collective, str]] = {
     "_reduce_scatter_base": ("reduce_scatter", "In msg nelems"),
     "all_to_all": ("all_to_all", "In msg nelems"),
 }
-"""Collective and the elements that are its bytes, by `Collective name`."""
+"""Collective and its elements of bytes, by `Collective name`."""
 
 
 def recognised(body: Any) -> bool:
-    """Whether it is an object that holds events."""
+    """Whether it is an object of events."""
     return isinstance(at(body, EVENTS), list)
 
 
@@ -55,10 +47,10 @@ def kept(event: Any) -> bool:
     return at(event, "cat") == "kernel" and str(at(event, "name")).startswith("nccl")
 
 
-def parse(name: str, body: Any, stated: Stated) -> Reading:
-    """Read a trace. Raises `InputError` where no kernel of NCCL says its size."""
-    mistakes = Mistakes(name)
-    points: list[Measurement] = []
+def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
+    """Read a trace; `InputError` without an NCCL kernel of known size."""
+    mistakes = collectives.Mistakes(name)
+    points: list[collectives.Measurement] = []
     left_out: Counter[str] = Counter()
     devices = stated.devices_per_node or 1
     for number, event in enumerate(entries(body, EVENTS)):
@@ -69,7 +61,7 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
         known = _NAMES.get(called)
         elements = whole(at(event, "args", known[1])) if known else None
         ranks = whole(at(event, "args", "Group size"))
-        if known is None or not elements or ranks is None or dtype not in C10_TYPES:
+        if known is None or not elements or ranks is None or dtype not in collectives.C10_TYPES:
             left_out[(kernel if called == "None" else called)[:40]] += 1
             continue
         place, lasted = f"{name}: traceEvents[{number}]", finite(at(event, "dur"))
@@ -78,10 +70,10 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
         elif ranks % devices:
             mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
         elif ranks > 1:
-            torch_name, nbytes = C10_TYPES[dtype]
+            torch_name, nbytes = collectives.C10_TYPES[dtype]
             group, turn = (at(event, "args", key) for key in ("Process Group Name", "Seq"))
             points.append(
-                Measurement(
+                collectives.Measurement(
                     collective=known[0],
                     ranks=ranks,
                     devices_per_node=devices,
@@ -113,7 +105,7 @@ def parse(name: str, body: Any, stated: Stated) -> Reading:
         notes.append(f"{name}: left out: {', '.join(left_out)}")
     if not stated.devices_per_node:
         notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
-    return Reading(
+    return collectives.Reading(
         file=name,
         tool="PyTorch profiler",
         measurements=tuple(points),

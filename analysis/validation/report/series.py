@@ -1,9 +1,8 @@
-"""Points of a line of a report: a series, or its parts where a median over it would lie.
+"""Points of a line of a report: a series, or its parts if its median would stand for none of them.
 
-Errors of opposite signs cancel in a series' bias, and its median stands for none of its points. So
-a series is cut between two numbers of ranks, or two sizes, where the points below and those above,
-at least `SIDE` each, have biases of opposite signs that are both beyond `CLEAR`; the parts again,
-until no cut is left. Of several cuts that one comes first whose two biases are farthest apart.
+A series is cut between two numbers of ranks or two sizes if the points below and above, at least
+`SIDE` each, have biases of opposite signs beyond `CLEAR`: they would cancel. The cut with the
+largest difference comes first; parts are cut again.
 """
 
 from __future__ import annotations
@@ -16,24 +15,21 @@ from gcsim.analysis.validation.statistics import judged
 from gcsim.analysis.validation.suite import Point
 
 SIDE = 6
-"""Points below and above a cut: a bias of fewer is chance."""
+"""Least points on either side of a cut: a bias of fewer is chance."""
 CLEAR = 0.03
-"""Bias that counts as one: repeated measurements differ by 1 to 3 %."""
+"""Least bias that counts: repeated measurements differ by 1 to 3 %."""
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Place at which a series is two."""
+    """Cut of a series in two."""
 
-    axis: str
-    """Either "ranks" or "size"."""
-    at: float
-    """The largest value below."""
+    axis: str  # "ranks" or "size"
+    at: float  # the largest value below
     below: tuple[Point, ...]
     above: tuple[Point, ...]
-    apart: float
-    """Difference of the two biases."""
+    apart: float  # difference of the two biases
 
 
 AXES: Mapping[str, Callable[[Point], float]] = {
@@ -43,7 +39,7 @@ AXES: Mapping[str, Callable[[Point], float]] = {
 
 
 def lines(series: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """Each series under its name, or its parts under theirs, in order: "all-reduce, 2-4 ranks"."""
+    """Each series by its name, or its parts by theirs, in order: "all-reduce, 2-4 ranks"."""
     found: dict[str, list[Point]] = {}
     for name, points in series.items():
         for axes, part in _parts(judged(points), frozenset()):
@@ -72,7 +68,7 @@ def cuts(points: Sequence[Point]) -> Iterator[Cut]:
 
 
 def by_value(points: Sequence[Point], axis: str) -> dict[float, list[Point]]:
-    """The points of each number of ranks, or of each decade of sizes, ascending."""
+    """Points of each number of ranks, or of each decade of sizes, ascending."""
     value = AXES[axis]
     found: dict[float, list[Point]] = {}
     for point in sorted(points, key=value):
@@ -82,7 +78,7 @@ def by_value(points: Sequence[Point], axis: str) -> dict[float, list[Point]]:
 
 
 def span(axis: str, part: Sequence[Point]) -> str:
-    """From which number of ranks, or size, to which: "2-4 ranks"."""
+    """Range of a part's ranks or sizes: "2-4 ranks"."""
     values = [AXES[axis](point) for point in part]
     low, high = min(values), max(values)
     if axis == "ranks":
@@ -91,7 +87,7 @@ def span(axis: str, part: Sequence[Point]) -> str:
 
 
 def size(nbytes: float) -> str:
-    """For people: "10 kB"."""
+    """Size in words: "10 kB"."""
     unit, one = next((unit, one) for unit, one in _UNITS if nbytes >= one or one == 1)
     return f"{nbytes / one:.3g} {unit}"
 
@@ -99,7 +95,7 @@ def size(nbytes: float) -> str:
 def _parts(
     points: Sequence[Point], axes: frozenset[str]
 ) -> Iterator[tuple[frozenset[str], list[Point]]]:
-    """The parts between cuts, and by what they are cut."""
+    """Parts between cuts, and the axes of their cuts."""
     first = max(cuts(points), key=lambda cut: cut.apart, default=None)
     if first is None:
         if points:

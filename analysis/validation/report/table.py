@@ -1,7 +1,7 @@
 """Tables for a terminal: each suite's errors and bounds, and all suites in all.
 
-Made for 80 columns: what is wider has a line of its own. A broken bound is marked by a word, not
-by a colour alone.
+Made for 80 columns; wider texts have their own line. A broken bound is marked by a word, not by a
+colour alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEADINGS = (
 
 
 def percent(share: float) -> str:
-    """Without the sign %, which stands in the heading: "0.3", "7.2", "123"."""
+    """Percent without its sign, which stands in the heading: "0.3", "7.2", "123"."""
     value = abs(share) * 100
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
@@ -44,7 +44,7 @@ def signed(share: float) -> str:
 
 
 def value(point: Point, number: float) -> str:
-    """In a unit for people: "12.3 ms", "812 samples/s"."""
+    """Value in a unit for people: "12.3 ms", "812 samples/s"."""
     if point.unit == "s":
         for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
             if number >= size or unit == "us":
@@ -94,7 +94,7 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
 
 
 def summary_lines(reports: Sequence[Report], width: int) -> Iterator[RenderableType]:
-    """All suites, a line each, and what the columns mean."""
+    """All suites, a line each, and a legend."""
     rows = []
     for report in reports:
         right = report.decisions
@@ -118,7 +118,7 @@ def summary_lines(reports: Sequence[Report], width: int) -> Iterator[RenderableT
 
 
 def bound_text(kept: Kept) -> str:
-    """A bound and what was reached, in a line."""
+    """A bound and the value reached, in a line."""
     word = "kept  " if kept.kept else "BROKEN"
     if kept.bound.statistic == "statements":
         right = round(kept.reached * kept.points)
@@ -142,8 +142,9 @@ def bound_text(kept: Kept) -> str:
     bare = "" if alone is None else f" ({percent(alone)} % by the catalogue alone)"
     missed = kept.bound.target is not None and kept.reached > kept.bound.target
     target = f"; the target of {kept.bound.target:.0%} is missed" if missed else ""
+    what = "90th percentile" if kept.bound.statistic == "p90" else "median"
     return (
-        f"{word} {kept.bound.name}: median {percent(kept.reached)} % of "
+        f"{word} {kept.bound.name}: {what} {percent(kept.reached)} % of "
         f"{plural(kept.points, 'point')}{bare}, at most {kept.bound.limit * 100:g} % asked{target}"
     )
 
@@ -159,7 +160,7 @@ def fit_text(findings: Findings) -> str:
 
 
 def ordering_text(one: Ordering) -> str:
-    """The expected order, the order found, and the pairs that disagree, in a sentence."""
+    """Expected and found order and the pairs that disagree, in a sentence."""
     expected = " > ".join(" = ".join(group) for group in one.expected)
     found = sorted(one.values.items(), key=lambda item: -item[1])
     values = ", ".join(f"{name} {significant(value)}" for name, value in found)
@@ -205,7 +206,7 @@ def _errors(
 
 
 def _framed(first: str) -> Table:
-    """A table without columns but the first."""
+    """A table with its first column only."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
     )
@@ -214,7 +215,7 @@ def _framed(first: str) -> Table:
 
 
 def _numbers(first: str, *headings: str) -> Table:
-    """Names, and columns of numbers; the headings end on one line."""
+    """Names, and columns of numbers with bottom-aligned headings."""
     table = _framed(first)
     for title in headings:
         table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
@@ -285,7 +286,7 @@ REGRET_LEGEND = (
 
 
 def regret_rows(regrets: Sequence[Regret]) -> Iterator[tuple[str, ...]]:
-    """Rule, settings, mean, worst, and the mean of Use; each source has a row in front."""
+    """Rule, settings, mean, worst, and the mean of Use; a row before each source."""
     before = ""
     for one in regrets:
         if one.source != before:

@@ -59,7 +59,7 @@ Maker = Callable[[Path], None]
 
 
 def points_csv(reports: Sequence[Report]) -> str:
-    """All points with full precision; the first column is the suite."""
+    """All points with full precision, after a column of suites."""
     rows = [
         {"suite": report.suite.name, **_point_row(point)}
         for report in reports
@@ -74,11 +74,8 @@ def points_csv(reports: Sequence[Report]) -> str:
 
 
 def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
-    """Write all files into `folder`, which is made when it is missing.
-
-    Raises `InputError` when the disk is full or the folder cannot be written; files of an earlier
-    validation are then as they were.
-    """
+    """Write all files into `folder`, made if missing. Raises `InputError` if the disk is full or
+    the folder cannot be written; earlier files then stay."""
     files: dict[str, str | Maker] = {
         "validation.md": "\n".join(page(reports)) + "\n",
         "validation.json": to_json(reports),
@@ -89,7 +86,7 @@ def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
 
 
 def figures(reports: Sequence[Report]) -> dict[str, Maker]:
-    """Functions that draw, by name of the file."""
+    """Drawing functions by name of the file."""
     from gcsim.analysis.validation.plots import (
         curves_figure,
         errors_figure,
@@ -114,7 +111,7 @@ def figures(reports: Sequence[Report]) -> dict[str, Maker]:
 
 
 def write_together(files: Mapping[Path, str | Maker]) -> tuple[Path, ...]:
-    """Write texts and what draws itself; all are renamed to their places when the last is whole."""
+    """Write texts and drawings, all renamed to their places once complete."""
     with ExitStack() as renamed_together:
         for path, content in files.items():
             temporary = renamed_together.enter_context(replacing(path))
@@ -140,8 +137,7 @@ def main() -> None:
 
 
 _COMMAND = "make validation"
-_SAME_WORK = 40
-"""Characters at the beginning of two citations of one publication or file."""
+_SAME_WORK = 40  # common leading characters of two citations of one work
 
 
 def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
@@ -343,7 +339,7 @@ def _sources(report: Report) -> Iterator[str]:
 
 
 def _in_common(sources: Sequence[str]) -> str:
-    """The part that citations of one work share, cut behind its last comma."""
+    """Common part of one work's citations, cut after its last comma."""
     first, last = min(sources), max(sources)
     same = [one == other for one, other in zip(first, last, strict=False)]
     common = first[: same.index(False)] if False in same else first[: len(same)]
@@ -354,13 +350,13 @@ def _in_common(sources: Sequence[str]) -> str:
 
 
 def _block(*lines: str) -> Iterator[str]:
-    """A paragraph, a heading, a table or a list: an empty line follows."""
+    """A paragraph, a heading, a table or a list, with an empty line after it."""
     yield from lines
     yield ""
 
 
 def _folded(summary: str, *lines: str) -> Iterator[str]:
-    """Lines that are shown when somebody asks for them."""
+    """Lines shown on demand."""
     yield from _block(f"<details><summary>{summary}</summary>")
     yield from _block(*lines)
     yield from _block("</details>")

@@ -1,14 +1,10 @@
 """Casts of float32 to floating-point numbers of 8 or 16 bits, rounded as hardware does.
 
-A format is its numbers of bits: sign, biased exponent, mantissa. In its normal range a float32 is
-rounded by adding half a unit of the last bit that is kept to its pattern (a little less when that
-bit is even, so that ties go to even) and cutting off the rest; a carry raises the exponent, as it
-must. Below, the processor's own addition rounds: x + 2^23 u has the unit u, the format's smallest
-step. Both are computed for every element and one is chosen: a loop without a branch. What is too
-large becomes infinity, or the largest number where a cast saturates, as casts to FP8 do.
-
-Numbers of 8 bits are decoded by a table of 256 entries; so are bytes of a sign, a decimal exponent
-of varying width and a fraction.
+In the format's normal range, add half a unit of the last kept bit (less one when that bit is even:
+ties to even) to float32's pattern and truncate; a carry raises the exponent, as it must. Below, the
+processor's addition rounds: x + 2^23 u has the unit u, the smallest step. Both are computed for
+every element and one is chosen, without a branch. Overflow becomes infinity, or the largest number
+where a cast saturates, as to FP8. Numbers of 8 bits are decoded by a table of 256 entries.
 """
 
 from __future__ import annotations
@@ -37,27 +33,20 @@ class Narrow:
 
     bits: int
     mantissa: int
-    """Bits behind the point."""
     bias: int
-    """Bias of the exponent: the least normal number is 2^(1 - bias)."""
+    """The least normal number is 2^(1 - bias)."""
     largest: float
-    """The largest finite number."""
     overflow: int
-    """The code, without sign, of what is larger: infinity, or `largest` where a cast saturates."""
+    """Code, without sign, of larger magnitudes: infinity, or `largest` where a cast saturates."""
     nan: int
-    """The code of NaN."""
 
     @property
     def rounding(self) -> float:
-        """Most relative error of a number in the normal range.
-
-        Half a unit u = 2^-(mantissa + 1) of a power of two, over the number: u / (1 + u).
-        """
+        """Largest relative error of normal numbers: u / (1 + u), u = 2^-(mantissa + 1)."""
         return 1 / (2.0 ** (self.mantissa + 1) + 1)
 
     @property
     def smallest_step(self) -> float:
-        """Distance of subnormal numbers."""
         return 2.0 ** (1 - self.bias - self.mantissa)
 
     @cached_property
@@ -68,17 +57,14 @@ class Narrow:
 
     @property
     def fitting(self) -> tuple[int, int]:
-        """(sum of the exponents of a largest magnitude and of its scale, in float32's fields; added
-        to a magnitude's pattern raises its exponent where the fraction is above the largest's)."""
+        """(sum of exponents of a largest magnitude and its scale, in float32's fields; addend to a
+        magnitude's pattern that raises its exponent where the fraction is above the largest's)."""
         fraction, exponent = math.frexp(self.largest)
         return exponent + 253, (1 << 24) - 1 - int(fraction * 2**24)
 
     def error_bound(self, values: Tensor, scale: float = 1.0) -> float:
-        """The most that the sum of squared errors can be when `scale * values` is rounded.
-
-        Half a unit in the last place of each element, as a fraction in the normal range and as
-        a constant below; never more than the element. Infinite when an element overflows.
-        """
+        """Bound on the sum of squared errors of rounding `scale * values`: half a unit in the last
+        place of each element, never more than the element; infinite when one overflows."""
         scaled = values.double().abs() * scale
         if float(scaled.max() if scaled.numel() else 0.0) > self.largest * (
             1 + 0.5 ** (self.mantissa + 2)
@@ -111,7 +97,7 @@ def _factor(value: float, device: torch.device) -> Tensor:
 
 
 def decoding_table(form: Narrow | None) -> NDArray[np.float64]:
-    """The value of each code of an 8-bit format, None: of the tree (`powers.py`): `[256]`."""
+    """Value of each code of an 8-bit format, or of the tree (`powers.py`) for None: `[256]`."""
     if form is None:
         return np.concatenate((tree(), -tree()))
     codes = np.arange(256)
@@ -130,16 +116,13 @@ def decoding_table(form: Narrow | None) -> NDArray[np.float64]:
     ]
 )
 def largest_magnitudes(values: Tensor, segments: Segments) -> Tensor:
-    """max |v| of each tensor of a flat float32, 0 without elements; NaN when there is one:
-    float32 `[tensors]`."""
+    """max |v| of each tensor, 0 if empty, NaN when there is one: float32 `[tensors]`."""
     return cell_norms(values, segments.whole, "max")
 
 
 def power_of_two_scales(largest: NDArray[np.float32], form: Narrow) -> NDArray[np.float32]:
-    """The largest powers of two (up to 2^126) with `largest * scale <= form.largest`.
-
-    1 for zero; infinity and NaN count as 2^128.
-    """
+    """The largest powers of two (up to 2^126) with `largest * scale <= form.largest`; 1 for zero;
+    infinity and NaN count as 2^128."""
     top, carry = form.fitting
     fields = (np.minimum(largest.view(np.int32), 0x7F800000) + carry) >> 23
     scales = (np.minimum(top - fields, 253) << 23).astype(np.int32).view(np.float32)
@@ -150,10 +133,8 @@ def power_of_two_scales(largest: NDArray[np.float32], form: Narrow) -> NDArray[n
 def scaled_tables(
     segments: Segments, form: Narrow | None, numbers: Tensor, weight: float
 ) -> Levels:
-    """The levels of each tensor's codes: weight times values, over scales or times magnitudes.
-
-    `numbers` are the scales of an 8-bit format, or largest magnitudes of the tree: `[tensors]`.
-    """
+    """Levels of each tensor's codes: weight times values, over scales or times magnitudes.
+    `numbers` are the scales of an 8-bit format, or the tree's largest magnitudes: `[tensors]`."""
     if form is None:
         tables = numbers.double().mul_(weight)[:, None] * _values(None, 1.0, numbers.device)
     else:
@@ -185,9 +166,9 @@ def cast(
 ) -> Tensor:  # fmt: skip
     """Write the codes of `factor * values`, rounded to nearest, ties to even; return the factors.
 
-    `values` is a flat float32, with a factor for each tensor (float32 `[tensors]`), whose codes
-    begin at `out[at]` (uint8 or int16, the bit patterns of `form`). With `fit` the factors are
-    given as largest magnitudes, whose `power_of_two_scales` they are.
+    `values` is a flat float32 with a factor for each tensor (float32 `[tensors]`), whose codes
+    begin at `out[at]` (uint8 or int16, the bit patterns of `form`). With `fit`, factors are given
+    as largest magnitudes, whose `power_of_two_scales` they are.
     """
     scales = power_of_two_scales(array(factors), form) if fit else array(factors)
     with written_back(out) as codes:

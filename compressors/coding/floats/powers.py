@@ -1,9 +1,8 @@
 """Floats as bytes of an exponent: powers of two, and decimal exponents of varying width.
 
-Powers of two are rounded to at random: a random number is added to the mantissa's bits, and an
-overflow raises the exponent. Their codes are float32's exponent, with the signs elsewhere, or sign
-and 7 bits of exponent; source and ranges in `quantization/floats/natural.py`. A byte of a sign, a
-decimal exponent and a fraction is the nearest to a number; source in `eight_bits.py`.
+Rounding to a power of two at random adds a random number to the mantissa's bits; an overflow raises
+the exponent. Codes are float32's exponent, with signs elsewhere, or sign and 7 bits of exponent
+(`quantization/floats/natural.py`). Bytes of sign, decimal exponent and fraction: `eight_bits.py`.
 """
 
 from __future__ import annotations
@@ -90,10 +89,8 @@ def tree() -> NDArray[np.float64]:
 
 
 def _decades() -> tuple[tuple[np.float32, ...], ...]:
-    """(least element, slope, offset) by decade: the cell f of y is floor(slope y + offset).
-
-    A decade begins half way between its first value and the last one below.
-    """
+    """(least element, slope, offset) by decade: the cell f of y is floor(slope y + offset). A
+    decade begins half way between its first value and the last one below."""
     values = tree()
     first = 1 << np.arange(DECADES)
     least = (values[first - 1] + values[first]) / 2
@@ -106,7 +103,7 @@ LEAST, SLOPES, OFFSETS = _decades()
 
 @inlined
 def tree_codes(values: Any, unit: np.float32, codes: Any) -> None:
-    """Codes of the nearest values of values / unit, 128 added for negative ones."""
+    """Codes of the nearest values of values / unit, plus 128 for negative ones."""
     if unit == np.float32(0):
         unit = np.float32(1)
     for i in range(values.size):

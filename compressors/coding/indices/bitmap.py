@@ -1,9 +1,9 @@
-"""Values at the set bits of bitmaps: picked out of a bucket, and put back.
+"""Values at the set bits of bitmaps: gather from a bucket, and scatter back.
 
-A tensor's bitmap has one bit an element, the first in the lowest bit of the first byte; bitmaps of
-a bucket's tensors lie one behind the other, and values travel in the order of the set bits. Loops
-go by blocks of `BLOCK` elements, whose first value `bit_starts` knows, and take no branch on a bit:
-half of the branches would be predicted wrong (ten times slower).
+A bitmap has one bit an element, the first in the lowest bit of the first byte; bitmaps of a
+bucket's tensors are consecutive, and values travel in the order of the set bits. Loops go by blocks
+of `BLOCK` elements, whose first value `bit_starts` gives, without branches on bits: half would be
+mispredicted (ten times slower).
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.segments import Column, Segments, starts
 
 BLOCK = 1 << 14
-"""Elements treated in one go; a multiple of eight."""
+"""A multiple of eight."""
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
-"""Set bits of each byte."""
 
 
 def bytes_of(segments: Segments) -> Column:
@@ -40,10 +39,7 @@ def places(segments: Segments) -> NDArray[np.int64]:
 
 
 def bit_starts(bits: Tensor, segments: Segments) -> NDArray[np.int64]:
-    """Set bits before each block of all bitmaps, then of all: int64 `[blocks + 1]`.
-
-    The meter counts nothing: somebody reads the bits anyway.
-    """
+    """Set bits before each block of all bitmaps, then of all: int64 `[blocks + 1]`; not metered."""
     blocks = segments.cells(BLOCK)
     begins = starts(bytes_of(segments))[blocks.owner] + blocks.number * (BLOCK // 8)
     # no block is empty and bitmaps leave no gap: each block ends where the next begins
@@ -52,7 +48,7 @@ def bit_starts(bits: Tensor, segments: Segments) -> NDArray[np.int64]:
 
 
 def bits_each(begins: NDArray[np.int64], segments: Segments) -> Column:
-    """Set bits of each tensor, of `bit_starts`."""
+    """Set bits of each tensor, from `bit_starts`."""
     blocks = segments.cells(BLOCK)
     found: Column = begins[blocks.first + blocks.count] - begins[blocks.first]
     return found
@@ -90,7 +86,7 @@ def add_at_bits(
 
 @kernel("streaming", updates=("bits",), name="bitmap.unite")
 def unite(bits: Tensor, others: Tensor, numbers: Tensor) -> None:
-    """Set in bitmaps, in place, the bits of others and those of these numbers."""
+    """Set in bitmaps, in place, the bits of others and those of the given numbers."""
     with written_back(bits) as union:
         np.bitwise_or(union, array(others), out=union)
         set_bits(array(numbers), union)

@@ -7,18 +7,17 @@
 | rice    | gaps: b low bits each, then the high parts in unary| 11.49  8.11  5.05                 |
 | bitmap  | 1 bit an element                                   | 1000   100   12.5                 |
 
-A gap is the distance to the position before, the first one's to -1; it is at least 1. Rice codes
-the gap - 1; its parameter is b = max(0, round(log2(ln 2 * n / k))) and follows from n and k, which
-the frame carries; so the body is nothing but code. The two parts of the Rice code lie one after
-the other instead of interleaved: the same number of bits. Bits fill each byte from the lowest; the
-last byte is padded with zeros.
+A gap is the distance to the previous position, the first one's to -1: at least 1. Rice codes
+gap - 1 with b = max(0, round(log2(ln 2 * n / k))), which follows from the frame's n and k. Its two
+parts follow one another instead of interleaving: the same number of bits. Bits fill each byte from
+the lowest; the last byte is padded with zeros.
 
-Random positions have geometric gaps, whose entropy is 11.41 / 8.08 / 5.03 bits an index. Bitmap
-beats raw above k/n = 1/32 and packed above 1/ceil(log2 n).
+Random positions have geometric gaps, of entropy 11.41 / 8.08 / 5.03 bits an index. Bitmap beats raw
+above k/n = 1/32 and packed above 1/ceil(log2 n).
 
 Sources: R. Rice, J. Plaunt, "Adaptive variable-length coding for efficient compression of
-spacecraft television data", IEEE Trans. Comm. Technology 1971; parameter
-after Golomb 1966 for geometric gaps.
+spacecraft television data", IEEE Trans. Comm. Technology 1971; parameter after Golomb 1966 for
+geometric gaps.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InternalError
 
 IndexCoding = Literal["raw", "packed", "rice", "bitmap", "auto"]
-"""A coder by name; auto is the one that is expected to be the shortest for (n, k)."""
+"""A coder by name; auto: the expected shortest for (n, k)."""
 
 
 class Coder(IntEnum):
@@ -57,7 +56,7 @@ class Coder(IntEnum):
 
     @property
     def fixed_length(self) -> bool:
-        """The body's length follows from n and k, whatever the positions."""
+        """Whether the body's length follows from n and k."""
         return self is not Coder.RICE
 
 
@@ -66,21 +65,16 @@ _RAW, _PACKED, _RICE, _BITMAP = (int(coder) for coder in Coder)
 
 @lru_cache(maxsize=1 << 12)
 def choose_coder(coding: IndexCoding, n: int, k: int) -> Coder:
-    """The named coder; for auto the shortest for k of n, so the same on every worker.
-
-    On a tie one of fixed length is chosen: it spares workers the exchange of lengths.
-    """
+    """The named coder; for auto the shortest for k of n, equal on every worker. A tie goes to fixed
+    length, which spares workers the exchange of lengths."""
     if coding != "auto":
         return Coder[coding.upper()]
     return min(Coder, key=lambda c: (round(expected_bits(c, n, k)), not c.fixed_length))
 
 
 def expected_bits(coder: Coder, n: int, k: int) -> float:
-    """Bits of the body: exact for coders of fixed length, else the mean over random positions.
-
-    The mean takes gaps as geometric, which they are for large n. For k = 0 all but bitmap need
-    none.
-    """
+    """Bits of the body: exact for coders of fixed length, else the mean over random positions, with
+    geometric gaps (large n). For k = 0 all but bitmap need none."""
     if coder is Coder.BITMAP:
         return float(n)
     if coder.fixed_length:
@@ -118,12 +112,9 @@ def _launches(
 def coded_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
-    """(the tensors' coded positions, one behind the other, uint8; bytes of each).
-
-    `indices` are within their tensor, int64 `[sum of k]`, k of each tensor, ascending; `coders` are
-    `Coder` numbers. Raises `InternalError` when they do not ascend (raw and packed do not look,
-    nor do kernels).
-    """
+    """(the tensors' consecutive coded positions, uint8; bytes of each). `indices` are within their
+    tensor, int64 `[sum of k]`, ascending; `coders` are `Coder` numbers. Raises `InternalError` when
+    they do not ascend (raw, packed and kernels do not check)."""
     coded, sizes = words_of_positions(indices, segments, k, coders)
     return as_bytes(coded), sizes
 
@@ -163,15 +154,13 @@ def _reading(
 def decoded_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> Tensor:
-    """Undo `coded_positions`: int64 `[sum of k]`, ascending below each tensor's length.
-
-    Raises `InputError` when bodies, of so many bytes, do not say so.
-    """
+    """Undo `coded_positions`: int64 `[sum of k]`, ascending below each tensor's length. Raises
+    `InputError` for bodies of `sizes` bytes that are not such codes."""
     return tensor(positions_in(array(coded), segments, sizes, k, coders), coded)
 
 
 def demand_ascending(wrong: int | np.bool_) -> None:
-    """`InputError` for positions that do not ascend, or cannot be read."""
+    """Raise `InputError` for positions that do not ascend, or cannot be read."""
     if wrong:
         raise damaged("positions do not ascend below the tensor's length")
 
@@ -222,7 +211,7 @@ def field_bits(coder: int, n: int, k: int) -> int:
 
 @loop
 def rooms(lengths: Any, counts: Any, coders: Any) -> Any:
-    """(`field_bits` of each tensor; bytes of its body, where not of fixed length at most)."""
+    """(`field_bits` of each tensor; bytes of its body, the most where lengths vary)."""
     widths, most = np.empty_like(counts), np.empty_like(counts)
     for t in range(counts.size):
         n, k, coder = lengths[t], counts[t], coders[t]
@@ -240,7 +229,6 @@ FAULTS = {
     UNKNOWN: "no such coder",
     UNORDERED: "they do not ascend",
 }
-"""Faults of a body."""
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its 64 windows of 6 bits all differ
 _PLACE = np.zeros(64, dtype=np.int64)
@@ -269,10 +257,8 @@ def set_bits(positions: Any, bits: Any) -> None:
 
 @loop
 def put_positions(positions: Any, n: int, coder: int, body: Any) -> int:
-    """Code positions below n into a body of zeros.
-
-    Returns the bytes used; -1 when positions do not ascend below n (packed: exceed their bits).
-    """
+    """Code positions below n into a body of zeros; return the bytes used, -1 when positions do not
+    ascend below n (packed: exceed their bits)."""
     used: int = body.size
     width = field_bits(coder, n, positions.size)
     if coder <= _PACKED:
@@ -290,7 +276,7 @@ def put_positions(positions: Any, n: int, coder: int, body: Any) -> int:
 
 @loop
 def get_positions(body: Any, n: int, coder: int, positions: Any) -> int:
-    """Undo `put_positions`; 0, or what is wrong with the body (`FAULTS`)."""
+    """Undo `put_positions`; 0, or the body's fault (`FAULTS`)."""
     fault, k = 0, positions.size
     width = field_bits(coder, n, k)
     if coder <= _PACKED:
@@ -322,7 +308,7 @@ def _end_fault(body: Any, end: Any) -> int:
 
 @loop
 def find_bits(bits: Any, places: Any) -> int:
-    """The places of the first bits that are set, as many as `places` holds; counts them all."""
+    """Write the places of the first set bits, as many as `places` holds; count them all."""
     found = 0
     for at in range(0, bits.size, 8):
         part = bits[at : at + 8]
@@ -381,7 +367,6 @@ def _get_rice(body: Any, b: int, positions: Any) -> int:
 
 @loop
 def _whole(k: Any) -> Any:
-    """A tile for each tensor."""
     # a code begins where the one before ends: threads share tensors, never parts of one
     tiles = np.zeros((k.size, 3), dtype=np.int64)
     for t in range(k.size):

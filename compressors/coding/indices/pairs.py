@@ -13,7 +13,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments
 
 BEYOND = (1 << 63) - 1
-"""In the place of an index: nothing."""
+"""Filler in the place of an index."""
 
 
 @kernel("streaming")
@@ -22,13 +22,10 @@ def merged_pairs(
     indices: Tensor, values: Tensor, other_indices: Tensor, other_values: Tensor,
     segments: Segments, room: Column,
 ) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
-    """The sum of two sparse vectors.
-
-    Indices are places in the flat bucket, ascending int64 `[k]` and `[m]`, values float32; of each
-    tensor of the table both have `room` together. Returns indices int64 `[u]`, ascending, values
-    float32 `[u]`, and how many each tensor has. On a device that is its room, which ends with
-    `BEYOND` and zeros: nobody waits.
-    """
+    """The sum of two sparse vectors: (indices int64 `[u]`, ascending; values float32 `[u]`; how
+    many of each tensor). Given indices are places in the flat bucket, ascending int64 `[k]` and
+    `[m]`, values float32; both together have at most `room` of each tensor. On a device each tensor
+    takes its room, filled up with `BEYOND` and zeros, so that the host need not wait."""
     most = indices.numel() + other_indices.numel()
     out_indices = np.empty(most, dtype=np.int64)
     out_values = np.empty(most, dtype=np.float32)

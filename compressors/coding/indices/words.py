@@ -1,13 +1,12 @@
-"""Words of 32 bits, each an element that travels: its index, and the number of its level.
+"""Words of 32 bits, one for each element that travels: its index and the number of its level.
 
-Signs: the index in the low 31 bits, and in bit 31 whether the element is negative. All positive
-elements of a tensor have one level, all negative ones another: receivers know both, or the body
-begins with them as two float32 (flags = 1).
+Signs: the index in the low 31 bits, bit 31 set for negative. A tensor's positive elements have one
+level, its negative ones another, known to receivers or two float32 before the words (flags = 1).
 
-Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31. The value is
-sign * 2^(e - d), with e the exponent of the largest magnitude, one int8 a tensor. A magnitude
-becomes a power of two by bit operations: half of the mantissa's range is added, the mantissa is
-cleared, and the result is capped at 2^e. What is more than 2^7 below 2^e has no d.
+Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31, for the value
+sign * 2^(e - d), with e the exponent of the largest magnitude, one int8 a tensor. A magnitude is
+rounded by adding half of the mantissa's range, clearing the mantissa and capping at 2^e; one more
+than 2^7 below 2^e has no d.
 """
 
 from __future__ import annotations
@@ -38,10 +37,8 @@ LEVELS_INSIDE = 1
 SIGN_BITS, POWER_BITS = 31, 28
 """Bits of an index, beside a sign or beside a power of two."""
 BIAS, MANTISSA_BITS = 127, 23
-"""float32's."""
 DEEPEST = 7
 BLOCK = 4096
-"""Elements that are tested together."""
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _EXPONENT = np.int32(0x7F800000)
 _HALF = np.int32(0x00400000)
@@ -62,11 +59,8 @@ def demand_short(segments: Segments, bits: int) -> None:
 def signed_message(
     words: Tensor, segments: Segments, k: Column, levels: Tensor | None = None
 ) -> Tensor:
-    """The message of signs, int32 `[sum of k]`, k of each tensor.
-
-    `levels`, float32 `[tensors, 2]`: the positive and the negative one of each; None when receivers
-    know them.
-    """
+    """The message of signs, int32 `[sum of k]`, k of each tensor. `levels`, float32 `[tensors, 2]`:
+    positive and negative one of each; None when receivers know them."""
     head = segments.column(0 if levels is None else 8)
     flags = 0 if levels is None else LEVELS_INSIDE
     inside = (words[:0] if levels is None else levels.reshape(-1), head)
@@ -79,11 +73,9 @@ def add_signed(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float,
     levels: tuple[float, float] | None = None,
 ) -> None:  # fmt: skip
-    """out += weight * level of each sign, in place; `out` is float32 `[layout.numel]`.
-
-    `levels`: (positive, negative), None when the message holds them. Raises `InputError` for a
-    damaged message, one of another layout, or one of the other kind.
-    """
+    """out += weight * level of each sign, in place; `out` is float32 `[layout.numel]`. `levels`:
+    (positive, negative), None when in the message. Raises `InputError` for a damaged or other
+    one."""
     inside = LEVELS_INSIDE if levels is None else 0
     found = read_ahead(message, layout, Codec.SIGNED_INDEX, partial(_demand_words, 8 * inside))
     known = None if levels is None else np.array([levels])
@@ -111,7 +103,7 @@ def _signed_launches(
 def signed_words(
     memory: Tensor, segments: Segments, indices: Tensor, values: Tensor, k: Column, levels: Levels
 ) -> Tensor:
-    """The signs of selected elements, int32 `[sum of k]`; levels are taken out of `memory`.
+    """Subtract selected elements' levels from `memory`; return their signs, int32 `[sum of k]`.
 
     Parameters
     ----------
@@ -150,18 +142,15 @@ def clear_words(
     residual: Tensor, moment: Tensor, gradient: Tensor, second_moment: Tensor, segments: Segments,
     *, alpha: float, zeta: float, tau: float | None = None,
 ) -> tuple[Tensor, Column, Tensor | None]:  # fmt: skip
-    """r += g, v += moment; take out what is clear, r^2 > alpha v; then v decays by zeta.
+    """r += g, v += moment; send and remove clear elements, r^2 > alpha v; then v decays by zeta.
+    Return (words, int32 `[sum of k]`; k of each tensor; exponents of powers, int8 `[tensors]`).
 
     Parameters
     ----------
     residual, moment, gradient, second_moment : flat float32 of the table; the first two in place
     alpha : the criterion is evaluated in float64; no |r| below 2^-126 is clear
-    tau : only |r| > tau is clear, and its sign times tau is taken out; None: a power of two is
-        sent, and r and v become 0
-
-    Returns
-    -------
-    (words, int32 `[sum of k]`; k of each tensor; exponents of powers, int8 `[tensors]`)
+    tau : only |r| > tau is clear, and its sign times tau is removed; None: a power of two is sent,
+        and r and v become 0
     """
     demand_short(segments, POWER_BITS if tau is None else SIGN_BITS)
     tiles, table, decay = segments.tiles, segments.table, np.float32(zeta)
@@ -211,7 +200,7 @@ def _joined(
 
 
 def add_powers(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * powers of two, in place; `InputError` for a damaged or another message."""
+    """out += weight * powers of two, in place; `InputError` for a damaged or other message."""
     found = read_ahead(message, layout, Codec.VARIANCE, partial(_demand_words, 1))
     exact = float(np.float32(weight))  # so that a power of two of it is not rounded twice
     add_words(out, Segments.of(layout), message, found, 1, None, exact)
@@ -219,10 +208,8 @@ def add_powers(message: Tensor, layout: BucketLayout, out: Tensor, weight: float
 
 @cache
 def powers() -> NDArray[np.float64]:
-    """Levels of each exponent from -128 on, `[256, 16]`: 2^e, ... 2^(e - 7), then minus these.
-
-    Not-a-number stands for powers below float32's normal numbers.
-    """
+    """Levels of each exponent from -128 on, `[256, 16]`: 2^e, ... 2^(e - 7), then minus these; NaN
+    for powers below float32's normal numbers."""
     power = np.arange(-128, 128)[:, None] - np.arange(DEEPEST + 1)
     level = np.where(power + BIAS < 1, np.nan, np.ldexp(1.0, power))
     return np.concatenate((level, -level), axis=1)
@@ -246,20 +233,15 @@ def add_words(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, head: int,
     levels: NDArray[np.float64] | None, weight: float,
 ) -> None:  # fmt: skip
-    """out += weight * level of each word, in place.
+    """out += weight * level of each word, in place. Raises `InputError` when indices do not ascend
+    below the tensor's length, or a level is NaN; `out` is then worthless.
 
     Parameters
     ----------
     out : flat float32 of the table
     found : headers of the message, by `read_ahead`
-    head : bytes before the words: 0, where `levels` are the positive and the negative one; of
-        signs 8, the levels as two float32; of powers of two 1, their exponent
-
-    Raises
-    ------
-    InputError
-        When indices do not ascend below the tensor's length, or a level is not-a-number; `out` is
-        then worthless.
+    head : bytes before the words: 0, where `levels` are the positive and the negative one; of signs
+        8, the levels as two float32; of powers of two 1, their exponent
     """
     frames, wrong = columns_of(found), np.zeros(2, dtype=np.uint8)
     known, data = powers() if levels is None else levels, array(message)
@@ -278,12 +260,12 @@ def _demand_words(head: int, found: Frames) -> None:
 
 
 def index_bits(head: int) -> int:
-    """Bits of the index in a word behind so many bytes."""
+    """Bits of the index in a word behind a head of this many bytes."""
     return POWER_BITS if head == 1 else SIGN_BITS
 
 
 def demand_right(unordered: int, strange: int) -> None:
-    """`InputError` for words that did not ascend, or whose level is not-a-number."""
+    """Raise `InputError` for words that do not ascend, or whose level is NaN."""
     demand_ascending(unordered)
     if strange:
         raise damaged("a level is no normal float32")
@@ -312,10 +294,8 @@ def _sign_words(
 
 @loop
 def _list_chosen(chosen: Any, first: int, size: int, words: Any, at: int) -> int:
-    """List a block's chosen in words[at:], from index `first` on; where the list ends.
-
-    `chosen` is uint8, 0 or 1, and zero behind `size`.
-    """
+    """List a block's chosen elements in words[at:], from index `first` on; return the list's end.
+    `chosen` is uint8, 0 or 1, and zero behind `size`."""
     eights = chosen.view(np.uint64)
     for j in range(-(-size // 8)):
         # one look passes over eight elements of which none is chosen
@@ -331,10 +311,7 @@ def _find_clear(
     start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, gradient: Any,
     second_moment: Any, alpha: float, least: Any, zeta: Any, found: Any, counts: Any, tops: Any,
 ) -> None:  # fmt: skip
-    """Each tile's clear indices, from the tile's first place on, and its largest magnitude.
-
-    Their v is left to decay.
-    """
+    """Find each tile's clear indices and largest magnitude; v decays only elsewhere."""
     clear = np.zeros(BLOCK, dtype=np.uint8)
     sizes = np.empty(BLOCK, dtype=np.float32)
     bits = sizes.view(np.int32)
@@ -368,7 +345,7 @@ def _take_signs(
     start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, tau: Any, zeta: Any,
     found: Any, counts: Any,
 ) -> None:  # fmt: skip
-    """Replace each tile's indices by their signs, and take tau out."""
+    """Replace each tile's indices by their signs; subtract tau."""
     for tile in range(start, stop):
         t, begin, _ = tiles[tile]
         own = slice(table[t, 0], table[t, 0] + table[t, 1])
@@ -385,10 +362,8 @@ def _take_signs(
 
 @inlined
 def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
-    """Inside a loop, of int32: the word of a float32's bits, and whether its d fits, d <= 7.
-
-    Rounded to a power of two, half up, at most `cap` (bits of a power of two).
-    """
+    """Inside a loop, of int32: the word of a float32's bits, rounded to a power of two, half up, at
+    most `cap` (bits of a power of two), and whether its d <= 7 fits."""
     rounded = min(((bits & _MAGNITUDE) + _HALF) & _EXPONENT, cap)
     depth = (cap - rounded) >> np.int32(MANTISSA_BITS)
     word = index | (depth << np.int32(POWER_BITS)) | (bits & _SIGN)
@@ -400,7 +375,7 @@ def _take_powers(
     start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, caps: Any,
     zeta: Any, found: Any, counts: Any,
 ) -> None:  # fmt: skip
-    """Replace each tile's indices by their words, as far as these fit; r as int32."""
+    """Replace each tile's indices by their words, where these fit; r as int32."""
     for tile in range(start, stop):
         t, begin, _ = tiles[tile]
         own = slice(table[t, 0], table[t, 0] + table[t, 1])

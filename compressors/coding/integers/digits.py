@@ -7,10 +7,9 @@
 | 9     | 5                 | 16              | 3.2    (3.170)           |
 | other | 1                 | ceil(log2 base) | ceil(log2 base)          |
 
-A group is the number sum_j digit_j base^j. The layout is planar: digit j of group i is element
-i + j * ceil(n / digits in a group), so that whole planes are added, as the strided layout of
-TernGrad's published code does for 2-bit codes (Wen et al. 2017, arXiv:1705.07878). Groups are
-packed bit after bit (`packing.py`); digits after the last are 0.
+A group is the number sum_j digit_j base^j, packed bit after bit (`packing.py`), zeros behind the
+last. Layout is planar: digit j of group i is element i + j * ceil(n / digits in a group), so that
+whole planes are added, as in TernGrad's published code (Wen et al. 2017, arXiv:1705.07878).
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from gcsim.compressors.loops import loop
 from gcsim.errors import InputError
 
 _GROUPS = {3: (5, 8), 5: (3, 7), 9: (5, 16)}
-"""Digits in a group and the group's bits, by base."""
 
 
 class Form(NamedTuple):
@@ -36,15 +34,15 @@ class Form(NamedTuple):
 
     @property
     def shape(self) -> tuple[bool, bool]:
-        """Whether codes travel in groups of several, and whether each is a whole byte."""
+        """Whether groups hold several codes, and whether each group is whole bytes."""
         return self.size > 1, self.size == 1 and self.bits == 8
 
     def planes(self, count: Count) -> Count:
-        """Groups of `count` codes; or those of each."""
+        """Groups of `count` codes; of each, for a column."""
         return -(-count // self.size)
 
     def nbytes(self, count: Count) -> Count:
-        """Bytes that `count` codes take: whole groups, rounded up to whole bytes; or of each."""
+        """Bytes of `count` codes, in whole groups; of each, for a column."""
         return packed_bytes(self.planes(count), self.bits)
 
 
@@ -65,10 +63,8 @@ def digits(base: int) -> Form:
 
 @loop
 def put_codes(codes: Any, bits: int, out: Any) -> None:
-    """Pack whole groups of eight codes (uint8 `[8 m]`, which is overwritten) into `out`.
-
-    `out` may end inside of the last group: then the rest is left out.
-    """
+    """Pack whole groups of eight codes (uint8 `[8 m]`, overwritten) into `out`, which may end
+    inside the last group: the rest is dropped."""
     if bits == 4:
         for i in range(out.size):
             out[i] = codes[2 * i] | (codes[2 * i + 1] << np.uint8(4))
@@ -102,7 +98,7 @@ def put_codes(codes: Any, bits: int, out: Any) -> None:
 
 @loop
 def get_codes(packed: Any, bits: int, codes: Any) -> None:
-    """Undo `put_codes`: fills `codes` (uint8 `[8 m]`); what `packed` leaves out is zero."""
+    """Undo `put_codes`: fill `codes` (uint8 `[8 m]`), with zeros beyond `packed`."""
     if bits in (2, 4, 8):
         _get_even_codes(packed, bits, codes)
         return
@@ -162,7 +158,7 @@ def _fields(width: np.uint64, period: np.uint64) -> np.uint64:
 
 @loop
 def put_chunk(codes: Any, length: int, bits: int, first: int, out: Any) -> None:
-    """Pack the first `length` codes, those from element `first` on, to their place in `out`."""
+    """Pack the first `length` codes, of elements from `first` on, to their place in `out`."""
     padded = (length + 7) // 8 * 8  # whole groups: the last one may be cut off again
     for i in range(length, padded):
         codes[i] = 0
@@ -173,7 +169,7 @@ def put_chunk(codes: Any, length: int, bits: int, first: int, out: Any) -> None:
 
 @loop
 def get_chunk(packed: Any, first: int, length: int, bits: int, codes: Any) -> Any:
-    """Undo `put_chunk`, into `codes`; the largest of the codes."""
+    """Undo `put_chunk`, into `codes`; return the largest code."""
     begin = first // 8 * bits
     room = codes[: (length + 7) // 8 * 8]
     get_codes(packed[begin : begin + (length * bits + 7) // 8], bits, room)

@@ -1,19 +1,13 @@
 """Elias' omega code of positive integers, inside loops: few bits for small ones.
 
-The word of v is v in binary; before it, its length - 1 coded in the same way until that is 1; at
-the end a zero. Words of 1, 2, 4, 16 and 100 take 1, 3, 6, 11 and 13 bits.
+The word of v is v in binary, preceded by its length - 1 coded in the same way until that is 1,
+followed by a zero: 1, 2, 4, 16 and 100 take 1, 3, 6, 11 and 13 bits. Bits travel in the order of
+writing (4 = 101000) and fill each byte from the lowest.
 
-The bits of a word travel in the order in which it is written (4 = 101000), the first in
-the lowest free bit of a byte: bits fill each byte from the lowest.
-
-`put_...` and `get_...` are for loops; they neither check values nor the room in the buffer for
-writing. Two threads must not write into the same byte. A reader is given the limit in bits and
-reports words that run over it: it never reads outside the buffer, and never takes more steps than
-there are bits. Values are 1 … 2^32 - 1; short words, which are nearly all, are coded and decoded by
-one look into a table.
-
-Source: P. Elias, "Universal codeword sets and representations of the integers", IEEE Trans.
-Inform. Theory 21(2), 1975.
+Loops neither check values, 1 … 2^32 - 1, nor room for writing; two threads must not write into the
+same byte. A reader never reads beyond its limit in bits nor takes more steps than there are bits.
+Short words, nearly all, are coded and decoded by one table look-up. Source: P. Elias, "Universal
+codeword sets and representations of the integers", IEEE Trans. Inform. Theory 21(2), 1975.
 """
 
 from __future__ import annotations
@@ -29,11 +23,11 @@ from gcsim.errors import InputError
 _SHORT = 1024
 """Values below are coded by table."""
 PEEK = 12
-"""Words of up to that many bits are decoded by table."""
+"""Words of up to this many bits are decoded by table."""
 
 
 def omega_word(value: int) -> str:
-    """The omega code word of `value` >= 1 as it is written, e.g. 4 = "101000"."""
+    """The written omega word of `value` >= 1, e.g. 4 = "101000"."""
     word = "0"
     while value > 1:
         word = f"{value:b}{word}"
@@ -61,10 +55,8 @@ _WORD = np.int64((1 << 32) - 1)
 
 @inlined
 def put_bits(buffer: Any, position: Any, value: Any, count: Any) -> Any:
-    """Write the `count` <= 57 low bits of `value` (no others set), the lowest first.
-
-    `buffer` is uint8, zero from bit `position` on. Returns the position behind the last bit.
-    """
+    """Write the `count` <= 57 low bits of `value` (no others set), the lowest first, to uint8 that
+    is zero from bit `position` on; return the position behind."""
     at = position >> 3
     # 57 bits and an offset of up to 7 fill the 64
     word = np.uint64(value) << np.uint64(position & 7)
@@ -79,7 +71,7 @@ def put_bits(buffer: Any, position: Any, value: Any, count: Any) -> Any:
 
 @inlined
 def next_bits(buffer: Any, position: Any) -> Any:
-    """The `PEEK` bits from `position` on; they lie in three bytes, which the buffer must have."""
+    """The `PEEK` bits from `position` on; the buffer must have three bytes there."""
     at = position >> 3
     bits = np.int64(buffer[at]) | np.int64(buffer[at + 1]) << 8 | np.int64(buffer[at + 2]) << 16
     return (bits >> (position & 7)) & ((1 << PEEK) - 1)
@@ -101,7 +93,6 @@ def bit_length(value: Any) -> Any:
 
 @inlined
 def _reversed_bits(value: Any, length: Any) -> Any:
-    """The `length` low bits of `value` in the opposite order."""
     turned = np.int64(0)
     for place in range(length):
         turned = (turned << 1) | ((np.int64(value) >> place) & 1)
@@ -127,11 +118,8 @@ def put_omega(buffer: Any, position: Any, value: Any) -> Any:
 
 @inlined
 def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
-    """(value, position behind it) of the omega word at `position`.
-
-    (0, -1) when the word does not end before bit `limit`, the end of the buffer at most, or its
-    value is above 2^32 - 1.
-    """
+    """(value, position behind it) of the omega word at `position`; (0, -1) when it does not end
+    before bit `limit`, at most the buffer's end, or is above 2^32 - 1."""
     entry = np.int64(0)
     if (position >> 3) + 2 < buffer.size:
         entry = _OMEGA_READ[next_bits(buffer, position)]
@@ -178,10 +166,8 @@ def omega_bits(value: Any) -> Any:
 
 
 def check_end(packed: NDArray[np.uint8], after: int) -> None:
-    """`InputError` unless `after`, the position behind the last word, is the buffer's end.
-
-    That is: not -1 (a word that did not end), in the last byte, and only zeros follow it.
-    """
+    """Raise `InputError` unless `after`, the position behind the last word, is in the last byte and
+    only zeros follow; -1 marks a word that did not end."""
     if after < 0:
         raise InputError("damaged payload: a code word does not end in its buffer")
     if len(packed) != -(-after // 8):

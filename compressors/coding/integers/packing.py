@@ -1,12 +1,9 @@
 """Small integers as bytes on the wire: codes of equal width, and single bits.
 
-Every packed buffer is little endian and padded with zeros to a whole byte; what a buffer cannot
-have been packed from (wrong length, padding that is not zero) raises `InputError`. Digits of other
-bases are in `digits.py`.
-
-Codes flow through a word of 64 bits that is emptied by 32. Single bits are bytes of 0 and 1 for as
-long as possible: those are compared and chosen from with vector instructions, and one
-multiplication folds eight of them into a byte (`fold_bits`, `unfold_bits`).
+Packed buffers are little endian and padded with zeros to a whole byte; a buffer of wrong length or
+padding raises `InputError`. Codes flow through a 64-bit word that is emptied by 32. Single bits
+stay bytes of 0 and 1 as long as possible, for vector instructions; one multiplication folds eight
+into a byte (`fold_bits`, `unfold_bits`). Other bases: `digits.py`.
 """
 
 from __future__ import annotations
@@ -30,28 +27,15 @@ _NO_ROOM = np.zeros(0, dtype=np.int64)
 
 
 def packed_bytes(count: Count, bits: int) -> Count:
-    """Bytes that `count` codes of `bits` bits take: whole bytes, rounded up; or those of each."""
+    """Whole bytes of `count` codes of `bits` bits; of each, for a column."""
     return (count * bits + 7) >> 3
 
 
 @kernel("streaming")
 def pack_bits(values: Tensor, bits: int) -> Tensor:
-    """Pack codes of `bits` bits, the first in the lowest bits of the first byte.
-
-    Parameters
-    ----------
-    values : integer tensor `[n]` (uint8 is fastest), each in [0, 2^bits)
-    bits : 1 to 16
-
-    Returns
-    -------
-    uint8 tensor `[ceil(n bits / 8)]`, on the device of `values`
-
-    Raises
-    ------
-    InputError
-        When a value does not fit, or `bits` is out of range.
-    """
+    """Pack codes of `bits` (1 to 16) bits, the first in the lowest bits of the first byte: integer
+    tensor `[n]` in [0, 2^bits), fastest as uint8, to uint8 `[ceil(n bits / 8)]` on its device.
+    Raises `InputError` when a value does not fit, or `bits` is out of range."""
     check_bits(bits)
     codes = np.ascontiguousarray(array(values))
     out = np.empty(packed_bytes(codes.size, bits), dtype=np.uint8)
@@ -63,11 +47,8 @@ def pack_bits(values: Tensor, bits: int) -> Tensor:
 
 @kernel("streaming")
 def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
-    """Undo `pack_bits`.
-
-    Returns a tensor `[count]`: uint8 up to 8 bits, else int32. Raises `InputError` when the
-    buffer's length is not that of `count` codes, or its padding is not zero.
-    """
+    """Undo `pack_bits`: `[count]`, uint8 up to 8 bits, else int32. Raises `InputError` unless the
+    buffer has the length of `count` codes and zero padding."""
     check_bits(bits)
     data = np.ascontiguousarray(array(buffer))
     check_packed(data, count, bits)
@@ -77,7 +58,7 @@ def unpack_bits(buffer: Tensor, count: int, bits: int) -> Tensor:
 
 
 def check_packed(packed: NDArray[np.uint8] | Tensor, count: int, bits: int) -> None:
-    """`InputError` unless the buffer is as long as `count` codes, and padded with zeros."""
+    """Raise `InputError` unless the buffer has the length of `count` codes and zero padding."""
     expected = packed_bytes(count, bits)
     if len(packed) != expected:
         raise damaged(f"{len(packed)} bytes for {count} codes of {bits} bits, not {expected}")
@@ -125,17 +106,15 @@ def has_stray(data: Any, at: Any, counts: Any, bits: int, rooms: Any) -> bool:
 
 @inlined
 def fold_bits(words: Any, out: Any) -> None:
-    """The lowest bits of the bytes of `words` (uint64), eight in each byte of `out`.
-
-    In a word of bytes b_k in {0, 1}, bit 8k becomes bit 56 + k of the product, without carries.
-    """
+    """Put the lowest bits of the bytes of `words` (uint64), eight in each byte of `out`: of bytes
+    b_k in {0, 1}, bit 8k becomes bit 56 + k of the product, without carries."""
     for k in range(out.size):
         out[k] = np.uint8((words[k] * np.uint64(0x0102040810204080)) >> np.uint64(56))
 
 
 @inlined
 def unfold_bits(packed: Any, words: Any) -> None:
-    """The bits of each byte of `packed` as the eight bytes of a word: 0, or something else."""
+    """Spread the bits of each byte of `packed` over the eight bytes of a word: 0, or nonzero."""
     for k in range(packed.size):
         repeated = np.uint64(packed[k]) * np.uint64(0x0101010101010101)
         words[k] = repeated & np.uint64(0x8040201008040201)
@@ -154,7 +133,7 @@ def put_signs(values: Any, words: Any, out: Any) -> None:
 
 @loop
 def put_fields(codes: Any, bits: int, out: Any) -> Any:
-    """Pack codes of 0 to 32 bits each; the bits that are set in any of them (-1: negative)."""
+    """Pack codes of 0 to 32 bits each; return the union of their set bits (-1: negative)."""
     every = np.int64(0)
     groups = codes.size // 8 if bits <= 8 else 0  # of eight codes, which fill `bits` bytes
     for group in range(groups):
@@ -220,12 +199,12 @@ def _unpack(start: int, stop: int, packed: Any, out: Any, bits: int) -> None:
 
 
 def check_bits(bits: int) -> None:
-    """`InputError` unless codes can have so many bits."""
+    """Raise `InputError` unless codes can have this many bits."""
     if not 1 <= bits <= MAX_BITS:
         raise InputError(f"cannot pack codes of {bits} bits: 1 to {MAX_BITS} are possible")
 
 
 def demand_fit(fit: bool, bits: int) -> None:
-    """`InputError` unless all codes fit so many bits."""
+    """Raise `InputError` unless all codes fit."""
     if not fit:
         raise InputError(f"cannot pack a value outside [0, {1 << bits}) in {bits} bits")

@@ -1,8 +1,8 @@
-"""Two levels a cell of a bucket: cells find them for themselves; messages of levels and bits.
+"""Two levels for each cell of a bucket, and messages of levels and bits.
 
-A frame's body is the levels, float32, then the bits (`bits.py`): 1 says the cell's upper level, 0
-its lower one. Flags say which levels: TWO_LEVELS the lower ones of all cells, then the upper ones;
-SYMMETRIC the upper ones (the lower ones are their negatives). `params` is the length of cells.
+A frame's body is the levels, float32, then the bits (`bits.py`): 1 for the cell's upper level, 0
+for the lower one. Flags: TWO_LEVELS, all cells' lower levels, then the upper ones; SYMMETRIC, the
+upper ones, with their negatives as lower ones. `params` is the length of cells.
 """
 
 from __future__ import annotations
@@ -12,24 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.compressors import loops
 from gcsim.compressors.coding.rounding.bucket_levels import clip_cells
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import (
-    SUM_BLOCK,
-    array,
-    in_tiles,
-    loop,
-    summing_loop,
-    tensor,
-    written_back,
-)
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Cells
 
 MAX_HALVINGS = 24
-"""Passes of `optimal_bounds` over a cell, at most."""
+"""Most passes of `optimal_bounds` over a cell."""
 
 
 # --- primitives -----------------------------------------------------------------------------------
@@ -38,7 +30,7 @@ MAX_HALVINGS = 24
 def _moving(
     kind: KernelClass, name: str, of_element: int, of_cell: int
 ) -> Callable[..., list[KernelCost]]:
-    """The entry of a pass that moves so many bytes an element and a cell."""
+    """Cost of a pass that moves this many bytes an element and a cell."""
 
     def launches(_: object, values: object, cells: Cells, *given: object) -> list[KernelCost]:
         n = cells.segments.length
@@ -50,24 +42,19 @@ def _moving(
 @counted_as(_moving("streaming", "bucket_levels.clip_to_spread", 8, 0))
 @primitive
 def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
-    """Clip each cell of a flat float32 to `clip` standard deviations, in place.
-
-    The deviation is the population's, about the mean; a cell where it is 0 is not clipped.
-    """
-    with written_back(values) as data:
-        in_tiles(_clip, cells.spans, data, clip)
+    """Clip cells to `clip` population standard deviations (not where 0), in place."""
+    with loops.written_back(values) as data:
+        loops.in_tiles(_clip, cells.spans, data, clip)
 
 
 @counted_as(_moving("reduction", "bingrad_b.class_means", 4, 12))
 @primitive
 def class_means(values: Tensor, cells: Cells) -> Tensor:
-    """Thresholds, lower and upper levels of the cells of a flat float32: float32 `[3, cells]`.
-
-    A threshold is the cell's mean; the levels are the means of the elements below and from it on.
-    """
+    """Thresholds, lower and upper levels of the cells of a flat float32: float32 `[3, cells]`. A
+    threshold is the cell's mean; levels are the means of the elements below and from it on."""
     found = np.empty((3, cells.total), dtype=np.float32)
-    in_tiles(_class_means, cells.spans, array(values), found)
-    return tensor(found, values)
+    loops.in_tiles(_class_means, cells.spans, loops.array(values), found)
+    return loops.tensor(found, values)
 
 
 @counted_as(_moving("reduction", "bingrad_pb.optimal_bounds", 4, 4))
@@ -75,21 +62,21 @@ def class_means(values: Tensor, cells: Cells) -> Tensor:
 def optimal_bounds(values: Tensor, cells: Cells) -> Tensor:
     """The bound b of each cell of least error (`bingrad.py`): float32 `[cells]`."""
     bounds = np.empty(cells.total, dtype=np.float32)
-    in_tiles(_optimal_bounds, cells.spans, array(values), bounds)
-    return tensor(bounds, values)
+    loops.in_tiles(_optimal_bounds, cells.spans, loops.array(values), bounds)
+    return loops.tensor(bounds, values)
 
 
 # --- loops ----------------------------------------------------------------------------------------
 
 
-@loop
+@loops.loop
 def _clip(start: int, stop: int, spans: Any, values: Any, factor: float) -> None:
     for span in range(start, stop):
         part = values[spans[span, 1] : spans[span, 2]]
         clip_cells(0, part.size, part, part.size, factor)
 
 
-@loop
+@loops.loop
 def _class_means(start: int, stop: int, spans: Any, values: Any, found: Any) -> None:
     for span in range(start, stop):
         cell, begin, end = spans[span]
@@ -105,13 +92,10 @@ def _class_means(start: int, stop: int, spans: Any, values: Any, found: Any) -> 
         found[0, cell], found[1, cell], found[2, cell] = threshold, low, high
 
 
-@summing_loop
+@loops.summing_loop
 def _sums_about(part: Any, centre: Any) -> tuple[float, float, float]:
-    """Sum of d = v - centre, sum of |d|, number of elements with d >= 0; part is one cell.
-
-    Half the sum or difference of the first two are the sums over the two classes: a loop without
-    a condition, which is vectorised.
-    """
+    """Sum of d = v - centre, sum of |d|, number of elements with d >= 0, of one cell. Half the sum
+    or difference of the first two gives each class's sum, without a condition, which vectorises."""
     total, magnitude, count = 0.0, 0.0, 0.0
     for i in range(part.size):
         distance = np.float64(part[i]) - np.float64(centre)
@@ -121,7 +105,7 @@ def _sums_about(part: Any, centre: Any) -> tuple[float, float, float]:
     return total, magnitude, count
 
 
-@loop
+@loops.loop
 def _optimal_bounds(start: int, stop: int, spans: Any, values: Any, bounds: Any) -> None:
     for span in range(start, stop):
         cell, begin, end = spans[span]
@@ -141,18 +125,18 @@ def _optimal_bounds(start: int, stop: int, spans: Any, values: Any, bounds: Any)
         bounds[cell] = np.float32(high)
 
 
-@loop
+@loops.loop
 def _mean_from(part: Any, bound: Any) -> float:
     """Sum of |v| over the elements with |v| >= bound, over the number of all elements."""
     total = 0.0
-    for first in range(0, part.size, SUM_BLOCK):
+    for first in range(0, part.size, loops.SUM_BLOCK):
         # float32 within a block, for wide vectors; float64 from block to block
-        total += _sum_from(part[first : first + SUM_BLOCK], bound)
+        total += _sum_from(part[first : first + loops.SUM_BLOCK], bound)
     mean: float = total / part.size
     return mean
 
 
-@summing_loop
+@loops.summing_loop
 def _sum_from(block: Any, bound: Any) -> Any:
     total = np.float32(0)
     for i in range(block.size):

@@ -1,10 +1,10 @@
-"""One bit an element: bits of elements by thresholds or by chance, and the level that each chooses.
+"""One bit an element: bits by thresholds or by chance, and the level that each bit chooses.
 
-Bits lie in the order of the elements, the first in the lowest bit of the first byte; those after
-the last element are 0. Elements come in stripes, neighbouring columns of a matrix in a flat
-vector. A stripe has a level for bit 0 and one for bit 1 for each column, or for every `size`
-elements of its only row: then its columns are a tensor's elements (`Stripes.of`). Loops pass over
-rows as they lie in memory; of a narrow matrix they treat several rows as one.
+Bits follow the elements' order, the first in the lowest bit of the first byte; those after the last
+element are 0. Elements come in stripes: neighbouring columns of a matrix in a flat vector, with
+levels for bits 0 and 1 for each column; or a tensor's elements as one row, with levels for every
+`size` of them (`Stripes.of`). Loops pass over rows as they lie in memory, several of a narrow
+matrix as one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.coding.frames import IN_ORDER, copy_pieces
-from gcsim.compressors.coding.integers.packing import (
-    damaged,
-    fold_bits,
-    has_stray,
-    packed_bytes,
-    stray_bits,
-    unfold_bits,
-)
+from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.rounding.levels import magnifier
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
@@ -38,7 +31,7 @@ from gcsim.compressors.segments import Cells, Column, Segments, starts
 CHUNK = 4096
 """Elements whose bits are gathered before they are folded; a multiple of 8."""
 _WIDE = 1024
-"""Columns from which on a row is worth a loop of vectors."""
+"""Rows of this many columns are worth a vector loop."""
 NONE = np.zeros(0, dtype=np.float32)
 NO_KEYS = np.zeros(0, dtype=np.uint64)
 _NO_ROOM = np.zeros(0, dtype=np.int64)
@@ -46,12 +39,10 @@ _NO_ROOM = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Stripes:
-    """Neighbouring columns of matrices that lie in a flat vector."""
-
     table: NDArray[np.int64]
-    """`[stripes, 7]`: rows and columns of the matrix, its first element, first column and width of
-    the stripe, which may reach beyond the matrix, number of its first line, and how many elements
-    of its one row share a line (0: each column has a line)."""
+    """`[stripes, 7]`: rows and columns of the matrix, its first element; first column and width of
+    the stripe, which may exceed the matrix; its first line; elements of its one row that share a
+    line (0: each column has a line)."""
 
     @classmethod
     @lru_cache(maxsize=1 << 8)
@@ -72,23 +63,22 @@ class Stripes:
 
     @cached_property
     def lines(self) -> Column:
-        """Lines of each stripe."""
         return -(-self.width // np.maximum(1, self.table[:, 6]))
 
     @cached_property
     def begins(self) -> Column:
-        """Number of each stripe's first line when they lie one behind the other."""
+        """Each stripe's first line when stripes are consecutive."""
         return starts(self.lines)
 
     @cached_property
     def elements(self) -> Segments:
-        """The table of the stripes' elements, one stripe behind the other."""
+        """Table of the elements of consecutive stripes."""
         return Segments.behind(self.table[:, 0] * self.width)
 
     @cached_property
     def sizes(self) -> Column:
         """Bytes of each stripe's bits."""
-        return packed_bytes(self.elements.length, 1)
+        return packing.packed_bytes(self.elements.length, 1)
 
 
 def _bit_launches(
@@ -115,13 +105,13 @@ def put_bits(
 
     Parameters
     ----------
-    values : flat float32 that stripes lie in; with `keep_error` each element of columns becomes
-        itself minus its level, in place
+    values : flat float32 of the stripes; with `keep_error` each element of columns becomes itself
+        minus its level, in place
     lines : float32 `[rows, lines]`: thresholds; with `keep_error` lower and upper levels behind
     bits, at : uint8; first byte of each stripe's bits, row by row; beyond the matrix they are 0
-    keys : of each tensor's random numbers. The thresholds are bounds b then: a bit is 1 with the
-        probability (v + b) / 2b, right to 2^-17, so that b or -b is v on average; elements beyond
-        b saturate
+    keys : of each tensor's random numbers; thresholds are then bounds b, and a bit is 1 with
+        probability (v + b) / 2b, right to 2^-17, so that b or -b is v on average; elements beyond b
+        saturate
     """
     random = keys is not None
     with written_to(bits, values if keep_error else None) as (out, errors):
@@ -151,25 +141,21 @@ def add_levels(
     places: tuple[Column, Column], weights: tuple[float, float], *, overwrite: bool = False,
     scales: bool = False, room: Column | None = None,
 ) -> None:  # fmt: skip
-    """out += weight * level of each element's bit, in place; with `overwrite`, out = that.
+    """out += weight * level of each element's bit, in place; with `overwrite`, out = that. Raises
+    `InputError` when bits are set behind a stripe's last, or a scale is not a finite number >= 0;
+    kernels leave `out` worthless then.
 
     Parameters
     ----------
-    out : flat float32 that stripes lie in
+    out : flat float32 of the stripes
     bits, at : uint8; first byte of each stripe's bits, or of its `room`, of which the others are 0
-    levels, places : uint8; first bytes of each stripe's levels, float32 `[lines]`, of bits 0 and
-        of bits 1
-    weights : of levels of bits 0 and of bits 1
+    levels, places : uint8; first bytes of each stripe's levels, float32 `[lines]`, of bits 0 and 1
+    weights : of levels of bits 0 and 1
     scales : levels are scales
-
-    Raises
-    ------
-    InputError
-        When bits are set behind a stripe's last, or a scale is not a finite number >= 0; what
-        kernels make of `out` is then worthless.
     """
     data = array(bits)
-    stray = has_stray(data, at, stripes.elements.length, 1, _NO_ROOM if room is None else room)
+    spare = _NO_ROOM if room is None else room
+    stray = packing.has_stray(data, at, stripes.elements.length, 1, spare)
     alike = places[:1] if places[0] is places[1] else places
     found = np.empty((len(alike), int(stripes.lines.sum())), dtype=np.float32)
     for row, each in zip(found, alike, strict=True):
@@ -189,11 +175,11 @@ def add_levels(
 
 
 def demand_signs(stray: bool, right: bool = True) -> None:
-    """`InputError` where bits are set behind a tensor's last, or scales are not `right`."""
+    """Raise `InputError` where bits are set behind a tensor's last, or scales are not `right`."""
     if stray:
-        raise stray_bits()
+        raise packing.stray_bits()
     if not right:
-        raise damaged("a scale is negative or not a finite number")
+        raise packing.damaged("a scale is negative or not a finite number")
 
 
 class written_to:  # noqa: N801 - as `written_back`
@@ -218,7 +204,7 @@ class written_to:  # noqa: N801 - as `written_back`
 
 @loop
 def _times(rows: int, columns: int, first: int, width: int, size: int) -> int:
-    """Rows of a narrow matrix that are treated as one, where the stripe is all of it."""
+    """Rows of a narrow matrix treated as one, where the stripe spans the matrix."""
     whole = size == 0 and first == 0 and width == columns
     return max(1, min(rows, _WIDE // max(1, columns))) if whole else 1
 
@@ -292,7 +278,7 @@ def _put_tiles(
                 else:
                     _compare(part, marks, limits, lows, highs, column, keep_error)
                 here += length
-            fold_bits(words, out[chunk // 8 : (end + 7) // 8])
+            packing.fold_bits(words, out[chunk // 8 : (end + 7) // 8])
 
 
 @loop
@@ -343,7 +329,7 @@ def _add_tiles(
         columns, width, present = columns * times, width * times, present * times
         for chunk in range(begin, stop_at if present > 0 else begin, CHUNK):
             end = min(chunk + CHUNK, stop_at)
-            unfold_bits(packed[chunk // 8 : (end + 7) // 8], words)
+            packing.unfold_bits(packed[chunk // 8 : (end + 7) // 8], words)
             here = chunk
             while here < end:
                 row, column, cell, length = _run(here, end, width, present, size)

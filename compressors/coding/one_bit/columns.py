@@ -1,8 +1,7 @@
 """Matrices of a bucket with two levels a column: sums over columns, and levels.
 
-Loops pass over the rows as they lie in memory: the innermost one runs along a row, so that vectors
-hold elements of different columns. A narrow matrix is treated as one with several of its rows in
-each row.
+Loops run along rows as they lie in memory, so that vectors hold elements of different columns;
+several rows of a narrow matrix are treated as one.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, starts, tiles_of
 
 _SUM_PARTS = 32
-"""Most blocks of rows that are added up on their own."""
+"""Most blocks of rows with sums of their own."""
 _WIDE = 512
-"""Columns from which on a row is worth a loop of vectors."""
+"""Rows of this many columns are worth a vector loop."""
 
 
 def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
@@ -38,16 +37,12 @@ def matrix_shape(piece: TensorSlice) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """Matrices in a flat vector, each cut into equally many stripes of columns.
-
-    Every column is a line of what is known of columns: all stripes of the first owner, then those
-    of the second, and so on.
-    """
+    """Matrices in a flat vector, each cut into equally many stripes of columns. Every column is a
+    line: all stripes of the first owner, then of the second, and so on."""
 
     rows: Column
     columns: Column
     offset: Column
-    """First element of each."""
     count: int
     """Stripes of each."""
 
@@ -63,12 +58,10 @@ class Matrices:
 
     @cached_property
     def lines(self) -> int:
-        """Lines of one owner."""
         return int(self.width.sum())
 
     @cached_property
     def stripes(self) -> Stripes:
-        """Stripes of all owners."""
         return self._stripes(range(self.count))
 
     def stripes_of(self, owner: int) -> Stripes:
@@ -86,13 +79,12 @@ class Matrices:
 
     @cached_property
     def owned(self) -> Matrices:
-        """One owner's stripes as matrices, one behind the other."""
+        """One owner's stripes as consecutive matrices."""
         offset = starts(self.rows * self.width)
         return Matrices(self.rows, self.width, offset, 1)
 
     @cached_property
     def line_of_columns(self) -> NDArray[np.int64]:
-        """Line of each column of all matrices."""
         owner = np.repeat(np.arange(len(self.columns)), self.columns)
         column = np.arange(len(owner)) - starts(self.columns)[owner]
         width = self.width[owner]
@@ -129,19 +121,15 @@ def _measuring(
 def column_levels(
     values: Tensor, matrices: Matrices, message: Tensor, at: Column, *, added: Tensor | None = None
 ) -> Tensor:
-    """Thresholds (0), lower and upper levels of columns; the levels are written to a message.
-
-    They are the means of a column's elements below 0 and of the others, 0 where there are none.
+    """Return thresholds (0), lower and upper levels of columns, float32 `[3, lines]`, and write the
+    levels to a message: the means of a column's elements below 0 and of the others, 0 where there
+    are none and for lines beyond a matrix.
 
     Parameters
     ----------
     values : flat float32 that the matrices lie in, row by row
     message, at : uint8; first byte of each stripe's lower levels, which the upper ones follow
     added : as `values`; is first added to them, in place
-
-    Returns
-    -------
-    float32 `[3, lines]`, 0 of lines beyond a matrix
     """
     lines = np.zeros((3, matrices.count * matrices.lines), dtype=np.float32)
     rows = np.repeat(matrices.stripes.table[:, 0], matrices.stripes.width)
@@ -158,12 +146,9 @@ def column_levels(
 def column_sums(
     values: Tensor, matrices: Matrices, added: Tensor | None = None
 ) -> NDArray[np.float64]:
-    """Sums of each column, of v, of |v|, and the number of v >= 0.
-
-    Half the sum or difference of the first two are the sums over the two sides. `added` is first
-    added to the values, in place. Returns float64 `[3, lines]`; lines beyond a matrix have sums
-    of 0.
-    """
+    """Each column's sums of v and |v|, and number of v >= 0: float64 `[3, lines]`, 0 beyond a
+    matrix. Half the sum or difference of the first two is one side's. First adds `added`, in
+    place."""
     tiles, blocks = matrices._blocks
     sums = np.zeros(int((3 * blocks[:, 1] * blocks[:, 4]).sum()), dtype=np.float64)
     found = np.zeros((3, matrices.count * matrices.lines), dtype=np.float64)
@@ -195,7 +180,7 @@ def _sum_tiles(
 
 @loop
 def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
-    """Add up blocks of rows, and rows that lie in one, in the order in which numpy does."""
+    """Add up blocks of rows, and rows within one, in numpy's order."""
     begin = 0
     for m in range(blocks.shape[0]):
         _, count, at, columns, wide = blocks[m]
@@ -216,11 +201,9 @@ def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
 
 @loop
 def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, sums: Any) -> None:
-    """sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows.
-
-    Four rows at a time: a sum is read and written once for four elements. What is `added` to
-    the values first, unless empty, is added to these rows while they are in the cache.
-    """
+    """sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows. Four
+    rows at a time share a read and write of a sum; any `added` is added while they are in the
+    cache."""
     columns = sums.shape[2]
     for at in range(start, stop, together * columns):
         end = min(at + together * columns, stop)
@@ -259,8 +242,7 @@ def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, 
 
 @loop
 def _sum_by_halves(values: Any) -> Any:
-    """The sum of a multiple of 512 numbers as numpy adds up what lies side by side: by halves, and
-    at most 128 of them in eight sums."""
+    """Sum 512 m contiguous numbers in numpy's order: by halves, and up to 128 in eight sums."""
     if values.size > 128:
         half = values.size // 2 - values.size // 2 % 8
         return _sum_by_halves(values[:half]) + _sum_by_halves(values[half:])

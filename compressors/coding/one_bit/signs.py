@@ -1,11 +1,9 @@
 """Signs of a bucket as one bit an element, with a scale for each cell; and back.
 
-A bit says negative; zero of either sign counts as positive.
-
-Error feedback in one pass. The error after coding p with scale s is e = p - s sign(p). The next
-vector to code is x + e; its signs do not depend on its scale, so one loop reads x and p, writes
-the new p and its bits, and adds up |p|. It can, because what is kept is p and s: e is formed when
-it is read next. A loop that writes e would wait for the scale and pass over p again.
+A bit says negative; zero of either sign counts as positive. Error feedback takes one pass: the
+error after coding p with scale s is e = p - s sign(p), and the next vector is x + e, whose signs do
+not depend on its scale. So p and s are kept and e is formed when next read: one loop reads x and p,
+writes the new p and its bits, and adds up |p|. Writing e would take a second pass.
 """
 
 from __future__ import annotations
@@ -15,28 +13,19 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gcsim.compressors import loops
 from gcsim.compressors.coding.frames import put_in
 from gcsim.compressors.coding.integers.packing import check_packed, packed_bytes, put_signs
 from gcsim.compressors.coding.one_bit.bits import NONE, Stripes, add_levels, written_to
 from gcsim.compressors.coding.scans import sum_of_squares
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import (
-    FLOAT32_MAX,
-    SUM_BLOCK,
-    array,
-    in_tiles,
-    loop,
-    summing_loop,
-    tensor,
-    written_back,
-)
 from gcsim.compressors.meter import counted_as, kernel, launch, unpriced
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Cells, Column, Segments
 
 Norm = Literal["mean_abs", "rms"]
-"""Scale of a cell: mean |p|, the best for given signs, or the root mean square of p."""
+"""Scale of a cell: mean |p|, the best for given signs, or the root mean square."""
 NO_FACTORS = 0.0, 0.0, 0.0, 0.0
 _NO_FACTORS = tuple(map(np.float32, NO_FACTORS))
 _NO_SUMS = np.zeros(0)
@@ -53,19 +42,16 @@ _NO_SUMS = np.zeros(0)
 @primitive
 def put_sign_bits(values: Tensor, segments: Segments, bits: Tensor, at: Column) -> None:
     """Write the signs of float32 values: ceil(n / 8) bytes of each tensor, from `at` on."""
-    g, size = np.ascontiguousarray(array(values)), segments.length  # a tensor is one cell
-    with written_back(bits) as out:
-        in_tiles(
+    g, size = np.ascontiguousarray(loops.array(values)), segments.length  # a tensor is one cell
+    with loops.written_back(bits) as out:
+        loops.in_tiles(
             _code_tiles, segments.tiles, g, NONE, NONE, NONE, segments.table, at, size, at,
             *_NO_FACTORS, False, out, at, _NO_SUMS, False,
         )  # fmt: skip
 
 
 def pack_signs(values: Tensor) -> Tensor:
-    """One bit an element, 1 = negative; zero of either sign counts as positive.
-
-    `values` is a float32 tensor `[n]`; returns uint8 `[ceil(n / 8)]`.
-    """
+    """Signs of float32 `[n]`, 1 = negative, either zero positive: uint8 `[ceil(n / 8)]`."""
     bits = values.new_empty(packed_bytes(values.numel(), 1), dtype=torch.uint8)
     put_sign_bits(values, Segments.alone(values.numel()), bits, ZERO)
     return bits
@@ -89,7 +75,6 @@ def write_signs(out: Tensor, segments: Segments, bits: Tensor, at: Column) -> No
 @cache
 @unpriced
 def _one(device: torch.device) -> Tensor:
-    """The bytes of a scale of 1."""
     return torch.ones(1, device=device).view(torch.uint8)
 
 
@@ -127,37 +112,32 @@ def fold_signs(
     mixed: Tensor | None = None, factors: tuple[float, float, float, float] = NO_FACTORS,
     keep: bool = False, norm: Norm = "mean_abs",
 ) -> Tensor:  # fmt: skip
-    """Write the signs of values, plus what the last call lost, and return the scales; in one pass.
+    """Write the signs of values plus the last call's error; return the scales, float32 `[cells]`.
 
     Parameters
     ----------
     values : flat float32 of the cells' table
-    cells : elements that share a scale
-    bits, at : uint8 that is written to; first byte of each tensor's ceil(n / 8)
+    cells : elements that share a scale, 0 of an empty cell
+    bits, at : uint8 to write to; first byte of each tensor's ceil(n / 8)
     head : first byte of each tensor's scales, which are written there too
-    pieces : the one tensor's bits are cut into equal pieces, each of which ends one of equally long
+    pieces : the one tensor's bits are cut into equal pieces, each at the end of one of equally long
         frames; `at` and `head` have a number for each
-    coded : as `values`, the vector that was coded last (zeros at first); replaced by
-        values + coded - scale sign(coded)
-    scales : float32 `[cells]`, those that `coded` was coded with (zeros at first)
-    mixed, factors, keep : with factors (m, c, a, b), a values + b (m mixed + c values) is coded in
-        the place of the values; with `keep`, mixed = m mixed + c values
-    norm : what the scales are
-
-    Returns
-    -------
-    float32 `[cells]`, 0 of a cell without elements
+    coded : as `values`, the vector coded last (zeros at first); replaced by values + coded - scale
+        sign(coded)
+    scales : float32 `[cells]`, those of `coded` (zeros at first)
+    mixed, factors, keep : with factors (m, c, a, b), a values + b (m mixed + c values) is coded
+        instead of the values; with `keep`, mixed = m mixed + c values
     """
     table, count = cells.segments.table, cells.count
     slots, begins, room = cells.slots
     sums = np.zeros(room, dtype=np.float64)
     squares = norm == "rms"
-    g = np.ascontiguousarray(array(values))
-    before = NONE if scales is None else array(scales)
+    g = np.ascontiguousarray(loops.array(values))
+    before = NONE if scales is None else loops.array(scales)
     with written_to(bits, coded, mixed) as (out, p, u):
         places = out.reshape(len(at), -1)[:, at[0] :] if pieces else out
         found = np.zeros(places.size, dtype=np.uint8) if pieces else out
-        in_tiles(
+        loops.in_tiles(
             _code_tiles, cells.segments.tiles, g, u, p, before, table, cells.first, cells.size,
             slots, *map(np.float32, factors), keep, found, ZERO if pieces else at, sums,
             squares,
@@ -168,7 +148,7 @@ def fold_signs(
             return values.new_empty(0)
         totals = np.add.reduceat(sums, begins) / np.maximum(1, cells.length)
         means = np.sqrt(totals) if squares else totals
-        fresh = tensor(np.minimum(means, FLOAT32_MAX).astype(np.float32), values)
+        fresh = loops.tensor(np.minimum(means, loops.FLOAT32_MAX).astype(np.float32), values)
         if head is not None:
             own = (fresh.expand(len(at)), 4 + 0 * at) if pieces else (fresh, 4 * count)
             put_in(out, head, *own)
@@ -178,19 +158,19 @@ def fold_signs(
 # --- loops ----------------------------------------------------------------------------------------
 
 
-@loop
+@loops.loop
 def _code_tiles(
     start: int, stop: int, tiles: Any, g: Any, u: Any, p: Any, scales: Any, table: Any, cells: Any,
     sizes: Any, slots: Any, m: Any, c: Any, a: Any, b: Any, keep: bool, bits: Any, at: Any,
     sums: Any, squares: bool,
 ) -> None:  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
-    words = np.empty(SUM_BLOCK // 8, dtype=np.uint64)
-    mixed = np.empty(SUM_BLOCK, dtype=np.float32)
+    words = np.empty(loops.SUM_BLOCK // 8, dtype=np.uint64)
+    mixed = np.empty(loops.SUM_BLOCK, dtype=np.float32)
     for tile in range(start, stop):
         t, begin, tile_end = tiles[tile]
-        for first in range(begin, tile_end, SUM_BLOCK):  # a block stays in the cache
-            last = min(first + SUM_BLOCK, tile_end)
+        for first in range(begin, tile_end, loops.SUM_BLOCK):  # a block stays in the cache
+            last = min(first + loops.SUM_BLOCK, tile_end)
             own = slice(table[t, 0] + first, table[t, 0] + last)
             x = g[own]
             if u.size:
@@ -208,13 +188,13 @@ def _code_tiles(
                     _add_error(part, x[here - first : end - first], scales[cells[t] + cell])
                 if sums.size:
                     # each step raises block, cell or both: no two parts share a sum
-                    slot = slots[t] + first // SUM_BLOCK + cell
+                    slot = slots[t] + first // loops.SUM_BLOCK + cell
                     sums[slot] = sum_of_squares(part) if squares else sum_of_magnitudes(part)
                 here = end
             put_signs(coded, words, bits[at[t] + first // 8 : at[t] + (last + 7) // 8])
 
 
-@loop
+@loops.loop
 def _mix(x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool) -> None:
     if keep:
         for i in range(x.size):
@@ -226,13 +206,13 @@ def _mix(x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool)
             mixed[i] = a * x[i] + b * (m * u[i] + c * x[i])
 
 
-@loop
+@loops.loop
 def _add_error(p: Any, x: Any, scale: Any) -> None:
     for i in range(p.size):  # what the last call lost is p less what its bit decodes to
         p[i] = x[i] + (p[i] - (-scale if p[i] < np.float32(0) else scale))
 
 
-@summing_loop
+@loops.summing_loop
 def sum_of_magnitudes(values: Any) -> float:
     """Inside a loop: the sum of a block's |v|, in float64."""
     total = np.float64(0)

@@ -1,8 +1,8 @@
 """Votes of one bit an element, counted eight elements a byte operation.
 
-The numbers of votes lie in bit planes: bit i of plane k is bit k of element i's count. A payload of
-n bits is added with a carry from plane to plane; a comparison with a constant runs down the planes.
-The bits of a bucket's tensors lie one behind the other, each tensor's in whole bytes.
+Counts lie in bit planes: bit i of plane k is bit k of element i's count. A payload of n bits is
+added with a carry from plane to plane; a comparison with a constant runs down the planes. Bits of a
+bucket's tensors are consecutive, each tensor's in whole bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcsim.compressors.segments import Column, Segments
 
 
 def votes_of(segments: Segments, voters: int, like: Tensor) -> Tensor:
-    """Room for counts: uint8 `[planes, bytes of all tensors' bits]`, up to `voters` an element."""
+    """Room for counts up to `voters` an element: uint8 `[planes, bytes of all tensors' bits]`."""
     total = int(packed_bytes(segments.length, 1).sum())
     return like.new_empty((voters.bit_length(), total), dtype=torch.uint8)
 
@@ -34,12 +34,9 @@ def votes_of(segments: Segments, voters: int, like: Tensor) -> Tensor:
 def add_votes(
     counts: Tensor, message: Tensor, at: Column, segments: Segments, *, first: bool = False
 ) -> None:
-    """Count each bit of a message that is set, in place; the `first` one begins the counts.
-
-    Each tensor's ceil(n / 8) bytes begin at `at`. Not more often than there are voters: a carry
-    out of the highest plane is lost. Raises `InputError` when bits are set behind a tensor's last;
-    what kernels make of the counts is then worthless.
-    """
+    """Count each set bit of a message, in place; the `first` one begins the counts. Each tensor's
+    ceil(n / 8) bytes begin at `at`. At most once per voter: a carry out of the highest plane is
+    lost. Raises `InputError` for bits behind a tensor's last; kernels then spoil the counts."""
     data = array(message)
     demand_no_stray(data, at, segments.length, 1)
     own = Segments.behind(packed_bytes(segments.length, 1))

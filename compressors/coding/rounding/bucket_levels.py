@@ -1,9 +1,8 @@
-"""Levels that each bucket finds for itself, in the sorted elements of cells of `size` elements.
+"""Levels that each cell of `size` elements finds in its sorted elements.
 
-An element v between two neighbours l_j of s ascending levels becomes the upper one with probability
-(v - l_j) / (l_{j+1} - l_j), else the lower one, so that the mean is v; outside the table it
-saturates. The mean square error is exactly the sum of (v - l_j) (l_{j+1} - v), plus what saturation
-cuts off.
+An element v between neighbours l_j of s ascending levels becomes the upper one with probability (v
+- l_j) / (l_{j+1} - l_j), else the lower one, so that the mean is v; outside the table it saturates.
+The mean square error is exactly the sum of (v - l_j) (l_{j+1} - v), plus the saturation's.
 """
 
 from __future__ import annotations
@@ -36,11 +35,8 @@ Clip = Annotated[
 
 
 def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
-    """The mean over the random numbers of |Q(v) - v|^2 for `values`, float32 `[n]`.
-
-    The sum over elements of (v - l_j) (l_{j+1} - v), with v clipped to its cell's table, plus
-    the square of what the clipping takes away.
-    """
+    """Mean of |Q(v) - v|^2 for `values`, float32 `[n]`: the sum of (v - l_j) (l_{j+1} - v), v
+    clipped to its cell's table, plus the square of the clipped part."""
     given, table = values.double(), tables.double()[torch.arange(values.numel()) // size]
     inside = given.clamp(table[:, 0], table[:, -1])
     above = (table <= inside[:, None]).sum(1, keepdim=True).clamp_(1, table.shape[1] - 1)
@@ -64,11 +60,9 @@ def _searching(
 def optimal_levels(
     values: Tensor, cells: Cells, count: int, clip: float | None, sweeps: int
 ) -> Tensor:
-    """Levels of least error of each cell (`orq.py`), ascending: float32 `[cells, count]`.
-
-    Found greedily, then `sweeps` times improved in turn. Elements are first clipped to `clip`
-    standard deviations of their cell (population, about the mean; not where that is 0).
-    """
+    """Levels of least error of each cell (`orq.py`), ascending: float32 `[cells, count]`. Found
+    greedily, then improved in turn `sweeps` times; elements are first clipped to `clip` standard
+    deviations of their cell (population, about the mean; not where that is 0)."""
     return _searched(values, cells, count, clip, _optimal_levels, sweeps)
 
 
@@ -112,7 +106,7 @@ def _searched(
 
 @loop
 def clip_cells(start: int, stop: int, values: Any, size: int, factor: float) -> None:
-    """Clip each bucket to `factor` of its standard deviations, in place."""
+    """Clip each cell to `factor` of its standard deviations, in place."""
     for at in range(start, stop, size):
         part = values[at : min(at + size, stop)]
         total, _ = moments(part, 0.0)
@@ -152,7 +146,7 @@ def _optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
 
 @loop
 def _best_between(row: Any, low: Any, high: Any, otherwise: Any) -> Any:
-    """The best level between `low` and `high`; `otherwise` when no element lies between them."""
+    """The best level between `low` and `high`; `otherwise` without elements between them."""
     # elements at `high` add 1 to both sides of the condition (`orq.py`), those at `low` add 0:
     # both drop out
     first = np.searchsorted(row, low, side="right")
@@ -167,7 +161,7 @@ def _best_between(row: Any, low: Any, high: Any, otherwise: Any) -> Any:
 
 @summing_loop
 def _sum_above(part: Any, low: float) -> float:
-    """The sum of v - low: without it, the other elements' sums would cancel to nothing."""
+    """The sum of v - low; adding v alone would cancel."""
     total = 0.0
     for i in range(part.size):
         total += np.float64(part[i]) - low

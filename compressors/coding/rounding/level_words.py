@@ -1,11 +1,8 @@
 """Elias' omega code of levels, of which most are zero, with signs.
 
-Of each element with q != 0 travel omega(gap), a bit for the sign, and omega(|q|); gap is the
-distance to the one before, of the first the distance to element -1. Levels are given as codes
-q + s, as `levels.py` makes them; a set sign bit says negative. Words follow each other bit after
-bit, as in `elias.py`.
-
-A tensor's words are one thread's: a reader cannot know where the middle is.
+Each element with q != 0 travels as omega(gap), a sign bit (set: negative), and omega(|q|); gap is
+the distance to the previous one, at first to element -1. Levels are codes q + s (`levels.py`). A
+tensor's words, packed bit after bit, are one thread's: a reader cannot know where the middle is.
 """
 
 from __future__ import annotations
@@ -45,10 +42,8 @@ def _launches(name: str, lengths: Column, sizes: Column) -> list[KernelCost]:
 )
 @primitive
 def coded_levels(codes: Tensor, segments: Segments, steps: int) -> Coded:
-    """(bodies, one behind the other, uint8; bytes of each; elements of each that travel).
-
-    `codes` are q + s, uint8, one tensor's behind the other's.
-    """
+    """(consecutive uint8 bodies of codes q + s, uint8; bytes of each; elements of each that
+    travel)."""
     data, spans = array(codes), Segments.behind(segments.length).whole.spans
     bits, sent = np.zeros((2, len(spans)), dtype=np.int64)
     in_tiles(_count, spans, data, steps, bits, sent)
@@ -67,11 +62,8 @@ def coded_levels(codes: Tensor, segments: Segments, steps: int) -> Coded:
 def decoded_levels(
     body: Tensor, sizes: Column, segments: Segments, sent: Column, steps: int
 ) -> Tensor:
-    """Undo `coded_levels`: uint8.
-
-    Raises `InputError` unless each body holds exactly its words, of levels up to s, padded with
-    zeros to a whole byte.
-    """
+    """Undo `coded_levels`: uint8. Raises `InputError` unless each body holds exactly its words, of
+    levels up to s, padded with zeros to a whole byte."""
     data, spans = np.ascontiguousarray(array(body)), Segments.behind(segments.length).whole.spans
     codes, places = np.full(int(segments.length.sum()), steps, dtype=np.uint8), starts(sizes)
     ends = np.zeros(len(sizes), dtype=np.int64)
@@ -119,10 +111,8 @@ def _read(
     start: int, stop: int, spans: Any, data: Any, places: Any, sizes: Any, sent: Any, steps: int,
     codes: Any, ends: Any,
 ) -> None:  # fmt: skip
-    """Find the position behind each tensor's last word.
-
-    -1 for a level above s, a word that does not end, or an element behind the last.
-    """
+    """Find the position behind each tensor's last word; -1 for a level above s, a word that does
+    not end, or an element behind the last."""
     for t in range(start, stop):
         packed, own = data[places[t] : places[t] + sizes[t]], codes[spans[t, 1] : spans[t, 2]]
         limit, position, at = 8 * packed.size, np.int64(0), -1

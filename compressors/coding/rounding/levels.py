@@ -1,26 +1,23 @@
 """Rounding of the elements of a bucket to levels, mostly at random so that the mean is right.
 
-Cells of `size` consecutive elements (the last one may be shorter) share numbers: a norm, or levels
-of their own. An element becomes the code of a level next to it; codes travel in a form
-(`digits.py`). `Levels` says which levels there are:
+Cells of `size` consecutive elements (the last may be shorter) share a norm, or levels of their own.
+An element becomes the code of a neighbouring level; codes travel in a form (`digits.py`). Kinds:
 
 - `even`: norm * q / s, q = -s … s, codes q + s (Alistarh et al. 2017, "QSGD", arXiv:1610.02132):
   q = floor(s v / norm + u);
 - `known`: norm * l_j of a table that all workers know, -1 = l_0 < … < l_k = 1: the code counts the
-  pairs of neighbours with l_j + u (l_{j+1} - l_j) < v / norm;
-- `own`: the cell's own levels l_j, which travel along: the code counts the j with
-  v - l_j > u (l_{j+1} - l_j); both sides times 2^24, so that the product is right where the gap is
-  a denormal number, or times 1/4 where levels are so large that their distance would overflow;
+  neighbours with l_j + u (l_{j+1} - l_j) < v / norm;
+- `own`: the cell's own levels l_j, which travel along: the code counts the j with v - l_j > u
+  (l_{j+1} - l_j); both sides times 2^24, for gaps that are denormal numbers, or times 1/4 where
+  levels are so large that their distance would overflow;
 - `powers`: powers of two in 8 bits, or `exponents` of 8 bits and signs (`floats/powers.py`);
 - `tree`: the nearest of 255 values (there too).
 
 u = (r + 1/2) / 65536 of 16 random bits an element decides against all gaps at once: those below v
 are counted, those above are not, and its own with the right probability to 2^-17 (plus float32
-rounding of the quotient, at most s 2^-23 with even levels). With the half, an element that is a
-level stays what it is. What lies outside of the levels saturates; a zero norm decodes to zeros.
-
-Values, numbers and random bits become packed codes in one pass, `CHUNK` elements at a time: what
-lies between them never leaves the processor's cache.
+rounding of the quotient, at most s 2^-23 with even levels). The half keeps an element that is a
+level where it is. Elements outside the levels saturate; a zero norm decodes to zeros. Values become
+packed codes in one pass, `CHUNK` elements at a time, within the processor's cache.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ MAX_STEPS = 127
 CHUNK = 2048
 """Elements between the random numbers and the packed codes: a multiple of eight."""
 COUNTED = 32
-"""Tables of up to that many levels are searched by counting, longer ones from a range on."""
+"""Tables of up to this many levels are searched by counting, longer ones from a range on."""
 EVEN, KNOWN, OWN, POWERS, TREE, EXPONENTS = range(6)
 _NAMES = {
     EVEN: ("levels.encode_levels", "levels.add_packed_levels"),
@@ -68,11 +65,10 @@ _NAMES = {
     EXPONENTS: ("natural.to_powers", "natural.add_powers"),
     TREE: ("dynamic_8bit.nearest_codes", "narrow_floats.add_looked_up"),
 }
-"""The meter's names of rounding and adding, by kind."""
 STRAY = 256
 """In the place of a code: a group is not made of digits, or bits are set behind the last code."""
 _RANGE_BITS = 18
-"""A range of float32 numbers: those that differ in their lowest bits only."""
+"""Numbers that differ only in this many lowest bits form a range."""
 _TOGETHER = 4
 """Pairs of levels that are counted at a time."""
 _HALF = np.float32(2.0**-17)
@@ -81,13 +77,10 @@ _UNIT = np.float32(2.0**-16)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Levels:
-    """Levels that elements of a bucket are rounded to."""
-
     kind: int
     cells: Cells
     numbers: Any = None
-    """float32 `[cells]` or, a cell's own levels, ascending, `[cells, levels]`; or the message,
-    uint8, in which they lie."""
+    """float32 `[cells]`, or own levels `[cells, levels]`, ascending; or the uint8 message."""
     places: Column | None = None
     """In a message: first byte of each tensor's numbers."""
     width: int = 1
@@ -101,7 +94,6 @@ class Levels:
 
     @property
     def highest(self) -> int:
-        """The largest code."""
         ends = {
             EVEN: 2 * self.steps,
             KNOWN: len(self.tables[0]) - 1 if self.tables else 0,
@@ -120,16 +112,14 @@ class Levels:
         return np.ascontiguousarray(array(numbers)).reshape(-1, self.width)
 
     def chosen_tables(self) -> Column:
-        """The number of each tensor's table."""
         return self.cells.segments.column(0 if self.chosen is None else self.chosen)
 
     def tiles(self, form: Form) -> NDArray[np.int64]:
-        """Tiles of groups of codes."""
         segments = self.cells.segments
         return segments.tiles if form.size == 1 else segments.tiles_of(form.planes(segments.length))
 
     def moved(self, form: Form) -> tuple[Column, Column]:
-        """Bytes of each tensor's numbers and codes, as a pass moves them."""
+        """Bytes of each tensor's numbers and codes that a pass moves."""
         length, counted = self.cells.segments.length, self.kind in (EVEN, KNOWN, OWN)
         coded = form.nbytes(length)
         if self.kind == EXPONENTS:
@@ -154,10 +144,7 @@ def encoded(
     values: Tensor, levels: Levels, keys: NDArray[np.uint64], codec: int, form: Form,
     bounds: Tensor | None = None, **columns: Any,
 ) -> Tensor:  # fmt: skip
-    """The message of a flat gradient that is rounded to levels: a body is numbers, then codes.
-
-    `columns` are those of `frames`.
-    """
+    """The message of a gradient rounded to levels: numbers, then codes; `columns`: of `frames`."""
     head, tail = levels.moved(form)
     message, at = frames(values, codec, levels.cells.segments, head + tail, **columns)
     put(message, at, levels.numbers.view(-1), head)
@@ -166,10 +153,7 @@ def encoded(
 
 
 def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: float) -> None:
-    """Add what `encoded` made to `out`: levels whose numbers lie in the message.
-
-    `InputError` for bodies of another length, too.
-    """
+    """Undo `encoded`, times weight, into `out`; raises as `add_rounded`, and for wrong lengths."""
     head, tail = levels.moved(form)
     found.demand_sizes(head + tail)
     add_rounded(out, levels, levels.numbers, found.at + head, form, weight)
@@ -201,7 +185,7 @@ def round_levels(
     Parameters
     ----------
     keys : of each tensor's random bits (`random_key`); None for `tree`
-    out, at : uint8 that is written to; first byte of each tensor's codes
+    out, at : uint8 to write to; first byte of each tensor's codes
     form : of the codes; with `exponents` the signs, a bit each, may follow
     bounds : float32 `[cells]`: elements are clipped to [-bound, bound] first (`even`)
     """
@@ -230,11 +214,9 @@ def _adding(
 def add_rounded(
     out: Tensor, levels: Levels, packed: Tensor, at: Column, form: Form, weight: float
 ) -> None:
-    """out += weight * the levels of the codes from byte `at` on, in place: undo `round_levels`.
-
-    `out` is a flat float32. Raises `InputError` for a code behind the last level, a group that is
-    not made of digits, or bits behind the last code; `out` is then worthless.
-    """
+    """out += weight * the levels of the codes from byte `at` on, in place; `out` is a flat float32.
+    Raises `InputError` for a code behind the last level, a group that is not made of digits, or
+    bits behind the last code; `out` is then worthless."""
     cells, segments = levels.cells, levels.cells.segments
     tiles = levels.tiles(form)
     highest = np.zeros(len(tiles), dtype=np.int64)
@@ -254,7 +236,7 @@ def add_rounded(
 
 
 def demand_codes(highest: int, levels: Levels) -> None:
-    """`InputError` for a code behind the last level; `STRAY`: for what are no codes."""
+    """Raise `InputError` for a code behind the last level, or `STRAY`."""
     if highest >= STRAY:
         raise damaged("padding after the last code is not zero, or a group is not made of digits")
     if highest > levels.highest:
@@ -266,10 +248,8 @@ def demand_codes(highest: int, levels: Levels) -> None:
 
 @cache
 def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]:
-    """Loop that rounds to levels of a kind, compiled for it alone.
-
-    Codes travel in groups of digits, or `whole` as bytes, or packed bit after bit.
-    """
+    """Compile the loop that rounds to levels of one kind; codes travel in groups of digits, `whole`
+    as bytes, or packed bit after bit."""
 
     @loop
     def walk(
@@ -364,10 +344,7 @@ def _draw(key: np.uint64, first: int, words: Any) -> None:
 def round_evenly(
     values: Any, norm: np.float32, fractions: Any, steps: np.float32, bound: np.float32, codes: Any
 ) -> None:
-    """Codes q + s of elements of one cell; those beyond the bound or the norm saturate there.
-
-    `fractions` are 16 random bits each.
-    """
+    """Codes q + s of one cell's elements, by 16 random bits each; outer ones saturate."""
     one = np.float32(1)
     # no 0 / 0: a zero norm decodes to zeros, whatever the codes
     if norm == np.float32(0):
@@ -433,10 +410,8 @@ def _search(
 
 @inlined
 def magnifier(largest: Any) -> Any:
-    """Inside a loop: the factor of both sides of a comparison between own levels.
-
-    `largest` is the largest magnitude of a level. A gap of up to twice that must not overflow.
-    """
+    """Inside a loop: the factor of both sides of a comparison between own levels, of largest
+    magnitude `largest`: a gap of up to twice that must not overflow."""
     return np.float32(2.0**24) if largest < np.float32(1e30) else np.float32(0.25)
 
 
@@ -463,8 +438,6 @@ def _round_between(values: Any, levels: Any, fractions: Any, room: Any, codes: A
 def _adding_walk(  # noqa: PLR0915
     kind: int, grouped: bool, whole: bool
 ) -> Callable[..., None]:
-    """Loop that undoes `_rounding_walk` and adds."""
-
     @loop
     def walk(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, firsts: Any,
@@ -546,7 +519,6 @@ def _add_run(
     kind: int, sums: Any, first: int, codes: Any, cells: Any, size: int, given: Any, t: int,
     weight: np.float32, room: Any,
 ) -> None:  # fmt: skip
-    """Add the levels of the elements from `first` on, cell by cell."""
     at, end = first, first + codes.size
     while at < end:
         cell = at // size
@@ -581,8 +553,8 @@ def _searches(levels: Levels) -> tuple[NDArray[Any], ...]:
 
 @lru_cache(maxsize=1 << 6)
 def _search_of(content: bytes) -> tuple[Table, Table, NDArray[np.uint8], int]:
-    """(lower levels of pairs; gaps; last level that none of a range's numbers is below, by range;
-    most levels in a range) of a table."""
+    """A table's (lower levels of pairs; gaps; by range, last level not above any of its numbers;
+    most levels in a range)."""
     levels = np.frombuffer(content, dtype=np.float32)
     pairs, long = levels.size - 1, levels.size > COUNTED
     room = 1 << 8 if long else -(-pairs // _TOGETHER) * _TOGETHER

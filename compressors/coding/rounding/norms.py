@@ -8,39 +8,24 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.compressors import loops
+from gcsim.compressors.coding import scans
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers, last_not_above
-from gcsim.compressors.coding.scans import (
-    block_magnitudes,
-    block_squares,
-    greatest_magnitude,
-    moments,
-    sum_of_squares,
-)
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.loops import (
-    FLOAT32_MAX,
-    SUM_BLOCK,
-    array,
-    in_parallel,
-    in_tiles,
-    loop,
-    partial_sums,
-    tensor,
-)
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Cells, Segments
 
 Norm = Literal["max", "l2"]
 _LARGE_CELL = 1 << 18
-"""Cells from here on are summed up by several threads."""
+"""Several threads sum up cells from this length on."""
 _MAGNITUDE, _LENGTH, _SUMS, _SPREAD, _ERROR = range(5)
 _NONE = np.zeros(0)
 
 
 def _reading(name: str, of_cell: int) -> Callable[..., list[KernelCost]]:
-    """The entry of a pass that reads elements, and moves so many bytes a cell."""
+    """Cost of a pass that reads elements and moves this many bytes a cell."""
 
     def launches(_: object, values: object, cells: Cells, *given: object) -> list[KernelCost]:
         n, moved = cells.segments.length, of_cell * cells.count
@@ -52,18 +37,15 @@ def _reading(name: str, of_cell: int) -> Callable[..., list[KernelCost]]:
 @counted_as(_reading("levels.bucket_norms", 4))
 @primitive
 def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
-    """Maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`.
-
-    The Euclidean norm is summed in float64: squares of float32 neither overflow nor vanish.
-    NaN where a cell holds one.
-    """
-    maximum, data = norm == "max", np.ascontiguousarray(array(values))
+    """Maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`, NaN where a
+    cell holds one. The Euclidean norm is summed in float64: squares neither overflow nor vanish."""
+    maximum, data = norm == "max", np.ascontiguousarray(loops.array(values))
     long = (cells.size >= _LARGE_CELL) & (cells.count > 0)
     tiles = cells.tiles[~long[cells.tiles[:, 0]]] if long.any() else cells.tiles
     norms = _by_cell(data, cells, _MAGNITUDE if maximum else _LENGTH, tiles)[0].astype(np.float32)
     for cell, begin, end in cells.spans[long[cells.owner]] if long.any() else ():
         norms[cell] = _norm_of(data[begin:end], maximum)
-    return tensor(norms, values)
+    return loops.tensor(norms, values)
 
 
 @counted_as(
@@ -75,30 +57,29 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
 def clipped_magnitudes(
     values: Tensor, segments: Segments, clip: float | None, at_bound: bool
 ) -> tuple[Tensor, Tensor]:
-    """(bound at which each tensor is clipped, its largest |v| then): float32 `[tensors]` each.
-
-    The bound is `clip` population standard deviations, infinite without `clip` or where all
-    elements are equal or one is not finite. With `at_bound` a finite bound is the magnitude. The
-    magnitude of a tensor without elements is 0.
-    """
-    cells, bounds = segments.cells(SUM_BLOCK), np.full(len(segments.table), np.inf)
-    found, largest = _by_cell(array(values), cells, _SPREAD), np.zeros(len(bounds))
+    """(bound at which each tensor is clipped, its largest |v| then): float32 `[tensors]` each. The
+    bound is `clip` population standard deviations, infinite without `clip` or where all elements
+    are equal or one is not finite. With `at_bound` a finite bound is the magnitude; 0 if empty."""
+    cells, bounds = segments.cells(loops.SUM_BLOCK), np.full(len(segments.table), np.inf)
+    found, largest = _by_cell(loops.array(values), cells, _SPREAD), np.zeros(len(bounds))
     for t in np.flatnonzero(segments.length):
         own, n = found[:, cells.first[t] : cells.first[t] + cells.count[t]], segments.length[t]
         largest[t], mean, square = own[0].max(), own[1].sum() / n, own[2].sum() / n
         deviation = max(square - mean**2, 0.0) ** 0.5
         if clip is not None and deviation > 0:
-            bounds[t] = min(clip * deviation, FLOAT32_MAX)
+            bounds[t] = min(clip * deviation, loops.FLOAT32_MAX)
     bounds = bounds.astype(np.float32)
     most = np.where(np.isfinite(bounds) & at_bound, bounds, np.minimum(largest, bounds))
-    return tensor(bounds, values), tensor(most.astype(np.float32), values)
+    return loops.tensor(bounds, values), loops.tensor(most.astype(np.float32), values)
 
 
 @counted_as(_reading("adaptive_levels.bucket_sums", 16))
 @primitive
 def cell_sums(values: Tensor, cells: Cells) -> Tensor:
     """Sum of the elements and of their squares of each cell: float64 `[cells, 2]`."""
-    return tensor(np.ascontiguousarray(_by_cell(array(values), cells, _SUMS)[:2].T), values)
+    return loops.tensor(
+        np.ascontiguousarray(_by_cell(loops.array(values), cells, _SUMS)[:2].T), values
+    )
 
 
 @counted_as(_reading("tables.rounding_error", 4))
@@ -106,12 +87,10 @@ def cell_sums(values: Tensor, cells: Cells) -> Tensor:
 def table_errors(
     values: Tensor, cells: Cells, norms: Tensor, levels: NDArray[np.float32]
 ) -> Numbers:
-    """E|Q(v) - v|^2 of each tensor that is rounded to a table times norms: float64 `[tensors]`.
-
-    The sum of norm^2 (r - lo) (hi - r) over the elements r = v / norm of a flat float32.
-    """
-    given = array(norms).astype(np.float64), levels.astype(np.float64)
-    errors = _by_cell(array(values), cells, _ERROR, cells.tiles, *given)[0]
+    """E|Q(v) - v|^2 of each tensor rounded to a table times norms: float64 `[tensors]`, the sum of
+    norm^2 (r - lo) (hi - r) over the elements r = v / norm of a flat float32."""
+    given = loops.array(norms).astype(np.float64), levels.astype(np.float64)
+    errors = _by_cell(loops.array(values), cells, _ERROR, cells.tiles, *given)[0]
     parts = zip(cells.first.tolist(), cells.count.tolist(), strict=True)
     return np.array([float(errors[first : first + count].sum()) for first, count in parts])
 
@@ -125,14 +104,14 @@ def _by_cell(
 ) -> Numbers:  # fmt: skip
     """Numbers of each cell, float64 `[3, cells]`; zeros where no tile is."""
     found = np.zeros((3, cells.total))
-    in_tiles(
+    loops.in_tiles(
         _walk, cells.tiles if tiles is None else tiles, np.ascontiguousarray(values),
         cells.segments.table, cells.first, cells.size, what, norms, levels, found,
     )  # fmt: skip
     return found
 
 
-@loop
+@loops.loop
 def _walk(
     start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any, what: int,
     norms: Any, levels: Any, found: Any,
@@ -147,18 +126,18 @@ def _walk(
             cell = firsts[t] + first // sizes[t]
             total, squares = 0.0, 0.0
             if what in (_MAGNITUDE, _SPREAD):
-                room[0] = greatest_magnitude(part)
+                room[0] = scans.greatest_magnitude(part)
                 found[0, cell] = pattern[0]
             # the centre is that of the whole tensor, whose cells' sums are added later
             if what == _SPREAD:  # about the tensor's first: nearly equal values lose nothing
-                found[1, cell], found[2, cell] = moments(part, np.float64(own[0]))
+                found[1, cell], found[2, cell] = scans.moments(part, np.float64(own[0]))
             elif what == _LENGTH:
-                for at in range(0, part.size, SUM_BLOCK):
-                    total += sum_of_squares(part[at : at + SUM_BLOCK])
+                for at in range(0, part.size, loops.SUM_BLOCK):
+                    total += scans.sum_of_squares(part[at : at + loops.SUM_BLOCK])
                 found[0, cell] = _root(total)
             elif what == _SUMS:
-                for at in range(0, part.size, SUM_BLOCK):
-                    added, squared = moments(part[at : at + SUM_BLOCK], 0.0)
+                for at in range(0, part.size, loops.SUM_BLOCK):
+                    added, squared = scans.moments(part[at : at + loops.SUM_BLOCK], 0.0)
                     total += added
                     squares += squared
                 found[0, cell], found[1, cell] = total, squares
@@ -172,21 +151,20 @@ def _walk(
                 found[0, cell] = norm * norm * total
 
 
-@loop
+@loops.loop
 def _root(total: float) -> np.float32:
     """The square root, at most the largest float32 (infinity and NaN stay)."""
     root = np.sqrt(total)
     if np.isfinite(root):
-        root = min(root, FLOAT32_MAX)
+        root = min(root, loops.FLOAT32_MAX)
     return np.float32(root)
 
 
 def _norm_of(values: NDArray[np.float32], maximum: bool) -> np.float32:
-    """The norm of one long cell."""
     if maximum:
-        found = np.zeros(-(-values.size // SUM_BLOCK), dtype=np.uint32)
-        in_parallel(block_magnitudes, values.size, values, found)
+        found = np.zeros(-(-values.size // loops.SUM_BLOCK), dtype=np.uint32)
+        loops.in_parallel(scans.block_magnitudes, values.size, values, found)
         return np.float32(found.max().view(np.float32))
-    sums = partial_sums(values.size)
-    in_parallel(block_squares, values.size, values, sums)
+    sums = loops.partial_sums(values.size)
+    loops.in_parallel(scans.block_squares, values.size, values, sums)
     return np.float32(_root(float(sums.sum())))

@@ -1,16 +1,13 @@
 """Levels of random rounding for elements that are truncated normals.
 
-A model F of normalised elements r in [-1, 1] is a mixture of normals that are truncated there. It
-is kept as a histogram, which makes all integrals sums, as the code published with ALQ does (Faghri
-et al. 2020, arXiv:2010.12460); here of 4096 cells that are the shorter the nearer zero.
+A model F of normalised elements r in [-1, 1] is a mixture of normals truncated there, kept as a
+histogram, which makes all integrals sums, as in ALQ's published code (Faghri et al. 2020,
+arXiv:2010.12460); here of 4096 cells, shorter nearer zero. Rounding r at random to its neighbours
+among ascending levels l_j has the expected variance
 
-Rounding r at random to its neighbours among ascending levels l_j has the expected variance
+    Psi = sum_j integral_{l_j}^{l_{j+1}} (l_{j+1} - r) (r - l_j) dF;
 
-    Psi = sum_j integral_{l_j}^{l_{j+1}} (l_{j+1} - r) (r - l_j) dF,
-
-and with its neighbours a and b held, a level is best at
-
-    F^-1(F(b) - integral_a^b (r - a) / (b - a) dF).
+between fixed a and b a level is best at F^-1(F(b) - integral_a^b (r - a) / (b - a) dF).
 """
 
 from __future__ import annotations
@@ -26,19 +23,17 @@ Numbers = NDArray[np.float64]
 
 _CELLS = 4096
 _FIRST_CELL = 1e-6
-"""Length of the histogram's shortest cell, next to zero."""
+"""Length of the histogram's cell next to zero, the shortest."""
 _LEAST_SIGMA = 1e-6
 _NO_MASS = 1e-13
-"""Mass around a level below which the level is left where it is."""
+"""A level with less mass around it stays where it is."""
 _MARGIN = 1e-6
 """Least share of its neighbours' distance between a level and either of them."""
 
 
 class Histogram:
-    """A mixture of normals that are truncated to [-1, 1], as constant density in cells.
-
-    `components` are rows of mean, sigma and weight. With `folded`, of |r| on [0, 1].
-    """
+    """A mixture of normals truncated to [-1, 1], of constant density in cells. `components` are
+    rows of mean, sigma and weight. With `folded`, of |r| on [0, 1]."""
 
     def __init__(self, components: Numbers, *, folded: bool) -> None:
         right = np.concatenate(([0.0], np.geomspace(_FIRST_CELL, 1.0, _CELLS)))
@@ -63,7 +58,7 @@ class Histogram:
         self.whole = self.tails(self.edges[0])
 
     def tails(self, x: Any) -> tuple[Any, Any, Any]:
-        """Integrals of dF, r dF and r^2 dF from x to 1; x a number or an array in the range."""
+        """Integrals of dF, r dF and r^2 dF from x (a number or an array) to 1."""
         cell = np.minimum(np.searchsorted(self.edges, x, side="right") - 1, self.edges.size - 2)
         high, density = self.edges[cell + 1], self.density[cell]
         return (
@@ -86,7 +81,7 @@ class Histogram:
 
 
 def separate(levels: Numbers) -> Numbers:
-    """The levels a little apart, if any coincide: the gaps are at least 1e-6 of the range."""
+    """The levels moved apart where they coincide: gaps are at least 1e-6 of the range."""
     levels = levels.copy()
     least = _MARGIN * (levels[-1] - levels[0])
     for j in range(1, levels.size - 1):
@@ -97,7 +92,7 @@ def separate(levels: Numbers) -> Numbers:
 
 
 def coordinate_descent(model: Histogram, levels: Numbers, sweeps: int) -> Numbers:
-    """Levels after `sweeps` passes of the closed form over all but the first and the last."""
+    """Levels after `sweeps` passes of the closed form over all but the first and last."""
     found = levels.copy()
     _descend(found, sweeps, model.edges, model.masses_above, model.means_above, model.density)
     return found
@@ -135,7 +130,7 @@ def _descend(
 
 @loop
 def last_not_above(edges: Any, x: float) -> int:
-    """The cell between ascending edges that x is in: the last that does not begin above x."""
+    """Number of the last of the ascending edges' cells that does not begin above x."""
     low, high = 0, edges.size - 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -12,27 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.compressors import loops
 from gcsim.compressors.coding.one_bit.signs import sum_of_magnitudes
+from gcsim.compressors.coding.selecting import selection
 from gcsim.compressors.coding.selecting.marks import Marks, collect, demand_numbers, mark_arrays
-from gcsim.compressors.coding.selecting.selection import (
-    SAMPLE_STRIDE,
-    WORTH_A_SAMPLE,
-    counts_kept,
-    kth_of_few,
-    safe_rank,
-    take_few,
-)
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import (
-    FLOAT32_MAX,
-    SUM_BLOCK,
-    array,
-    in_tiles,
-    loop,
-    tensor,
-    written_back,
-)
 from gcsim.compressors.meter import counted_as, kernel, launch
 from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Column, Segments, starts
@@ -70,24 +55,29 @@ def largest_of_each_sign(
     InputError
         When not-a-number is among the values.
     """
-    added, tensors = np.ascontiguousarray(array(values)), segments.cells(None).tiles
+    added, tensors = np.ascontiguousarray(loops.array(values)), segments.cells(None).tiles
     limits = np.full(len(segments.table), np.inf, dtype=np.float32)
-    with written_back(memory) as source:
+    with loops.written_back(memory) as source:
         given = source, added, segments.table, proportion, limits.view(np.uint32)
-        in_tiles(_bound, tensors, *given)
+        loops.in_tiles(_bound, tensors, *given)
         marks = Marks.room(torch.from_numpy(source[:0]), segments, limits)
         mark_arrays(source, added, segments, marks, segments.tiles, sides=True)
-        k, strange = counts_kept(marks.host[2:4], proportion), np.zeros(1, dtype=np.uint8)
+        k, strange = selection.counts_kept(marks.host[2:4], proportion), np.zeros(1, dtype=np.uint8)
         total = int(k.sum())
         indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
         sizes = np.empty(total, dtype=np.float32)
-        in_tiles(
+        loops.in_tiles(
             _choose, tensors, source, segments.table, k, starts(k.sum(axis=0)),
-            starts(k.reshape(-1)).reshape(k.shape), marks.up, marks.first, array(marks.counts),
-            marks.places, marks.passed, indices, taken, sizes, strange,
+            starts(k.reshape(-1)).reshape(k.shape), marks.up, marks.first,
+            loops.array(marks.counts), marks.places, marks.passed, indices, taken, sizes, strange,
         )  # fmt: skip
     demand_numbers(strange[0])
-    return tensor(indices, values), tensor(taken, values), k, tensor(sizes, values)
+    return (
+        loops.tensor(indices, values),
+        loops.tensor(taken, values),
+        k,
+        loops.tensor(sizes, values),
+    )
 
 
 @kernel("reduction", name="dryden._means")
@@ -98,30 +88,32 @@ def means_of_signs(sizes: Tensor, k: Column) -> Tensor:
     `sizes` are the magnitudes, `k` their numbers as in `largest_of_each_sign`.
     """
     counts = k.reshape(-1)
-    room = 1 - -counts // SUM_BLOCK  # a zero behind each row's sums, also where there is no sum
+    room = (
+        1 - -counts // loops.SUM_BLOCK
+    )  # a zero behind each row's sums, also where there is no sum
     begins, sums = starts(room), np.zeros(room.sum())
-    _sum_rows(array(sizes), counts, begins, sums)
+    _sum_rows(loops.array(sizes), counts, begins, sums)
     totals = np.add.reduceat(sums, begins) / np.maximum(1, counts)
-    means = np.minimum(totals, FLOAT32_MAX).astype(np.float32).reshape(k.shape)
-    return tensor(np.stack((means[0], 0 - means[1]), axis=1), sizes)
+    means = np.minimum(totals, loops.FLOAT32_MAX).astype(np.float32).reshape(k.shape)
+    return loops.tensor(np.stack((means[0], 0 - means[1]), axis=1), sizes)
 
 
 # --- loops ------------------------------------------------------------------------------------
 
 
-@loop
+@loops.loop
 def _sum_rows(sizes: Any, counts: Any, begins: Any, sums: Any) -> None:
     """Sums of blocks of magnitudes, so many of each row, from its begin on."""
     at = 0
     for row in range(counts.size):
         own = sizes[at : at + counts[row]]
         at += counts[row]
-        for first in range(0, own.size, SUM_BLOCK):
-            block = begins[row] + first // SUM_BLOCK
-            sums[block] = sum_of_magnitudes(own[first : min(first + SUM_BLOCK, own.size)])
+        for first in range(0, own.size, loops.SUM_BLOCK):
+            block = begins[row] + first // loops.SUM_BLOCK
+            sums[block] = sum_of_magnitudes(own[first : min(first + loops.SUM_BLOCK, own.size)])
 
 
-@loop
+@loops.loop
 def _split(values: Any) -> Any:
     """Magnitudes of positive and of negative elements, and their places; how many there are."""
     sizes = np.empty((2, values.size + 1), dtype=np.float32)  # room for one more
@@ -137,7 +129,7 @@ def _split(values: Any) -> Any:
     return sizes, places, (above, below)
 
 
-@loop
+@loops.loop
 def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
     limits: Any,
@@ -147,8 +139,8 @@ def _bound(
         t = tiles[tile, 0]
         begin, n = table[t]
         # 16 or more of the sample are expected of each sign
-        stride = min(SAMPLE_STRIDE, int(np.rint(n * proportion / 32)) | 1)
-        if n < WORTH_A_SAMPLE or stride < 3:
+        stride = min(selection.SAMPLE_STRIDE, int(np.rint(n * proportion / 32)) | 1)
+        if n < selection.WORTH_A_SAMPLE or stride < 3:
             continue
         sample = source[begin : begin + n : stride] + added[begin : begin + n : stride]
         for side in range(2):
@@ -156,13 +148,13 @@ def _bound(
             sizes = np.maximum(-sample if side else sample, np.float32(0))
             available = np.count_nonzero(sizes)
             if available > 0:
-                rank: Any = min(available, safe_rank(available * proportion))
-                bits = np.uint32(kth_of_few(sizes.view(np.uint32), rank)[0])
+                rank: Any = min(available, selection.safe_rank(available * proportion))
+                bits = np.uint32(selection.kth_of_few(sizes.view(np.uint32), rank)[0])
                 # bits of magnitudes order as the magnitudes; one limit serves both signs
                 limits[t] = min(limits[t], bits)
 
 
-@loop
+@loops.loop
 def _choose(
     start: int, stop: int, tiles: Any, source: Any, table: Any, k: Any, firsts: Any, begins: Any,
     up: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any, taken: Any,
@@ -183,7 +175,7 @@ def _choose(
         for side in range(2):
             most, out = np.empty(k[side, t] + 1, dtype=np.int64), magnitudes[begins[side, t] :]
             if k[side, t]:
-                take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
+                selection.take_few(sizes[side, : many[side]].view(np.uint32), k[side, t], most)
             for j in range(k[side, t]):
                 out[j] = sizes[side, most[j]]
                 # one mask for both signs: the message lists them together, by place

@@ -1,7 +1,5 @@
-"""Random groups of a tensor's elements, dealt run by run.
-
-Each Q elements in a row are dealt to Q groups in random order: one to each.
-"""
+"""Random groups of a tensor's elements: each Q consecutive elements are dealt to Q groups in random
+order, one to each."""
 
 from __future__ import annotations
 
@@ -26,12 +24,9 @@ from gcsim.compressors.segments import TILE, Column, Segments, starts, tiles_of
 )
 @primitive
 def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tensor:
-    """A random permutation of 0 … Q-1 for each run of Q of n elements: uint16 `[runs, Q]`.
-
-    On the device of `like`; the runs of one tensor behind those of another. The last run of a
-    tensor, when it is short, is a permutation of its length, dealt to the groups in random order
-    too; groups without an element of it have Q.
-    """
+    """A random permutation of 0 … Q-1 for each run of Q of n elements: uint16 `[runs, Q]` on the
+    device of `like`, runs of consecutive tensors. A tensor's short last run is a permutation of its
+    length, dealt in random order too; groups without an element of it have Q."""
     runs = -(-n // groups)
     dealt = np.empty((runs.sum(), groups), dtype=np.uint16)
     # tiles of whole runs: no two threads shuffle the same one
@@ -54,16 +49,13 @@ def deal(like: Tensor, n: Column, groups: int, keys: NDArray[np.uint64]) -> Tens
 )
 @primitive
 def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group: int) -> Tensor:
-    """Places in the flat bucket of some elements of each tensor, and of a group of the others.
+    """Places in the flat bucket, int64, of `always` and of a group of the others, both ascending,
+    tensor after tensor.
 
     Parameters
     ----------
-    always : int64 `[sum of count]`, so many of each tensor, ascending; places within it
+    always : int64 `[sum of count]`, `count` of each tensor, ascending; places within it
     dealt : uint16 `[runs, Q]` of all others (`deal`)
-
-    Returns
-    -------
-    int64: a tensor's always, ascending, then its group, ascending; then the next tensor's
     """
     runs = -(-(segments.length - count) // dealt.shape[1])
     column = np.ascontiguousarray(array(dealt)[:, group])
@@ -76,7 +68,7 @@ def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group
 def _shuffle(
     start: int, stop: int, tiles: Any, lengths: Any, firsts: Any, keys: Any, dealt: Any
 ) -> None:
-    """Fisher and Yates, run by run."""
+    """Shuffle run by run (Fisher and Yates)."""
     groups = dealt.shape[1]
     for tile in range(start, stop):
         t, first, last = tiles[tile]
@@ -96,7 +88,7 @@ def _shuffle(
 def _take_turn(
     always: Any, begins: Any, counts: Any, column: Any, runs: Any, groups: int, out: Any
 ) -> int:
-    """Ranks among the other elements become places: those of `always` below are added."""
+    """Turn ranks among the other elements into places: add the number of `always` below."""
     at, a, c = 0, 0, 0
     for t in range(begins.size):
         own = always[a : a + counts[t]]

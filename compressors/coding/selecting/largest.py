@@ -1,9 +1,8 @@
 """The k largest magnitudes of each tensor of a bucket, exactly.
 
-A short tensor is added up, selected from and cleared while it lies in the processor's cache. Of a
-long one the elements that pass a sample's threshold, a little more than k, are marked while it is
-added up, and the largest are among those. When the sample misled (fewer than k are marked, or far
-more), the selection runs on all elements.
+A short tensor is added up, selected from and cleared within the processor's cache. In a long one
+the adding pass marks elements above a sample's threshold, a little more than k, and selects among
+those; when the sample misled (fewer than k marks, or far more), among all elements.
 """
 
 from __future__ import annotations
@@ -65,26 +64,18 @@ def largest(
     marks: Marks | None = None, ranked: NDArray[np.bool_] | None = None,
     cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The k largest |values| of each tensor, one tensor's behind the other's.
+    """The k largest |values| of each tensor: (indices within the tensor, int64 `[sum of k]`,
+    ascending; values float32 `[sum of k]`), of consecutive tensors. Among equal magnitudes the
+    lowest index wins. Raises `InputError` for NaN.
 
     Parameters
     ----------
     values : flat float32 of the table
     k : how many of each tensor, 0 to its length
-    memory : as `values`; memory += values, of which the largest are then taken out (zero remains)
-    marks : candidates, where they are marked already; that they are enough is not assumed
+    memory : as `values`; memory += values, and zero remains where elements are selected
+    marks : candidates, if marked already; may be too few
     ranked : whether a tensor's largest are wanted; of others the first k of the marked. None: all
     cleared : flat vectors of the table that are set to zero where elements are selected
-
-    Returns
-    -------
-    (indices within the tensor, int64 `[sum of k]`, ascending; values float32 `[sum of k]`). Among
-    equal magnitudes the lowest index wins.
-
-    Raises
-    ------
-    InputError
-        When not-a-number is among the values.
     """
     length, first = segments.length, starts(k)
     check_k(length, k)
@@ -139,7 +130,6 @@ def _no_marks() -> Marks:
 def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, limits: Any
 ) -> None:
-    """Bound the k-th largest magnitude from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]

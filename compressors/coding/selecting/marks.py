@@ -1,11 +1,8 @@
 """Elements that reach a magnitude: marked in one pass over a bucket and collected in another.
 
-The pass over all elements marks those whose magnitude is not below the limit of their tensor and
-notes their places block by block; `take` collects them. The marking pass is where a
-gradient is added to a worker's memory, so that each is read once.
-
-Not-a-number is below no limit, is marked, and is an `InputError` when it is taken. Indices are
-int64, within their tensor and ascending, one tensor's behind the other's.
+The marking pass also adds a gradient to a worker's memory, so that each is read once; it notes
+places by block, and `take` collects them. NaN is below no limit: marked, and an `InputError` when
+taken. Indices are int64, within their tensor and ascending, of consecutive tensors.
 """
 
 from __future__ import annotations
@@ -27,11 +24,10 @@ from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError
 
 BLOCK = 4096
-"""Elements that are marked together."""
 NOTED = 512
-"""Places that a block has room for; a fuller block is searched again when it is taken."""
+"""Room for a block's places; a fuller block is searched again when taken."""
 _DENSE = 32
-"""Elements a hit below which a block's places are found without branches."""
+"""A block with fewer elements a hit is searched without branches."""
 UPPER, LOWER = 1.3, 0.8
 """`adjust` corrects counts beyond these multiples of k, and limits by these factors."""
 ROUNDS = 10
@@ -54,13 +50,11 @@ class Marks:
     places: NDArray[np.uint16]
     """`[blocks, 512]`: their positions within the block, where there are fewer than 512."""
     totals: Tensor
-    """Numbers of a tensor's elements that are marked, not-a-number (counted on a device alone),
-    above and below zero (if asked for); on a device then the limit's bits less one, and what
-    `adjust` finds: int32 `[.., tensors]`."""
+    """Int32 `[.., tensors]`: elements marked, NaN (on a device alone), above and below zero (if
+    asked for); on a device then the limit's bits less one, and `adjust`'s result."""
 
     @classmethod
     def room(cls, like: Tensor, segments: Segments, up: Limits) -> Marks:
-        """Room for the marks of a table on the device of `like`."""
         blocks, tensors, on_gpu = segments.cells(BLOCK), len(segments.table), handled(like)
         if isinstance(up, torch.Tensor) and not on_gpu:
             up = array(up)
@@ -77,7 +71,7 @@ class Marks:
 
     @cached_property
     def host(self) -> NDArray[np.int32]:
-        """The totals on the host, which waits for them once."""
+        """The totals on the host; waits once."""
         return array(self.totals)
 
     @property
@@ -119,10 +113,8 @@ def mark(
 def fill_marks(
     values: Tensor, segments: Segments, marks: Marks, added: Tensor | None, sides: bool = False
 ) -> None:
-    """The pass of `mark`: values += added, if given; counts, places and totals of the marks.
-
-    With `sides`, the totals count the elements above and below zero, too.
-    """
+    """The pass of `mark`: values += added, if given; counts, places and totals of the marks, with
+    `sides` also of elements above and below zero."""
     with written_back(values) as source:
         more = NOTHING if added is None else array(added)
         mark_arrays(source, more, segments, marks, segments.tiles, sides)
@@ -157,11 +149,9 @@ def _adjusting(
 @counted_as(_adjusting)
 @primitive
 def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raised: bool) -> int:
-    """Correct limits that let fewer than 0.8 k elements of a tensor pass: times 0.8, and again.
-
-    With `raised`, those that let more than 1.3 k pass are multiplied by 1.3, too. Limits of 0 and
-    of infinity stay. Returns the rounds that were needed, at most `ROUNDS`.
-    """
+    """Correct limits that let fewer than 0.8 k elements of a tensor pass: times 0.8, repeatedly;
+    with `raised`, those that let more than 1.3 k pass: times 1.3. Limits of 0 and infinity stay.
+    Returns the rounds needed, at most `ROUNDS`."""
     with written_back(values) as source:
 
         def again(rows: NDArray[np.bool_]) -> None:
@@ -203,11 +193,8 @@ def _take_launches(
 def take(
     values: Tensor, segments: Segments, marks: Marks, *, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(indices int64, values float32, each `[sum of passed]`) of the marked elements.
-
-    With `clear` they are then set to zero in `values`. Raises `InputError` when one is
-    not-a-number.
-    """
+    """(indices int64, values float32, each `[sum of passed]`) of the marked elements; with `clear`
+    they become zero in `values`. Raises `InputError` for NaN."""
     total = int(marks.passed.sum())
     indices, taken = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.float32)
     strange = np.zeros(1, dtype=np.uint8)
@@ -223,22 +210,14 @@ def take(
 def passing(
     values: Tensor, segments: Segments, limits: Limits, *, memory: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Column]:
-    """The elements with |value| >= limit, one tensor's behind the other's.
+    """The elements with |value| >= limit, of consecutive tensors: (indices within the tensor,
+    int64, ascending; values float32; how many of each tensor). Raises `InputError` for NaN.
 
     Parameters
     ----------
     values : flat float32 of the table
     limits : `[tensors]`, or one for all, as float32
-    memory : as `values`; memory += values, of which the elements are then taken out (zero remains)
-
-    Returns
-    -------
-    (indices within the tensor, int64, ascending; values float32; how many of each tensor).
-
-    Raises
-    ------
-    InputError
-        When not-a-number is among the values.
+    memory : as `values`; memory += values, and zero remains where elements pass
     """
     marks = mark(values, segments, limits, memory=memory)
     source = values if memory is None else memory
@@ -246,7 +225,7 @@ def passing(
 
 
 def demand_numbers(strange: bool) -> None:
-    """`InputError` where not-a-number is among the values."""
+    """Raise `InputError` where NaN is among the values."""
     if strange:
         raise InputError(NO_NUMBER)
 
@@ -266,11 +245,8 @@ def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
 
 @inlined
 def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> None:
-    """Inside a loop: the positions where `mask` (uint8, 0 or 1, `words` its view) is 1.
-
-    `places` needs room for one more than the `hits`; what `mask` holds behind `size` is ignored
-    as long as it is 0 up to the next multiple of eight.
-    """
+    """Inside a loop: the positions where `mask` (uint8, 0 or 1, `words` its view) is 1. `places`
+    has room for `hits` + 1; `mask` is 0 from `size` to the next multiple of eight."""
     found = 0
     if hits * _DENSE < size:
         for word in range((size + 7) // 8):  # few hits: most eights are zero, and passed over
@@ -286,11 +262,8 @@ def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> Non
 
 @inlined
 def mark_block(part: Any, limit: Any, mask: Any, words: Any, places: Any) -> Any:
-    """Inside a loop: how many of `part` reach the limit, their positions in `places`.
-
-    `part` has at most `BLOCK` elements, `mask` is scratch of `BLOCK` + 8 bytes and `words` its
-    view. Where there are more than `places` has room for, it is left alone.
-    """
+    """Inside a loop: how many of `part` (at most `BLOCK`) reach the limit, and their positions
+    where `places` has room for all. `mask` is scratch of `BLOCK` + 8 bytes, `words` its view."""
     hits = np.int32(0)
     for i in range(part.size):
         reaches = not abs(part[i]) < limit  # NaN does, too
@@ -332,7 +305,7 @@ def _mark(
 
 @loop
 def count_marks(lengths: Any, firsts: Any, counts: Any, passed: Any) -> None:
-    """Marked elements of each tensor."""
+    """Count each tensor's marked elements."""
     for t in range(lengths.size):
         blocks = (lengths[t] + BLOCK - 1) // BLOCK
         passed[t] = counts[firsts[t] : firsts[t] + blocks].sum()
@@ -343,10 +316,8 @@ def collect(
     whole: Any, first: int, limit: Any, counts: Any, places: Any, indices: Any, taken: Any,
     clear: bool,
 ) -> bool:  # fmt: skip
-    """The marked elements of a part of a tensor that begins at element `first`, a block's start.
-
-    `counts` and `places` are those of its blocks. Returns whether one is not-a-number.
-    """
+    """Collect the marked elements of a part of a tensor that begins at element `first`, a block's
+    start, with its blocks' `counts` and `places`; return whether one is NaN."""
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
     found = np.zeros(BLOCK + 1, dtype=np.uint16)

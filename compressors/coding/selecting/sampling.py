@@ -1,14 +1,12 @@
 """Elements that independent draws take, found with far fewer than n random numbers.
 
-Element i is taken with probability p_i = min(1, scale |w_i|), whatever happens to the others. The
-sums of |w| over blocks of 16 elements, S_b, are kept. One uniform U a block decides by inversion:
-if U >= scale S_b, which bounds P(block not empty) from above, the block is empty and its elements
-are not read (most blocks, at a density of a hundredth). Else F = 1 - prod(1 - p_j) is accumulated
-over its elements; the first i with U < F is the first one taken, and after it the same goes on with
-a fresh uniform. That is the exact distribution, up to the 53 bits of a uniform: n/16 uniforms and
-one for each element taken.
-
-Every number is numbered by its block, so the result does not depend on the threads.
+Element i is taken with probability p_i = min(1, scale |w_i|), independently. Sums of |w| over
+blocks of 16 elements, S_b, are kept. One uniform U a block decides by inversion: if U >= scale S_b,
+which bounds P(block not empty) from above, the block is empty and its elements are not read (most
+blocks, at a density of a hundredth). Else F = 1 - prod(1 - p_j) is accumulated over its elements;
+the first i with U < F is taken, and the same goes on behind it with a fresh uniform. That is the
+exact distribution, up to a uniform's 53 bits: n/16 uniforms and one for each element taken. Numbers
+are keyed by block, so that the result does not depend on threads.
 
 Source: inversion, as in L. Devroye, "Non-uniform random variate generation", Springer 1986.
 """
@@ -43,12 +41,12 @@ BLOCK = 16
 SLACK = 2.0**-40
 """More than the rounding of a block's sum."""
 _FLOOR = np.float32(1e-30)
-"""Weights are not lowered to where float32 ends."""
+"""Weights are not lowered below this; float32 ends further down."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Weights of a bucket's elements; changed by functions of this module alone."""
+    """Weights of a bucket's elements; only functions of this module change them."""
 
     values: Tensor
     """Flat float32 of the table, any signs: |w| counts."""
@@ -58,7 +56,7 @@ class Weights:
 
     @classmethod
     def of(cls, values: Tensor, segments: Segments, largest: Tensor | None = None) -> Weights:
-        """Weights of values, or of the squares that `block_sums` makes of them."""
+        """Weights of values, or of the squares that `block_sums` makes."""
         weights, sums = block_sums(values, segments, largest)
         return cls(weights, segments, sums)
 
@@ -79,13 +77,9 @@ def _summing(
 def block_sums(
     values: Tensor, segments: Segments, largest: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(the values; sums of |v| over blocks of 16 elements of each tensor, the last may be shorter).
-
-    values : flat float32 of the table; with `largest`, the largest |v| of each tensor, float32,
-        the squares of v / largest stand in their place, or 1 where the largest is 0
-
-    Sums are float64 `[blocks]`, one tensor's behind the other's (`segments.cells(16)`).
-    """
+    """(values; sums of |v| over blocks of 16 elements of each tensor, float64 `[blocks]`, as
+    `segments.cells(16)`). `values` is flat float32 of the table; with `largest`, each tensor's
+    largest |v|, float32, it becomes the squares of v / largest, or 1 where the largest is 0."""
     blocks, given = segments.cells(BLOCK), (values[:0] if largest is None else largest)
     squares = values if largest is None else torch.empty_like(values)
     sums = np.empty(blocks.total, dtype=np.float64)
@@ -114,25 +108,21 @@ def draw_poisson(
     expected: Column, factor: float = 1.0, prior: Tensor | None = None, chances: bool = False,
     apart: bool = False,
 ) -> tuple[Tensor, Tensor, Column]:  # fmt: skip
-    """Positions drawn independently with probability p_i = min(1, scale |w_i|).
+    """Draw positions independently with probability p_i = min(1, scale |w_i|).
+
+    Returns int64 `[m]`, ascending places in the flat bucket (apart: in the tensor); p or the values
+    there, float32 `[m]` (empty unless wanted); apart: numbers certain and not, `[2, tensors]`.
 
     Parameters
     ----------
     values, sums : of `Weights`
     scales : 0 or more, finite: float64 `[tensors]`
     keys : of each tensor's uniforms
-    expected : about the sum of p of each tensor; only what the meter counts depends on it
-    factor : below 1, what was drawn is then multiplied by it in the weights, in place, unless that
-        is below 1e-30, where float32 ends
+    expected : about the sum of p of each tensor; for the meter only
+    factor : below 1, multiplies the drawn weights, in place, but not to below 1e-30 (float32's end)
     prior : as `values`, multiplied in the same way, in place
     chances : whether the probabilities are wanted
-    apart : whether all tensors' elements with p = 1 come first, then the others; with values
-
-    Returns
-    -------
-    int64 `[m]`, ascending places in the flat bucket (apart: in the tensor); p or the values there,
-    float32 `[m]` (empty unless wanted); apart: how many are certain and how many not, int64
-    `[2, tensors]`
+    apart : all tensors' elements with p = 1 come first, then the others; with values
     """
     n, tiles = values.numel(), segments.tiles
     found = np.empty(n, dtype=np.uint16)  # within a tile, from its first element on
@@ -176,12 +166,9 @@ def lift(
     values: Tensor, sums: Tensor, segments: Segments, scales: Tensor, least: float, most: float, *,
     top: float = np.inf, prior: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Multiply the weights of tensors whose scale is above `least` by it, up to `most`, in place.
-
-    scales : float64 `[tensors]`
-    top : of what is 0 or more, the most that becomes of it
-    prior : as `values`, raised to 1e-30 in place; weights are then multiplied by it
-    """
+    """Multiply the weights of tensors whose scale (float64 `[tensors]`) is above `least` by it, up
+    to `most`, in place; weights of 0 or more become at most `top`. `prior`, as `values`, is raised
+    to 1e-30 in place; weights are then multiplied by it."""
     lifted = values.new_empty(0) if prior is None else prior
     with written_back(values) as own, written_back(sums) as totals, written_back(lifted) as low:
         in_tiles(
@@ -195,7 +182,6 @@ def lift(
 
 @summing_loop
 def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
-    """Sums of |v| over the blocks of a part."""
     values = values[start:stop]
     sums = sums[start // BLOCK : -(-stop // BLOCK)]
     whole = values.size // BLOCK
@@ -271,14 +257,13 @@ def _part(
 
 @inlined
 def _lowered(value: Any, factor: Any) -> Any:
-    """value * factor, unless that is where float32 ends."""
+    """value * factor, unless float32 ends there."""
     product = np.float32(value * factor)
     return product if product >= _FLOOR else value
 
 
 @inlined
 def _sum(values: Any, begin: int, end: int) -> Any:
-    """Sum of |v|."""
     total = 0.0
     for i in range(begin, end):
         total += abs(np.float64(values[i]))
@@ -290,7 +275,7 @@ def _draw_tiles(
     start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any, prior: Any,
     scales: Any, keys: Any, factor: float, found: Any, chance: Any, counts: Any, loaded: Any,
 ) -> None:  # fmt: skip
-    """Positions drawn in each tile, from `found[first of the tile]` on; their number."""
+    """Draw each tile's positions, from `found[first of the tile]` on; count them."""
     hits = np.empty(TILE // BLOCK, dtype=np.int64)
     for tile in range(start, stop):
         t, first, last = tiles[tile]
@@ -359,7 +344,7 @@ def _compact(
     start: int, stop: int, tiles: Any, begins: Any, found: Any, chance: Any, counts: Any, at: Any,
     positions: Any, kept: Any,
 ) -> None:  # fmt: skip
-    """Bring the tiles' positions (and probabilities) together."""
+    """Close the gaps between the tiles' positions (and probabilities)."""
     for tile in range(start, stop):
         t, first, _ = tiles[tile]
         source = found[begins[t] + first :][: counts[tile]]

@@ -1,23 +1,23 @@
 """Scales that turn weights into sampling probabilities p_i = min(1, scale * |w_i|).
 
-Elements that would exceed 1 are saturated: they are certain, and the rest of the budget is spread
-over the others in proportion to their weights. That lifts others over 1, so the saturated set F
-grows over a few rounds until it stays (or `rounds` are used up).
+Elements that would exceed 1 are saturated: certain, with the rest of the budget spread over the
+others in proportion to their weights. That may lift others over 1, so the saturated set F grows
+over a few rounds until it stays (or `rounds` are used up).
 
 - For an expected number of k (`scales_for_count`): scale = (k - |F|) / sum_{not F} |w|, so that
-  sum(p) = k; a little less when the rounds were used up. When fewer than k weights are not zero,
-  all of them are saturated.
+  sum(p) = k; a little less when the rounds were used up. With fewer than k nonzero weights, all of
+  them are saturated.
 - For a second moment of (1 + eps) |w|^2 after division by p (`scales_for_variance`): scale =
-  sum_{not F} |w| / (eps |w|^2 + sum_{not F} w^2). The scale grows as long as something exceeds 1,
-  so the rounds end at the smallest F, the one of the closed form for sorted weights.
+  sum_{not F} |w| / (eps |w|^2 + sum_{not F} w^2). The scale grows as long as an element exceeds 1,
+  so the rounds end at the smallest F, that of the closed form for sorted weights.
 
-Sums are of float64 over blocks of 16 elements; a round reads n/16 of them and the elements of the
-few blocks that may hold a saturated one.
+Sums are float64 over blocks of 16 elements; a round reads n/16 of them and the elements of the few
+blocks that may hold a saturated one.
 
 Source: J. Wangni, J. Wang, J. Liu, T. Zhang, "Gradient Sparsification for Communication-Efficient
-Distributed Optimization", NeurIPS 2018, arXiv:1710.09854 (greedy, and
-closed form); the count is also that of L. Song et al., "Communication Efficient SGD via Gradient
-Sampling with Bayes Prior", CVPR 2021, Alg. 1, with the saturated set read cumulatively.
+Distributed Optimization", NeurIPS 2018, arXiv:1710.09854 (greedy, and closed form); the count is
+also that of L. Song et al., "Communication Efficient SGD via Gradient Sampling with Bayes Prior",
+CVPR 2021, Alg. 1, with the saturated set read cumulatively.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import TILE, Segments
 
 LARGEST_SCALE = 1e300
-"""A scale that saturates every weight that is not zero, however small."""
+"""Saturates every nonzero weight, however small."""
 LARGEST_INVERSE = 3e38
 """Largest inverse of a scale, which is a magnitude that is sent."""
 
@@ -51,11 +51,8 @@ def _pass(blocks: Any) -> KernelCost:
 def saturation(
     values: Tensor, sums: Tensor, segments: Segments, scales: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Moments of `Weights` under a scale for each tensor: float64 `[3, tensors]`.
-
-    The number of elements with scale |w| >= 1, the sum of |w| of all others, and the sum of w^2 of
-    the saturated.
-    """
+    """Moments of `Weights` under each tensor's scale, float64 `[3, tensors]`: number of elements
+    with scale |w| >= 1, sum of |w| of all others, sum of w^2 of the saturated."""
     going, moments = np.ones(len(scales), dtype=np.bool_), np.empty((3, len(scales)))
     _add_moments(array(values), array(sums), segments, scales, going, moments)
     return moments
@@ -115,10 +112,7 @@ def scales_for_count(
 
 
 def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
-    """The scales with sum(w^2 / p) = (1 + eps) |w|^2 of each tensor, eps > 0: `[tensors]`.
-
-    0 when all weights of a tensor are zero.
-    """
+    """The scales with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0: `[tensors]`, 0 for zero weights."""
     given = weights.values, weights.sums, weights.segments
     # this scale saturates all that is not 0: the sum of all squares
     energy = saturation(*given, np.full(len(weights.segments.table), LARGEST_SCALE))[2]
@@ -139,10 +133,8 @@ def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
 @counted_as(lambda *_: ())
 @primitive
 def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales whose inverse is a float32 of at most 3e38, float64, and that inverse: `[tensors]`.
-
-    The inverse of a scale of 0, or that float32 cannot hold, is 0.
-    """
+    """Scales whose inverse is a float32 of at most 3e38, float64, and that inverse: `[tensors]`;
+    the inverse of 0, or one that float32 cannot hold, is 0."""
     given = array(scales)
     with np.errstate(divide="ignore"):
         single = np.minimum(1.0 / given, LARGEST_INVERSE).astype(np.float32)

@@ -1,10 +1,9 @@
 """Numbers of selected elements, samples, and the k-th largest magnitude.
 
 The k-th largest is found exactly, without sorting: by a radix selection over the bits of the
-magnitudes, which as integers have the order of the floats. Among equal magnitudes the lowest index
-wins, so that every implementation and device selects the same set.
-
-Assumes finite values; not-a-number is an `InputError`. Indices are int64 and ascending everywhere.
+magnitudes, which as integers order as the floats do. Among equal magnitudes the lowest index wins,
+so that every implementation and device selects the same set. Assumes finite values; NaN is an
+`InputError`. Indices are int64 and ascending.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from gcsim.errors import InternalError
 SAMPLE_STRIDE = 255
 """Stride of the sample that bounds the k-th largest; odd: not in step with a matrix' rows."""
 WORTH_A_SAMPLE = 1 << 15
-"""Fewer elements are not worth a sample."""
+"""Fewer elements are selected from without a sample."""
 _SORTED = 16
-"""So many of the largest are kept sorted."""
+"""Up to this many of the largest are kept sorted."""
 _MAGNITUDE = 0x7FFFFFFF
 
 
@@ -45,12 +44,12 @@ def counts_kept(lengths: NDArray[Any], ratio: float) -> NDArray[np.int64]:
 
 
 def share_kept(numel: int, ratio: float) -> float:
-    """k / n; 1 for an empty tensor, of which nothing is lost."""
+    """k / n; 1 for an empty tensor."""
     return count_kept(numel, ratio) / numel if numel else 1.0
 
 
 def flat_places(indices: Tensor, segments: Segments, counts: Column) -> Tensor:
-    """Places in the flat bucket of indices within tensors, so many of each: int64."""
+    """Places in the flat bucket of indices within tensors, `counts` of each: int64."""
     return indices + each_of(segments.begin, counts, indices)
 
 
@@ -77,11 +76,9 @@ def sampled(
     memory: Tensor, added: Tensor, segments: Segments, start: Column, stride: Column,
     counts: Column, *, momentum: Tensor | None = None, m: float = 0.0, nesterov: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Elements start, start + stride, … of memory + added, so many of each tensor.
-
-    All flat float32 of the table; with a momentum u, of the velocity memory + g' that `added` (g)
-    makes: g' = m u + g, or m (u + g) + g after Nesterov. Returns float32 `[sum of counts]`.
-    """
+    """Elements start, start + stride, … of memory + added, `counts` of each tensor: float32
+    `[sum of counts]`. With a momentum u, of the velocity memory + g' for g = `added`: g' = m u + g,
+    or m (u + g) + g after Nesterov. All flat float32 of the table."""
     out = np.empty(counts.sum(), dtype=np.float32)
     u = out[:0] if momentum is None else array(momentum)
     columns = segments.begin + start, stride, counts
@@ -96,10 +93,7 @@ def _kth_launches(_: object, values: object, segments: Segments, k: object) -> I
 @counted_as(_kth_launches)
 @primitive
 def kth_magnitude(values: Tensor, segments: Segments, k: Column) -> Tensor:
-    """The k-th largest |value| of each tensor, k from 0 (infinity) to its length.
-
-    float32 `[tensors]`. Not-a-number counts as larger than everything.
-    """
+    """The k-th largest |value|, k from 0 (infinity) on, NaN the largest: float32 `[tensors]`."""
     check_k(segments.length, k)
     found = np.full(len(k), np.inf, dtype=np.float32)
     bits, tiles = array(values).view(np.uint32), segments.cells(None).tiles
@@ -127,10 +121,8 @@ def deliver(
     update: Tensor, residual: Tensor, segments: Segments, own: Elements, kept: Elements,
     weight: float,
 ) -> None:  # fmt: skip
-    """update += weight * kept, in float64; of the own elements those kept leave the residual.
-
-    `update` and `residual` are flat float32 of the table, changed in place.
-    """
+    """update += weight * kept, in float64; remove from the residual those `own` elements that were
+    kept. `update` and `residual` are flat float32 of the table, changed in place."""
     columns = [starts(own[2]), own[2], starts(kept[2]), kept[2]]
     with written_back(update) as out, written_back(residual) as rest:
         elements = [array(each) for each in (*own[:2], *kept[:2])]
@@ -139,7 +131,7 @@ def deliver(
 
 
 def check_k(n: Any, k: Any) -> None:
-    """`InternalError` unless k of n elements can be selected; numbers or columns."""
+    """Raise `InternalError` unless k of n elements can be selected; numbers or columns."""
     if np.any((k < 0) | (k > n)):
         raise InternalError(f"cannot select {k} of {n} elements")
 
@@ -158,10 +150,7 @@ def stride_of(n: int, k: int) -> int:
 
 @loop
 def safe_rank(expected: float) -> int:
-    """Rank in a sample below which, most likely, lies all that `expected` of it stand for.
-
-    Six standard deviations beyond what is expected.
-    """
+    """Sample rank that most likely bounds `expected` from above, by six standard deviations."""
     return int(expected + 6 * expected**0.5) + 1
 
 
@@ -211,10 +200,7 @@ def _find_kth(start: int, stop: int, tiles: Any, bits: Any, table: Any, k: Any, 
 
 @loop
 def kth_of_few(bits: Any, k: int) -> Any:
-    """(bits of the k-th largest magnitude of float32 as uint32; its equals among the k largest).
-
-    Eleven, ten and ten bits of it, one pass each.
-    """
+    """(uint32 bits of the k-th largest magnitude; its equals among the k largest)."""
     counts = np.empty(2048, dtype=np.int32)
     # digits found so far; the rank among the magnitudes that begin with them
     prefix, rank = np.int64(0), np.int64(k)
@@ -267,11 +253,8 @@ def _take_sorted(bits: Any, k: int, places: Any) -> bool:
 
 @loop
 def take_few(bits: Any, k: int, places: Any) -> bool:
-    """The places of the k largest magnitudes, the first of equals; False for not-a-number.
-
-    A few are kept sorted as the others go by. Of more, the first eleven bits tell which may be
-    among them; the rest is done with those.
-    """
+    """The places of the k largest magnitudes, the first of equals; False for NaN. A few are kept
+    sorted in one pass; of more, the first eleven bits pick the candidates."""
     if k <= _SORTED:
         return _take_sorted(bits, k, places)
     least, reached = _least_first_bits(bits, k)

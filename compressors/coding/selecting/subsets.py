@@ -1,11 +1,9 @@
 """Uniformly random subsets of k of n elements, drawn with O(k) random numbers.
 
-The numbers that fall in segments of 2^20 positions are drawn first (they are hypergeometric). In a
-segment, uniform positions are marked in a bitmap until enough different ones are (of the
-complement, above one half); scanning the bitmap gives them in ascending order. No position is
-preferred (up to 2^-24), so all subsets are equally likely.
-
-Every number is numbered by its draw, so the result does not depend on the threads.
+The counts in segments of 2^20 positions are drawn first (hypergeometric). In a segment, uniform
+positions are marked in a bitmap until enough different ones are (of the complement, above one
+half); a scan gives them in ascending order. All subsets are equally likely (up to 2^-24). Numbers
+are keyed by draw, so that the result does not depend on threads.
 
 Source: rejection of what was drawn before, as in L. Devroye, "Non-uniform random variate
 generation", Springer 1986.
@@ -35,11 +33,9 @@ Place = tuple[int, int, int, str]
 
 
 def draw_subset(like: Tensor, segments: Segments, k: Column, streams: Sequence[Place]) -> Tensor:
-    """A uniformly random subset of k elements of each tensor: int64 `[sum of k]`, ascending.
-
-    Places in the flat bucket, on the device of `like`; each tensor draws from a `stream`. Raises
-    `InternalError` unless 0 <= k <= n < 10^9.
-    """
+    """A uniformly random subset of k elements of each tensor: int64 `[sum of k]`, ascending places
+    in the flat bucket, on the device of `like`; each tensor draws from its `stream`. Raises
+    `InternalError` unless 0 <= k <= n < 10^9."""
     given = zip(streams, segments.length.tolist(), k.tolist(), strict=True)
     shares, keys = zip(*(_parts_of(*each) for each in given), strict=True)
     pieces = tiles_of(segments.length, segments.column(SEGMENT))  # [pieces, 3]
@@ -48,7 +44,7 @@ def draw_subset(like: Tensor, segments: Segments, k: Column, streams: Sequence[P
 
 
 def _parts_of(place: Place, n: int, k: int) -> tuple[list[int], int]:
-    """(how many positions lie in each segment; the key of the numbers that draw them)."""
+    """(positions in each segment; the key of the numbers that draw them)."""
     if not 0 <= k <= n < 1_000_000_000:
         raise InternalError(f"cannot draw {k} distinct positions out of {n}")
     if k == 0 or n <= SEGMENT:
@@ -61,12 +57,11 @@ def _parts_of(place: Place, n: int, k: int) -> tuple[list[int], int]:
 
 @lru_cache(maxsize=1 << 10)
 def _key(place: Place) -> int:
-    """The first number of a stream, for all who draw from it."""
     return stream(*place).bit_generator.random_raw()
 
 
 def fewer(pieces: NDArray[np.int64], counts: Column) -> Column:
-    """Different positions that are drawn of each piece: above one half those that are left out."""
+    """Positions to draw of each piece: above one half those that are left out."""
     found: Column = np.minimum(counts, pieces[:, 2] - pieces[:, 1] - counts)
     return found
 
@@ -93,7 +88,6 @@ def _draw_pieces(
 
 @inlined
 def _ones(word: np.uint64) -> int:
-    """Bits that are set."""
     # counts of 2, 4 and 8 bits in place; the product adds up the bytes in the highest one
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     low = word & np.uint64(0x3333333333333333)

@@ -1,7 +1,5 @@
-"""Casts to 8 and 16 bits on a GPU: the kernel of `coding/floats/narrow_floats.py`.
-
-The arithmetic is on the numbers' bits, as there.
-"""
+"""Casts to 8 and 16 bits on a GPU: the kernel of `coding/floats/narrow_floats.py`, by bits as
+there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Coded positions on a GPU: the kernels of `coding/indices/index_coding.py`, for all coders alike.
 
-A code has a part whose length follows from n and k (a field for each position) and one whose length
-does not. Kernels take the coder as a column, so that tensors of different coders share a launch.
-Readers mark the bits at which codes end, list the marks, and add up the gaps.
+A code has a part of a length that follows from n and k (a field for each position) and one of
+varying length. Kernels take the coder as a column, so that tensors of different coders share a
+launch. Readers mark the bits at which codes end, list the marks, and add up the gaps.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gcsim.compressors.segments import Column, Segments, starts
 
 PACKED, RICE, BITMAP = (tl.constexpr(int(c)) for c in (Coder.PACKED, Coder.RICE, Coder.BITMAP))
 _LONGEST = (1 << 31) - 1
-"""Bits of bodies that kernels read together, at most."""
+"""Most bits of bodies that kernels read together."""
 
 
 @kernel_of(loops.words_of_positions)
 def words_of_positions(
     indices: Tensor, segments: Segments, k: Column, coders: Column
 ) -> tuple[Tensor, Column]:
-    """The host waits once where a length does not follow from n and k."""
+    """The host waits once unless lengths follow from n and k."""
     if (coders == Coder.RAW).all():
         return indices.view(torch.int32)[::2], 4 * k  # the low 32 bits, read where they lie
     (widths, sizes), first = loops.rooms(segments.length, k, coders), starts(k)
@@ -57,7 +57,7 @@ def words_of_positions(
 def decoded_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> Tensor:
-    """The loop reads what is too long for kernels, and says what is damaged."""
+    """The loop reads bodies too long for kernels, and reports damage."""
     found = read_positions(coded, segments, sizes, k, coders)
     if found is None or (entered() is None and bool(found[1])):
         return by_loop(loops.decoded_positions, coded, segments, sizes, k, coders)
@@ -69,7 +69,7 @@ def decoded_positions(
 def read_positions(
     coded: Tensor, segments: Segments, sizes: Column, k: Column, coders: Column
 ) -> tuple[Tensor, Tensor] | None:
-    """(int64 `[sum of k]`; an int32, not 0 where bodies do not say so); None: for the loop."""
+    """(int64 `[sum of k]`; an int32, not 0 for invalid bodies); None: for the loop."""
     kinds, (widths, most) = set(coders.tolist()), loops.rooms(segments.length, k, coders)
     cuts = packed_bytes(k * widths, 1)
     least = np.where(coders == Coder.BITMAP, most, cuts)
@@ -97,7 +97,7 @@ def _marked(
     coded: Tensor, first: Column, k: Column, coders: Column, cuts: Column, at: Column,
     sizes: Column, wrong: Tensor,
 ) -> Tensor:  # fmt: skip
-    """The bit within its body at which each code ends, of coders that have no fixed length."""
+    """The bit within its body at which each code of varying length ends."""
     marks = coded.new_zeros(8 * coded.numel())
     parts = parts_in_blocks(coded, 8 * sizes, coders, cuts, at, first, k)
     launch_parts(_mark, parts, coded, marks, BLOCK=BLOCK)
@@ -121,7 +121,7 @@ def _gap_of(indices, column, parts, i, k):
 
 @triton.jit
 def _measure(indices, lengths, table, parts, BLOCK: tl.constexpr):
-    """Bits of the part of each gap's code whose length is not fixed."""
+    """Bits of the varying part of each gap's code."""
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     _, gap = _gap_of(indices, column, parts, i, k)
@@ -163,7 +163,6 @@ def _mark(coded, marks, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _list(marks, upto, places, wrong, table, parts, BLOCK: tl.constexpr):
-    """Places of the marks, which must be k in each body."""
     column, number, n = own_part(table, parts)
     bit = number * BLOCK + tl.arange(0, BLOCK)
     at, k = 8 * tl.load(column + 4 * parts), tl.load(column + 6 * parts)
@@ -178,7 +177,7 @@ def _list(marks, upto, places, wrong, table, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gaps(coded, places, gaps, wrong, table, parts, BLOCK: tl.constexpr):
-    """The gap of each position, and whether a body is not what a sender writes."""
+    """The gap of each position, and whether a sender would write this body."""
     column, number, k = own_part(table, parts)
     i = number * BLOCK + tl.arange(0, BLOCK)
     here, last = i < k, i == k - 1

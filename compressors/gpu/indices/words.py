@@ -1,8 +1,5 @@
-"""Words of 32 bits: the kernels of `coding/indices/words.py`.
-
-One kernel brings memories on and writes a word for each element, another one lists those that
-travel; between the two the host waits for how many they are.
-"""
+"""Words of 32 bits: the kernels of `coding/indices/words.py`. One updates memories and writes each
+element's word, another lists those that travel; in between the host waits for their number."""
 
 from __future__ import annotations
 
@@ -90,7 +87,6 @@ def add_words(
 
 @triton.jit
 def _note(chosen, counts, k, table, parts):
-    """Count the elements of a block that travel."""
     hits = tl.sum(chosen.to(tl.int32), axis=0)
     tl.store(counts + tl.program_id(0), hits)
     tl.atomic_add(k + own_row(table, parts, tl.program_id(0)), hits)
@@ -101,7 +97,7 @@ def _find(
     r, v, gradient, second_moment, words, chosen, counts, k, tops, alpha: tl.uint64, least, zeta,
     table, parts, SIGNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Mark clear elements: signs are taken out, of magnitude `least`; else the largest is noted."""
+    """Mark clear elements: remove signs, of magnitude `least`, or record the largest."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = within < n
@@ -158,7 +154,7 @@ def _code(
 
 @triton.jit
 def _list(words, chosen, counts, out, table, parts, BLOCK: tl.constexpr):
-    """Each program's words behind those of the programs before."""
+    """Write each program's words behind those of the programs before."""
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 2 * parts) + within

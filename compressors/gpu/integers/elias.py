@@ -1,10 +1,9 @@
 """Elias words on a GPU: those of levels (`coding/rounding/level_words.py`), and reading.
 
-Writing is two passes: the lengths of words are added up, which says where each begins, and each is
-put there. A reader cannot know where a word begins before it has read all others, so a word is read
-at each bit, and where it ends; from the first bit on, these steps are followed by twice as many at
-a time. Reading takes about 50 bytes a bit, therefore bodies of more than `LONGEST` bits are the
-host's.
+Writing takes two passes: lengths of words are added up to begins, then words are written. A reader
+cannot know where words begin, so it reads a word, and its end, at every bit; from the first bit on,
+steps are followed, twice as many each time. That takes about 50 bytes a bit: bodies of more than
+`LONGEST` bits are read on the host.
 """
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ def words_of(values: Tensor) -> tuple[Tensor, Tensor]:
 
 def sections(lengths: Tensor, owner: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """(the bit at which each word begins, in sections of whole bytes; bytes of each section).
-
-    `owner`: int64 `[k]`, which section a word is of, ascending.
-    """
+    `owner`: each word's section, int64 `[k]`, ascending."""
     bits = lengths.new_zeros(count).index_add_(0, owner, lengths)
     sizes = (bits + 7) // 8
     # padding of the sections before
@@ -77,10 +74,8 @@ def gathered(words: Tensor, begins: Tensor, size: int) -> Tensor:
 
 
 def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
-    """Value of the word that begins at each bit, and the bit behind it, int64 `[bits]`.
-
-    The latter is one more than there are bits where no word begins.
-    """
+    """Value of the word from each bit on, and the bit behind it (past the end for none): int64
+    `[bits]`."""
     limit = 8 * body.numel()
     values, ends = (body.new_empty(limit, dtype=torch.int64) for _ in range(2))
     launch(
@@ -91,17 +86,15 @@ def read_words(body: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _bits_at(body: Tensor, places: Tensor) -> Tensor:
-    """The bits there, bool; of places behind the last bit, those of the last."""
+    """The bits there, bool; behind the last bit, the last."""
     at = places.clamp(max=max(0, 8 * body.numel() - 1))
     return (body[at >> 3] >> (at & 7)) & 1 != 0
 
 
 def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """(where words begin, so many in each section of so many bytes; the bit behind the last of
-    each, more than there are where words do not fit): int64 `[sum of counts]`, `[sections]`.
-
-    `ends` says where the word at each bit ends. The host waits for how many are found.
-    """
+    """(begins of `counts` words in each section of `sizes` bytes; the bit behind the last of each,
+    beyond all bits where words do not fit): int64 `[sum of counts]`, `[sections]`. `ends` holds the
+    end of the word at each bit. The host waits for how many are found."""
     limit = ends.numel()
     first = there(starts_of(sizes), ends.device) * 8
     last = first + there(sizes, ends.device) * 8
@@ -130,8 +123,7 @@ def followed(ends: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> tuple
 
 
 def ended(body: Tensor, after: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Whether what ends before bit `after` of the body fills its section, padded with zeros:
-    bool `[sections]`."""
+    """Whether words up to bit `after` fill their zero-padded section: bool `[sections]`."""
     ends = there(sizes, body.device).cumsum(0)
     last = torch.cat((body, body.new_zeros(1)))[(after >> 3).clamp(max=body.numel())].long()
     padded = (after & 7 == 0) | (last >> (after & 7) == 0)
@@ -143,7 +135,7 @@ def ended(body: Tensor, after: Tensor, sizes: Sequence[int]) -> Tensor:
 
 @triton.jit
 def _bit_length(values):
-    """Bits of positive numbers below 2^53 in binary: a float64's exponent says it."""
+    """Bits of positive numbers below 2^53, from a float64's exponent."""
     return (values.to(tl.float64).to(tl.int64, bitcast=True) >> 52) - 1022
 
 

@@ -1,8 +1,5 @@
-"""Fields of bits on a GPU, for kernels.
-
-A field is a word of up to 64 bits at any bit of a buffer. Neighbours share words of 32 bits, which
-are put together by atomic operations.
-"""
+"""Fields of bits on a GPU, for kernels: words of up to 64 bits at any bit of a buffer. Neighbours
+share words of 32 bits, joined by atomic operations."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 
 
 def room(like: Tensor, size: int) -> Tensor:
-    """Zeros that fields are put into: int32 `[size / 4, rounded up]`."""
+    """Zeros for fields: int32 `[size / 4, rounded up]`."""
     return like.new_zeros(-(-size // 4), dtype=torch.int32)
 
 

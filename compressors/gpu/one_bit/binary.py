@@ -1,8 +1,5 @@
-"""Levels of cells of a bucket on a GPU: the kernels of `coding/one_bit/binary.py`.
-
-One program works on a cell until it is done. Sums are of float64, in an order of their own
-(`reductions.py`).
-"""
+"""Levels of cells of a bucket on a GPU: the kernels of `coding/one_bit/binary.py`. One program
+works on a cell; sums are float64 in an order of their own (`reductions.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells
 
 _WIDEST = 1024
-"""Elements of a cell that are added up at a time, at most."""
+"""Most elements of a cell that are added up at a time."""
 
 
 @kernel_of(loops.clip_to_spread)
@@ -45,7 +42,6 @@ def optimal_bounds(values: Tensor, cells: Cells) -> Tensor:
 
 
 def _by_cell(like: Tensor, cells: Cells) -> Parts:
-    """A program a cell; those of one tensor behind those of the other."""
     columns = cells.segments.length, cells.count, cells.segments.begin, cells.size
     return parts_of(like, *(each.tolist() for each in columns))
 
@@ -76,7 +72,6 @@ def _about(values, first, length, centre, WIDTH: tl.constexpr):
 
 @triton.jit
 def _cell(table, parts):
-    """Begin and length of this program's cell."""
     column, number, n = own_part(table, parts)
     size = tl.load(column + 3 * parts)
     first = number.to(tl.int64) * size
@@ -103,7 +98,6 @@ def _means(values, found, cells, table, parts, WIDTH: tl.constexpr):
 
 @triton.jit
 def _mean_from(values, first, length, bound, WIDTH: tl.constexpr):
-    """Sum of |v| over the elements with |v| >= bound, over the number of all elements."""
     total = tl.cast(0.0, tl.float64)
     for start in range(0, length, WIDTH):
         i = start + tl.arange(0, WIDTH)

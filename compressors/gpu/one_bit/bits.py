@@ -1,8 +1,5 @@
-"""One bit an element on a GPU: the kernels of `coding/one_bit/bits.py`.
-
-A program works on a tile of a stripe. What is wrong with bits or scales is noted in one number of
-the exchange, which is 0 otherwise.
-"""
+"""One bit an element on a GPU: the kernels of `coding/one_bit/bits.py`. A program works on a tile
+of a stripe; faults of bits or scales are recorded in one number of the exchange, else 0."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def _launch(
     kernel: Any, like: Tensor, stripes: Stripes, sizes: Column, given: tuple[Any, ...],
     *arguments: Any, **constants: Any,
 ) -> None:  # fmt: skip
-    """Launch a kernel over tiles of stripes of so many bytes; `given` are columns behind theirs."""
+    """Launch a kernel over tiles of stripes of `sizes` bytes; `given` are columns behind theirs."""
     rows, columns, offset, first, width, _, size = stripes.table.T
     most = int((rows * np.maximum(columns, width)).max(initial=0))
     # rows of the table from 2 on; where each column has a line, the size is 1
@@ -81,7 +78,7 @@ def _launch(
 
 @contextmanager
 def noting(like: Tensor) -> Iterator[Tensor]:
-    """The number, int32 `[1]`, in which kernels inside note what is wrong; one for an exchange."""
+    """The number, int32 `[1]`, in which kernels inside record faults; one for an exchange."""
     exchange = entered()
     faults = None if exchange is None else exchange.faults
     known = faults is not None
@@ -139,7 +136,7 @@ def _put(
 
 @triton.jit
 def _level(levels, line, here):
-    """Numbers, float32, of which four bytes each lie one behind the other, anywhere."""
+    """Float32 numbers of four consecutive bytes at any place."""
     word = tl.load(levels + line * 4, mask=here, other=0).to(tl.uint32)
     for k in tl.static_range(1, 4):
         word |= tl.load(levels + line * 4 + k, mask=here, other=0).to(tl.uint32) << (8 * k)

@@ -1,7 +1,5 @@
-"""Levels of matrices' columns on a GPU: the kernels of `coding/one_bit/columns.py`.
-
-Sums over columns are of float64, in an order of their own (`reductions.py`).
-"""
+"""Levels of matrices' columns on a GPU: the kernels of `coding/one_bit/columns.py`. Sums over
+columns are float64 in an order of their own (`reductions.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, starts
 
 _ROWS, _COLUMNS = 32, 64
-"""Rows and columns of the part of a matrix that a program adds up at a time."""
+"""Rows and columns of a matrix that a program adds up at a time."""
 _TIMES = 8
 """Such parts of a program, one below the other."""
 
@@ -89,7 +87,7 @@ def _sum(
 
 @triton.jit
 def _join(sums, lines, message, all_sums, all_lines, table, parts, COLUMNS: tl.constexpr):
-    """Thresholds and levels of some columns of a stripe; the levels go into its frame, too."""
+    """Thresholds and levels of some columns of a stripe; levels also go into its frame."""
     own, number, width = own_part(table, parts)
     lane = number * COLUMNS + tl.arange(0, COLUMNS)
     inside = lane < width

@@ -1,9 +1,6 @@
-"""Signs as bits with scales on a GPU: the kernels of `coding/one_bit/signs.py`.
-
-One kernel brings the memory on, packs bits and adds up a tile's magnitudes, cell by cell; a second
-one adds those of each cell and writes its scale. Sums are of float64, whose last bit may differ as
-`reductions.py` says.
-"""
+"""Signs as bits with scales on a GPU: the kernels of `coding/one_bit/signs.py`. One updates the
+memory, packs bits and adds up a tile's magnitudes by cell, in float64 (`reductions.py`); the second
+adds up each cell and writes its scale."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from gcsim.compressors.segments import Cells, Column, Segments, starts
 
 _NONE, _MAGNITUDES, _SQUARES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 _TILE = tl.constexpr(8 * GROUPS)
-"""Elements of a program."""
 
 
 @kernel_of(loops.put_sign_bits)
@@ -66,7 +62,7 @@ def _fold_parts(
     sums: Tensor | None = None, pieces: bool = False, KEEP: bool = False,
     factors: tuple[float, float, float, float] = loops.NO_FACTORS, **constants: Any,
 ) -> None:  # fmt: skip
-    """Bring memories on, and write signs to `bits` from `at` on, and sums to `sums`."""
+    """Update memories; write signs to `bits` from `at` on, and sums to `sums`."""
     n, frame = cells.segments.length, bits.numel() // max(1, len(at))
     piece = frame - int(at[0]) if pieces else 0
     sizes = np.array([len(at) * piece]) if pieces else packed_bytes(n, 1)
@@ -138,7 +134,6 @@ def _scale(
     sums, scales, bits, copies, frame, table, parts, HEAD: tl.constexpr, SUMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program adds up a cell."""
     column, number, n = own_part(table, parts)
     size = tl.load(column + 2 * parts)
     begin = number * size

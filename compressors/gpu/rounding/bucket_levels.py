@@ -1,7 +1,5 @@
-"""Levels that each cell finds for itself: the kernels of `coding/rounding/bucket_levels.py`.
-
-Where a cell holds zeros of both signs, a sort may order them otherwise than the host's.
-"""
+"""Levels that each cell finds for itself: the kernels of `coding/rounding/bucket_levels.py`. A sort
+may order zeros of both signs differently from the host's."""
 
 from __future__ import annotations
 
@@ -19,7 +17,6 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells
 
 _WIDEST = 1024
-"""Elements of a cell that are looked at together, at most."""
 
 
 @kernel_of(loops.optimal_levels)
@@ -78,7 +75,6 @@ def _level(found, lane, which):
 
 @triton.jit
 def _best(values, length, low, high, otherwise, WIDTH: tl.constexpr):
-    """The best level between two; `otherwise` when no element lies between them."""
     # rows are sorted, so that counts are places: `between` elements begin at place `below`
     below = tl.cast(0, tl.int32)
     between = tl.cast(0, tl.int32)

@@ -1,7 +1,4 @@
-"""Rounding to levels on a GPU: the kernels of `coding/rounding/levels.py`.
-
-Values, numbers and random bits become packed codes in one kernel, as in the loop's one pass.
-"""
+"""Rounding to levels on a GPU: the one-pass kernels of `coding/rounding/levels.py`."""
 
 from __future__ import annotations
 
@@ -107,19 +104,15 @@ def parts_of_cells(
 
 @triton.jit
 def _random16_at(key, at):
-    """16 random bits for each element: int32."""
     word = bits64(tl.cast(key, tl.uint64), at // 4)
     return ((word >> ((at % 4) * 16).to(tl.uint64)) & 0xFFFF).to(tl.int32)
 
 
 @triton.jit
 def _share(v, norm):
-    """v / norm, -1 … 1.
-
-    `div_rn` takes subnormal operands for zero (div.rn.ftz): both are first made larger, exactly. An
-    element so small beside a larger norm could not move a fraction of at least 2^-17. `floor`
-    flushes too, but a sum with such a fraction is zero or far from subnormal.
-    """
+    """v / norm, -1 … 1. `div_rn` flushes subnormal operands (div.rn.ftz), so both are first scaled
+    up, exactly. An element so small beside a larger norm could not move a fraction of at least
+    2^-17. `floor` flushes too, but a sum with such a fraction is zero or far from subnormal."""
     norm = tl.where(norm == 0.0, 1.0, norm)
     factor = tl.where(norm < 2.0**-60, 2.0**64, 1.0)
     return tl.minimum(tl.maximum(tl.div_rn(v * factor, norm * factor), -1.0), 1.0)

@@ -1,7 +1,5 @@
-"""Norms, sums and errors of cells on a GPU: the kernels of `coding/rounding/norms.py`.
-
-Sums are in another order than the loops', as `reductions.py` says.
-"""
+"""Norms, sums and errors of cells on a GPU: the kernels of `coding/rounding/norms.py`, with sums in
+another order than the loops' (`reductions.py`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Random groups on a GPU: the kernels of `coding/selecting/groups.py`.
-
-A lane shuffles a run, step by step as the loop does; the table lies group by group, so that lanes
-that are neighbours touch neighbouring memory, and a group's column is one stretch of it.
-"""
+"""Random groups on a GPU: the kernels of `coding/selecting/groups.py`. A lane shuffles a run as the
+loop does; the table lies group by group, so that neighbouring lanes share memory lines."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
 
 _RUNS = 128
-"""Runs of a program."""
 
 
 @kernel_of(loops.deal)
@@ -52,10 +48,8 @@ def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group
 
 @triton.jit
 def _shuffle(dealt, groups, stride, table, parts, RUNS: tl.constexpr):
-    """Fisher and Yates, a run a lane.
-
-    What a thread stores another one may load, since layouts differ: hence barriers.
-    """
+    """Fisher and Yates, a run a lane. Another thread may load a stored value, since layouts differ:
+    hence barriers."""
     column, _, run, here = own_block(table, parts, RUNS)
     key = tl.load(column + 4 * parts).to(tl.uint64, bitcast=True)
     length = tl.load(column + 2 * parts) - run * groups

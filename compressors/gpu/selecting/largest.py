@@ -24,10 +24,8 @@ def largest(
     marks: Marks | None = None, ranked: NDArray[np.bool_] | None = None,
     cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The first pass adds, the last one clears; not-a-number is refused `when_known`.
-
-    Marks are not needed where all tensors are ranked.
-    """
+    """The first pass adds, the last one clears; NaN is refused `when_known`. Marks are not needed
+    where all tensors are ranked."""
     check_k(segments.length, k)
     source, added = (values.contiguous(), None) if memory is None else (memory, values.contiguous())
     if memory is not None:

@@ -1,8 +1,6 @@
-"""Marks of a bucket and what they mark: the kernels of `coding/selecting/marks.py`.
-
-Marked elements are counted block by block, and a second pass writes each block's behind those of
-the blocks before. The host waits once, for the totals, which decide on the length of the message.
-"""
+"""Marks of a bucket and their collection: the kernels of `coding/selecting/marks.py`. Marked
+elements are counted by block; a second pass writes each block's behind those before. The host waits
+once, for the totals, which determine the message's length."""
 
 from __future__ import annotations
 
@@ -36,10 +34,8 @@ def fill_marks(
 
 @kernel_of(loops.adjust)
 def adjust(values: Tensor, segments: Segments, marks: Marks, k: Column, *, raised: bool) -> int:
-    """One pass counts the elements beyond all limits that lowering may reach.
-
-    The host waits once; where limits are raised, too, once a round.
-    """
+    """One pass counts the elements beyond all limits that lowering may reach. The host waits once;
+    where limits are raised, also once a round."""
     if raised:
         marks.up = marks.up if isinstance(marks.up, np.ndarray) else marks.up.numpy(force=True)
 

@@ -1,8 +1,5 @@
-"""Independent draws on a GPU: the kernels of `coding/selecting/sampling.py`.
-
-The numbers are those of the loops, by the same counters; a lane draws from a block. The host waits
-once, for the number of elements drawn.
-"""
+"""Independent draws on a GPU: the kernels of `coding/selecting/sampling.py`, with the loops'
+numbers; a lane draws from a block. The host waits once, for the number of elements drawn."""
 
 from __future__ import annotations
 
@@ -88,7 +85,6 @@ def lift(
 def _parts_of_blocks(
     like: Tensor, segments: Segments, keys: NDArray[np.uint64] | None = None
 ) -> Parts:
-    """Parts in tiles of blocks, with begins, first blocks, numbers and keys, if there are any."""
     first, numbers = segments.cells(BLOCK).first, np.arange(len(segments.table))
     columns = segments.begin, first, numbers, numbers if keys is None else keys
     return parts_in_blocks(like, segments.length, *columns, size=BLOCK * _LANES)
@@ -99,7 +95,6 @@ def _parts_of_blocks(
 
 @triton.jit
 def _fraction64(key, index):
-    """`random.fraction64` of each index."""
     return (bits64(key, index) >> 11).to(tl.float64) * 2.0**-53
 
 
@@ -164,10 +159,8 @@ def _draw(
     SLACK: tl.constexpr, LOWER: tl.constexpr, PRIOR: tl.constexpr, CHANCES: tl.constexpr,
     APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The recurrence of the loop's `_draw_tile`, in a lane for each block; a bit an element.
-
-    With `APART`, the high bits are those with p = 1, and are counted before all the others.
-    """
+    """The recurrence of the loop's `_draw_tile`, a lane for each block and a bit an element. With
+    `APART`, the high bits are those with p = 1, counted before all others."""
     column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     scale = tl.load(scales + tl.load(column + 4 * parts))
     key = tl.load(column + 5 * parts).to(tl.uint64, bitcast=True)
@@ -228,8 +221,7 @@ def _compact(
     drawn, upto, source, positions, kept, table, parts,
     KEPT: tl.constexpr, APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Places of the bits that are set, behind those of the programs before: in the bucket, or with
-    `APART` in the tensor."""
+    """Places of set bits, behind earlier programs': in the bucket, or (`APART`) the tensor."""
     _, _, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     bits = tl.load(drawn + place, mask=block < count, other=0)
     own = upto + tl.program_id(0)

@@ -1,8 +1,5 @@
-"""Sampling scales on a GPU: the kernels of `coding/selecting/scales.py`.
-
-A round adds up moments by blocks, and of these by tensor, where the next scale is made: the host
-waits for nothing. Sums may differ as `reductions.py` says.
-"""
+"""Sampling scales on a GPU: the kernels of `coding/selecting/scales.py`. Moments are added up by
+block, then by tensor, where the next scale is computed without waiting (sums: `reductions.py`)."""
 
 from __future__ import annotations
 
@@ -66,7 +63,6 @@ def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _parts(values: Tensor, segments: Segments) -> Parts:
-    """Parts in blocks, with begins and numbers."""
     numbers = np.arange(len(segments.table))
     return parts_in_blocks(values, segments.length, segments.begin, numbers)
 
@@ -80,10 +76,8 @@ def _saturate(
     LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Elements of a block with scale |v| >= 1, sum of the others, sum of squares of the former.
-
-    `state`: the scales, and whether a tensor is settled. With `LAST` there are no squares, and a
-    tensor's last program makes the next scale; `ended` is left at zeros.
-    """
+    `state`: scales, and whether a tensor is settled. With `LAST` squares are left out, and a
+    tensor's last program computes the next scale; `ended` is left at zeros."""
     program = tl.program_id(0)
     column, number, n = own_part(table, parts)
     tensor = tl.load(column + 3 * parts)
@@ -112,11 +106,8 @@ def _saturate(
 
 @triton.jit
 def _make_next(found, programs, many, own, tensors, k, most, BLOCK: tl.constexpr):
-    """A tensor's next scale, by the moments that its programs found.
-
-    `own`: scale, whether it is settled, saturated elements before, turns before: the first only
-    adds up; rounds.
-    """
+    """A tensor's next scale from its programs' moments. `own`: scale, whether it is settled,
+    saturated elements before, turns before (the first only adds up), rounds."""
     counts = tl.zeros([BLOCK], dtype=tl.float64)
     others = tl.zeros([BLOCK], dtype=tl.float64)
     for start in range(0, many, BLOCK):

@@ -1,9 +1,9 @@
 """Radix selection on a GPU, all tensors of a bucket in each launch; samples.
 
-Three passes count magnitudes by eleven, ten and ten bits, for each row of a table; a program finds
-its row's digit in the counts of the pass before. One more pass counts each block's elements above
-the k-th magnitude and equal to it, and the last one writes those that are selected behind those of
-the blocks before: of the equal ones the first, as many as are missing.
+Three passes count magnitudes by eleven, ten and ten bits for each row of a table; a program finds
+its row's digit in the previous pass's counts. Another counts each block's elements above the k-th
+magnitude and equal to it; the last writes the selected ones behind those of earlier blocks, of
+equal ones the first, as many as are missing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
 
 _MOST_BLOCKS = 16
-"""Blocks whose magnitudes one program counts in its histogram, at most; a power of two."""
+"""Most blocks that one program counts in its histogram; a power of two."""
 RANKED = 0
-"""In the place of a limit: the row's k-th magnitude is to be found."""
+"""In the place of a limit: find the row's k-th magnitude."""
 
 
 @kernel_of(loops.sampled)
@@ -65,7 +65,7 @@ def deliver(
     update: Tensor, residual: Tensor, segments: Segments, own: loops.Elements,
     kept: loops.Elements, weight: float,
 ) -> None:  # fmt: skip
-    """Each own element is looked for among the tensor's kept ones, by halves."""
+    """Search each own element among the tensor's kept ones, by halves."""
     columns = segments.begin, starts(own[2]), own[2], starts(kept[2]), kept[2]
     parts = parts_in_blocks(update, np.maximum(own[2], kept[2]), *columns)
     launch_parts(
@@ -78,7 +78,8 @@ def select(
     values: Tensor, segments: Segments, k: Column, *, added: Tensor | None = None, sides: int = 1,
     limits: Column | None = None, cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The k largest |values| of each tensor, or of each of its two signs.
+    """The k largest |values| of each tensor, or of each of its two signs: (indices within the
+    tensor, values, magnitudes sign by sign (of 2), int32 `[1]`: whether one is NaN).
 
     Parameters
     ----------
@@ -86,11 +87,6 @@ def select(
     sides : 2: the k of the positive elements of all tensors, then those of the negative ones
     limits : `RANKED`, or 1 + the bits of a magnitude: the first k elements not below it
     cleared : at most two vectors, set to zero where elements are selected
-
-    Returns
-    -------
-    (indices within the tensor, values, magnitudes sign by sign (of 2), int32 `[1]`: whether one is
-    not-a-number)
     """
     length, begin = (np.tile(each, sides) for each in (segments.length, segments.begin))
     limit = np.full(len(k), RANKED) if limits is None else limits
@@ -112,11 +108,9 @@ def listed(
     values: Tensor, segments: Segments, k: Column, settled: Tensor, found: Tensor, *,
     sides: int = 1, cleared: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`select`, where the bits above which all are taken, and how many equal ones are, are known.
-
-    settled : both of each row, int32 `[2, rows]`; found : a block's elements above and equal to
-    them, int32 `[2, programs]`, or only those above
-    """
+    """`select` with known thresholds. `settled`: bits above which all are taken, and number of
+    equal ones, int32 `[2, rows]`; `found`: a block's elements above (and equal): int32
+    `[2, programs]`."""
     total, many, first = int(k.sum()), k.reshape(sides, -1).sum(0), starts(k).reshape(sides, -1)
     indices = values.new_empty(total, dtype=torch.int64)
     taken, sizes = values.new_empty(total), values.new_empty(total if sides > 1 else 0)
@@ -133,8 +127,8 @@ def count_digits(
     values: Tensor, length: Column, begin: Column, k: Column, side: Any = 0,
     added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(counts of the last digit `[rows, 1024]` and one number more, which is 0; (leading digits,
-    rank among those that have them) before it: int32 `[2, rows]`)."""
+    """(counts of the last digit `[rows, 1024]` and a further 0; (leading digits before it, rank
+    among elements with them): int32 `[2, rows]`)."""
     most, rows = max(1, blocks(int(length.max(initial=0)))), len(k)
     together = min(_MOST_BLOCKS, 1 << (most - 1).bit_length())
     columns = begin, np.broadcast_to(side, rows)
@@ -219,7 +213,7 @@ def _digit(counts, state, row, rows, BINS: tl.constexpr):
 
 @triton.jit
 def _of_side(v, side):
-    """Whether values are those of a row: all, the positive, the negative ones."""
+    """Whether values are of a row: all, the positive, or the negative ones."""
     return (side == 0) | ((side == 1) & (v > 0)) | ((side == 2) & (v < 0))
 
 
@@ -229,7 +223,7 @@ def _histogram(
     BEFORE: tl.constexpr, ABOVE: tl.constexpr, SHIFT: tl.constexpr, BINS: tl.constexpr,
     BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Count the magnitudes whose leading digits are the k-th's by their next digit."""
+    """Count magnitudes that share the k-th's leading digits by their next digit."""
     row = own_row(table, parts, tl.program_id(0))
     column, number, n = own_part(table, parts)
     begun = tl.cast(0, tl.int32)
@@ -270,7 +264,6 @@ def _count(
     values, counts, state, settled, found, programs, strange, table, parts, BINS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Count a block's magnitudes above the k-th, and equal to it."""
     program = tl.program_id(0)
     row = own_row(table, parts, program)
     column, number, at, here = own_block(table, parts, BLOCK)

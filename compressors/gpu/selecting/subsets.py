@@ -1,9 +1,6 @@
-"""Random subsets on a GPU: the kernels of `coding/selecting/subsets.py`.
-
-A subset takes the first positions that differ, in the order in which they are drawn: so many are
-drawn that they most likely are enough, and a stable sort tells which ones were drawn before. The
-host waits once, for the number of elements taken.
-"""
+"""Random subsets on a GPU: the kernels of `coding/selecting/subsets.py`. A subset is the first
+distinct positions in drawing order: most likely enough are drawn, and a stable sort finds repeated
+ones. The host waits once, for the number of elements taken."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ def _draw(positions, table, parts, BLOCK: tl.constexpr):
 def _mark(
     positions, fresh, upto, taken, table, parts, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The first different positions, as many as are drawn; of a complement they are cleared."""
+    """Mark the first distinct positions; of a complement, clear them."""
     column, _, at, here = own_block(table, parts, BLOCK)
     start = tl.load(column + 8 * parts)
     here = here & (tl.load(fresh + start + at, mask=here, other=0) != 0)

@@ -1,34 +1,32 @@
 """Elements as numbers of 8 bits, each tensor with a float32 of its own: FP8 and dynamic 8-bit.
 
 FP8: each tensor is multiplied by a power of two, 2^floor(log2(F / max|g|)) with F the format's
-largest number, which brings its largest element just inside the format's range and costs no
-rounding, and is then rounded to E4M3 (4 bits of exponent, 3 of mantissa, F = 448: relative error
-below 2^-4) or E5M2 (F = 57344: below 2^-3, but 2^14 times further down). Elements below the
-format's smallest normal number have an absolute error instead: 2^-10 (E4M3) or 2^-17 (E5M2) over
-the scale.
+largest number, which brings its largest element just inside the range without rounding, and is then
+rounded to E4M3 (4 bits of exponent, 3 of mantissa, F = 448: relative error below 2^-4) or E5M2
+(F = 57344: below 2^-3, but 2^14 times further down). Below the smallest normal number the error is
+absolute: 2^-10 (E4M3) or 2^-17 (E5M2) over the scale.
 
-Dynamic 8-bit: a byte of a sign, a decimal exponent of varying width and a fraction. An element over
-its tensor's largest magnitude lies in [-1, 1]. Of its seven magnitude bits the position of the
-leading one gives the power of ten, and the bits behind it cut that decade evenly:
+Dynamic 8-bit: a byte of a sign, a decimal exponent of varying width and a fraction, for an element
+over its tensor's largest magnitude. Of seven magnitude bits the position of the leading one gives
+the power of ten, and the bits behind it cut that decade evenly:
 
     code 2^i + f, 0 <= f < 2^i, i = 0 … 6:  10^(i-6) (0.1 + 0.9 (f + 1/2) / 2^i);   code 0:  0
 
-So large elements have 64 steps a decade, small ones few, over seven orders of magnitude. An
-element becomes the nearest of the 255 values times the magnitude. The error of an element of decade
-i is at most 0.45 * 10^(i-6) / 2^i of the largest magnitude.
+Large elements have 64 steps a decade, small ones few, over seven orders of magnitude. An element
+becomes the nearest of the 255 values times the magnitude, in decade i within 0.45 * 10^(i-6) / 2^i
+of the largest magnitude.
 
-All-gather: everyone decodes everyone's message and adds up in float32, one rounding for each worker
-and its own scale (FP8) or largest magnitude (dynamic). 8 n + 32 bits. Deterministic and biased.
+All-gather: every worker decodes all messages and adds up in float32, one rounding for each sender
+and its scale (FP8) or largest magnitude (dynamic). 8 n + 32 bits. Deterministic and biased.
 
 Assumes that casts to FP8 saturate. Scales are limited to 2^126: a tensor whose largest element is
-below 2^-117 is not stretched over the whole range. A value of the tree is the middle of its
-interval; public codes differ there (some have another value for 1, or cut the topmost decade
-unevenly). Ties go to the larger magnitude.
+below 2^-117 does not fill the range. A value of the tree is the middle of its interval; public
+codes differ there (another value for 1, or an uneven topmost decade). Ties go up.
 
-Source: P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022, arXiv:2209.05433; H. Peng
-et al., "FP8-LM: Training FP8 Large Language Models", 2023, arXiv:2310.18313 (shared
-scale and sums in 8 bits, which are left out); T. Dettmers, "8-Bit Approximations for Parallelism in
-Deep Learning", ICLR 2016, arXiv:1511.04561 (dynamic tree quantization).
+Source: P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022, arXiv:2209.05433; H. Peng et
+al., "FP8-LM: Training FP8 Large Language Models", 2023, arXiv:2310.18313 (shared scale and sums in
+8 bits, which are left out); T. Dettmers, "8-Bit Approximations for Parallelism in Deep Learning",
+ICLR 2016, arXiv:1511.04561 (dynamic tree quantization).
 """
 
 from __future__ import annotations
@@ -68,8 +66,6 @@ _FORMS: dict[int, Narrow | None] = {0: E4M3, 1: E5M2, 255: None}
 
 
 class Dynamic8Bit(Compressor[P]):
-    """Bytes with a decimal exponent, scaled by each tensor's largest magnitude."""
-
     about = About(
         title="Dynamic 8-bit (dynamic tree)",
         family="quantization",
@@ -110,8 +106,6 @@ class Fp8Parameters(CompressorParameters):
 
 
 class Fp8(Dynamic8Bit[Fp8Parameters]):
-    """8-bit floating-point numbers with a power-of-two scale for each tensor."""
-
     about = About(
         title="FP8 (E4M3 or E5M2)",
         family="quantization",
@@ -126,7 +120,7 @@ class Fp8(Dynamic8Bit[Fp8Parameters]):
 
     @classmethod
     def properties(cls, parameters: Fp8Parameters) -> Properties:
-        """Properties for the checker: half a unit in the last place of each element."""
+        """The error is half a unit in the last place of each element."""
         form = FORMATS[parameters.format]
 
         def bound(values: Tensor) -> float:
@@ -161,7 +155,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 
 def _demand_numbers(flags: int, *patterns: int) -> None:
-    """Scales are powers of two, largest magnitudes not negative; given as their bits."""
+    """Demand power-of-two scales and non-negative largest magnitudes, given as their bits."""
     numbers = np.array(patterns, dtype=np.int32).view(np.float32)
     wrong = numbers < 0 if _FORMS[flags] is None else np.frexp(numbers)[0] != 0.5
     if wrong.any():

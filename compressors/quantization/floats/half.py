@@ -1,19 +1,18 @@
 """A dense all-reduce in float16 or bfloat16: one cast before, the sum in 16 bits.
 
-Each worker divides its gradient by the number of workers in float32 and rounds the quotient to
-nearest even, in one pass; the sum runs in 16 bits. The relative error is 2^-11 (float16) or 2^-8
-(bfloat16), once for the cast and once more for each addition, deterministic and biased. float16
-reaches from 2^-25 to 65504, bfloat16 as far as float32.
+Each worker divides its gradient by the number of workers in float32 and rounds to nearest even, in
+one pass; the sum runs in 16 bits. The relative error is 2^-11 (float16) or 2^-8 (bfloat16), for the
+cast and for each addition, deterministic and biased. float16 reaches from 2^-25 to 65504, bfloat16
+as far as float32.
 
-Divided before the cast, in contrast to PyTorch's hooks (`torch_fp16`, `torch_bf16`): an element is
-rounded once instead of twice when the number of workers is no power of two, may be above 65504
-as long as the mean is not, and it is the same one pass. What underflows is the same in both orders,
-since float16 must hold the quotient: below 2^-25 N nothing is left. What overflows, before the
-sum or in it, is refused (`participation.py`), as everywhere where 16 bits are added up.
+PyTorch's hooks (`torch_fp16`, `torch_bf16`) cast before dividing. Dividing first rounds once
+instead of twice when the number of workers is no power of two, and admits elements above 65504 as
+long as the mean is not. Underflow is the same: below 2^-25 N nothing is left. Overflow before or in
+the sum is refused (`participation.py`), as for every sum in 16 bits.
 
-Source: the formats of IEEE 754-2019 (binary16) and of D. Kalamkar et al., "A Study of BFLOAT16
-for Deep Learning Training", 2019, arXiv:1905.12322; the use for gradients is that of PyTorch's
-fp16_compress_hook and bf16_compress_hook.
+Source: the formats of IEEE 754-2019 (binary16) and of D. Kalamkar et al., "A Study of BFLOAT16 for
+Deep Learning Training", 2019, arXiv:1905.12322; for gradients, PyTorch's fp16_compress_hook and
+bf16_compress_hook.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class HalfPrecision(Compressor):
-    """The mean gradient with the relative error 2^-11 of float16, once more for each addition."""
-
     form: ClassVar[Narrow] = FLOAT16
     about = About(
         title="Half-precision (fp16) all-reduce",
@@ -46,19 +43,15 @@ class HalfPrecision(Compressor):
 
     @classmethod
     def dtype(cls) -> torch.dtype:
-        """The type that travels."""
         return torch.float16
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The sum, in 16 bits, of the workers' gradients over their number; float32 `[n]`."""
         codes = narrow(bucket.gradient, self.form, 1.0 / self.worker.count)
         mean: Tensor = yield AllReduce(tensor=codes.view(self.dtype()))
         return mean.float()
 
 
 class BrainFloat(HalfPrecision):
-    """The mean gradient with the relative error 2^-8 of bfloat16 and the range of float32."""
-
     form = BFLOAT16
     about = About(
         title="bfloat16 (bf16) all-reduce",

@@ -1,12 +1,10 @@
 """Natural compression: random rounding to powers of two.
 
-Only the sign and the exponent of a float travel.
-
 An element v lies between two powers of two, lo <= |v| <= hi = 2 lo; it becomes sign(v) hi with
-probability (|v| - lo) / lo, which is the mantissa read as a fraction, else sign(v) lo. Nothing is
-computed: a random number is added to the mantissa's bits and what overflows raises the exponent.
-Workers all-gather and average what they decode. No state. Unbiased, and
-E|Q(v) - v|^2 = sum (|v| - lo) (hi - |v|) <= |v|^2 / 8; on Gaussian gradients .0817 |v|^2.
+probability (|v| - lo) / lo, the mantissa read as a fraction, else sign(v) lo: a random number is
+added to the mantissa's bits, and an overflow raises the exponent. Sign and exponent travel; workers
+all-gather and average decoded values. No state. Unbiased, and E|Q(v) - v|^2 = sum (|v| - lo)
+(hi - |v|) <= |v|^2 / 8; on Gaussian gradients .0817 |v|^2.
 
 | bits | what travels                                                                       |
 |------|------------------------------------------------------------------------------------|
@@ -14,9 +12,9 @@ E|Q(v) - v|^2 = sum (|v| - lo) (hi - |v|) <= |v|^2 / 8; on Gaussian gradients .0
 | 8    | sign (bit 7) and exponent + 109, 1 … 127, for 2^-108 … 2^18; 0 stands for zero:    |
 |      | what rounds to less becomes zero, what rounds to more 2^18                         |
 
-A random number has 16 bits, so that the probability is right to 2^-17. Below float32's normal
-range, 2^-126, lo is zero. With 9 bits nothing becomes infinite that was not: above 2^127 all
-becomes 2^127; infinity stays and NaN becomes infinity.
+Random numbers have 16 bits, so that the probability is right to 2^-17. Below float32's normal
+range, 2^-126, lo is zero. With 9 bits finite numbers stay finite, at most 2^127; infinity stays,
+NaN becomes infinity.
 
 Assumes that the two planes of 9 bits may follow each other; they are 9 n bits all the same.
 
@@ -51,7 +49,6 @@ from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Column, Segments, keys_of
 
 _LEAST, _MOST = 2.0 ** (LOWEST + 1 - 127), 2.0 ** (LOWEST + 127 - 127)
-"""The range of 8 bits."""
 
 
 class NaturalParameters(CompressorParameters):
@@ -61,8 +58,6 @@ class NaturalParameters(CompressorParameters):
 
 
 class Natural(Compressor[NaturalParameters]):
-    """Stochastic rounding to powers of two."""
-
     about = About(
         title="Natural compression",
         family="quantization",
@@ -118,10 +113,8 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 
 
 def rounding_error(values: Tensor, bits: int = 9) -> float:
-    """E|Q(v) - v|^2 of float32 `[n]`, elements below 2^127: with 9 bits sum (|v| - lo) (hi - |v|).
-
-    With 8 bits lo and hi are first chosen between, then moved into the range of the codes.
-    """
+    """E|Q(v) - v|^2 of float32 `[n]`, elements below 2^127: with 9 bits sum (|v| - lo) (hi - |v|);
+    with 8 bits lo or hi is chosen first, then moved into the range of the codes."""
     magnitudes = np.abs(array(values)).astype(np.float64)
     _, exponents = np.frexp(magnitudes)
     low = np.where(magnitudes < 2.0**-126, 0.0, np.ldexp(1.0, exponents - 1))

@@ -1,36 +1,31 @@
 """BinGrad: each element travels as one bit, and a bucket's two levels have the least error.
 
 BinGrad-b. Per bucket: b0 = mean, low = mean of the elements below b0, high = mean of the others;
-the bit of v says v >= b0. Both means are the best levels for this b0, and what is decoded has the
-bucket's mean. The error is the variance within the two classes, at most the bucket's variance, for
+the bit of v says v >= b0. Both means are the best levels for this b0, and the decoded bucket keeps
+its mean. The error is the variance within the two classes, at most the bucket's variance, for
 N(0, 1) 1 - 2 / pi = .363 of the energy. Deterministic, so biased element by element. Payload: 1 bit
-an element and 64 a bucket.
+an element, 64 a bucket.
 
-BinGrad-pb: two symmetric levels ±b of least error, if all between them stays unbiased. An element
-with |v| <= b becomes b with probability (v + b) / 2b, else -b: right on average. Larger ones
-saturate, hence a bias. The cost, the sum of b^2 - v^2 inside and (|v| - b)^2 outside, is least for
+BinGrad-pb: two symmetric levels ±b of least error, unbiased between them. An element with |v| <= b
+becomes b with probability (v + b) / 2b, else -b; larger ones saturate, hence a bias. The cost, the
+sum of b^2 - v^2 inside and (|v| - b)^2 outside, is least for
 
     b D = sum of |v| over the elements with |v| >= b          (D elements in the bucket),
 
 whose left side grows with b and whose right side falls: N(0, 1) has b = .647 and an error of .454
-of its energy. The zero is bracketed by halving: a lower end moves up to (right side) / D, an upper
-end down to it, for at most 24 passes over a bucket, which stays in the cache. Payload: 1 bit an
-element and 32 a bucket.
+of its energy. Halving brackets the zero: a lower end moves up to (right side) / D, an upper end
+down to it, in at most 24 passes over a bucket. Payload: 1 bit an element and 32 a bucket.
 
-With `clip` = c elements are clipped to c standard deviations of their bucket before anything else.
-No state.
+With `clip` = c elements are first clipped to c standard deviations of their bucket. No state.
 
 Assumes b0 = mean, as the paper does "for ease of implementation", where its condition asks for the
 middle of the two levels; an empty class's level is b0. For BinGrad-pb elements are symmetric about
-zero, as in the paper; where the sum jumps across b D, b is the place of the jump, to 2^-22.
-
-A frame's body is the levels, float32, then the bits: 1 says the bucket's upper level, 0 its lower
-one. Flags say which levels: TWO_LEVELS the lower ones of all buckets, then the upper ones;
-SYMMETRIC the upper ones (the lower ones are their negatives). `params` is the buckets' length.
+zero, as in the paper; where the sum jumps across b D, b is that place, to 2^-22. Frames:
+`coding/one_bit/binary.py`.
 
 Source: A. Xu, Z. Huo, H. Huang, "Optimal Gradient Quantization Condition for
-Communication-Efficient Distributed Training", arXiv:2002.11082, Algorithm 2 and equations 14
-(whose last case is read as b_-1 < v < b_1) to 17.
+Communication-Efficient Distributed Training", arXiv:2002.11082, Algorithm 2 and equations 14 (whose
+last case is read as b_-1 < v < b_1) to 17.
 """
 
 from __future__ import annotations
@@ -60,8 +55,6 @@ class BinGradParameters(CompressorParameters):
 
 
 class BinGradB(Compressor[BinGradParameters]):
-    """One bit an element; a bucket's two levels are the means of its two classes."""
-
     about = About(
         title="BinGrad-b",
         family="quantization",
@@ -72,7 +65,7 @@ class BinGradB(Compressor[BinGradParameters]):
 
     @classmethod
     def properties(cls, parameters: BinGradParameters) -> Properties:
-        """Properties for the checker: the error is exactly that of the levels."""
+        """The error is exactly that of the levels."""
 
         def error(values: Tensor) -> float:
             cells = Segments.alone(values.numel()).cells(parameters.bucket)
@@ -100,8 +93,6 @@ class BinGradB(Compressor[BinGradParameters]):
 
 
 class BinGradPb(BinGradB):
-    """One random bit an element: ±b, unbiased between the two."""
-
     about = About(
         title="BinGrad-pb",
         family="quantization",
@@ -134,10 +125,7 @@ def message_of(
     values: Tensor, cells: Cells, flags: int, lines: Tensor, levels: Tensor,
     keys: NDArray[np.uint64] | None = None,
 ) -> Tensor:  # fmt: skip
-    """The message of a bucket: `levels`, float32 `[1 or 2, cells]`, then bits.
-
-    The bits are those of `put_bits`; `flags` say which levels.
-    """
+    """The message of `levels`, float32 `[1 or 2, cells]`, of kind `flags`, then of `put_bits`."""
     segments, head = cells.segments, 4 * cells.count
     many = len(levels)
     sizes = many * head + packed_bytes(segments.length, 1)
@@ -151,10 +139,8 @@ def message_of(
 
 
 def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
+    """out += weight * decoded message, in place; `out` is float32 `[layout.numel]`. Raises
+    `InputError` for a damaged message, or one of another layout."""
     segments, found = Segments.of(layout), read(message, layout, Codec.BINARY)
     flags, size = found.alike("flags"), found.alike("params")
     if size < 1 or flags not in (TWO_LEVELS, SYMMETRIC):

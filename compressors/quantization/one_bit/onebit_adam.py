@@ -1,7 +1,7 @@
 """1-bit Adam: Adam's momentum travels as signs once its variance is good enough to keep.
 
 Warm-up, steps before `freeze_step`: the gradients are averaged in full (all-reduce of float32),
-m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  update m / (sqrt(v) + eps).
+m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, update m / (sqrt(v) + eps).
 
 Afterwards v stays. m is the same on all workers; with N of them and n elements in the bucket:
 
@@ -10,27 +10,25 @@ Afterwards v stays. m is the same on all workers; with N of them and n elements 
    receives, adds its own error, and codes the sum in the same way (one scale a chunk);
 3. all-gather of the N coded chunks: together they are the new m; update m / (sqrt(v) + eps).
 
-Scale: the root mean square of a (`rms`, what the authors' code does), or mean |a|. |Q(a) - a|^2 is
+Scale: the root mean square of a (`rms`, as in the authors' code), or mean |a|. |Q(a) - a|^2 is
 2 |a|^2 - 2 |a| |a|_1 / sqrt(n) for the first, |a|^2 - |a|_1^2 / n for the second, both exactly:
-N(0, 1) .404 and .363 of |a|^2, log-normal .842 and .665. State: m, v and the worker's error (n
-each), the owned chunk's error (n / N). A worker sends n + 32 N bits to the owners, its own part
-included, and as an owner n / N + 32 to all; the chunks' length is rounded up to a multiple of 8
-elements. Biased.
+N(0, 1) .404 and .363 of |a|^2, log-normal .842 and .665. Biased. State: m, v and the worker's error
+(n each), the owned chunk's error (n / N). A worker sends n + 32 N bits to the owners, its own part
+included, and as an owner n / N + 32 to all; chunks are rounded up to a multiple of 8 elements.
 
-What the update is: m / (1 - b1), the counterpart of SGD's momentum buffer (`momentum`), so that the
-quality is that of the compression alone; the optimiser then divides by its frozen sqrt(v) + eps,
-which no worker needs to be told. With `update` "adam" it is Adam's direction, to be read against
-dense SGD by its cosine only, and that includes Adam's own division.
+The update is m / (1 - b1), the counterpart of SGD's momentum buffer (`momentum`), so that the
+quality is that of the compression alone; the optimiser then divides by its frozen sqrt(v) + eps.
+With `update` "adam" it is Adam's direction, comparable with dense SGD by its cosine only (Adam's
+division included).
 
-A start at `freeze_step` (`warmup_steps`; a simulation starts there) finds no v, which is then the
-square of the first mean gradient that was delivered, m / (1 - b1): equal on all workers, at no
-cost.
+A start at `freeze_step` (`warmup_steps`; a simulation starts there) finds no v: it is then the
+square of the first delivered mean gradient, m / (1 - b1), equal on all workers at no cost.
 
 Assumes one scale a bucket (the authors' code: one a flattened parameter group) and no bias
-correction, as in their code and algorithm. The padding of the last chunks is neither in a scale
-nor in an error, unlike theirs. The bit of zero says positive: a momentum that is always zero (rows
-of an embedding that are never used) does not stay so, unlike with the mask of their code.
-The errors re-enter through the momentum's recursion: the sum of the updates is not conserved.
+correction, as in their code and algorithm. The padding of the last chunks is neither in a scale nor
+in an error, unlike theirs. The bit of zero says positive: a momentum that is always zero (rows of
+an embedding that are never used) does not stay so, unlike with the mask of their code. Errors
+re-enter through the momentum's recursion: the sum of the updates is not conserved.
 
 Source: H. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
 Convergence Speed", ICML 2021, arXiv:2102.02888, Algorithm 1; DeepSpeed, runtime/fp16/onebit/adam.py
@@ -76,8 +74,6 @@ class OneBitAdamParameters(CompressorParameters):
 
 
 class OneBitAdam(Compressor[OneBitAdamParameters]):
-    """Adam with frozen variance, whose momentum travels as signs with error feedback."""
-
     about = About(
         title="1-bit Adam",
         family="quantization",
@@ -105,7 +101,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
 
     @classmethod
     def properties(cls, parameters: OneBitAdamParameters) -> Properties:
-        """Properties for the checker: Adam's direction is not to be compared with a gradient."""
+        """Adam's direction is not to be compared with a gradient."""
         if parameters.update == "adam":
             return Properties(scale_free=True)
         norm = parameters.scale
@@ -144,7 +140,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         return m / v.sqrt().add_(p.epsilon)
 
     def _compressed(self, bucket: Bucket, m: Tensor) -> Tensor:
-        """The update after the exchange that made `m`."""
+        """The update from `m` after its exchange."""
         p, index, divisors = self.parameters, bucket.layout.index, self.state["divisor"]
         if p.update == "momentum":
             return m / (1 - p.beta1)
@@ -155,7 +151,6 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
         return m / divisors[index]
 
     def _chunks(self, bucket: Bucket) -> BucketLayout:
-        """The bucket as one chunk a worker: n / workers elements, in whole bytes of signs."""
         count, facts = self.worker.count, bucket.layout.facts
         if (key := (OneBitAdam, count)) not in facts:
             facts[key] = chunks_of(bucket.gradient.numel(), count)
@@ -164,7 +159,7 @@ class OneBitAdam(Compressor[OneBitAdamParameters]):
 
 
 def chunks_of(n: int, count: int) -> BucketLayout:
-    """`count` equal chunks of whole bytes of signs; together as long as n elements or longer."""
+    """`count` equal chunks of whole bytes of signs, together n elements or more."""
     size = 8 * -(-n // (8 * count))
     return BucketLayout(
         index=0,
@@ -183,11 +178,9 @@ def _write_chunks(parts: Iterable[Tensor], out: Tensor, chunks: BucketLayout) ->
 def add_chunks(
     message: Tensor, chunks: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:
-    """out += weight * scale * sign, in place; `out` is float32 `[n]`, perhaps shorter than chunks.
-
-    With `overwrite`, out = weight * scale * sign. Raises `InputError` when the message is not a
-    frame for each chunk (a scale, float32, and bits), or is damaged.
-    """
+    """out += weight * scale * sign, in place, or with `overwrite` out = that; `out` is float32
+    `[n]`, perhaps shorter than the chunks. Raises `InputError` for a damaged message, or one that
+    is not a frame for each chunk (a scale, float32, and bits)."""
     found, whole = read(message, chunks, Codec.SIGN_BLOCK), Segments.of(chunks)
     size = whole.length // 8
     found.demand_sizes(4 + size)

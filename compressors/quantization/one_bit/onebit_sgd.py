@@ -1,17 +1,16 @@
 """1-bit SGD: each element travels as one bit, and what is lost is added to the next step.
 
-a = g + e. Each column of a matrix has two levels; the bit of an element says a >= 0, and it decodes
-to the mean of the column's elements on its side (0 where there are none); e = a - decoded: the
-error is the variance within the two classes.
+a = g + e. Each column of a matrix has two levels; an element's bit says a >= 0, and decodes to the
+mean of the column's elements on its side (0 where there are none); e = a - decoded, the variance
+within the two classes.
 
-Aggregation by stripes, as published: worker q owns the q-th of N stripes of columns of each
-matrix. An all-to-all brings it everybody's bits of its stripe; it averages what they decode to,
-adds its own error, codes the result in the same way, keeps what that loses, and an all-gather
-of the N coded stripes gives everybody the same update.
+Aggregation by stripes, as published: worker q owns the q-th of N stripes of columns of each matrix.
+An all-to-all brings it everybody's bits of its stripe; it averages them, adds its own error, codes
+the result in the same way and keeps the error; an all-gather of the N coded stripes gives the
+update.
 
-A tensor of shape (a, b, …) is a matrix of a rows and b * … columns; a vector is one column.
-Stripes have ceil(columns / N) columns; what goes beyond the matrix travels as zeros, so that all
-messages are equally long.
+A tensor of shape (a, b, …) is a matrix of a rows and b * … columns; a vector is one column. Stripes
+have ceil(columns / N) columns, beyond the matrix zeros, so that messages are equally long.
 
 Payload: 1 bit an element and 64 a column, for stripes there and (its N-th part a worker) back.
 State: error (n); an owner's error (n / N). Biased; with error feedback nothing is lost.
@@ -50,8 +49,6 @@ class OneBitSgdParameters(CompressorParameters):
 
 
 class OneBitSgd(Compressor[OneBitSgdParameters]):
-    """One bit an element, two levels a column, error feedback at sender and at owner."""
-
     about = About(
         title="1-bit SGD",
         family="quantization",
@@ -63,7 +60,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
 
     @classmethod
     def properties(cls, parameters: OneBitSgdParameters) -> Properties:
-        """Properties for the checker: no more than one column."""
+        """Known for no more than one column."""
 
         def error(values: Tensor) -> float:
             left, n = values.clone(), np.array([values.numel()])
@@ -92,7 +89,7 @@ class OneBitSgd(Compressor[OneBitSgdParameters]):
         return fill_once(_write_all, answers, update, frames_of_all, matrices.stripes)
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """Residual: its error, and N times that which it holds as an owner."""
+        """Its error, and N times its error as an owner."""
         if not self.parameters.error_feedback:
             return None
         held, owned = (
@@ -141,11 +138,9 @@ def encoded(
     values: Tensor, matrices: Matrices, tensors: Segments, *, keep_error: bool,
     added: Tensor | None = None, part: Segments | None = None,
 ) -> list[Tensor]:  # fmt: skip
-    """A message for each owner of stripes, of `values`, or of values + `added`.
-
-    Both are flat float32 vectors that the matrices lie in. With `keep_error` `values` become what
-    the messages do not say. `tensors` is the table of all frames' tensors, `part` one message's.
-    """
+    """A message for each owner of stripes, of `values`, or of values + `added`, flat float32 of the
+    matrices. With `keep_error` `values` become the error. `tensors` is the table of all frames'
+    tensors, `part` one message's."""
     stripes = matrices.stripes
     head = 4 * stripes.width
     sizes = 2 * head + stripes.sizes
@@ -161,13 +156,9 @@ def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, stripes: Stripes,
     overwrite: bool = False,
 ) -> None:  # fmt: skip
-    """out += weight * decoded message, in place, or with `overwrite` out = that.
-
-    `out` is the vector that the matrices lie in.
-
-    The message has a frame for each stripe, of the tensors of the layout. Raises `InputError` when
-    it is damaged or of another layout.
-    """
+    """out += weight * decoded message, in place, or with `overwrite` out = that; `out` is the
+    vector of the matrices. The message has a frame for each stripe, of the tensors of the layout.
+    Raises `InputError` when it is damaged or of another layout."""
     found, sent = read(message, layout, Codec.BINARY), stripes.elements.length
     if found.flags.any() or found.params.any() or (found.nonzero != sent).any():
         raise damaged(f"{found.nonzero.tolist()} elements of stripes, not {sent.tolist()}")
@@ -182,5 +173,5 @@ def add_decoded(
 def _write_all(
     answers: Iterable[Tensor], out: Tensor, layout: BucketLayout, stripes: Stripes
 ) -> None:
-    """Decode the answers of all owners, in order: together they are the frames of all stripes."""
+    """Decode the answers of all owners, in order: the frames of all stripes."""
     add_decoded(joined(answers), layout, out, 1.0, stripes=stripes, overwrite=True)

@@ -3,22 +3,20 @@
     Q(v) = (|v|_1 / n) sign(v),    |Q(v) - v|^2 = |v|^2 - |v|_1^2 / n    exactly.
 
 The scale, mean |v| of a tensor or of a block of it, is the best for given signs. Q contracts by
-|v|_1^2 / (n |v|^2), between 1 / n and 1 (N(0, 1): 2 / pi, an error of .363; the more uneven the
-magnitudes, the larger the error). Biased. A payload holds one float32 a tensor or block, and n
-bits. The bit of zero says positive: an all-zero tensor has the scale zero, a zero among others does
-not stay zero.
+|v|_1^2 / (n |v|^2), between 1 / n and 1 (N(0, 1): 2 / pi, an error of .363; more uneven magnitudes
+give a larger error). Biased. A payload holds one float32 a tensor or block, and n bits. The bit of
+zero says positive: an all-zero tensor has the scale zero; a zero among others does not stay zero.
 
-`ScaledSign` sends Q(g). `EfSignSgd` adds what earlier steps lost: p = g + e, Q(p) travels,
-e = p - Q(p); state: n floats (p, from which e follows). The update is the mean of what the workers
-sent, from an all-gather.
+`ScaledSign` sends Q(g). `EfSignSgd` adds the last error: p = g + e, Q(p) travels, e = p - Q(p);
+state: n floats (p, from which e follows). The update is the mean of all-gathered messages.
 
 `EfBlockSgdm`, both directions in the same code. Worker: momentum u = m u + g, Nesterov direction
-plus error p = g + m u + e; Q(p) travels. Server: the mean of what the workers sent plus its own
-error, q, is coded in the same way, e_s = q - Q(q), and every worker applies Q(q) in the place of a
-momentum-SGD direction. Without a server each worker serves a stripe of the elements, as in
-DeepSpeed's 1-bit Adam. Where a stripe's end cuts a block, that is one scale more, which is not
-counted; the authors' code has rank 0 serve, over broadcasts (`servers: 1`). The server's error
-lives in the object whose callable the driver runs: worker 0's.
+plus error p = g + m u + e; Q(p) travels. Server: the mean of the messages plus its own error, q, is
+coded in the same way, e_s = q - Q(q), and every worker applies Q(q) in the place of a momentum-SGD
+direction. Without a server each worker serves a stripe of the elements, as in DeepSpeed's 1-bit
+Adam; where a stripe's end cuts a block, its further scale is not counted. The authors' code has
+rank 0 serve, over broadcasts (`servers: 1`). The server's error is in worker 0's object, whose
+callable the driver runs.
 
 Assumes that errors are kept of gradients, where the papers keep them of learning rate times
 gradient (rescaled by lr_{t-1} / lr_t in the second one): with a constant rate the two are the same.
@@ -50,13 +48,11 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import counted_as, launch
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, PushPull
-from gcsim.compressors.segments import Cells, Column, Segments
+from gcsim.compressors.segments import Cells, Segments
 from gcsim.compressors.sharing import fill_once
 
 
 class ScaledSign(Compressor):
-    """Signs times the mean magnitude of each tensor, without memory."""
-
     about = About(
         title="Scaled sign",
         family="quantization",
@@ -74,13 +70,10 @@ class ScaledSign(Compressor):
         return mean_of(payloads, bucket, self.worker.count)
 
     def _encode(self, bucket: Bucket) -> Tensor:
-        """This worker's message."""
         return encode(bucket.gradient, bucket.layout)
 
 
 class EfSignSgd(ScaledSign):
-    """Scaled signs with error feedback."""
-
     about = About(
         title="EF-signSGD",
         family="quantization",
@@ -113,8 +106,6 @@ class EfBlockSgdmParameters(CompressorParameters):
 
 
 class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
-    """Signs with block scales, error feedback on workers and server, Nesterov momentum."""
-
     about = About(
         title="dist-EF-blockSGDM",
         family="quantization",
@@ -131,7 +122,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
     @classmethod
     def properties(cls, parameters: EfBlockSgdmParameters) -> Properties:
-        """Properties for the checker: the first direction is 1 + m gradients long."""
+        """The first direction is 1 + m gradients long."""
         most, gain = parameters.block_elements, 1.0 + parameters.momentum
         return Properties(
             error_bound=lambda v: sign_error(v, most, gain), error_is_exact=True, conserves=True
@@ -142,7 +133,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         return parameters.momentum, True
 
     def residual_of(self, bucket: Bucket) -> Tensor:
-        """Residual: the server's error counts for all workers."""
+        """The server's error counts for all workers."""
         cells = cells_of(bucket, self.parameters.block_elements)
         error = self._memory.error(bucket, cells)
         return error.add_(self._server.error(bucket, cells), alpha=self.worker.count)
@@ -156,7 +147,7 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
         )
 
         def serve(payloads: Iterable[Tensor]) -> Tensor:
-            """The mean plus the server's error, coded; what was lost is kept."""
+            """The mean plus the server's error, coded; the error is kept."""
             return self._server.encode(index, mean_of(payloads, bucket, self.worker.count), cells)
 
         answer = yield PushPull(payload=message, server=serve, without_server="alltoall_allgather")
@@ -164,52 +155,37 @@ class EfBlockSgdm(Compressor[EfBlockSgdmParameters]):
 
 
 class SignMemory:
-    """Sign coding with a memory of what it has lost, bucket by bucket.
-
-    Kept are the vector p that was coded last and its scales: the error p - Q(p) follows from them
-    (see `coding.one_bit.signs`).
-    """
+    """Sign coding with a memory of its error, by bucket: the vector p that was coded last and its
+    scales, from which the error p - Q(p) follows (`coding.one_bit.signs`)."""
 
     def __init__(self) -> None:
-        self.kept: dict[int, tuple[Tensor, Tensor, Column]] = {}
-        """Vector p of each bucket, its scales, and each tensor's elements per scale."""
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        """Vector p of each bucket, and its scales."""
 
     def encode(
         self, index: int, values: Tensor, cells: Cells, tensors: Segments | None = None, *,
         part: Segments | None = None, **mixing: Any,
     ) -> Tensor:  # fmt: skip
-        """The message of a bucket's values plus what the last one lost.
-
-        One tensor may be cut into equal pieces, the frames of `tensors`; for `part` see `frames`,
-        for `mixing` `fold_signs`.
-        """
+        """The message of a bucket's values plus the last error. One tensor may be cut into equal
+        pieces, the frames of `tensors`; for `part` see `frames`, for `mixing` `fold_signs`."""
         if index not in self.kept:
-            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells), cells.size
-        coded, scales, size = self.kept[index]
-        if len(scales) != cells.total:  # a controller has changed the blocks
-            coded.copy_(lost_by(coded, scales, _sized(cells.segments, size)))
-            scales = _no_scales(values, cells)
+            self.kept[index] = torch.zeros_like(values), _no_scales(values, cells)
+        coded, scales = self.kept[index]
         mixing |= {"coded": coded, "scales": scales}
         message, scales = _message(values, cells, tensors, part, **mixing)
-        self.kept[index] = coded, scales, cells.size
+        self.kept[index] = coded, scales
         return message
 
     def error(self, bucket: Bucket, cells: Cells) -> Tensor:
-        """Error that is lost and not made up for: float32 `[n]`, a fresh tensor."""
+        """Current error: float32 `[n]`, a fresh tensor."""
         if kept := self.kept.get(bucket.layout.index):
-            coded, scales, size = kept
-            return lost_by(coded, scales, _sized(cells.segments, size))
+            return lost_by(*kept, cells)
         return torch.zeros_like(bucket.gradient)
 
 
 def cells_of(bucket: Bucket, most: int | None = None) -> Cells:
-    """Elements of a bucket's tensors that share a scale: blocks of at most `most`, or tensors."""
+    """Cells of a bucket that share a scale: blocks of at most `most` elements, or tensors."""
     return Segments.of(bucket.layout).even_cells(most)
-
-
-def _sized(segments: Segments, size: Column) -> Cells:
-    """Cells of so many elements in each tensor."""
-    return Cells(segments, size, -(-segments.length // size))
 
 
 @counted_as(
@@ -255,11 +231,9 @@ def _write_mean(received: Iterable[Tensor], out: Tensor, layout: BucketLayout, c
 def add_decoded(
     message: Tensor, layout: BucketLayout, out: Tensor, weight: float, *, overwrite: bool = False
 ) -> None:
-    """out += weight * scale * sign, in place; `out` is float32 `[layout.numel]`.
-
-    With `overwrite`, out = weight * scale * sign. The number of scales says how long blocks are.
-    Raises `InputError` when the message is damaged or of another layout.
-    """
+    """out += weight * scale * sign, in place, or with `overwrite` out = that; `out` is float32
+    `[layout.numel]`. The number of scales determines blocks. `InputError` for damage or another
+    layout."""
     segments, found = Segments.of(layout), read(message, layout, Codec.SIGN_BLOCK)
     n, sign_bytes = segments.length, packed_bytes(segments.length, 1)
     blocks = (found.size - sign_bytes) // 4
@@ -278,10 +252,8 @@ def add_decoded(
 def sign_error(
     vector: Tensor, most: int | None = None, gain: float = 1.0, norm: Norm = "mean_abs"
 ) -> float:
-    """|gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements, units of v^2.
-
-    |v|^2 + n s^2 - 2 s |v|_1 of each block, with the scale s times the gain.
-    """
+    """|gain Q(v) - v|^2 of one float32 `[n]` in blocks of at most `most` elements: |v|^2 + n
+    s^2 - 2 s |v|_1 of each block, with the scale s times the gain."""
     error = 0.0
     for _, begin, end in Segments.alone(vector.numel()).even_cells(most).spans.tolist():
         block, n = vector[begin:end].double(), end - begin

@@ -5,17 +5,16 @@ Worker: the signs of the gradient (signSGD), or of its running average m = beta 
 positive, and so does a tie of an even number of workers.
 
 n bits to a server, which counts (bit planes, eight elements a byte) and returns n bits. Without a
-server each worker counts a stripe of the elements; the authors' code has rank 0 count, over
-broadcasts.
+server each worker counts a stripe; the authors' code has rank 0 count, over broadcasts. State:
+Signum's m.
 
-Biased, without scale: neither contraction nor unbiased, and no memory makes up for it. The update
-has the length sqrt(n) whatever the gradient's, so the learning rate is of another size than SGD's
-(around 1e-4), an all-zero gradient moves every parameter, and of the quality only the cosine says
-anything. Signum's is that with the momentum buffer, which is m / (1 - beta). State: Signum's m.
+Biased, without scale or memory: neither contraction nor unbiased. The update has the length sqrt(n)
+whatever the gradient's, so learning rates are around 1e-4, an all-zero gradient moves every
+parameter, and only the cosine measures quality (Signum's with the momentum buffer, m / (1 - beta)).
 
 Source: J. Bernstein, Y.-X. Wang, K. Azizzadenesheli, A. Anandkumar, "signSGD: Compressed
-Optimisation for Non-Convex Problems", ICML 2018, arXiv:1802.04434 (signSGD, Signum, majority
-vote); J. Bernstein, J. Zhao, K. Azizzadenesheli, A. Anandkumar, "signSGD with Majority Vote is
+Optimisation for Non-Convex Problems", ICML 2018, arXiv:1802.04434 (signSGD, Signum, majority vote);
+J. Bernstein, J. Zhao, K. Azizzadenesheli, A. Anandkumar, "signSGD with Majority Vote is
 Communication Efficient and Fault Tolerant", ICLR 2019, arXiv:1810.05291.
 """
 
@@ -44,8 +43,6 @@ class SignumParameters(CompressorParameters):
 
 
 class SignSgd(Compressor[P]):
-    """Majority vote of gradients' signs."""
-
     about = About(
         title="signSGD with majority vote",
         family="quantization",
@@ -78,8 +75,6 @@ class SignSgd(Compressor[P]):
 
 
 class Signum(SignSgd[SignumParameters]):
-    """Majority vote of the signs of the gradients' running averages."""
-
     about = About(
         title="Signum with majority vote",
         family="quantization",
@@ -136,8 +131,6 @@ def bits_in(message: Tensor, layout: BucketLayout) -> Column:
 
 
 def write_decoded(message: Tensor, out: Tensor, layout: BucketLayout) -> None:
-    """The signs of a message as +1 and -1 into `out`, float32 `[layout.numel]`.
-
-    Raises `InputError` when the message is damaged or of another layout.
-    """
+    """Write the signs of a message as +1 and -1 into `out`, float32 `[layout.numel]`. Raises
+    `InputError` for a damaged message, or one of another layout."""
     write_signs(out, Segments.of(layout), message, bits_in(message, layout))

@@ -7,19 +7,18 @@ one of the pooled mean and within-bucket variance ("single"), or a mixture of on
 `components` buckets of largest norm, weighted by that norm ("mixture"). Unbiased whatever the
 table; the variance is sum (|v| - lo) (hi - |v|), levels times the norm, exactly.
 
-Workers agree by one small all-reduce of (sum of weights, weighted mean, weighted variance) for
-each component: the k-th largest buckets of all workers make the k-th component. All then fit the
-same table, on the host: the meter sees the statistics but not the fit. Before the first fit the
-table is exponential, p = 1/2.
+Workers agree by one small all-reduce of (sum of weights, weighted mean, weighted variance) for each
+component: the k-th largest buckets of all workers make the k-th component. All then fit the same
+table on the host, unmetered. Before the first fit it is exponential, p = 1/2.
 
-ALQ: the expected variance of rounding at random, Psi = sum_j integral (l_{j+1} - r) (r - l_j) dF,
-is made least by coordinate descent. With its neighbours a and b held, the best place of a level is
+ALQ: coordinate descent on the expected variance, Psi = sum_j integral (l_{j+1} - r) (r - l_j) dF.
+Between fixed neighbours a and b the best place of a level is
 
     l = F^-1( F(b) - integral_a^b (r - a) / (b - a) dF ),
 
-level by level, `sweeps` times; from uniform, exponential and quantile tables, of which the best
-end is kept. Psi never grows. Symmetric tables hold zero: 2^bits - 1 levels, fitted to |r|.
-Otherwise 2^bits levels are free but for -1 and 1.
+level by level, `sweeps` times, from uniform, exponential and quantile tables; the best result is
+kept. Psi never grows. Symmetric tables hold zero: 2^bits - 1 levels, fitted to |r|; others 2^bits,
+free but for ±1.
 
 AMQ: the table is ±1, ±p, …, ±p^m (and 0 with `zero`); p is fitted by gradient descent on Psi. With
 A the distribution of |r|, and the levels ±p^m next to each other,
@@ -31,25 +30,23 @@ A the distribution of |r|, and the levels ±p^m next to each other,
 
 With zero the last terms are integral_0^{p^m} (p^m - r) r dA and m p^{m-1} integral_0^{p^m} r dA.
 `epochs` steps of length `learning_rate` are made from .1, .2, …, .9 and from the present p; the
-best end is kept. m = 2^(bits-1) - 1, with zero 2^(bits-1) - 2.
+best result is kept. m = 2^(bits-1) - 1, with zero 2^(bits-1) - 2.
 
 A fitted table is used where it is no worse. The model knows two moments of a few buckets and puts
 few levels where heavy-tailed gradients have their large elements: with 4 bits and buckets of 1024
 ALQ's has NMSE .038 on normal gradients, where the exponential one has .095, but .13 on Laplace's
 (.10) and .72 on cubes of normals (.10). So at each update a worker computes the error of both on
 its own gradient, exactly (`table_errors`, two passes), and each tensor is rounded to the better one
-until the next update. A frame says which of the two its codes are of; that is no further byte.
+until the next update. The frame's header says which.
 
 State: one table for each DDP bucket, one bit a tensor.
 
-Assumes that how workers agree on the statistics, which is open in the paper and its code, may be
-that average; ALQ's closed form, where the published code descends by finite differences unless told
-otherwise; a multiplier within .01 … .99. The paper has no choice between two tables: it uses the
-fitted one.
+Assumes the above average of statistics, which paper and code leave open; ALQ's closed form, where
+the published code descends by finite differences by default; a multiplier within .01 … .99. The
+paper has no choice between two tables: it uses the fitted one.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
-arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/gestim.py,
-estim/dist.py).
+arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/).
 """
 
 from __future__ import annotations
@@ -106,14 +103,12 @@ P = TypeVar("P", bound=AdaptiveParameters)
 
 
 class AdaptiveLevels(Compressor[P]):
-    """Random rounding to a table that is fitted to the gradient's distribution."""
-
     def __init__(self, worker: Worker, parameters: P) -> None:
         super().__init__(worker, parameters)
         self._levels: dict[int, Table] = {}
         """Table of the last fit, by DDP bucket."""
         self._taken: dict[int, int] = {}
-        """Chosen table of each tensor: 0, the table of the start, or 1, the fitted one."""
+        """Chosen table of each tensor: 0, the initial one, or 1, the fitted one."""
 
     @classmethod
     @abstractmethod
@@ -123,7 +118,7 @@ class AdaptiveLevels(Compressor[P]):
     @classmethod
     @abstractmethod
     def fitted(cls, parameters: P, components: Numbers, before: Table) -> Table:
-        """The table for a distribution: rows of mean, sigma, weight; `before` is the table now."""
+        """Table for a distribution, rows of mean, sigma, weight; `before` is the current one."""
 
     @classmethod
     def period(cls, parameters: P) -> int:
@@ -135,12 +130,9 @@ class AdaptiveLevels(Compressor[P]):
 
     @classmethod
     def properties(cls, parameters: P) -> Properties:
-        """Unbiased; the error is that of the table which is fitted to the tensor alone, or of the
-        first one, if that has less.
-
-        Although it is an equality it is not called one: a great part of it may be due to jumps to
-        the highest level that are too rare to be seen in hundreds of trials.
-        """
+        """Unbiased; the error is that of the table fitted to the tensor alone, or of the first one,
+        if less. Not called exact: much of it may come from jumps to the highest level that are too
+        rare for hundreds of trials."""
 
         def error(values: Tensor) -> float:
             alone = Segments.alone(values.numel())
@@ -187,11 +179,9 @@ def _errors(
 
 
 def statistics(values: Tensor, segments: Segments, chosen: AdaptiveParameters) -> Tensor:
-    """Statistics that the workers add up: float64 `[components, 3]`, rows of weight w, w mean, w
-    variance.
-
-    `values` are a DDP bucket's. Buckets without a norm (all zero, or not finite) count for nothing.
-    """
+    """Statistics that the workers add up, of a DDP bucket's `values`: float64 `[components, 3]`,
+    rows of weight w, w mean, w variance. Buckets without a norm (zero or not finite) do not
+    count."""
     cells = segments.cells(chosen.bucket)
     norm = cell_norms(values, cells, chosen.norm).double()
     used = norm.isfinite() & (norm > 0)
@@ -210,7 +200,7 @@ def statistics(values: Tensor, segments: Segments, chosen: AdaptiveParameters) -
 
 
 def _sum(values: Tensor) -> Tensor:
-    """The sum; in host memory numpy's, whose order does not depend on the number of threads."""
+    """The sum; in host memory numpy's, whose order does not depend on threads."""
     return torch.tensor(array(values).sum()) if values.is_cpu else values.sum()
 
 
@@ -235,8 +225,6 @@ class AlqParameters(AdaptiveParameters):
 
 
 class Alq(AdaptiveLevels[AlqParameters]):
-    """Table at a coordinate-wise minimum of the expected variance."""
-
     about = About(
         title="ALQ",
         family="quantization",
@@ -253,7 +241,7 @@ class Alq(AdaptiveLevels[AlqParameters]):
 
     @classmethod
     def fitted(cls, parameters: AlqParameters, components: Numbers, before: Table) -> Table:
-        """The table of least expected variance; the table now has no influence."""
+        """The table of least expected variance, whatever the current one."""
         chosen = parameters
         model = Histogram(components, folded=chosen.symmetric)
         first = 0.0 if chosen.symmetric else -1.0
@@ -281,8 +269,6 @@ class AmqParameters(AdaptiveParameters):
 
 
 class Amq(AdaptiveLevels[AmqParameters]):
-    """Exponential levels whose ratio minimises the expected variance."""
-
     about = replace(Alq.about, title="AMQ")
 
     @classmethod

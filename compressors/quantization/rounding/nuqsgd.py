@@ -1,17 +1,17 @@
 """NUQSGD: random rounding to powers of a half instead of evenly spaced levels.
 
 Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element one of the
-levels 0, ±p^m, …, ±p, ±1 times the norm, rounded at random to one of the two next to it, in `bits`
-bits. Of the normalised elements of a long bucket most are tiny, where these levels are dense.
-Workers all-gather and average what they decode. No state. Unbiased, and
-E|Q(v) - v|^2 = sum (|v| - lo) (hi - |v|), lo and hi the levels next to |v|, exactly.
+levels 0, ±p^m, …, ±p, ±1 times the norm, rounded at random to a neighbouring one, in `bits` bits.
+Most normalised elements of a long bucket are tiny, where these levels are dense. Messages are
+all-gathered and averaged. No state. Unbiased, and exactly E|Q(v) - v|^2 = sum (|v| - lo)
+(hi - |v|), lo and hi next to |v|.
 
-The paper's levels hold zero: of 2^bits codes one is not used, and m = 2^(bits-1) - 2. The
-published code instead has 2^bits levels without zero, m = 2^(bits-1) - 1, so that zero too becomes
-±p^m at random (`zero`). Both have p = 1/2, and the Euclidean norm.
+The paper's levels hold zero: of 2^bits codes one is not used, and m = 2^(bits-1) - 2. The published
+code instead has 2^bits levels without zero, m = 2^(bits-1) - 1, so that zero too becomes ±p^m at
+random (`zero`). Both have p = 1/2, and the Euclidean norm.
 
 A frame holds the norms (float32) and the codes of `bits` bits; no table travels. Where workers know
-several tables, the frame's flags say which one its codes are of: flags = bits + 16 number.
+several tables, the frame's flags name its own: flags = bits + 16 number.
 
 Assumes a fixed width; the paper codes levels by Elias' code.
 
@@ -42,15 +42,12 @@ from gcsim.compressors.segments import Column, Segments, keys_of
 from gcsim.errors import InputError
 
 _NUMBER_AT = 4
-"""Bits of a frame's flags before the table's number: widths up to 8 fit them."""
+"""Bits of a frame's flags before the table's number, enough for widths up to 8."""
 
 
 def exponential_levels(bits: int, multiplier: float, *, zero: bool) -> Table:
-    """Levels ±1, ±p, ±p^2, …, ascending, p the multiplier: float32.
-
-    Without zero 2^bits levels, the smallest magnitude p^(2^(bits-1) - 1); with zero 2^bits - 1,
-    and the smallest is p^(2^(bits-1) - 2).
-    """
+    """Levels ±1, ±p, ±p^2, …, ascending, p the multiplier: float32. Without zero 2^bits levels, the
+    smallest magnitude p^(2^(bits-1) - 1); with zero 2^bits - 1, the smallest p^(2^(bits-1) - 2)."""
     magnitudes = multiplier ** np.arange(2 ** (bits - 1) - zero, dtype=np.float64)
     return np.concatenate((-magnitudes, [0.0] * zero, magnitudes[::-1])).astype(np.float32)
 
@@ -78,8 +75,6 @@ class NuqsgdParameters(TableParameters):
 
 
 class Nuqsgd(Compressor[NuqsgdParameters]):
-    """Stochastic quantisation to exponentially spaced levels, bucket by bucket."""
-
     about = About(
         title="NUQSGD",
         family="quantization",
@@ -121,10 +116,8 @@ def encode_message(
     bucket: Bucket, tables: Sequence[Table], chosen: TableParameters, worker: Worker, step: int,
     purpose: str, numbered: Mapping[int, int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """The message of a bucket's gradient: uint8, one frame a tensor; `purpose`: of the key.
-
-    `numbered`: of tensors' tables, by the tensor's index; the first where it says nothing.
-    """
+    """The message of a bucket's gradient: uint8, one frame a tensor. `purpose` is part of the key;
+    `numbered`: tables by the tensor's index, else the first."""
     gradient, layout, form = bucket.gradient, bucket.layout, fixed(chosen.bits)
     cells, known = Segments.of(layout).cells(chosen.bucket), numbered or {}
     numbers = np.array([known.get(piece.index, 0) for piece in layout.slices])

@@ -1,22 +1,21 @@
 """ORQ and Linear: random rounding to levels that each bucket finds for itself and sends along.
 
-A bucket has s ascending levels; an element is rounded at random to one of the two next to it such
-that the mean is right. Payload: 1.6, 2.33 or 3.2 bits an element and s float32 a bucket. A frame's
-body is the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. The error is
-exactly `rounding_error`.
+A bucket has s ascending levels; an element is rounded at random to a neighbouring one such that the
+mean is right. Payload: 1.6, 2.33 or 3.2 bits an element and s float32 a bucket. A frame's body is
+the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. Error:
+`rounding_error`.
 
-Linear: the quantiles 0, 1/(s-1), …, 1 of the bucket's elements. This is the naive alternative that
-ORQ is compared with: most levels crowd around zero, where they save least error.
+Linear: the quantiles 0, 1/(s-1), …, 1 of the bucket's elements, the naive alternative in ORQ's
+comparison: most levels crowd around zero, where they save least error.
 
 ORQ: the levels of least error. Random rounding between neighbours l_{k-1} <= v <= l_k costs
-(v - l_{k-1}) (l_k - v). Between two levels lo and hi that stay, the best level b in the middle
-fulfils
+(v - l_{k-1}) (l_k - v). Between fixed levels lo and hi, the best level b in the middle fulfils
 
     number of elements above b = T = sum of (v - lo) / (hi - lo) over the elements in [lo, hi].
 
-The cost is convex in b, so the element with exactly floor(T) elements above it is a minimiser.
-A bucket's outer levels are its minimum and maximum; s = 2^K + 1 levels are found greedily, first
-the middle one, then the middles of the halves, and so on. Each bucket is sorted once.
+The cost is convex in b, so the element with exactly floor(T) elements above it is a minimiser. A
+bucket's outer levels are its minimum and maximum; s = 2^K + 1 levels are found greedily, first the
+middle one, then the middles of the halves, and so on. Each bucket is sorted once.
 
 With `refine` the condition is then applied to all levels in turn until none changes (at most
 `MAX_SWEEPS` times): coordinate descent on the whole error, which greedy halving does not minimise.
@@ -26,15 +25,14 @@ also 1.7, and not at all on CIFAR), which bounds the levels and makes the method
 
 Assumes, where the paper leaves it open: the counterpart of the integral's condition for discrete
 elements as above (the printed one counts elements on both edges and cannot always hold); a level
-between which and its neighbours there are no elements is their midpoint; a bucket of equal
-elements has equal levels and all codes 0; a bucket without spread is not clipped. A quantile
-between two elements is interpolated linearly (the paper only says that the cumulative distribution
-is divided linearly).
+without elements up to its neighbours is their midpoint; a bucket of equal elements has equal levels
+and all codes 0; a bucket without spread is not clipped. A quantile between two elements is
+interpolated linearly (the paper: the cumulative distribution is divided linearly).
 
 Source: A. Xu, Z. Huo, H. Huang, "Optimal Gradient Quantization Condition for
-Communication-Efficient Distributed Training", arXiv:2002.11082, equations 7, 11 and 12,
-Algorithm 1, and section 5, "Linear-s"; refinement as in F. Faghri et al., "Adaptive Gradient
-Quantization for Data-Parallel SGD", NeurIPS 2020 (coordinate descent of ALQ).
+Communication-Efficient Distributed Training", arXiv:2002.11082, equations 7, 11 and 12, Algorithm
+1, and section 5, "Linear-s"; refinement as in F. Faghri et al., "Adaptive Gradient Quantization for
+Data-Parallel SGD", NeurIPS 2020 (coordinate descent of ALQ).
 """
 
 from __future__ import annotations
@@ -68,8 +66,6 @@ MAX_SWEEPS = 100
 
 
 class LinearParameters(CompressorParameters):
-    """Hyper-parameters of `Linear`."""
-
     levels: Literal[3, 5, 9] = Field(5, description="s, levels of a bucket's table")
     bucket: int = Field(
         2048, ge=1, le=MAX_BUCKET, description="elements that share a table (32 s bits a bucket)"
@@ -84,7 +80,7 @@ class BucketTables(Compressor[P]):
     """Random rounding to levels that each bucket carries."""
 
     purpose: ClassVar[str]
-    """Purpose of the random numbers: a part of their key."""
+    """Part of the random numbers' key."""
 
     @classmethod
     @abstractmethod
@@ -117,8 +113,6 @@ class BucketTables(Compressor[P]):
 
 
 class Linear(BucketTables[LinearParameters]):
-    """Random rounding to the quantiles of the bucket."""
-
     about = About(
         title="Linear quantile quantisation",
         family="quantization",
@@ -142,8 +136,6 @@ class OrqParameters(LinearParameters):
 
 
 class Orq(BucketTables[OrqParameters]):
-    """Random rounding to levels that minimise the bucket's error."""
-
     about = replace(
         Linear.about, title="ORQ, optimal random quantisation", paper="Xu et al., arXiv:2002.11082"
     )

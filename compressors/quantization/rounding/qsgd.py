@@ -1,10 +1,9 @@
 """QSGD: every element travels as one of a few levels, rounded so that the mean is right.
 
 Each tensor is cut into buckets; a bucket sends its norm (float32) and for each element a level
-q = -s … s, rounded at random; q stands for norm * q / s. Workers all-gather and average what they
-decode. No state: the method is unbiased, E[Q(g)] = g, and of a bucket of d elements
-E|Q(g) - g|^2 <= min(d / s^2, sqrt(d) / s) |g|^2 with the Euclidean norm,
-E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
+q = -s … s, rounded at random; q stands for norm * q / s. Workers all-gather and average decoded
+values. No state. Unbiased, and for a bucket of d elements E|Q(g) - g|^2 <= min(d / s^2,
+sqrt(d) / s) |g|^2 with the Euclidean norm, E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
 
 | coding       | bits of the levels                                                           |
 |--------------|------------------------------------------------------------------------------|
@@ -16,16 +15,16 @@ E|Q(g) - g|^2 <= d max|g|^2 / (4 s^2) with the maximum.
 omega(x) is Elias' code of x >= 1. Its messages have variable lengths, which are exchanged first;
 with the Euclidean norm nearly all levels are 0 and they are short.
 
-Assumes a fixed width by default: at four bits it and the Elias code are equally long on Gaussian
-gradients, and a fixed width is what accelerators pack. The maximum is the default norm: with
-buckets of 512 and s = 7 its error is 40 times smaller than with the Euclidean norm. s counts
-steps from 0 to the norm, as in the paper. Elsewhere a number may mean something else: with ORQ,
-QSGD-3, -5 and -9 have that many levels in all, so s = 1, 2 and 4 (and the maximum norm); in
-variance-based compression, QSGD of b bits without the sign has s = 2^b - 1.
+Assumes a fixed width by default: at four bits it is as long as the Elias code on Gaussian
+gradients, and accelerators pack it. The maximum is the default norm: with buckets of 512 and s = 7
+its error is 40 times smaller than with the Euclidean norm. s counts steps from 0 to the norm, as in
+the paper. Other literature's numbers: with ORQ, QSGD-3, -5 and -9 have that many levels in all, so
+s = 1, 2 and 4 (and the maximum norm); in variance-based compression, b bits without the sign are
+s = 2^b - 1.
 
 Source: D. Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
-Encoding", NIPS 2017, arXiv:1610.02132 (buckets, the maximum norm and Elias' code of sparse
-levels too; its code of all levels, zeros too, is longer for s = 1 to 23).
+Encoding", NIPS 2017, arXiv:1610.02132 (buckets, the maximum norm and Elias' code of sparse levels
+too; its code of all levels, zeros too, is longer for s = 1 to 23).
 """
 
 from __future__ import annotations
@@ -88,13 +87,11 @@ class QsgdParameters(CompressorParameters):
 
 
 def forms(steps: int) -> dict[Coding, Form]:
-    """Forms of codes of 2s + 1 values, by coding; of the others codes travel as words."""
+    """Forms of codes of 2s + 1 values, by coding; other codings use words."""
     return {"fixed": fixed((2 * steps).bit_length()), "digits": digits(2 * steps + 1)}
 
 
 class Qsgd(Compressor[QsgdParameters]):
-    """Stochastic quantisation to evenly spaced levels, bucket by bucket."""
-
     about = About(
         title="QSGD",
         family="quantization",
@@ -141,7 +138,7 @@ class Qsgd(Compressor[QsgdParameters]):
 
 
 def error_bound(values: Tensor, steps: int, size: int | None, norm: Norm) -> float:
-    """The bound on E|Q(v) - v|^2 of float32 `[n]`, added up over buckets (see the first lines)."""
+    """The bound on E|Q(v) - v|^2 of float32 `[n]`, added up over buckets (module docstring)."""
     cells = Segments.alone(values.numel()).cells(size)
     length = torch.from_numpy(cells.length).double()
     factor = torch.minimum(length / steps**2, length.sqrt() / steps)

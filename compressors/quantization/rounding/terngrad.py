@@ -1,18 +1,17 @@
 """TernGrad: every element of a gradient is -1, 0 or +1 times one scalar a tensor.
 
-Each worker clips a tensor to c sigma, c standard deviations (population, about the mean); its
-scalar s is the largest magnitude that is left. An element v becomes sign(v) with probability
-|v| / s, else 0: the decoded value is unbiased for the clipped vector, with variance
-sum |v| (s - |v|) over the clipped elements.
+Each worker clips a tensor to c standard deviations (population, about the mean); its scalar s is
+the largest remaining magnitude. An element v becomes sign(v) with probability |v| / s, else 0:
+unbiased for the clipped vector, with variance sum |v| (s - |v|) over the clipped elements.
 
-The workers agree on the largest scalar of all (an all-reduce of one float32 a tensor, maximum), or
-each keeps its own. Ternary digits travel five in a byte (1.6 bits) or in two bits each, and are
+The workers agree on the largest scalar (an all-reduce of one float32 a tensor, maximum), or each
+keeps its own. Ternary digits travel five in a byte (1.6 bits) or in two bits each, and are
 gathered; with a shared scalar they may also be summed on the way as int8 (8 bits, at most 127
 workers). A gathered frame holds its scalar, so that it decodes on its own. No state.
 
 Assumes that a tensor without spread (one element, or all equal) is not clipped: c * 0 would delete
-it. The published code quantises to c sigma instead of the largest clipped magnitude, which differs
-when no element reaches c sigma (`scalar`).
+it. The published code quantises to c sigma instead of the largest clipped magnitude, another number
+where none reaches it (`scalar`).
 
 Source: W. Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
 Learning", NIPS 2017, arXiv:1705.07878, Algorithm 1 (with layer-wise scalars that workers share,
@@ -42,7 +41,7 @@ from gcsim.errors import InputError
 FORMS = (digits(3), fixed(2))
 """Forms of ternary digits, by the frame's flags."""
 _MOST_WORKERS = 127
-"""Their digits add up within int8."""
+"""The most whose digits add up within int8."""
 
 
 class TernGradParameters(CompressorParameters):
@@ -75,8 +74,6 @@ class TernGradParameters(CompressorParameters):
 
 
 class TernGrad(Compressor[TernGradParameters]):
-    """Random ternary digits times a scalar that the workers share."""
-
     about = About(
         title="TernGrad",
         family="quantization",
@@ -124,11 +121,8 @@ class TernGrad(Compressor[TernGradParameters]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int, bounds: Tensor, scalars: Tensor) -> Tensor:
-        """The message: uint8, one frame a tensor.
-
-        `bounds` are this worker's clipping bounds, `scalars` at least as large as what is left by
-        clipping: float32 `[tensors]`.
-        """
+        """The message: uint8, one frame a tensor. `bounds` are this worker's clipping bounds,
+        `scalars` at least the largest clipped magnitudes: float32 `[tensors]`."""
         flags = int(self.parameters.packing == "two_bit")
         levels = even(Segments.of(bucket.layout).whole, scalars, 1)
         return encoded(

@@ -5,26 +5,26 @@ squares, normalised to probabilities p_GS with sum k, are the sampling distribut
 that follow ("sampled"): each worker draws the same coordinates,
     p = normalise(p_GS * prior, k),    S = {i : U_i < p_i},    prior_S *= alpha,
 and the values g_S travel as one short all-reduce, without indices. That is GSB; alpha = 1 is plain
-gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB), and
-with alpha = 1 is plain random sampling.
+gradient sampling (GS); a constant k/n in the place of p_GS needs no synchronisation (RSB;
+alpha = 1: plain random sampling).
 
 Where the paper leaves a choice:
 - the input of the normalisation is the weight itself (g^2), not squared again, and saturated
-  elements form a growing set that is taken out once (its Algorithm 1, run literally, subtracts
-  them in every round and ends below k);
-- the prior falls for what was sampled in the last step, so it is alpha^(times sampled);
-- the prior is kept across synchronisations; it is not normalised, which the
-  normalisation of p makes up for, but lifted to mean 1 before float32 ends;
-- kept values are not divided by p: E = p * g, biased, E|Q - g|^2 = sum (1 - p) g^2, which is at
-  most (1 - k/n) |g|^2 when p was made of the same g. `unbiased` divides by p on arrival;
-- what is not sampled is lost; `residual` adds it to the next step instead, and a synchronisation
-  then delivers all that is owed (p_GS follows from what it delivered: nothing else is known);
-- each tensor has its own distribution and its own k = max(1, round(n * ratio)).
-A tensor whose synchronised gradient is zero everywhere is sampled uniformly. The number of samples
-is random, with mean k.
+  elements form a growing set that is taken out once (its Algorithm 1, run literally, subtracts them
+  in every round and ends below k);
+- the prior falls for the last step's samples, so it is alpha^(times sampled); it is kept across
+  synchronisations and not normalised, which the normalisation of p makes up for, but lifted to mean
+  1 before float32 ends;
+- kept values are not divided by p: E = p * g, biased, E|Q - g|^2 = sum (1 - p) g^2, at most (1 -
+  k/n) |g|^2 when p was made of the same g. `unbiased` divides by p on arrival;
+- elements that are not sampled are lost; `residual` adds them to the next step instead, and a
+  synchronisation then delivers all that is owed (p_GS follows from that delivery);
+- each tensor has its own distribution and its own k = max(1, round(n * ratio)); one whose
+  synchronised gradient is zero everywhere is sampled uniformly. The number of samples is random,
+  with mean k.
 
-Assumes that all workers start at the same synchronisation step; nothing else is shared but the
-seed. In float16 the sum of the workers' values rounds too, which no residual knows of.
+Assumes that all workers start at the same synchronisation step and share the seed. In float16 the
+sum of the workers' values rounds too, which no residual includes.
 
 Source: L. Song, K. Zhao, P. Pan, Y. Liu, Y. Zhang, Y. Xu, R. Jin, "Communication Efficient SGD via
 Gradient Sampling with Bayes Prior", CVPR 2021, sections 3.2 (Alg. 1) and 3.3 (Eq. 12-14).
@@ -62,7 +62,7 @@ _MOST = 3e38
 
 
 class RandomSamplingParameters(CompressorParameters):
-    """Hyper-parameters that all sampling methods have."""
+    """Hyper-parameters of all sampling methods."""
 
     ratio: Ratio = Field(0.01, description="expected fraction sampled of each tensor")
     rounds: int = Field(5, ge=1, description="at most so many rounds of normalisation")
@@ -96,12 +96,10 @@ class Distribution:
     weights: Weights
     """p_GS * prior."""
     prior: Tensor | None
-    """float32 `[n]`; None when nobody will ask for it (or it is the weight)."""
+    """float32 `[n]`; None when not needed (or it is the weight)."""
 
 
 class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
-    """Uniform sampling of coordinates under a decaying prior, without indices on the wire."""
-
     Parameters: ClassVar[type[CompressorParameters]] = RandomSamplingBayesParameters
     about = About(
         title="Random sampling with Bayes prior (RSB)",
@@ -117,10 +115,8 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         super().__init__(worker, parameters)
         self.alpha: float = getattr(parameters, "alpha", 1.0)
         self.distributions: dict[int, Distribution] = {}
-        """Sampling state of each bucket."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean gradient at the sampled coordinates, float32 `[n]`."""
         if bucket.layout.index not in self.distributions:
             segments = Segments.of(bucket.layout)
             shares = self._counts(segments) / np.maximum(1, segments.length)
@@ -145,7 +141,7 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
         return update
 
     def _draw(self, bucket: Bucket, step: int) -> tuple[Tensor, Tensor]:
-        """Positions in the bucket, and their probabilities if those are needed."""
+        """Positions in the bucket, and their probabilities if needed."""
         layout, chosen = bucket.layout, self.parameters
         if layout.index not in self.distributions:
             raise InternalError(
@@ -197,8 +193,6 @@ class RandomSamplingBayes(ErrorFeedback[RandomSamplingParameters]):
 
 
 class GradientSampling(RandomSamplingBayes):
-    """Importance sampling of coordinates by the last dense gradient, without indices."""
-
     Parameters: ClassVar[type[CompressorParameters]] = GradientSamplingParameters
     about = About(
         title="Gradient Sampling (GS)",
@@ -224,10 +218,8 @@ class GradientSampling(RandomSamplingBayes):
         return rounding_error(parameters.values)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean gradient, dense or at the sampled coordinates, float32 `[n]`.
-
-        Raises `InternalError` at a sampled step that no synchronisation came before.
-        """
+        """The mean gradient, dense or at the sampled coordinates, float32 `[n]`. Raises
+        `InternalError` at a sampled step before any synchronisation."""
         if self.phase(self.parameters, step) == "sampled":
             return (yield from self._sampled(bucket, step))
         source = self.corrected(bucket)
@@ -265,8 +257,6 @@ class GradientSampling(RandomSamplingBayes):
 
 
 class GradientSamplingBayes(GradientSampling):
-    """Importance sampling of coordinates under a decaying prior, without indices on the wire."""
-
     Parameters = GradientSamplingBayesParameters
     about = About(
         title="Gradient Sampling with Bayes prior (GSB)",

@@ -17,5 +17,5 @@ def share_of_mean(values: Tensor, workers: int, values_as: ValueFormat) -> Tenso
 
 
 def rounding_error(values_as: ValueFormat) -> Callable[[Tensor], float]:
-    """The most that one worker's share is off, squared: a bound for `Properties.error_bound`."""
+    """Most squared error of one worker's share: a bound for `Properties.error_bound`."""
     return FLOAT16.error_bound if values_as == "fp16" else lambda _: 0.0

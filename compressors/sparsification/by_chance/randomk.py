@@ -1,17 +1,15 @@
 """Random-k: all workers send the same k random elements of each tensor.
 
-The positions come from the random stream that workers share, so no index travels and the short
-vectors are summed by an all-reduce: 32 k bits. k = max(1, round(n * ratio)) of each tensor.
+Positions come from the workers' shared random stream, so no index travels and the short vectors are
+summed by an all-reduce: 32 k bits. k = max(1, round(n * ratio)) of each tensor.
 
-- Unscaled: biased, E = k/n of the gradient; E|Q(g) - g|^2 = (1 - k/n) |g|^2.
+- Unscaled: biased, E = k/n of the gradient; E|Q(g) - g|^2 = (1 - k/n) |g|^2; other elements are
+  lost.
 - `scaled` by n/k: unbiased, E|Q(g) - g|^2 = (n/k - 1) |g|^2.
 - `error_feedback` (unscaled): a = e + g, a_S travels, e = a but 0 on S.
 
-Without error feedback, elements that are not drawn are lost.
-
 Source: S. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with memory", NeurIPS 2018,
-arXiv:1809.07599; the unscaled form without memory is that of GRACE
-(Xu et al., ICDCS 2021).
+arXiv:1809.07599; the unscaled form without memory is that of GRACE (Xu et al., ICDCS 2021).
 """
 
 from __future__ import annotations
@@ -46,8 +44,6 @@ class RandomKParameters(CompressorParameters):
 
 
 class RandomK(ErrorFeedback[RandomKParameters]):
-    """Keep a uniformly random k-subset of each tensor, the same on every worker."""
-
     about = About(
         title="Random-k with a shared mask",
         family="sparsification",

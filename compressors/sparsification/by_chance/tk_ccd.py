@@ -3,20 +3,19 @@
 Top-k with cyclic coordinate descent, the theory's twin of gradient sampling with a prior. A stage
 begins with a dense all-reduce, which is used as the update ("synchronisation"). It fixes S, the j
 largest magnitudes of the mean gradient, and a random partition of the other coordinates into Q
-groups U_0 … U_{Q-1}, the same on all workers. In trial q = 0 … Q-1 that follows, S and U_q travel
-as one short all-reduce, without indices.
+groups U_0 … U_{Q-1}, the same on all workers. In trial q = 0 … Q-1, S and U_q travel as one short
+all-reduce, without indices.
 
-Each coordinate is sent at least once in the Q trials of a stage. Biased; what is not sent is lost;
-the error of a trial is below that of the top j. Sizes of groups differ by at most 1:
-k = j + (n - j) / Q, so j = (k Q - n) / (Q - 1) for k = ratio * n.
+Each coordinate is sent at least once in the Q trials of a stage. Biased; other elements of a trial
+are lost; its error is below that of the top j. Sizes of groups differ by at most 1:
+k = j + (n - j) / Q, so j = (k Q - n) / (Q - 1) for k = ratio * n. Bits of a trial:
+16 (j + (n - j)/Q), or 32; of a stage 16 n more.
 
-Bits of a trial: 16 (j + (n - j)/Q), or 32; of a stage 16 n more.
-
-Where the paper leaves a choice: the dense all-reduce, whose result everybody then has, is a step of
-its own, in addition to the Q trials. The partition is drawn run by run: each Q remaining
-coordinates in a row are dealt to the Q groups in random order, so that each is in each group with
-probability 1/Q and positions ascend. No values for Q and j are given; Q = 100 here, and a ratio of
-.02, which makes j about half of what is sent (j = 0 at 1/Q).
+Where the paper leaves a choice: the dense all-reduce is a step of its own, in addition to the Q
+trials. The partition is drawn run by run: each Q consecutive remaining coordinates are dealt to the
+Q groups in random order, so that each is in each group with probability 1/Q and positions ascend.
+No values for Q and j are given; Q = 100 here, and a ratio of .02, which makes j about half of what
+is sent (j = 0 at 1/Q).
 
 Source: L. Song, K. Zhao, P. Pan, Y. Liu, Y. Zhang, Y. Xu, R. Jin, "Communication Efficient SGD via
 Gradient Sampling with Bayes Prior", CVPR 2021, section 3.4.
@@ -70,8 +69,6 @@ class TkCcdParameters(CompressorParameters):
 
 
 class TkCcd(Compressor[TkCcdParameters]):
-    """The largest coordinates of the last dense gradient always, the others in turn."""
-
     about = About(
         title="Top-k with cyclic coordinate descent (TK-CCD)",
         family="sparsification",
@@ -84,11 +81,9 @@ class TkCcd(Compressor[TkCcdParameters]):
     def __init__(self, worker: Worker, parameters: TkCcdParameters) -> None:
         super().__init__(worker, parameters)
         self.stages: dict[int, _Stage] = {}
-        """Sets of each bucket's stage."""
 
     @classmethod
     def period(cls, parameters: TkCcdParameters) -> int:
-        """Period: a synchronisation and Q trials."""
         return parameters.groups + 1
 
     @classmethod
@@ -96,10 +91,8 @@ class TkCcd(Compressor[TkCcdParameters]):
         return "trial" if step % cls.period(parameters) else "synchronisation"
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """The mean gradient, dense or at the coordinates whose turn it is, float32 `[n]`.
-
-        Raises `InternalError` at a trial that no synchronisation came before.
-        """
+        """The mean gradient, dense or at the trial's coordinates, float32 `[n]`. Raises
+        `InternalError` at a trial before any synchronisation."""
         layout, groups = bucket.layout, self.parameters.groups
         segments = Segments.of(layout)
         trial = step % self.period(self.parameters) - 1
@@ -129,5 +122,5 @@ class TkCcd(Compressor[TkCcdParameters]):
 
     @classmethod
     def properties(cls, parameters: TkCcdParameters) -> Properties:
-        """Properties for the checker: the first step is a synchronisation, which only rounds."""
+        """The first step is a synchronisation, which only rounds."""
         return Properties(error_bound=rounding_error(parameters.values))

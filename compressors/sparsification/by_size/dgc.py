@@ -3,31 +3,28 @@
 For each tensor with more than one dimension, with momentum u and velocity v:
     u = m u + g,  v = v + u               (Nesterov: u = m (u + g),  v = v + u + g)
     send { i : |v_i| >= threshold };  v = 0 there and, with momentum factor masking, u = 0
-The threshold is the k-th largest of a strided sample of |v| (from a random start). When more
-than 1.3 k elements pass it, an exact selection among them follows (`resample`) or it is raised by
-1.3 and tried again (`rescale`); when fewer than 0.8 k pass, it is lowered by 0.8 and tried again;
-up to ten times. What is then more than k is cut to the first k by position, as in the authors'
-code, so a message never holds more than k elements; that the largest are among them is not
-certain, and |Q(v) - v|^2 <= |v|^2 is all that holds for any v.
+The threshold is the k-th largest of a strided sample of |v| (from a random start). When more than
+1.3 k elements pass it, an exact selection among them follows (`resample`) or it is raised by 1.3
+and tried again (`rescale`); when fewer than 0.8 k pass, it is lowered by 0.8 and tried again; up to
+ten times. A larger number is then cut to the first k by position, as in the authors' code: a
+message never holds more than k elements, the largest are not certainly among them, and
+|Q(v) - v|^2 <= |v|^2 is all that holds for any v.
 
-Tensors with one dimension (biases, normalisation) are all-reduced densely, and momentum is
-applied to their mean: u = m u + mean, update u (Nesterov: u = m (u + mean), update u + mean).
-The optimiser must then apply no momentum of its own; weight decay is the optimiser's matter.
+Tensors with one dimension (biases, normalisation) are all-reduced densely, and momentum is applied
+to their mean: u = m u + mean, update u (Nesterov: u = m (u + mean), update u + mean). The optimiser
+must then apply no momentum; weight decay stays with it.
 
-In epoch i of E warm-up epochs the kept fraction is ratio^((i+1)/(E+1)) (the authors' code) or
-25, 6.25, 1.5625, 0.4 % (`warmup: paper`). k (32 + bits per index) bits a tensor at most.
+In epoch i of E warm-up epochs the kept fraction is ratio^((i+1)/(E+1)) (the authors' code) or 25,
+6.25, 1.5625, 0.4 % (`warmup: paper`). k (32 + bits per index) bits a tensor at most. Without factor
+masking (or without momentum) the sum of the updates and of v is the sum of dense SGD's momentum;
+masking gives momentum up.
 
-Without factor masking (or without momentum) the sum of the updates and of v is the sum of dense
-SGD's momentum; masking gives momentum up.
+Assumes that local clipping, when on, limits each tensor's norm to clip_norm / sqrt(N). Kernels run
+over a bucket; the authors' code launches its own for each parameter.
 
-Assumes that local clipping, when on, limits each tensor's norm to clip_norm / sqrt(N).
-
-Its price on a GPU is that of kernels over all tensors of a bucket; the authors' code launches its
-own for each parameter, from the parameter's hook.
-
-Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887;
-sampling, bounds and warm-up as in the authors' code (github.com/synxlin/deep-gradient-compression),
-with 32-bit indices.
+Source: Y. Lin et al., "Deep gradient compression", ICLR 2018, arXiv:1712.01887; sampling, bounds
+and warm-up as in the authors' code (github.com/synxlin/deep-gradient-compression), with 32-bit
+indices.
 """
 
 from __future__ import annotations
@@ -83,8 +80,6 @@ class DgcParameters(CompressorParameters):
 
 
 class DeepGradientCompression(Compressor[DgcParameters]):
-    """Momentum-corrected sparse accumulation with a sampled threshold."""
-
     about = About(
         title="Deep Gradient Compression",
         family="sparsification",
@@ -101,7 +96,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         self.v: dict[int, Tensor] = {}
         """Velocity: momentum accumulated since an element was last sent."""
         self.dense: dict[int, Tensor] = {}
-        """Momentum of a bucket's tensors with one dimension, one behind the other."""
+        """Momentum of a bucket's tensors with one dimension, concatenated."""
 
     @classmethod
     def momentum(cls, parameters: DgcParameters) -> tuple[float, bool]:
@@ -109,7 +104,6 @@ class DeepGradientCompression(Compressor[DgcParameters]):
 
     @classmethod
     def warmup_steps(cls, parameters: DgcParameters) -> int:
-        """Steps before it is settled: the warm-up is over."""
         return parameters.warmup_epochs * parameters.steps_per_epoch
 
     def ratio(self, step: int) -> float:
@@ -150,7 +144,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         return gradient
 
     def _momentum(self, bucket: Bucket, mean: Tensor) -> Tensor:
-        """Dense SGD's momentum of the tensors with one dimension; what it adds to the update."""
+        """Momentum of the tensors with one dimension; return its part of the update."""
         m, index = self.parameters.momentum, bucket.layout.index
         u = self.dense.setdefault(index, torch.zeros_like(mean))
         if self.parameters.nesterov:
@@ -160,8 +154,7 @@ class DeepGradientCompression(Compressor[DgcParameters]):
     def _encode(
         self, u: Tensor, v: Tensor, gradient: Tensor, layout: BucketLayout, step: int
     ) -> Tensor:
-        """The message of the layout's tensors, about the k largest |v| of each; u and v are
-        brought on."""
+        """Update u and v; return the message of about the k largest |v| of each tensor."""
         chosen, segments = self.parameters, Segments.of(layout)
         k = counts_kept(segments.length, self.ratio(step))  # [tensors]
         limits = self._limits(u, v, gradient, layout, step, k)
@@ -208,21 +201,18 @@ class DeepGradientCompression(Compressor[DgcParameters]):
         )
 
     def residual_of(self, bucket: Bucket) -> Tensor | None:
-        """Residual: the velocity."""
         return bucket_state(self.v, bucket).clone()
 
 
 def sample_stride(n: int, ratio: float, sample_ratio: float) -> int:
-    """The largest odd stride that yields max(sample_ratio * n, 2 / ratio) samples; 1 takes all.
-
-    Odd, so that it is not in step with the rows of a weight matrix.
-    """
+    """The largest odd stride with max(sample_ratio * n, 2 / ratio) samples; 1 takes all. Odd, so
+    that it is not in step with the rows of a weight matrix."""
     wanted = max(math.ceil(n * sample_ratio), math.ceil(2 / ratio))
     return max(1, (n // wanted - 1) | 1)
 
 
 def _by_dimensions(layout: BucketLayout) -> tuple[BucketLayout | None, BucketLayout | None]:
-    """The layout of the tensors with one dimension at most, and of the others; None of none."""
+    """Layouts of the tensors with one dimension at most, and of the others; None of none."""
     if _by_dimensions not in layout.facts:
         found: list[list[TensorSlice]] = [[], []]
         for piece in layout.slices:

@@ -1,14 +1,13 @@
 """gTop-k: only the k largest elements of the workers' *sum* reach anybody.
 
-a = e + g; each worker takes its k = max(1, round(n * ratio)) largest |a| of each tensor. The
-sparse vectors are merged two by two along a binomial tree: add, keep the k largest; the root's
-result travels back the same way and is divided by N. A worker's traffic is 2 ceil(log2 N) messages
-of k values and k indices, against N of them for an all-gather.
+a = e + g; each worker takes its k = max(1, round(n * ratio)) largest |a| of each tensor. The sparse
+vectors are merged two by two along a binomial tree: add, keep the k largest; the root's result
+travels back the same way and is divided by N. A worker's traffic is 2 ceil(log2 N) messages of k
+values and k indices, against N of them for an all-gather.
 
-e = a, but zero where an element was both sent by this worker and kept in the end; whatever it
-sent in vain returns to e. What a merge cuts away is not returned to the workers below it when the
-element survives through another branch: those contributions are lost, as in the published
-algorithm, so memory is conserved for one or two workers only.
+e = a, but zero where an element was both sent by this worker and kept in the end. An element that a
+merge cuts, but that survives through another branch, is not returned to the workers below that
+merge: those contributions are lost, as published: memory is conserved for one or two workers only.
 
 Biased; error with one worker at most (1 - k/n) |v|^2. Any number of workers (the published code
 wants a power of two). Among equal magnitudes the lowest index wins.
@@ -43,8 +42,6 @@ class GlobalTopKParameters(CompressorParameters):
 
 
 class GlobalTopK(Compressor[GlobalTopKParameters]):
-    """The k largest elements of the sum, found by pairwise merging."""
-
     about = About(
         title="gTop-k",
         family="sparsification",

@@ -1,17 +1,15 @@
 """OmniReduce: blocks of zeros are left out of a sum, and nothing else is lost.
 
-A tensor is cut into blocks of 256 elements (the last one may be shorter). A worker sends its blocks
-that hold anything but zeros, each with a number of 32 bits; the aggregator adds up what arrives
-for each block, in the workers' order, and returns the blocks that anybody sent. The update is their
-sum / N: the mean gradient as dense reduction computes it.
+A tensor is cut into blocks of 256 elements (the last one may be shorter). A worker sends its
+nonzero blocks, each with a number of 32 bits; the aggregator adds them up in the workers' order and
+returns the blocks that anybody sent. The update is their sum / N, as of a dense reduction.
 
 Bits, each way: 32 * 256 and 32 for each block that travels: its number (in the streaming protocol
-that of the worker's next block). Without servers each worker aggregates a stripe of the blocks. The
-host reads which blocks travel.
+that of the worker's next block). Without servers each worker aggregates a stripe. The host reads
+which blocks travel.
 
 Source: J. Fei, C.-Y. Ho, A. Sahu, M. Canini, A. Sapio, "Efficient Sparse Collective Communication
-and its Application to Accelerate Distributed Deep Learning", SIGCOMM 2021; block of 256 elements
-as in the published configuration.
+and its Application to Accelerate Distributed Deep Learning", SIGCOMM 2021; published block size.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ class OmniReduceParameters(CompressorParameters):
 
 
 class OmniReduce(Compressor[OmniReduceParameters]):
-    """Lossless sum of the blocks that are not zero."""
-
     about = About(
         title="OmniReduce",
         family="sparsification",
@@ -84,10 +80,8 @@ def block_message(values: Tensor, blocks: Cells, chosen: Column) -> Tensor:
 
 
 def add_blocks(message: Tensor, out: Tensor, layout: BucketLayout, size: int) -> Column:
-    """Add a message's blocks of `size` elements to a flat float32; the blocks, ascending.
-
-    Raises `InputError` when the message is damaged.
-    """
+    """Add a message's blocks of `size` elements to a flat float32; return the blocks, ascending.
+    Raises `InputError` when the message is damaged."""
     found, blocks = read(message, layout, Codec.BLOCKS), Segments.of(layout).cells(size)
     count = (found.size - 4 * found.nonzero) // 4
     if ((count < 0) | (count > blocks.count) | (found.size % 4 > 0)).any():

@@ -1,13 +1,13 @@
 """Top-k: each worker sends its k largest elements, and remembers the rest.
 
 a = e + g; the k = max(1, round(n * ratio)) largest |a| of each tensor travel with their indices;
-e = a - what was sent. Everybody receives everybody's message and averages. Without error
-feedback e stays zero. Among equal magnitudes the lowest index wins.
+e = a - what was sent. Messages are all-gathered and averaged. Without error feedback e stays zero.
+Among equal magnitudes the lowest index wins.
 
-Biased: |Q(a) - a|^2 <= (1 - k/n) |a|^2, with equality when all magnitudes are equal; N(0, 1) at
-1 % loses .916 |a|^2. What float16 values round off is fed back too. A tensor's message takes
-k (32 + bits per index) bits. Messages have the same length on all workers unless the index coder's
-output depends on the positions (rice): then lengths are exchanged first.
+Biased: |Q(a) - a|^2 <= (1 - k/n) |a|^2, with equality when all magnitudes are equal; N(0, 1) at 1 %
+loses .916 |a|^2. Rounding to float16 is fed back too. A tensor's message takes k (32 + bits per
+index) bits. Messages have the same length on all workers unless the index coder's output depends on
+the positions (rice): then lengths are exchanged first.
 
 Source: A. Aji, K. Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
 error feedback and the bound as in S. Stich, J. Cordonnier, M. Jaggi, "Sparsified SGD with memory",
@@ -20,16 +20,10 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters, Ratio
 from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.coding import sparse
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import counts_kept
-from gcsim.compressors.coding.sparse import (
-    ValueFormat,
-    add_message,
-    lost_by_selection,
-    lost_in_transit,
-    sparse_message,
-)
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
@@ -40,13 +34,11 @@ from gcsim.compressors.segments import Segments
 class TopKParameters(CompressorParameters):
     ratio: Ratio = Field(0.01, description="kept fraction of each tensor")
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
-    values: ValueFormat = Field("fp32", description="format of the values on the wire")
+    values: sparse.ValueFormat = Field("fp32", description="format of the values on the wire")
     indices: IndexCoding = Field("raw", description="how indices travel: raw is 32 bits each")
 
 
 class TopK(ErrorFeedback[TopKParameters]):
-    """The k largest magnitudes of each tensor, with error feedback."""
-
     about = About(
         title="Top-k with error feedback",
         family="sparsification",
@@ -61,7 +53,7 @@ class TopK(ErrorFeedback[TopKParameters]):
         memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
         k = counts_kept(segments.length, chosen.ratio)  # [tensors]
         indices, values = largest(bucket.gradient, segments, k, memory=memory)  # [sum of k]
-        message, fixed_length = sparse_message(
+        message, fixed_length = sparse.sparse_message(
             segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
             memory=memory, alike=True,
         )  # fmt: skip
@@ -69,12 +61,12 @@ class TopK(ErrorFeedback[TopKParameters]):
             payloads = yield AllGather(payload=message)
         else:
             payloads = yield from gather_variable(message)
-        return self.mean_of(payloads, bucket, add_message)
+        return self.mean_of(payloads, bucket, sparse.add_message)
 
     @classmethod
     def properties(cls, parameters: TopKParameters) -> Properties:
         def bound(vector: Tensor) -> float:
-            lost = lost_by_selection(vector, parameters.ratio)
-            return lost + lost_in_transit(vector, parameters.values)
+            lost = sparse.lost_by_selection(vector, parameters.ratio)
+            return lost + sparse.lost_in_transit(vector, parameters.values)
 
         return Properties(error_bound=bound, conserves=parameters.error_feedback)

@@ -2,15 +2,15 @@
 
 a = e + g; the elements with |a| > t travel as (value, index), e = a - what was sent. With a single
 stage the threshold for a target ratio d is the quantile 1 - d: t = mu ln(1 / d), mu = mean |a|.
-With M > 1 stages the first aims at 1/4 only; each of the other M - 1 fits the excess |a| - t of
-what is above t and moves t so that (4 d)^(1 / (M - 1)) of it remains. Every five steps a tensor's
-number of stages falls by one when more than 1.2 d was sent on average, and rises by one when less
-than 0.8 d was; it starts at 1 and stays within 1 … ceil(log2(1 / d)). That is the right direction
-for light tails only (normal: .02, .63, 1.13 % for 1, 2, 3 stages; N(0, 1) exp(.8 N(0, 1)): 2.5,
-1.19, .73 %). The paper's gamma and Pareto fits are left out.
+With M > 1 stages the first aims at 1/4 only; each of the other M - 1 fits the excess |a| - t above
+t and moves t so that (4 d)^(1 / (M - 1)) of it remains. Every five steps a tensor's number of
+stages falls by one when more than 1.2 d was sent on average, and rises by one when less than 0.8 d
+was; it starts at 1 and stays within 1 … ceil(log2(1 / d)). That is the right direction for light
+tails only (normal: .02, .63, 1.13 % for 1, 2, 3 stages; N(0, 1) exp(.8 N(0, 1)): 2.5, 1.19, .73 %).
+The paper's gamma and Pareto fits are left out.
 
-64 m bits for m elements. Biased; nothing sharper than |Q(a) - a|^2 <= |a|^2 holds for any a. Sums
-are made in host memory.
+64 m bits for m elements. Biased; for any a only |Q(a) - a|^2 <= |a|^2 holds. Sums are made in host
+memory.
 
 Readings: the fit does not depend on the scale, so the published code's division by the norm is left
 out; excess is over the threshold, as in the paper, where the code subtracts its smallest. Without
@@ -18,8 +18,8 @@ any excess the stages end. When no element passes, those of the largest magnitud
 of one element, or one of equal magnitudes, would never be.
 
 Source: A. Abdelmoniem, A. Elzanaty, M. Alouini, M. Canini, "An efficient statistical-based gradient
-compression technique for distributed training systems", MLSys 2021, arXiv:2101.10761;
-code github.com/sands-lab/SIDCo (the classes with error correction).
+compression technique for distributed training systems", MLSys 2021, arXiv:2101.10761; code
+github.com/sands-lab/SIDCo (the classes with error correction).
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ class SidcoParameters(CompressorParameters):
 
 
 class Sidco(ErrorFeedback[SidcoParameters]):
-    """Elements above a threshold from a fitted distribution."""
-
     about = About(
         title="SIDCo",
         family="sparsification",
@@ -70,7 +68,7 @@ class Sidco(ErrorFeedback[SidcoParameters]):
     def __init__(self, worker: Worker, parameters: SidcoParameters) -> None:
         super().__init__(worker, parameters)
         self._stages: dict[int, tuple[Numbers, list[Numbers]]] = {}
-        """Stages, and the fractions sent in each step since they were decided, by bucket."""
+        """Stages, and the fractions sent in each step since they were set, by bucket."""
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         ratio, segments = self.parameters.ratio, Segments.of(bucket.layout)

@@ -1,14 +1,11 @@
 """Strom: an element waits until it exceeds a threshold, and then only its sign travels.
 
 r += g; an element with r_i > tau is sent as +tau, one with r_i < -tau as -tau, once a step however
-large it is; r -= what was sent. A sent element is one word of 32 bits: its index in 31 bits and
-its sign.
+large it is; r -= what was sent. A sent element is one word of 32 bits: its index in 31 bits and its
+sign: 32 m / n bits for m sent elements. Messages are all-gathered and averaged.
 
-Bits: 32 m / n for m sent elements. Biased with memory: what a step loses is
-sum over sent (|r_i| - tau)^2 + sum over others r_i^2, the next residual.
-
-Assumes that tau is known to all workers: it does not travel. Messages are all-gathered and
-averaged.
+Biased with memory: a step loses sum over sent (|r_i| - tau)^2 + sum over others r_i^2, the next
+residual. Assumes that tau is known to all workers: it does not travel.
 
 Source: N. Strom, "Scalable distributed DNN training using commodity GPU cloud computing",
 Interspeech 2015.
@@ -39,13 +36,10 @@ class StromParameters(CompressorParameters):
 
     @property
     def tau(self) -> float:
-        """The threshold as float32."""
         return float(np.float32(0.1 if self.threshold is None else self.threshold))
 
 
 class Strom(ErrorFeedback[StromParameters]):
-    """Signs of what has grown beyond a threshold."""
-
     about = About(
         title="Strom's threshold quantisation",
         family="sparsification",
@@ -61,7 +55,7 @@ class Strom(ErrorFeedback[StromParameters]):
         return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add the gradient to the residual and take out the signs: uint8, one frame a tensor."""
+        """Add the gradient to the residual and send signs: uint8, one frame a tensor."""
         tau, segments = self.parameters.tau, Segments.of(bucket.layout)
         residual = bucket_state(self.residual, bucket)
         indices, values, k = passing(bucket.gradient, segments, just_above(tau), memory=residual)

@@ -1,14 +1,11 @@
 """Threshold-v: every element above a fixed magnitude travels, and no other.
 
 a = e + g; the elements with |a| > v travel as (value, index); e = a - what was sent ("hard
-threshold"). Without error feedback e stays zero. How many travel depends on the gradients: workers
-send messages of unequal length, m (32 + bits per index) bits for m elements.
+threshold"). Without error feedback e stays zero. Messages have unequal lengths, m (32 + bits per
+index) bits for m elements. Biased: |Q(a)_i - a_i| <= v, so |Q(a) - a|^2 <= min(n v^2, |a|^2).
 
-Biased: |Q(a)_i - a_i| <= v for each element, so |Q(a) - a|^2 <= min(n v^2, |a|^2).
-
-Assumes nothing of the scale of the gradients: v is in their units, and a v far below their
-magnitude costs more than sending them all; `indices: auto` then falls back to one bit a position.
-The default of v, .01, is that of GRACE's code.
+v is in the gradients' units, and a v far below their magnitude costs more than sending them all;
+`indices: auto` then falls back to one bit a position. The default, .01, is that of GRACE's code.
 
 Source: A. Dutta et al., "On the discrepancy between the theoretical analysis and practical
 implementations of compressed communication for distributed deep learning", AAAI 2020,
@@ -25,15 +22,9 @@ from pydantic import Field
 
 from gcsim.compressors.base import About, CompressorParameters
 from gcsim.compressors.bucket import Bucket, bucket_state
+from gcsim.compressors.coding import sparse
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.marks import passing
-from gcsim.compressors.coding.sparse import (
-    ValueFormat,
-    add_message,
-    energy,
-    lost_in_transit,
-    sparse_message,
-)
 from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.properties import Properties
@@ -46,13 +37,11 @@ class ThresholdParameters(CompressorParameters):
         0.01, ge=0, le=3e38, description="v: |element| > v is sent, in units of the gradient"
     )
     error_feedback: bool = Field(True, description="add what was not sent to the next step")
-    values: ValueFormat = Field("fp32", description="format of the values on the wire")
+    values: sparse.ValueFormat = Field("fp32", description="format of the values on the wire")
     indices: IndexCoding = Field("auto", description="how indices travel; auto: the shortest")
 
 
 class Threshold(ErrorFeedback[ThresholdParameters]):
-    """Elements above a fixed magnitude."""
-
     about = About(
         title="Threshold-v (hard threshold)",
         family="sparsification",
@@ -64,15 +53,15 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         payloads = yield from gather_variable(self.encode(bucket))
-        return self.mean_of(payloads, bucket, add_message)
+        return self.mean_of(payloads, bucket, sparse.add_message)
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """The message of a bucket, uint8; what is selected is freed before others are decoded."""
+        """The message of a bucket, uint8; the selection is freed before others are decoded."""
         chosen, segments = self.parameters, Segments.of(bucket.layout)
         memory = bucket_state(self.residual, bucket) if chosen.error_feedback else None  # [numel]
         limit = just_above(chosen.threshold)
         indices, values, k = passing(bucket.gradient, segments, limit, memory=memory)
-        return sparse_message(
+        return sparse.sparse_message(
             segments, k, indices, values, values_as=chosen.values, coding=chosen.indices,
             memory=memory,
         )[0]  # fmt: skip
@@ -81,12 +70,14 @@ class Threshold(ErrorFeedback[ThresholdParameters]):
     def properties(cls, parameters: ThresholdParameters) -> Properties:
         def bound(vector: Tensor) -> float:
             most = vector.numel() * parameters.threshold**2
-            return min(energy(vector), most) + lost_in_transit(vector, parameters.values)
+            return min(sparse.energy(vector), most) + sparse.lost_in_transit(
+                vector, parameters.values
+            )
 
         return Properties(error_bound=bound, conserves=parameters.error_feedback)
 
 
 @cache
 def just_above(threshold: float) -> np.float32:
-    """The smallest float32 that is larger: what passes it is strictly above the threshold."""
+    """The smallest larger float32: elements that reach it are strictly above the threshold."""
     return np.float32(np.nextafter(np.float32(threshold), np.float32(np.inf)))

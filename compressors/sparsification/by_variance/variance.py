@@ -1,23 +1,19 @@
 """Variance-based compression: an element waits until its sign is beyond doubt.
 
-Each worker sums what it has not sent: r += mean_z g_z and v += sum_z (g_z / B)^2 over the
-samples z of its mini-batch of B. An element travels when r^2 > alpha v, that is when its squared
-mean outweighs its variance; then r = v = 0, else v decays by zeta. Elements travel as 32-bit
-words: sign (bit 31), d (30-28) and index (27-0), the value being sign * 2^(e - d) with e the
-exponent of the largest magnitude, one int8 a tensor: 32 sent + 8 bits a tensor. Workers
-all-gather messages of unequal length and average what they decode; what is delayed is summed,
-not averaged.
-
-Without per-sample gradients, M micro-batches do: their mean gradients take the place of g_z and M
-that of B, in the criterion as in v.
+Each worker sums unsent gradients: r += mean_z g_z and v += sum_z (g_z / B)^2 over the samples z of
+its mini-batch of B. An element travels when r^2 > alpha v, that is when its squared mean outweighs
+its variance; then r = v = 0, else v decays by zeta. Elements travel as 32-bit words: sign (bit 31),
+d (30-28) and index (27-0), the value being sign * 2^(e - d) with e the exponent of the largest
+magnitude, one int8 a tensor: 32 sent + 8 bits a tensor. Workers all-gather messages of unequal
+length and average decoded values; delayed gradients are summed, not averaged. Without per-sample
+gradients, M micro-batches do: their mean gradients replace g_z and M replaces B throughout.
 
 Readings where the paper is open or slips:
 * The index counts within the tensor (one frame a tensor), 0 for its first element. Appendix B
   prints the indices 1, 2, 2, 3 for the elements 1, 2, 3, 4.
 * Rounding adds half of the mantissa's range and clears the mantissa (section 4.4), then the
   result is capped at 2^e, because section 4.2 truncates there: 50.0 becomes 32, not 64.
-* The largest magnitude is that of the elements that are clear: finer levels than that of the
-  whole tensor.
+* The largest magnitude is that of the clear elements: finer levels than the whole tensor's.
 * d > 7 does not fit: the element is not sent and keeps r and v. Algorithm 1, read literally, has
   reset them by then, so that the value would be lost.
 * The rounding error is not fed back (section 4.2). It is at most |r| / 3 for a rounded value and
@@ -25,8 +21,8 @@ Readings where the paper is open or slips:
   memory |Q(g) - g|^2 <= |g|^2, reached when nothing is clear.
 * The first sum of Appendix A's second line lacks its square; criterion (3) is right.
 
-The criterion is evaluated in float64: in float32 the square of |r| < 1e-23 is zero, so that such
-an element would wait for ever, and that of |r| > 1.8e19 infinite. An |r| below float32's normal
+The criterion is evaluated in float64: in float32 the square of |r| < 1e-23 is zero, so that such an
+element would wait for ever, and that of |r| > 1.8e19 infinite. An |r| below float32's normal
 numbers (2^-126) has no exponent to send and waits.
 
 Assumes per-sample second moments (`requires`) and alpha < B: at r = mean, v >= r^2 / B.
@@ -58,8 +54,6 @@ class VarianceParameters(CompressorParameters):
 
 
 class VarianceBased(Compressor[VarianceParameters]):
-    """Elements wait until their mean outweighs their variance; powers of two travel."""
-
     about = About(
         title="Variance-based compression",
         family="sparsification",
@@ -72,16 +66,16 @@ class VarianceBased(Compressor[VarianceParameters]):
 
     @classmethod
     def properties(cls, parameters: VarianceParameters) -> Properties:
-        """Properties for the checker: what is not sent is all lost in one step's view, at most."""
+        """The error of one step is at most the whole gradient."""
         return Properties(error_bound=energy)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """Exchange a bucket. Raises `InputError` without second moments."""
+        """Raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
         return self.mean_of(payloads, bucket, add_powers)
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add a step's gradient, send what has become clear: uint8, one frame a tensor."""
+        """Add a step's gradient, send clear elements: uint8, one frame a tensor."""
         segments, chosen = Segments.of(bucket.layout), self.parameters
         given = bucket.gradient, moments_of(bucket, "variance"), segments
         words, k, exponents = clear_words(

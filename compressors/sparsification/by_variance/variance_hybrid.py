@@ -4,16 +4,13 @@ Each worker keeps r += mean_z g_z and v += sum_z (g_z / B)^2 over its samples z.
 when |r| > tau and r^2 > alpha v, as its sign alone: receivers add sign(r) tau, and
     v = max(v - 2 |r| tau + tau^2, 0),    r = r - sign(r) tau,
 in this order; v decays by zeta at every step. A word is 31 bits of index (within the tensor) and
-the sign in bit 31: 32 sent bits a tensor. Workers all-gather words and average what they decode.
-What is not sent stays in r: nothing is lost, |Q(g) - g|^2 <= |g|^2 at a first step (an element
-that is sent shrinks, the others count whole), and the mean of r over workers is what is owed.
+the sign in bit 31: 32 sent bits a tensor. Workers all-gather words and average decoded values.
+Unsent elements stay in r: nothing is lost, |Q(g) - g|^2 <= |g|^2 at a first step (an element that
+is sent shrinks, the others count whole), and the mean of r over workers is what is owed.
 
-Readings: v is corrected with r before tau is taken off, as section 4.5 derives it from the sum of
+Readings: v is corrected with r before tau is subtracted, as section 4.5 derives it from the sum of
 (g - S)^2; Algorithm 2 prints the two lines in the other order. By hand, r = .25, v = .06, tau = .1:
-.02, not .04. tau is an absolute threshold, in units of the gradient.
-
-Without per-sample gradients, M micro-batches do: their mean gradients take the place of g_z and M
-that of B. The criterion is evaluated in float64, where no float32 squared is zero or infinite.
+.02, not .04. tau is in units of the gradient. Micro-batches and float64 as in `variance.py`.
 
 Source: Y. Tsuzuku, H. Imachi, T. Akiba, "Variance-based Gradient Compression for Efficient
 Distributed Deep Learning", ICLR 2018 workshop, arXiv:1802.06058, section 4.5, Algorithm 2; tau and
@@ -43,8 +40,6 @@ class VarianceHybridParameters(CompressorParameters):
 
 
 class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
-    """Signs of elements that exceed tau and whose mean outweighs their variance."""
-
     about = About(
         title="Variance-based compression with a threshold (hybrid)",
         family="sparsification",
@@ -60,13 +55,13 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         return Properties(conserves=True, error_bound=energy)
 
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
-        """Exchange a bucket. Raises `InputError` without second moments."""
+        """Raises `InputError` without second moments."""
         payloads = yield from gather_variable(self.encode(bucket))
         tau = self.parameters.tau
         return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add a step's gradient, send signs, take them off: uint8, one frame a tensor."""
+        """Add a step's gradient, send signs, subtract tau: uint8, one frame a tensor."""
         chosen, segments = self.parameters, Segments.of(bucket.layout)
         given = bucket.gradient, moments_of(bucket, "variance_hybrid"), segments
         words, k, _ = clear_words(

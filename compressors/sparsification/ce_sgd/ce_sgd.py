@@ -66,13 +66,8 @@ from gcsim.compressors.coding.indices.bitmap import (
     places,
     unite,
 )
+from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.integers.digits import fixed
-from gcsim.compressors.coding.integers.packing import (
-    damaged,
-    demand_no_stray,
-    fold_bits,
-    unfold_bits,
-)
 from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.scans import block_products
@@ -387,12 +382,12 @@ def _choose_tiles(
                 for i in range(m.size):  # r / 65536 < |weight| / highest, exact in float64
                     chosen[i] = np.float64(random[i]) * scale < abs(np.float64(weight[i]))
                 before[: packed.size] = packed
-                fold_bits(chosen.view(np.uint64), packed)
+                packing.fold_bits(chosen.view(np.uint64), packed)
                 for b in range(packed.size):
                     if packed[b] != before[b]:
                         numbers[4] = 1
             else:
-                unfold_bits(packed, chosen.view(np.uint64))
+                packing.unfold_bits(packed, chosen.view(np.uint64))
             if mode == REWARD:
                 for i in range(m.size):
                     m[i] += np.int32(chosen[i] != 0)
@@ -520,9 +515,9 @@ def add_elements(
     nbytes, at = bytes_of(segments), found.at
     flags = taken(message, at, np.minimum(1, found.size), torch.uint8).numpy()
     if len(flags) < len(nbytes) or (flags > 1).any():
-        raise damaged("a frame does not say whether V is new")
+        raise packing.damaged("a frame does not say whether V is new")
     if known is None and not flags.all():
-        raise damaged("a worker keeps a selection it never sent")
+        raise packing.damaged("a worker keeps a selection it never sent")
     head = nbytes * flags
     _demand(found.size > head, found.size, "the bitmaps of new selections")
     chosen = torch.zeros_like(union) if known is None else known.clone()
@@ -542,14 +537,14 @@ def add_elements(
     else:
         indices, scales, codes = brought
         if not bool(((scales >= 0) & scales.isfinite()).all()):
-            raise damaged(f"scales of {scales.tolist()}")
+            raise packing.damaged(f"scales of {scales.tolist()}")
         both, begin = torch.zeros(int(count.sum())), starts(count)
         add_rounded(both, even(cells, scales, levels), codes, starts(width), form, 1.0)
         values, speculative = picked(both, begin, selected), picked(both, begin + selected, extra)
     places = flat_places(indices, segments, extra)
     outside = (indices < 0) | (indices >= each_of(segments.length, extra, indices))
     if outside.any() or (places.diff() <= 0).any():
-        raise damaged("indices do not ascend below n")
+        raise packing.damaged("indices do not ascend below n")
     add_at_bits(out, chosen, segments, begins, values, weight)
     out.index_add_(0, places, speculative, alpha=weight)
     unite(union, chosen, indices.long() + each_of(8 * starts(nbytes), extra, indices))
@@ -564,20 +559,20 @@ def add_answer(message: Tensor, layout: BucketLayout, out: Tensor, weight: float
     union, values = found.parts(message, (nbytes, torch.uint8), (many, torch.float32))
     begins, count = _counted(union, segments)
     if (count != found.nonzero).any():
-        raise damaged(f"{begins[-1]} bits for {found.nonzero} values")
+        raise packing.damaged(f"{begins[-1]} bits for {found.nonzero} values")
     add_at_bits(out, union, segments, begins, values, weight)
 
 
 def _counted(bits: Tensor, segments: Segments) -> tuple[NDArray[np.int64], Column]:
     """(`bit_starts`; set bits of each tensor); `InputError` for bits behind a tensor's last."""
-    demand_no_stray(array(bits), starts(bytes_of(segments)), segments.length, 1)
+    packing.demand_no_stray(array(bits), starts(bytes_of(segments)), segments.length, 1)
     begins = bit_starts(bits, segments)
     return begins, bits_each(begins, segments)
 
 
 def _demand(fits: Column, sizes: Column, what: str) -> None:
     if not fits.all():
-        raise damaged(f"bodies of {sizes.tolist()} bytes for {what}")
+        raise packing.damaged(f"bodies of {sizes.tolist()} bytes for {what}")
 
 
 @kernel("reduction")

@@ -1,11 +1,10 @@
 """Ring all-gather of whole, possibly unequal blocks: exact times of every rank.
 
-p - 1 steps; at each a rank forwards to its successor the whole block that it received last. The
-largest block passes every link, so that unequal blocks cost up to (p - 1) max n_i beta; Gloo and
-the textbook do it this way.
+In each of p - 1 steps a rank forwards the block that it received last. The largest block crosses
+every link, so unequal blocks cost up to (p - 1) max n_i beta, in the textbook as in Gloo.
 
-Assumptions: those of `rings/recurrence.py`. An empty block still costs a message's latency. Sizes
-are known: an exchange of lengths is a collective of its own (`gather_variable`).
+Assumptions: those of `rings/recurrence.py`; an empty block still costs a message's latency; sizes
+are known (exchanging lengths is a collective of its own, `gather_variable`).
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1.
 """
@@ -22,15 +21,12 @@ from gcsim.simulator.network.links import Link
 
 
 def ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> PreparedRing:
-    """Prepare an all-gather of `sizes[r]` bytes from each rank r over p > 1 links.
-
-    `links[r]` leads from rank r to rank r + 1 (mod p). Message s of a rank is its send of step s.
-    """
+    """Prepare an all-gather of `sizes[r]` bytes from rank r, over `links[r]` to rank r + 1."""
     return PreparedRing(Blocks.of(sizes), links, steps=len(links) - 1)
 
 
 def prepare(call: Call) -> PreparedRing:
-    """The ring over all devices, node by node."""
+    """Gather over all devices, node by node."""
     return ring_allgather(call.sent, call.ring_links())
 
 

@@ -1,13 +1,11 @@
 """Textbook ring all-reduce: exact times of every rank.
 
-2(p - 1) steps of chunks of n / p: p - 1 steps of reduce-scatter, in which each arriving chunk is
-added to the rank's own, then p - 1 steps of all-gather. Chunks split the vector between
-elements; their sizes differ by at most one element, the larger ones first.
+p - 1 steps of reduce-scatter, in which each arriving chunk of n / p is added to the rank's own,
+then p - 1 of all-gather. Chunk sizes differ by at most one element, the larger ones first.
 
 With equal links, chunks and entries: 2(p - 1)(alpha + n beta / p) + (p - 1) n gamma / p.
 
-Assumptions: those of `rings/recurrence.py`; links may differ from hop to hop and ranks may enter at
-any time.
+Assumptions: those of `rings/recurrence.py`; links may differ, and ranks may enter at any time.
 
 Source: Patarasuk and Yuan 2009 (J. Parallel Distrib. Comput. 69, 117-124), sec. 3.
 """
@@ -29,10 +27,7 @@ def ring_allreduce(
     nbytes: int, links: Sequence[Link], *, element: int = 1, gamma: Fraction = NO_COST
 ) -> PreparedRing:
     """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, over p > 1 links.
-
-    `links[r]` leads from rank r to rank r + 1 (mod p), and a reduction costs `gamma` seconds a
-    byte. Message s of a rank is its send of step s.
-    """
+    `links[r]` leads from rank r to rank r + 1 (mod p); reducing costs `gamma` seconds a byte."""
     ranks = len(links)
     return PreparedRing(
         Blocks.chunks(nbytes, ranks, element),
@@ -44,15 +39,12 @@ def ring_allreduce(
 
 
 def chunks(nbytes: int, parts: int, element: int = 1) -> list[int]:
-    """Bytes of each part of a vector that is split evenly between its elements.
-
-    A last element that is not whole counts as one of its own, and is last.
-    """
+    """Bytes of each part of a vector split evenly between elements, a partial one last."""
     return Blocks.chunks(nbytes, parts, element).tolist()
 
 
 def prepare(call: Call) -> PreparedRing:
-    """The ring over all devices, node by node."""
+    """All-reduce over all devices, node by node."""
     return ring_allreduce(call.nbytes, call.ring_links(), element=call.element, gamma=call.gamma)
 
 

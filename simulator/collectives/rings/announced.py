@@ -1,24 +1,20 @@
 """Exit times of a ring whose receivers announce themselves.
 
-Pieces of blocks travel from rank to rank. A rank works through its messages in order with a few in
-flight: it posts the receive and the send of message i when message i - w has arrived and been
-reduced and its own message i - w has left (w: `in_flight`). Data leave when the sender has posted
-them and has heard that the receiver has posted them too. With U the time of posting and F the end
-of a send, for w = 2:
+A rank sends its messages, pieces of blocks, in order with w (`in_flight`) in flight: it posts
+receive and send of message i when message i - w has arrived and been reduced and its own i - w has
+left. Data leave when the sender has posted them and heard that the receiver has too. With U the
+time of posting and F the end of a send, for w = 2:
 
     U[i] = max(max(U[i-1], arrival of i - 2) + reduction, F[i-2])
     F[i] = max(U[i], U[i] of the receiver + latency, F[i-1]) + serialisation
     arrival of i = F[i] + latency + delay, and not before that of i - 1
 
-Between two ranks both ways share one connection: an announcement waits behind the data that its
-rank has put on it before, and arrives behind them; data arrive behind the announcements put on it
-before. What arrives at an instant is dealt with before what is posted then, and nothing arrives at
-the instant at which it is sent.
+Between two ranks both ways share one connection, on which data and announcements of a rank stay in
+order. Arrivals at an instant come before posts at it, and nothing arrives at its sending.
 
 Assumptions: a message has left when its last byte is on the link (Gloo: in the socket's buffer);
-headers and announcements (48 bytes each) occupy no link, have the latency of an empty message and
-no random delay, and for p > 2 wait for nothing. A message's number is its place among the data
-messages of its sender.
+headers and announcements (48 bytes each) occupy no link, have an empty message's latency and no
+random delay, and for p > 2 wait for nothing. Data messages are numbered per sender.
 
 Source: pytorch/gloo, gloo/transport/tcp/pair.cc (`send`, `recv`, `handleRemotePendingRecv`).
 """
@@ -37,17 +33,15 @@ from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages
 from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.network.links import Link
 
-_LONG = 128
-"""Ranks from which on it pays to look at those alone whose pace differs."""
-_LARGEST = 1 << 18
-"""Pieces of all blocks, of whose times a table is kept then."""
+_LONG = 128  # ranks from which on tracking only differing paces pays
+_LARGEST = 1 << 18  # most pieces in its table of times
 
 
 def rules_of(
     program: Program, ranks: int, pieces: NDArray[np.int64], *, constant: bool, even: bool
 ) -> Rules:
-    """Rules of the compiled loop. `pieces`: of the ranks that stand for all; `constant`: a message
-    takes as long whenever it is sent; `even`: and over whichever link."""
+    """Rules of the compiled loop. `pieces`: of the ranks that stand for all; `constant`: a
+    message's time does not depend on its start; `even`: nor on its link."""
     steady = constant and bool((pieces == pieces[0]).all())
     many = len(pieces) >= _LONG and pieces.size <= _LARGEST
     announcing_first = program.in_flight == 2 and not program.sends_first
@@ -61,15 +55,12 @@ def rules_of(
 
 
 class AnnouncedRing:
-    """A ring that goes through `program` over known links, of p > 1 ranks.
+    """Ring that runs `program` over the links of p > 1 ranks.
 
-    `links[r]` leads from rank r to rank r + 1 (mod p), or r - 1 where the program goes backwards,
-    and announcements back over it; a reduction
-    costs `gamma` seconds a byte, and a rank has a message `reception` seconds a byte after its
-    last byte has arrived (`Host.per_received_byte`). O(p) numbers a message; where links are
-    constant, one rank stands for all that do the same; where blocks are equal too the rest of a
-    phase is known once all ranks keep one pace, and of a long ring on equal links only the others
-    are computed (`rings/announced_loop.py`).
+    `links[r]` leads from rank r to rank r + 1 (mod p), or r - 1 if the program goes backwards;
+    announcements return over it. Reducing costs `gamma` seconds a byte; a rank has a message
+    `reception` seconds a byte after its last byte (`Host.per_received_byte`). O(p) per message; on
+    constant links one rank stands for all equal ones.
     """
 
     def __init__(
@@ -127,16 +118,14 @@ class AnnouncedRing:
 
     @property
     def nbytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory."""
         return 4096 + 64 * self.ranks + 2 * self.program.pieces.nbytes
 
     def _portions(
         self, phase: Phase, posts: int, sent: NDArray[np.int64], key: int, period: int
     ) -> Iterator[tuple[int, int, Times]]:
-        """Portions of a phase's messages, with their random delays `[messages, p]`.
-
-        `sent` `[p]` counts the data messages of each rank, and moves on.
-        """
+        """Portions of a phase's messages, with random delays `[messages, p]`. `sent` `[p]` counts
+        each rank's data messages, and is advanced."""
         if not self._messages.jitter.any:
             yield 0, posts, np.zeros((0, period), dtype=np.int64)
             return
@@ -162,7 +151,7 @@ class AnnouncedRing:
 
 
 class NothingSent:
-    """A collective of nothing: ranks leave when all have entered. (Gloo: at once.)"""
+    """Empty collective: ranks leave when all have entered (Gloo's: at once)."""
 
     nbytes = 0
 

@@ -1,25 +1,19 @@
-"""Messages of `rings/announced.py`, compiled: when they are posted, leave and arrive.
+"""Compiled messages of `rings/announced.py`: when they are posted, leave and arrive.
 
-One message of every rank at a time: all ranks hear whether their successors have posted the
-receive (`_hear`), then the data leave (`_message`), between two ranks behind or in front of the
-announcements on their one connection (`_announce`). Before a rank posts a message with `window` in
-flight it waits for the oldest (`wait`). Arrays are of the q ranks that stand for all p; rank r
-sends to rank r + 1.
-
-In block number b of a phase rank r sends block r + shift - b (mod p), piece after piece; so `shift`
-is the first block of rank 0.
+All ranks post one message at a time: they hear whether their successors have posted the receive
+(`_hear`), then the data leave (`_message`); between two ranks, data and announcements (`_announce`)
+queue on one connection. With `window` messages in flight a rank first waits for the oldest
+(`wait`). Arrays are of the q ranks that stand for all p; rank r sends to rank r + 1, block
+r + shift - b (mod p) as number b of a phase, piece after piece.
 
 On a long ring of equal links only the ranks whose timing changes are computed (`_keep_paces`).
-Links are equal, so that what a message does to the times of the ranks is known by the block that is
-sent, not by who sends it: where x[i] are the times of the rank that sends block i, behind piece j,
-the next ones follow from x[i - 1], x[i] and x[i + 1], by a map f that is the same in every block
-number b, and f(x + c) = f(x) + c. So a place i whose three are one constant c later than a block
-before is c later as well, and need not be computed: its times are those of when it last was, and c
-for each block since. Computed are the places at which paces differ or have just changed. In a ring
-of full and empty segments those are a few ends of runs, so that a message of all ranks costs as
-much as a few of single ones; from then on when none is left, nothing.
+There times depend on the block that is sent, not on its sender: let x[i] be the times of the rank
+that sends block i, after piece j. The next times follow from x[i - 1], x[i] and x[i + 1] by a map f
+that is the same in every block number, with f(x + c) = f(x) + c. A place whose three inputs are one
+constant c later than a block before is itself c later; its times are then those last computed plus
+c per block. In a ring of full and empty segments only the ends of a few runs are computed.
 
-The rules of a message are those of `rings/announced.py`, with two in flight and p > 2.
+`_keep_paces` assumes two messages in flight and p > 2.
 """
 
 from __future__ import annotations
@@ -39,65 +33,44 @@ _POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)
 
 
 class State(NamedTuple):
-    """State of all ranks: their last messages, and those in flight, one slot each."""
+    """Last messages of all ranks, and those in flight, one slot each."""
 
-    times: Times
-    """`[5 + 2 window, q]`: the rows that the other fields but the last two are views of."""
-    posted: Times
-    """`[q]`: when a rank has posted its last message."""
-    left: Times
-    """`[q]`: when that has left."""
-    started: Times
-    """`[q]`: when it could leave."""
-    data: Times
-    """`[q]`: between two ranks, when the last data of a rank arrive."""
-    word: Times
-    """`[q]`: between two ranks, when its last announcement arrives."""
-    arrives: Times
-    """`[window, q]`: when the message from the predecessor arrives."""
-    leaves: Times
-    """`[window, q]`: when the rank's own has left."""
-    costs: Times
-    """`[window, q]`: what it takes to add what has arrived."""
-    queue: _Ints
-    """`[2]`: messages in flight; the slot of the oldest."""
+    times: Times  # [5 + 2 window, q]: rows that `posted` to `leaves` are views of
+    posted: Times  # [q]: when a rank posted its last message
+    left: Times  # [q]: when it left
+    started: Times  # [q]: when it could leave
+    data: Times  # [q]: two ranks only, when a rank's last data arrive
+    word: Times  # [q]: two ranks only, when its last announcement arrives
+    arrives: Times  # [window, q]: when the message from the predecessor arrives
+    leaves: Times  # [window, q]: when the rank's own message has left
+    costs: Times  # [window, q]: time to add what has arrived
+    queue: _Ints  # [2]: messages in flight; the slot of the oldest
 
 
 class Prices(NamedTuple):
-    """Prices of messages; for many worlds at once the last four have one row per world."""
+    """Prices of messages; for many worlds at once the last four have a row per world."""
 
-    kinds: _Ints
-    """`[q]`: link class of the link that leaves a rank."""
-    nbytes: _Ints
-    """`[sizes]`: bytes of a size class."""
-    serialization: Times
-    """`[sizes x links]`, flat: how long a message takes its link, by size and link class."""
-    latency: Times
-    """`[sizes x links]`, flat: from then to its arrival."""
-    back: Times
-    """`[q]`: latency of an announcement against the link that leaves a rank."""
-    reductions: Times
-    """`[sizes]`: what it takes to add a message."""
+    kinds: _Ints  # [q]: class of the link from a rank
+    nbytes: _Ints  # [sizes]: bytes of a size class
+    serialization: Times  # [sizes x links], flat: time on the link, by size and link class
+    latency: Times  # [sizes x links], flat
+    back: Times  # [q]: latency of an announcement, against the link from a rank
+    reductions: Times  # [sizes]: time to add a message
 
 
 class Rules(NamedTuple):
-    """Properties that all messages of a ring share."""
+    """Properties of a ring's messages."""
 
-    two: bool
-    """There are two ranks, on one connection."""
-    sends_first: bool
-    """A send is posted before its receive."""
-    skips_empty: bool
-    """Empty pieces are no messages."""
-    steady: bool
-    """Blocks are equal, and messages take as long whenever they are sent."""
-    keeps_paces: bool
-    """Messages take as long whenever they are sent and whoever sends them (`_keep_paces`)."""
+    two: bool  # two ranks, on one connection
+    sends_first: bool  # a send is posted before its receive
+    skips_empty: bool  # empty pieces send no message
+    steady: bool  # blocks are equal, and a message's time does not depend on its start
+    keeps_paces: bool  # a message's time depends on its size alone (`_keep_paces`)
 
 
 @loop
 def state_of(starts: Times, window: int) -> State:
-    """State of ranks that enter at `starts` `[q]`, with nothing posted."""
+    """State of ranks that enter at `starts` `[q]`."""
     times = np.full((_SLOTS + 2 * window, starts.size), _NOTHING, dtype=np.int64)
     for row in range(_DATA):  # copying a row at once takes a second and a half to compile
         for r in range(starts.size):
@@ -130,13 +103,12 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 ) -> None:
     """Post the messages of a phase from number `first` to before `last`.
 
-    `pieces` `[s, 2 q]` is the size class of each piece of each block, twice over, so that the
-    blocks of q ranks from any one on are one slice; `reduces`: what arrives is added; `jitter`
-    `[last - first, q]` are the messages' random delays by sender, or `[0, q]`.
+    `pieces` `[s, 2 q]`: size class of each piece of each block, twice over, so that the blocks of q
+    ranks from any one on are one slice. `jitter` `[last - first, q]`: delays by sender, or
+    `[0, q]`.
 
-    With f what the messages of one block do to the state, f(state + c) = f(state) + c. So where
-    blocks are equal (`steady`) and one of them has shifted the state by a constant, so does each of
-    the rest of the phase, and the rest is done at once.
+    A block's messages f commute with constants: f(state + c) = f(state) + c. Once one of equal
+    blocks (`steady`) has shifted the state by a constant, the rest of the phase is done at once.
     """
     q, per_block, window = state.posted.size, pieces.shape[0], state.arrives.shape[0]
     none = np.zeros(0, dtype=np.int64)
@@ -227,10 +199,9 @@ register_jitable(error_model="numpy")(_message)
 def _hear(state: State, back: Times, rules: Rules) -> tuple[Times, _Ints, _Ints]:
     """Time at which each rank learns that its successor has posted the receive, `[q]`.
 
-    Between two ranks, `[q]` each, also: whose word waits for data that are on the connection
-    already; and whose successor's word has come before it posts. Its own word will go behind its
-    data, if it posts these first. (Of what went before the last data, nobody need be told: the
-    receiver has waited for it before it posts.)
+    Between two ranks also, `[q]` each: whose announcement waits behind data already on the
+    connection, and whose successor's has come before it posts, so that its own goes behind its
+    data. (Earlier data than the last need no check: the receiver waited for them before posting.)
     """
     q, posted = state.posted.size, state.posted
     word, ahead = np.empty(q, dtype=np.int64), np.zeros(q, dtype=np.int64)
@@ -279,7 +250,7 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 @loop
 def _in_order(state: State) -> Times:
-    """A copy of the times, the oldest slot first: comparable from block to block."""
+    """Copy of the times, the oldest slot first: comparable from block to block."""
     now, window = state.times.copy(), state.arrives.shape[0]
     for slot in range(window):
         at = (state.queue[1] + slot) % window
@@ -291,7 +262,7 @@ def _in_order(state: State) -> Times:
 
 @loop
 def _shifted(before: Times, now: Times) -> bool:
-    """Whether all times are later by one constant. (What equal blocks cost is the same.)"""
+    """Whether all times are later by one constant."""
     by = now[0, 0] - before[0, 0]
     for row in range(now.shape[0]):
         for r in range(now.shape[1]):
@@ -302,7 +273,6 @@ def _shifted(before: Times, now: Times) -> bool:
 
 @loop
 def _advance(times: Times, by: int) -> None:
-    """Make all times later."""
     for row in range(times.shape[0]):
         for r in range(times.shape[1]):
             if times[row, r] != _NOTHING:
@@ -311,7 +281,7 @@ def _advance(times: Times, by: int) -> None:
 
 @loop
 def wait(state: State) -> None:
-    """For the message posted first of those in flight."""
+    """Wait for the oldest message in flight."""
     slot, posted = state.queue[1], state.posted
     arrives, leaves, costs = state.arrives[slot], state.leaves[slot], state.costs[slot]
     for r in range(posted.size):
@@ -332,12 +302,11 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     window: int,
     out: Times,
 ) -> None:
-    """Into `out` `[worlds]`: when the last of q ranks is done with all phases.
-
-    As `post`, in each of many worlds: `starts` `[worlds, q]` and the times of `prices` have a row
-    for each, `reduces` and `shifts` one for each phase, of `posts` messages.
-    """
+    """Write into `out` `[worlds]` when the last of q ranks is done with all phases, as `post` does.
+    `starts` `[worlds, q]` and the times of `prices` have a row per world; `reduces` and `shifts` an
+    entry per phase, of `posts` messages."""
     none = np.zeros((0, starts.shape[1]), dtype=np.int64)
+    first = np.int64(0)  # not the literal, for which `post` would be compiled again
     for world in range(out.size):
         state = state_of(starts[world], window)
         here = Prices(
@@ -349,26 +318,20 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             prices.reductions[world],
         )
         for phase in range(shifts.size):
-            post(state, pieces, here, rules, reduces[phase], none, shifts[phase], 0, posts)
+            post(state, pieces, here, rules, reduces[phase], none, shifts[phase], first, posts)
             while state.queue[0]:
                 wait(state)
         out[world] = state.posted.max()
 
 
 _Ints = NDArray[np.int64]
-_NOTHING = -(2**62)
-"""Arrival of a message that does not exist: earlier than any time."""
-_NO_PACE = -(2**61)
-"""Pace of times that have not all moved by the same amount."""
-_MANY = 8
-"""At most one in this many places may lack a pace; beyond that, recomputing all ranks is cheaper.
-"""
-_SETTLING = 4
-"""Blocks before that is looked at."""
+_NOTHING = -(2**62)  # arrival of a message that does not exist: earlier than any time
+_NO_PACE = -(2**61)  # pace of times that have not all shifted equally
+_MANY = 8  # recompute all ranks when more than one place in this many lacks a pace: it is cheaper
+_SETTLING = 4  # blocks before `_MANY` applies
 _MINE_AT, _LEFT_AT, _ARRIVES, _LEAVES, _BLOCK, _PACE, _WIDTH = 0, 1, 2, 4, 6, 7, 8
-"""Columns of a place behind a piece: when its rank posted the message; when that left; when the two
-messages in flight, the older first, arrive and leave; in which block number; how much later a block
-is than the one before."""
+"""Columns of a place after a piece: when its rank posted the message; when that left; arrival and
+departure of the two messages in flight, the older first; block number; delay per block."""
 
 
 @loop
@@ -387,12 +350,9 @@ def _keep_paces(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     shift: int,
     posts: int,
 ) -> int:
-    """Post the messages of a phase, all `posts`, or as many as can be told so; how many.
-
-    The first five are rows of `announced_loop.State`, with nothing in flight before and two
-    messages after; `pieces` and `shift` are those of `announced_loop.post`. By size class: whether
-    there is no message, how long it takes its link, its latency, and what it takes to add it.
-    """
+    """Post messages of a phase until paces cannot be kept; return how many. The first five are rows
+    of `State`, with nothing in flight before and two messages after; `pieces` and `shift` are
+    `post`'s. `gone`, by size class: no message is sent."""
     per_block, q = pieces.shape[0], posted.size
     at = np.zeros((per_block, q, _WIDTH), dtype=np.int64)
     at[:, :, _BLOCK], at[:, :, _PACE] = -2, _NO_PACE
@@ -458,10 +418,8 @@ def _post(  # noqa: PLR0917
     piece: int,
 ) -> None:
     """Post a message at the active places: `now` from `before`, the places one message earlier.
-
-    `size` and `oldest` are the size classes of the message and of the older one in flight, by
-    block; `changed`, by number in `active`: whether the pace is another than a block before.
-    """
+    `size` and `oldest`: size classes of the message and of the older one in flight, by block.
+    `changed`, by index in `active`: whether the pace is another than a block before."""
     q = now.shape[0]
     moved = int(piece == 0)  # the rank that sends block i has sent block i + 1 before
     then = block - moved
@@ -511,8 +469,8 @@ def _ask(  # noqa: PLR0917
     number: int,
     coming: _Ints,
 ) -> int:
-    """Into `coming` the places of the next message that look at one whose pace has changed, or at
-    two that differ; how many. `asked` says for which message's number a place was last noted."""
+    """Write into `coming` the next message's places next to one whose pace has changed, or between
+    two that differ; return how many. `asked`: message number for which a place was last noted."""
     q, found = now.shape[0], 0
     for n in range(active.size):
         i = active[n]
@@ -533,14 +491,14 @@ def _ask(  # noqa: PLR0917
 
 @inlined
 def _at(place: Times, row: int, block: int) -> Any:
-    """A place's time in a block number, not before it was last computed."""
+    """A place's time in a block number not before its last computation."""
     time = place[row]
     return time if time == _NOTHING else time + place[_PACE] * (block - place[_BLOCK])
 
 
 @inlined
 def _waited(place: Times, block: int, kind: int, reductions: Times) -> Any:
-    """Time until which a rank waits for the older message in flight, of this size class."""
+    """Time until which a rank waits for the older message in flight."""
     arrives, time = _at(place, _ARRIVES, block), _at(place, _MINE_AT, block)
     if arrives != _NOTHING:
         time = max(time, arrives) + reductions[kind]
@@ -549,7 +507,7 @@ def _waited(place: Times, block: int, kind: int, reductions: Times) -> Any:
 
 @inlined
 def _same(place: Times, row: int, block: int, time: int, pace: int) -> int:
-    """The pace, if that is this time's too."""
+    """`pace` if this time has shifted by it too, else `_NO_PACE`."""
     if pace == _NO_PACE or (place[row] == _NOTHING) != (time == _NOTHING):
         return _NO_PACE
     if time != _NOTHING and time - _at(place, row, block) != pace:

@@ -1,19 +1,18 @@
 """Gloo's ring all-gather, with equal or unequal blocks: exact times of every rank.
 
-Each rank passes blocks on to its successor, as a ring whose receivers announce themselves
-(`rings/announced.py`).
+Blocks travel from rank to rank with announcements (`rings/announced.py`):
 
-- Equal blocks (`allgather`): two halves a block, two messages in flight. With equal links and
+- Equal blocks (`allgather`): two halves per block, two messages in flight. With equal links and
   entries and halves of m bytes, m beta >= 2 alpha: 2 (p - 1) m beta + 2 alpha.
-- Unequal blocks (`allgatherv`): whole blocks, one message in flight, so that every step costs its
-  block and two latencies: (p - 1)(n beta + 2 alpha) for equal blocks of n bytes.
+- Unequal blocks (`allgatherv`): whole blocks, one message in flight; every step costs its block and
+  two latencies: (p - 1)(n beta + 2 alpha) for equal blocks of n bytes.
 
-A rank posts its send before its receive. Of two ranks, one that enters a latency after the other or
-later sends at once, and its announcement waits behind its data: the other one sends half a block
-later, and the two take three halves of a block instead of two (unequal blocks: both in turn).
+A rank posts its send before its receive. Of two ranks, one that enters at least a latency late
+sends at once, and its announcement waits behind its data: the other sends half a block later, and
+both take three halves instead of two (unequal blocks: both in turn).
 
 Assumptions: those of `rings/announced.py`; sizes are known; empty blocks, and empty halves of
-blocks of one byte, are messages too; if all blocks are empty nobody sends anything.
+one-byte blocks, are messages too, unless all blocks are empty.
 
 Source: pytorch/gloo, gloo/allgather.cc and gloo/allgatherv.cc; PyTorch uses the first for tensors,
 which must be of one size, and the second for sparse ones (torch/csrc/distributed/c10d,
@@ -36,8 +35,7 @@ from gcsim.simulator.network.links import Link
 
 
 def gloo_ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> AnnouncedRing | NothingSent:
-    """Prepare an all-gather of `sizes[r]` bytes from each rank r; `links[r]` leads from rank r to
-    rank r + 1 (mod p), p > 1."""
+    """Prepare an all-gather of `sizes[r]` bytes from rank r, over `links[r]` to rank r + 1."""
     return AnnouncedRing(program(sizes), links) if any(sizes) else NothingSent()
 
 
@@ -52,11 +50,8 @@ def program(sizes: Sequence[int]) -> Program:
 
 
 class _Apart:
-    """The all-gather of two ranks, which never meet within a latency.
-
-    The later one, or rank 1, counts as a latency later. The threads of two machines are no closer
-    to each other, and what they do depends on it.
-    """
+    """All-gather of two ranks that never enter within a latency: the later, or rank 1, counts as a
+    latency later. Threads of two machines are no closer, and their behaviour depends on it."""
 
     nbytes = 4096
 
@@ -64,7 +59,6 @@ class _Apart:
         self._links, self._ring = links, gloo_ring_allgather(sizes, links)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """Exit times, as defined by `Prepared`."""
         first, late = (0, 1) if starts[0] <= starts[1] else (1, 0)
         starts = starts.copy()
         latency = max(1, self._links[first].latency_for(0))
@@ -73,7 +67,7 @@ class _Apart:
 
 
 def prepare(call: Call) -> Prepared:
-    """The ring over all devices, node by node."""
+    """Gather over all devices, node by node."""
     if len(call.sent) == 2:
         return _Apart(call.sent, call.ring_links())
     return gloo_ring_allgather(call.sent, call.ring_links())

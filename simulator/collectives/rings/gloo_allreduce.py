@@ -1,27 +1,23 @@
 """Gloo's ring all-reduce: exact times of every rank.
 
-The vector is cut into p chunks of s segments each, s the smallest number of at least two for which
-a segment has at most 1 MiB. The last segments may be short or empty; empty ones are not sent.
-Chunks are reduced around the ring, then the sums are gathered: 2 (p - 1) s messages a rank, each to
-the rank before it, with two in flight, to receivers that announce themselves
-(`rings/announced.py`). Before it gathers, a rank waits for everything.
+The vector is cut into p chunks of s segments, s >= 2 the smallest number for which a segment has at
+most 1 MiB; the last segments may be short or empty, and empty ones are not sent. Chunks are reduced
+around the ring, then gathered: 2 (p - 1) s messages per rank, each to the rank before it, two in
+flight, with announcements (`rings/announced.py`). Before it gathers, a rank waits for everything.
 
-With equal links and entries and segments of m bytes that take long, m beta >= 2 alpha + m gamma,
-latency is all but hidden, and the time is
+With equal links and entries and segments of m bytes, m beta >= 2 alpha + m gamma, the time is
 
     2 (p - 1) s m beta + 4 alpha + m gamma
 
-where they take less, a chunk costs m beta + 2 alpha + m gamma: two segments are on their way in the
-time of one, of an announcement and of what the receiver does before it announces the next. Of that,
-what the host needs to take a segment in (`Host.per_received_byte`, kappa a byte) counts in both
-halves: 2 alpha + m kappa in the place of 2 alpha.
+For shorter segments a chunk costs m beta + 2 alpha + m gamma: two segments travel in the time of
+one, an announcement, and the receiver's work before it announces the next. The host's time to take
+a segment in (`Host.per_received_byte`, kappa) counts in both halves: 2 alpha becomes
+2 alpha + m kappa.
 
-Assumptions: those of `rings/announced.py`; an empty vector costs nothing once all have entered
-(Gloo: at once).
+Assumptions: those of `rings/announced.py`; an empty vector costs nothing after the last entry.
 
 Source: pytorch/gloo, gloo/allreduce.cc (`ring`) and gloo/allreduce.h (`kMaxSegmentSize`). Before
-July 2019 (pull request 192) the last s - 2 iterations of both loops sent segments that nobody
-needed.
+July 2019 (pull request 192) the last s - 2 iterations of both loops sent needless segments.
 """
 
 from __future__ import annotations
@@ -52,10 +48,8 @@ def gloo_ring_allreduce(
     largest: int = LARGEST_SEGMENT,
 ) -> AnnouncedRing | NothingSent:
     """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, over p > 1 links.
-
-    `links[r]` leads from rank r to rank r - 1 (mod p), `largest` bytes is the limit of a segment;
-    a reduction costs `gamma` seconds a byte, taking in what has arrived `reception` seconds a byte.
-    """
+    `links[r]` leads from rank r to rank r - 1 (mod p); segments have at most `largest` bytes;
+    reducing costs `gamma` seconds a byte, receiving `reception` seconds a byte."""
     if nbytes == 0:
         return NothingSent()
     steps = program(nbytes, len(links), element, largest)
@@ -64,10 +58,7 @@ def gloo_ring_allreduce(
 
 @lru_cache(maxsize=64)
 def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT) -> Program:
-    """Backwards, the ring goes from rank to rank + 1, and begins with chunk p - r.
-
-    Clusters that differ in links ask for the same.
-    """
+    """Program of backward-counted ranks: the ring goes to rank + 1, from chunk p - r on."""
     count, segment = segments(nbytes, ranks, element, largest)
     full, rest = divmod(nbytes, segment)
     number = np.arange(count, dtype=np.int64)
@@ -85,19 +76,18 @@ def program(nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SE
 def segments(
     nbytes: int, ranks: int, element: int = 1, largest: int = LARGEST_SEGMENT
 ) -> tuple[int, int]:
-    """Number of segments that Gloo cuts a vector into, and the bytes of each but the last."""
+    """Number of segments that Gloo cuts a vector into, and bytes of each but the last."""
     most = element * max(1, largest // element)
     count = ranks * _ratio(max(_ratio(nbytes, most), 2 * ranks), ranks)
     return count, element * _ratio(_ratio(nbytes, count), element)
 
 
 def _ratio(over: int, under: int) -> int:
-    """Rounded up."""
     return -(-over // under)
 
 
 def prepare(call: Call) -> AnnouncedRing | NothingSent:
-    """The ring over all devices, node by node."""
+    """All-reduce over all devices, node by node."""
     return gloo_ring_allreduce(
         call.nbytes,
         call.ring_links(backwards=True),

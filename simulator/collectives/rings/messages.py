@@ -1,9 +1,8 @@
 """Messages of a ring: how long each occupies its sender, and when it arrives.
 
-Messages have few distinct sizes and travel over few distinct links, so that times are looked up in
-tables by size class and link class instead of being computed a message at a time. On links whose
-rate changes over time `Departures` takes the place of the table, and where that cannot tell it, the
-link is asked, in the same loop, uncompiled.
+Times are looked up by size class and link class, of which there are few. On links whose rate
+changes over time `Departures` replaces the table, or the link is asked in the same loop,
+uncompiled.
 """
 
 from __future__ import annotations
@@ -17,33 +16,23 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.simulator.clock import (
-    COLLECTIVE_LIMIT,
-    NO_COST,
-    PS_PER_SECOND,
-    Picoseconds,
-    Times,
-    check_range,
-    check_time,
-)
+from gcsim.simulator import clock
 from gcsim.simulator.network.departures import Departures
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
 DRAWN_AT_A_TIME = 1 << 18
-"""Random numbers."""
+"""Random numbers per draw."""
 Classes = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blocks:
-    """The blocks of p ranks, by size."""
+    """Blocks of p ranks by size."""
 
-    sizes: tuple[int, ...]
-    """Distinct, bytes."""
-    classes: Classes
-    """`[p]`: the place of each block's size among the distinct ones."""
+    sizes: tuple[int, ...]  # distinct, bytes
+    classes: Classes  # [p]: each block's index in `sizes`
 
     @staticmethod
     def of(blocks: Sequence[int]) -> Blocks:
@@ -54,11 +43,8 @@ class Blocks:
     @staticmethod
     @lru_cache(maxsize=64)
     def chunks(nbytes: int, parts: int, element: int = 1) -> Blocks:
-        """A vector split evenly between its elements; the larger parts come first.
-
-        A last element that is not whole counts as one of its own, and is last. O(1) Python
-        operations, however many parts there are. Clusters that differ in links ask for the same.
-        """
+        """A vector split evenly between elements, the larger parts first, a partial element last.
+        O(1) Python operations; cached for clusters with other links."""
         elements, rest = divmod(nbytes, element)
         share, longer = divmod(elements, parts)
         sizes = [(share + 1) * element, share * element, share * element + rest]
@@ -73,62 +59,54 @@ class Blocks:
         )
 
     def tolist(self) -> list[int]:
-        """The bytes of each block."""
+        """Bytes of each block."""
         return [self.sizes[place] for place in self.classes.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
-    """Times of messages of few distinct sizes on links of few distinct kinds."""
+    """Times of messages of few sizes on few kinds of links."""
 
-    nbytes: NDArray[np.int64]
-    """Bytes by size class."""
-    links: tuple[Link, ...]
-    """Links by link class."""
-    kinds: Classes
-    """Link class of the link that leaves each rank, `[p]`."""
+    nbytes: NDArray[np.int64]  # [sizes]
+    links: tuple[Link, ...]  # by link class
+    kinds: Classes  # class of the link from each rank, [p]
     serialisation: NDArray[np.int64]
     """Picoseconds by size class and link class; zeros where a link is timed."""
-    latency: NDArray[np.int64]
-    """Picoseconds by size class and link class, reception included."""
-    reductions: NDArray[np.int64]
-    """Picoseconds by size class."""
-    slowest: Picoseconds
-    """No message takes longer, its reduction included, but for random delays."""
+    latency: NDArray[np.int64]  # picoseconds by size class and link class, reception included
+    reductions: NDArray[np.int64]  # picoseconds by size class
+    slowest: (
+        clock.Picoseconds
+    )  # bound on a message's time with its reduction, without random delays
     jitter: JitterDraws
-    """The random delays of messages on `links`."""
-    timed: bool
-    """On some links it depends on the absolute time when a message has left."""
-    table: Departures | None
-    """Departure times for compiled loops; None also where a link has to be asked."""
+    timed: bool  # some link's departures depend on absolute time
+    table: Departures | None  # departures for compiled loops; None where a link has to be asked
 
     @staticmethod
     def of(
         sizes: Sequence[int],
         links: Sequence[Link],
         *,
-        gamma: Fraction = NO_COST,
-        reception: Fraction = NO_COST,
+        gamma: Fraction = clock.NO_COST,
+        reception: Fraction = clock.NO_COST,
     ) -> Messages:
-        """Price messages of distinct sizes on the links of their senders.
-
-        `gamma` seconds a byte for a reduction; a message is there `reception` seconds a byte after
-        the link has delivered it.
-        """
+        """Price messages of distinct sizes on the links of their senders. Reducing costs `gamma`
+        seconds a byte; receiving, `reception` seconds a byte after the arrival."""
         named = {id(link): link for link in links}
         names, kinds = classes([id(link) for link in links])
         distinct = tuple(named[name] for name in names)
         timed = any(link.timed for link in distinct)
         takes = [[0 if timed else link.serialization(size) for link in distinct] for size in sizes]
-        taken = [round(reception * size * PS_PER_SECOND) if reception else 0 for size in sizes]
+        taken = [
+            round(reception * size * clock.PS_PER_SECOND) if reception else 0 for size in sizes
+        ]
         arrives = [
             [link.latency_for(size) + more for link in distinct]
             for size, more in zip(sizes, taken, strict=True)
         ]
-        reductions = [round(gamma * size * PS_PER_SECOND) if gamma else 0 for size in sizes]
+        reductions = [round(gamma * size * clock.PS_PER_SECOND) if gamma else 0 for size in sizes]
         # before 64 bits have to hold them
         slowest = max(map(max, takes)) + max(map(max, arrives)) + max(reductions)
-        check_range(np.zeros(1, dtype=np.int64), slowest)
+        clock.check_range(np.zeros(1, dtype=np.int64), slowest)
         return Messages(
             nbytes=np.array(sizes, dtype=np.int64),
             links=distinct,
@@ -143,61 +121,54 @@ class Messages:
         )
 
     def serialization(self) -> NDArray[np.int64]:
-        """Time from a message's start until it has left, by size and link, flat."""
+        """Time from start to departure by size and link, flat."""
         if not self.timed:
             return self.serialisation.reshape(-1)
         table: Any = Asked(self) if self.table is None else self.table
         return cast("NDArray[np.int64]", table)
 
     def run(self, compiled: F) -> F:
-        """The loop to which `serialization` may be given."""
+        """Form of a loop that accepts `serialization`."""
         asked = self.timed and self.table is None
         return cast("F", getattr(compiled, "py_func", compiled)) if asked else compiled
 
-    def check_departures(self, *times: Times) -> None:
-        """Raise `InputError` when the clock cannot hold what a compiled loop has found."""
+    def check_departures(self, *times: clock.Times) -> None:
+        """Raise `InputError` if a compiled loop's times exceed the clock."""
         if self.table is not None:
-            check_time(max(int(time.max()) for time in times))
+            clock.check_time(max(int(time.max()) for time in times))
 
     @property
     def constant(self) -> bool:
-        """Every message takes as long whenever it is sent."""
+        """Whether no message's time depends on when it is sent."""
         return not (self.jitter.any or self.timed)
 
     def draw_jitter(
         self, sizes: Classes, *, key: int, message: NDArray[np.int64], rank: NDArray[np.int64]
-    ) -> Times:
-        """Random delays of messages, of the shape of `sizes` (size classes); int64.
-
-        `message` (numbers) and `rank` (senders) may be broadcast to it.
-        """
+    ) -> clock.Times:
+        """Random delays of messages of size classes `sizes`, of their shape, int64. `message`
+        (numbers) and `rank` (senders) may be broadcast to it."""
         kinds, message, rank = (
             np.array(np.broadcast_to(values, sizes.shape), dtype=np.int64)
             for values in (self.kinds[rank], message, rank)
         )
         return self.jitter(kinds, self.nbytes[sizes], key=key, message=message, rank=rank)
 
-    def check_jitter(self, now: Picoseconds, rounds: int, drawn: Times) -> None:
-        """Raise `InputError` when the clock cannot hold what `rounds` rounds after `now` take.
-
-        Nobody waits for more than one message of each round, one after the other.
-        """
+    def check_jitter(self, now: clock.Picoseconds, rounds: int, drawn: clock.Times) -> None:
+        """Raise `InputError` if the clock cannot hold `rounds` rounds after `now`, in each of which
+        a rank waits for at most one message."""
         if drawn.size == 0:
             return
         worst = int(drawn.max()) * rounds
         if (
-            now + worst >= COLLECTIVE_LIMIT // 2
+            now + worst >= clock.COLLECTIVE_LIMIT // 2
         ):  # seldom; not all of them are as late as the latest
             latest = np.partition(drawn.reshape(-1), -min(rounds, drawn.size))
             worst = sum(latest[-rounds:].tolist())
-        check_time(now + rounds * self.slowest + worst)
+        clock.check_time(now + rounds * self.slowest + worst)
 
 
 class Asked:
-    """`start + asked[place]` is when a message has left that may start at `start`.
-
-    `place` counts size classes and, within one, link classes.
-    """
+    """Departures by size and link class: `start + asked[place]` is when a message has left."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
@@ -208,31 +179,28 @@ class Asked:
 
 
 class Departure:
-    """Departure of a message of some size from some link."""
+    """Departure of a message of one size from one link."""
 
     __array_ufunc__ = None  # numpy's numbers leave the addition to it
 
     def __init__(self, link: Link, nbytes: int) -> None:
         self._link, self._nbytes = link, nbytes
 
-    def __radd__(self, start: Picoseconds) -> Picoseconds:
+    def __radd__(self, start: clock.Picoseconds) -> clock.Picoseconds:
         left = self._link.departure(int(start), self._nbytes)
-        check_time(left)
+        clock.check_time(left)
         return left
 
 
 def classes(values: Sequence[int]) -> tuple[list[int], Classes]:
-    """The distinct values in order of appearance, and each value's place among them."""
+    """Distinct values in order of appearance, and each value's index."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     return list(places), np.array([places[value] for value in values], dtype=np.int64)
 
 
 def common_period(*patterns: NDArray[np.int64], multiple_of: int = 1) -> int:
-    """The smallest divisor q of p such that every pattern `[p]` repeats after q entries.
-
-    Ranks r and r + q of such a ring do the same at the same time, so q ranks stand for all. Only
-    multiples of `multiple_of`, itself a divisor of p, are tried.
-    """
+    """Smallest divisor q of p such that every pattern `[p]` repeats after q entries. Ranks r and
+    r + q then do the same at the same time. Only multiples of `multiple_of` are tried."""
     ranks = len(patterns[0])
     for period in range(multiple_of, ranks // 2 + 1, multiple_of):
         if ranks % period == 0 and all(

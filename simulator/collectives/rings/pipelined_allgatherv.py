@@ -1,10 +1,9 @@
-"""The pipelined ring all-gatherv: blocks are forwarded piece by piece as they arrive.
+"""Pipelined ring all-gatherv: blocks are forwarded piece by piece as they arrive.
 
-Every rank's data is cut into pieces of `piece` bytes (the last may be shorter), the m of Tsuzuku et
-al., the same whatever is contributed: Traeff's and MPICH's are no smaller than the smallest
-contribution, which `synchronous_allgatherv.py` has. A rank sends its own pieces, then forwards each
-piece that arrives, first come first served, except to the rank that it came from first; one unequal
-contribution no longer holds up a whole step:
+Each contribution is cut into pieces of `piece` bytes (the last may be shorter), Tsuzuku et al.'s
+fixed m; Traeff's and MPICH's are at least the smallest contribution (`synchronous_allgatherv.py`).
+A rank sends its own pieces, an empty one if it has none, then forwards those that arrive, first
+come first served, except to their origin, so an unequal contribution does not hold up a whole step:
 
     T <= (sum n_i + (p - 1) piece) beta, when latency is zero
 
@@ -13,14 +12,12 @@ With F the end of a rank's send and A the arrival of a piece at it, `starts` for
     F = max(F of the piece before, A) + serialisation    A of r + 1 = max(F + latency + delay,
                                                                     A of the piece before)
 
-Assumptions: those of `rings/recurrence.py`, per piece. This is forwarding on arrival; MPICH's
-rounds, in which a rank waits for a piece's arrival before it sends the next, take up to 9 times as
-long where latency counts (`synchronous_allgatherv.py`). A rank with nothing to send sends one empty
-piece.
+Assumptions: those of `rings/recurrence.py`, per piece. MPICH's rounds, in which a rank waits for a
+piece's arrival before it sends the next, take up to 9 times as long where latency counts.
 
 Source: Traeff, Ripke, Siebert, Balaji, Thakur and Gropp 2008 (EuroPVM/MPI, LNCS 5205), "A simple,
-pipelined algorithm for large, irregular all-gather problems"; the bound as in Tsuzuku, Imachi
-and Akiba 2018 (arXiv:1802.06058), sec. 5.
+pipelined algorithm for large, irregular all-gather problems"; the bound as in Tsuzuku, Imachi and
+Akiba 2018 (arXiv:1802.06058), sec. 5.
 """
 
 from __future__ import annotations
@@ -50,18 +47,14 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Pieces:
-    sizes: tuple[int, ...]
-    """Distinct, bytes."""
-    row: NDArray[np.int64]
-    """`[n]`: size class of each piece."""
-    first: NDArray[np.int64]
-    """`[q]`: where in the row a block begins."""
-    count: NDArray[np.int64]
-    """`[q]`: pieces of a block, at least one."""
+    sizes: tuple[int, ...]  # distinct, bytes
+    row: NDArray[np.int64]  # [n]: size class by piece
+    first: NDArray[np.int64]  # [q]: index in `row` of each block's first piece
+    count: NDArray[np.int64]  # [q]: pieces per block, at least one
 
     @staticmethod
     def of(contributions: Sequence[int], piece: int) -> _Pieces:
-        """Cut the bytes that each rank contributes into pieces."""
+        """Cut the ranks' contributions into pieces."""
         counts = [max(1, -(-size // piece)) for size in contributions]
         last = [
             size - (count - 1) * piece for size, count in zip(contributions, counts, strict=True)
@@ -76,7 +69,7 @@ class _Pieces:
 
 
 class PreparedPieces:
-    """Known contributions to a gather, cut into pieces, over known links of p > 1 ranks."""
+    """Fixed contributions to a gather, in pieces, over the links of p > 1 ranks."""
 
     def __init__(self, sizes: Sequence[int], links: Sequence[Link], piece: int) -> None:
         self.ranks = len(links)
@@ -90,11 +83,11 @@ class PreparedPieces:
 
     @property
     def nbytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory."""
         return 4096 + 64 * self.ranks + self._pieces[self.ranks].row.nbytes
 
     def _repeating(self, starts: Times) -> tuple[int, _Pieces]:
-        """Number of ranks that stand for all of them, with their entry times and pieces."""
+        """Number of ranks that stand for all with these entries, and their pieces."""
         period = self.ranks
         if self._period:
             period = common_period(starts, multiple_of=self._period)
@@ -104,11 +97,8 @@ class PreparedPieces:
 
 
 class PreparedPipeline(PreparedPieces):
-    """The gather of known contributions over known links, of p > 1 ranks.
-
-    A call takes O(p) operations and one number a piece. A message's number is its place among those
-    of its sender.
-    """
+    """Gather of fixed contributions over the links of p > 1 ranks. A call takes O(p) operations and
+    one number per piece. Messages are numbered per sender."""
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
         """Exit times, as defined by `Prepared`."""
@@ -146,11 +136,8 @@ class PreparedPipeline(PreparedPieces):
         return np.tile(np.maximum(free, heard), ranks // period)
 
     def _turns(self, period: int, key: int) -> Iterator[tuple[int, int, Times]]:
-        """Portions of the turns, with the random delays of their messages.
-
-        A turn is a rank's step, in which it sends all pieces of one block; those of a step come by
-        rank.
-        """
+        """Portions of the turns, with their messages' random delays. A turn is a rank's step, in
+        which it sends all pieces of one block; a step's turns go by rank."""
         turns = (self.ranks - 1) * period
         if not self._messages.jitter.any:
             yield 0, turns, _NONE
@@ -193,12 +180,9 @@ def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     begin: int,
     end: int,
 ) -> None:
-    """The turns from `begin` to before `end` of q ranks that stand for all.
-
-    `free` `[q]` is when a rank's sends have left, `heard` `[q]` when the last piece has reached it,
-    `there` (a number a piece) when a piece has reached the rank that sends it next. `serialization`
-    and `latency` are flat, by size class and link class, of which there are `width`.
-    """
+    """Run the turns from `begin` to before `end` of q ranks that stand for all. `free` `[q]`: when
+    a rank's sends have left; `heard` `[q]`: last arrival at it; `there`, by piece: arrival at its
+    next sender. `serialization` and `latency` are flat, by size class and link class (`width`)."""
     q, drawn = free.size, 0
     for turn in range(begin, end):
         r = turn % q
@@ -217,7 +201,7 @@ def _forward(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 
 def prepare(call: Call) -> PreparedPipeline:
-    """The ring over all devices, node by node."""
+    """Gather over all devices, node by node."""
     piece = call.cluster.collectives.pipeline_block
     return PreparedPipeline(call.sent, call.ring_links(), piece)
 

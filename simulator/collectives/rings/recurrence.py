@@ -1,48 +1,34 @@
-"""Exit times of the ranks of a ring: the max-plus recurrence under every ring collective.
+"""Exit times of a ring's ranks: the max-plus recurrence of every ring collective.
 
-Rank r sends to rank r + 1 (mod p), and at step s it sends block (r - s) mod p. It starts the
-send of step s when it has received (and reduced) what step s - 1 brought, and when the send of
-step s - 1 has left. With F the end of a rank's send and R of its receive, both `starts` before
-the first step:
+Rank r sends block (r - s) mod p to rank r + 1 (mod p) at step s, once it has received (and reduced)
+step s - 1's block and its own previous send has left. With F the end of a rank's send and R of its
+receive, both `starts` before the first step:
 
     S = max(R[s-1], F[s-1])    F[s] = S + serialisation    R[s] = max(F[s] of r - 1 + latency
                                                                + delay, R[s-1]) + reduction
 
-The message that a rank sends at step s is its number s when random delays are drawn. Messages from
-a rank to the next arrive in order: one that would overtake those before it arrives with the last of
-them, and since R[s-1] is not before that, the maximum with R[s-1] says it. Where the rate of a link
-changes over time, F[s] is what the link says of a message that starts at S (`Link.departure`).
+The maximum with R[s-1] keeps a link's messages in order. Random delays are drawn by step and
+sender. Where a rate changes over time, `Link.departure` of S gives F[s].
 
-Assumptions: messages are buffered (a sender does not wait for its receiver, a receiver takes up
-what arrived before it entered), and an empty block still costs a message's latency.
+Assumptions: messages are buffered (a sender does not wait for its receiver; a receiver takes what
+arrived before it entered), and an empty block still costs a message's latency.
 
 Source: the ring of Patarasuk and Yuan 2009 (J. Parallel Distrib. Comput. 69), sec. 3, with
-alpha-beta links (Hockney 1994); max-plus form as in Baccelli et al. 1992, ch. 2.
+alpha-beta links (Hockney 1994); max-plus paths as in Baccelli, Cohen, Olsder and Quadrat 1992,
+ch. 2.
 
-Rings of equal, constant links have a closed form. What a rank waits for is a chain of sends. In a
-ring of n steps a chain stays at a rank, which then sends the next lower block, or hops on with the
-block to the next rank: n sends, of which the stays cost their block's serialisation B and the hops
-a latency L more. A chain that begins with block q, at the rank that enters at `starts[q]`, and ends
-where the next send would be of block e, has stayed k times, k congruent to q - e (mod p), with
-blocks q, q - 1, ..., e + 1, and has hopped n - k times, best with the dearest block that it comes
-by, H = B + L:
+Rings of equal, constant links have a closed form. A rank's exit is the longest chain of n sends: at
+each step a chain stays at its rank, which then sends the next lower block, for that block's
+serialisation B, or hops on with its block, for B + L, L the latency. A chain that begins with block
+q, at the rank that enters at `starts[q]`, and ends where block e would be next has stayed k times,
+k congruent to q - e (mod p), with blocks q, q - 1, ..., e + 1, and hopped n - k times, best with
+the dearest block on its way, H = B + L:
 
     exit[e + n] = max over q of (entry[q] + B[q] + B[q-1] + ... + B[e+1] + (n - k) H)
 
-Staying is never dearer than hopping, so that only the smallest k counts, but for one case: where
-all blocks from q to e are small ones, a chain may go around once more, k + p, for the sake of the
-large ones. With two kinds of blocks, neighbours of each kind, the maxima over q are running ones.
-
-Two kinds are what an all-reduce has: its chunks differ by one element at most.
-
-Source: critical paths in max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
-
-The compiled recurrence works on arrays of q numbers, for the q ranks that stand for all. Where a
-message finds its times depends on the layout of the blocks:
-
-- runs: neighbouring blocks of one size are sent by neighbouring ranks at every step, so that a
-  whole run adds one row of times, without looking anything up (an all-reduce has two runs);
-- otherwise each message looks its time up by the size of its block and the kind of its link.
+Staying is never dearer than hopping, so only the smallest k counts, except where all blocks from q
+to e are small: going around once more, k + p, may then reach the large ones. With two block sizes,
+each in one run (an all-reduce's chunks differ by one element at most), the maxima are running ones.
 """
 
 from __future__ import annotations
@@ -66,17 +52,16 @@ from gcsim.simulator.collectives.rings.messages import (
 from gcsim.simulator.network.departures import departure, run_of
 from gcsim.simulator.network.links import Link
 
-_LARGEST_TABLE = 1 << 17
-"""Numbers in a table of times by size class and rank."""
+_LARGEST_TABLE = 1 << 17  # numbers in a table of times by size class and rank
 _NO_ROW = np.zeros(0, dtype=np.int64)
 
 
 class PreparedRing:
-    """A ring of known blocks and links, for any number of calls with other entry times.
+    """A ring of fixed blocks and links, for any number of calls.
 
-    A call is O(p) where links are equal, constant and blocks have one size or two, the first of
-    which comes first, and nothing is reduced; where links are constant and all enter at once, from
-    the second call on; else O(p) memory and O(p) a step, until the steps repeat themselves.
+    A call is O(p) where links are equal and constant, blocks have at most two sizes in two runs and
+    nothing is reduced; also from the second call on where links are constant and all ranks enter at
+    once. Otherwise O(p) memory, and O(p) per step until the steps repeat.
     """
 
     def __init__(
@@ -88,11 +73,8 @@ class PreparedRing:
         gamma: Fraction = NO_COST,
         reducing_steps: int = 0,
     ) -> None:
-        """A ring of `steps` steps, at least p - 1, over `links[r]` from rank r to rank r + 1.
-
-        `gamma` seconds a byte are spent on each block that arrives in the first `reducing_steps`
-        steps; rank b sends block b first.
-        """
+        """A ring of `steps` >= p - 1 steps over `links[r]` from rank r to rank r + 1; rank b sends
+        block b first. Reducing costs `gamma` seconds a byte in the first `reducing_steps`."""
         self.ranks, self.steps, self._reducing = len(links), steps, reducing_steps
         self._sizes = blocks.classes
         self._messages = messages = Messages.of(blocks.sizes, links, gamma=gamma)
@@ -109,7 +91,7 @@ class PreparedRing:
 
     @property
     def nbytes(self) -> int:
-        """Memory, about: numbers of each rank, of each size on each link."""
+        """Approximate memory, bytes."""
         return 4096 + 112 * self.ranks + 16 * self._messages.latency.size
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
@@ -152,7 +134,7 @@ class PreparedRing:
         return np.maximum(sent, received)
 
     def _late(self, first: int, last: int, key: int) -> Times:
-        """Random delays of the messages of some steps, by step and sender."""
+        """Random delays by step and sender."""
         step = np.arange(first, last, dtype=np.int64)[:, None]
         rank = np.arange(self.ranks, dtype=np.int64)
         twice = np.concatenate((self._sizes, self._sizes))
@@ -160,7 +142,7 @@ class PreparedRing:
         return self._messages.draw_jitter(sizes, key=key, message=step, rank=rank)
 
     def _layout(self, period: int) -> _Layout:
-        """For the first `period` ranks, which the others repeat."""
+        """Layout of the first `period` ranks, which the others repeat."""
         layout = self._layouts.get(period)
         if layout is None:
             layout = _Layout(self._messages, self._sizes[:period])
@@ -169,7 +151,7 @@ class PreparedRing:
 
 
 class _Layout:
-    """Places of q ranks' message times in the compiled steps' state."""
+    """Arrays of message times in the form that the compiled steps read, for q ranks."""
 
     def __init__(self, messages: Messages, sizes: Classes) -> None:
         q, kinds = len(sizes), messages.kinds[: len(sizes)]
@@ -197,7 +179,7 @@ class _Layout:
     def advance(
         self, state: tuple[Times, Times], steps: range, reducing: int, jitter: Times | None = None
     ) -> None:
-        """Take what q ranks have sent and received from before to behind some steps."""
+        """Take `state`, what q ranks have sent and received, through `steps`."""
         self.loop(
             *state,
             self.width,
@@ -216,8 +198,7 @@ class _Layout:
         )
 
 
-_NEVER = -(2**62)
-"""Earlier than any time, with room to add to it."""
+_NEVER = -(2**62)  # earlier than any time, with room to add to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,14 +206,12 @@ class _ClosedForm:
     """Closed form of a ring of `steps` steps, at least p - 1, with at most two kinds of blocks."""
 
     steps: int
-    first: int
-    """The first large block."""
-    large: int
-    """Number of large blocks, at most p; they follow each other (mod p)."""
+    first: int  # the first large block
+    large: int  # number of large blocks, at most p; they follow each other (mod p)
     serialization: tuple[Picoseconds, Picoseconds]
     """Serialisation of a large block and of a small one."""
     hop: tuple[Picoseconds, Picoseconds]
-    """The same with the latency; a large one's is not smaller."""
+    """Serialisation plus latency; the large block's is not smaller."""
 
     @staticmethod
     def of(
@@ -241,7 +220,7 @@ class _ClosedForm:
         latency: Sequence[Picoseconds],
         steps: int,
     ) -> _ClosedForm | None:
-        """For blocks of size classes `sizes` `[p]`; None where there are more kinds or runs."""
+        """Closed form for size classes `[p]` of blocks; None with more than two sizes or runs."""
         ends = np.flatnonzero(sizes != np.concatenate((sizes[1:], sizes[:1])))
         if len(ends) > 2 or steps < len(sizes) - 1:
             return None
@@ -283,12 +262,12 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     hop: int,
     cheap_hop: int,
 ) -> None:
-    """Blocks and ranks count from the first large block: the large ones are 0 ... `large` - 1.
+    """Count blocks and ranks from the first large block: the large ones are 0 ... `large` - 1.
 
     With P the running sum of the serialisation, a chain by way of a large block is worth
-    (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and P of it for a chain that
-    goes from block 0 to block p - 1. Straight lines are added in loops of their own, which run
-    several ranks at a time; only running maxima go rank by rank.
+    (entry[q] + P[q] - q hop) + (e hop - P[e] + steps hop), with q + p and its P for a chain from
+    block 0 to block p - 1. Lines are added in their own loops, which vectorise; only running maxima
+    do not.
     """
     ranks = starts.size
     # P - p hop over all blocks: q + p differs from q by so much
@@ -337,7 +316,7 @@ def _add_line(values: Times, start: int, slope: int) -> None:
 
 @loop
 def _running_maximum(values: Times, best: Times) -> None:
-    """`best[q]` is the largest of `values[: q + 1]`; both may be the same array."""
+    """Maximum of `values[: q + 1]` into `best[q]`, in place if both are one array."""
     highest = _NEVER
     for q in range(values.size):
         highest = max(highest, values[q])
@@ -346,7 +325,7 @@ def _running_maximum(values: Times, best: Times) -> None:
 
 _Row = NDArray[np.int64]
 _STILL, _MOVING, _NEVER_STEADY = 0, 1, -1
-"""Rank whose previous state a rank's is compared with: its own, its predecessor's, none."""
+"""Rank whose previous state a rank's is compared with: itself, its predecessor, none."""
 
 
 @loop
@@ -369,24 +348,21 @@ def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, al
 ) -> None:
     """Take `sent` and `received` `[q]` from before step `first` to before step `last`.
 
-    | array                    | shape            | what                                           |
+    | array                    | shape            | content                                        |
     |--------------------------|------------------|------------------------------------------------|
-    | starts, runs             | [n + 1], [n]     | blocks of one size beside each other: where    |
-    |                          |                  | each run of them begins, its size class        |
-    | serialization, latency   | [sizes, width]   | flat; with runs by size class and rank,        |
-    |                          |                  | without (n = 0) by size class and link class   |
-    | sizes, kinds             | [2 q], [q]       | each block's size class, twice over; each      |
-    |                          |                  | rank's link class                              |
+    | starts, runs             | [n + 1], [n]     | begin and size class of each run of equal      |
+    |                          |                  | blocks, which adds one row without look-ups    |
+    | serialization, latency   | [sizes, width]   | flat; by size class and rank with runs, by     |
+    |                          |                  | size class and link class without (n = 0)      |
+    | sizes, kinds             | [2 q], [q]       | blocks' size classes, twice over; link classes |
     | jitter                   | [last - first, q]| random delays by step and sender, or [0, q]    |
 
     Steps before step `reducing` reduce.
 
-    Where f is what a step does to the state, f(state + c) = f(state) + c for every constant c. So
-    when a step has shifted the state x by one constant, f(x) = x + c, the next one does it again,
-    f(x + c) = x + 2c, and so do all that are the same function f: the rest are done at once. That
-    holds of the ranks' states where all blocks are equal (STILL), and, where all links are equal,
-    of the states in the order of the blocks that the ranks send, which move on by one rank a step
-    (MOVING): block b is then sent over the same kind of link, for the same time, at every step.
+    A step f commutes with constants: f(state + c) = f(state) + c. Once a step has shifted the state
+    by one constant, all further steps that are the same function do too, and are done at once. With
+    equal blocks (STILL) the ranks' states are compared; with equal links (MOVING) the states in the
+    order of the blocks sent, which move on by one rank per step.
     """
     q = sent.size
     arrived = np.empty(q, dtype=np.int64)
@@ -447,7 +423,7 @@ def _leave(  # noqa: PLR0917
     low: int,
     high: int,
 ) -> None:
-    """One run's messages, of the ranks from `low` to before `high`."""
+    """Send one run's messages, of the ranks from `low` to before `high`."""
     # [high - low]: views, so that the loop below has one index and becomes vector instructions
     part, heard, reach = sent[low:high], received[low:high], arrived[low:high]
     takes = run_of(serialization, row + low, row + high)
@@ -469,7 +445,7 @@ def _arrive(  # noqa: PLR0917
     turned: int,
     reduces: bool,
 ) -> None:
-    """One step's messages at their receivers, `arrived` by sender."""
+    """Receive one step's messages, `arrived` by sender."""
     q = received.size
     received[0] = max(arrived[q - 1], received[0])
     for r in range(1, q):

@@ -1,24 +1,19 @@
 """MPICH's ring all-gatherv, pipelined in synchronous rounds.
 
-Contributions are cut into blocks of m = max(min n_i, 32 KiB); rank r sends the blocks of rank r,
-then those of r - 1, r - 2, ..., r + 2, and receives those of r - 1, ..., r + 1 (all mod p). In each
-round it sends the next of the ones and receives the next of the others, which is what its
-predecessor sends in that round, and the round is over when its own block has left and the other one
-has arrived:
+Contributions are cut into blocks of m = max(min n_i, 32 KiB). Rank r sends the blocks of ranks r, r
+- 1, ..., r + 2 and receives those of r - 1, ..., r + 1 (all mod p), one of each per round, which
+  ends when its own block has left and the other has arrived:
 
     T[k+1] = max(T[k] + serialisation, T[k] of r - 1 + serialisation + latency + delay)
 
-A contribution of n_i bytes takes ceil(n_i / m) rounds, and an empty one takes a round in which
-nobody sends it; a rank with nothing left to send only receives, and one with nothing left to
-receive only sends. With equal links and blocks, every round costs serialisation and latency;
-without latency
+n_i bytes take ceil(n_i / m) rounds, none a round in which nobody sends; a rank that has sent all
+only receives, and conversely. With equal links and blocks every round costs serialisation and
+latency; without latency
 
     T <= (sum n_i + (p - 1) m) beta
 
-Assumptions: as in `rings/recurrence.py`, sends are buffered; a message's number is its place among
-those of its
-sender; a collective is not over before all have entered (MPICH: a rank that is to receive from
-nobody but its neighbours leaves earlier).
+Assumptions: sends are buffered, as in `rings/recurrence.py`; messages are numbered per sender; a
+collective ends after the last entry (MPICH: ranks may leave earlier).
 
 Source: MPICH, src/mpi/coll/allgatherv/allgatherv_intra_ring.c and
 MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE; Traeff, Ripke, Siebert, Balaji, Thakur and Gropp 2008
@@ -43,20 +38,16 @@ from gcsim.simulator.network.departures import departure
 
 PIPELINE = 32 * 1024
 """Bytes, MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE."""
-_NOTHING = -(2**62)
-"""Arrival of a message that does not exist: earlier than any time."""
+_NOTHING = -(2**62)  # arrival of a message that does not exist: earlier than any time
 
 
 def block_size(sizes: Sequence[int], pipeline: int = PIPELINE) -> int:
-    """The bytes of a block: the smallest contribution, at least `pipeline`, at least 1."""
+    """Bytes of a block: the smallest contribution, at least `pipeline`, at least 1."""
     return max(min(sizes), pipeline, 1)
 
 
 class PreparedRounds(PreparedPieces):
-    """The gather of known contributions over known links, of p > 1 ranks.
-
-    A call takes O(p) operations a round, on O(p) memory beside the row of blocks.
-    """
+    """Gather of fixed contributions over the links of p > 1 ranks: O(p) operations per round."""
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
         """Exit times, as defined by `Prepared`."""
@@ -89,7 +80,7 @@ class PreparedRounds(PreparedPieces):
         return finishes
 
     def _rounds(self, rounds: int, period: int, key: int) -> Iterator[tuple[int, int, Times]]:
-        """Portions of the rounds, with the random delays `[rounds, p]` of their messages."""
+        """Portions of the rounds, with their messages' random delays `[rounds, p]`."""
         if not self._messages.jitter.any:
             yield 0, rounds, np.zeros((0, period), dtype=np.int64)
             return
@@ -126,10 +117,9 @@ def _exchange(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 ) -> None:
     """Take `ready` `[q]` from before round `begin` to before round `end`.
 
-    `place` `[q]` is where in the row of blocks a rank is, and moves on; rank r sends in its
-    first `sends[r]` rounds. `serialization` and `latency` are flat, by size class and link
-    class, of which there are `width`; `jitter` is `[end - begin, q]`, or `[0, q]` where there
-    are no random delays.
+    `place` `[q]`: each rank's index in `row`, advanced; rank r sends in its first `sends[r]`
+    rounds. `serialization` and `latency` are flat, by size class and link class (`width`); `jitter`
+    is `[end - begin, q]`, or `[0, q]` for none.
     """
     q = ready.size
     arrived = np.empty(q, dtype=np.int64)
@@ -153,7 +143,7 @@ def _exchange(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 
 def prepare(call: Call) -> PreparedRounds:
-    """The ring over all devices, node by node; `pipeline_block` is the least size of a block."""
+    """Gather over all devices, node by node, in blocks of at least `pipeline_block`."""
     block = block_size(call.sent, call.cluster.collectives.pipeline_block)
     return PreparedRounds(call.sent, call.ring_links(), block)
 

@@ -1,12 +1,11 @@
 """Gloo's rings on many clusters at once, where all ranks enter together.
 
-Clusters that differ in prices alone (links, host, sums) go through one and the same program: what
-a message costs is priced for all clusters together, and one compiled loop goes from cluster to
-cluster (`rings/announced_loop.py`). With copies and the host, as `dispatch.py` puts them together.
+Clusters that differ only in prices (links, host, sums) run one program: messages are priced for all
+together, and one compiled loop goes from cluster to cluster (`rings/announced_loop.py`); copies and
+the host are added as in `dispatch.py`.
 
-Left out: that the last segments of an all-reduce are short, where that is a few bytes, so that
-ranks on equal links are alike and one stands for all; random delays and links that change over
-time; picoseconds by rounding.
+Left out: short last segments of an all-reduce, where that is a few bytes, so that one rank stands
+for all on equal links; random delays and links that change over time; picoseconds by rounding.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from gcsim.simulator.network.links import Link
 
 Column = NDArray[np.float64]
 """`[clusters]`, picoseconds."""
-_ABOUT_ALL = 1.05
-"""Segments that are all as long as the first one are too long together, by this at most."""
+_ABOUT_ALL = 1.05  # most by which segments as long as the first may exceed the vector
 
 
 class RingWorlds:
@@ -45,7 +43,7 @@ class RingWorlds:
         self._is_priced = False
 
     def _price(self) -> None:
-        """Price the hops of all clusters once such a ring comes: most transports have none."""
+        """Price the hops of all clusters, at the first such ring: most transports have none."""
         self._is_priced, clusters = True, self._clusters
         links: list[Link] = []
         self._hops: dict[bool, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
@@ -72,7 +70,7 @@ class RingWorlds:
         }
 
     def __call__(self, record: CollectiveRecord) -> Column | None:
-        """None of what is no ring of Gloo's, is empty, or is delayed at random."""
+        """Last exit on each cluster; None if no ring of Gloo's, empty, or delayed at random."""
         cluster = self._cluster
         if cluster.workers == 1 or any(link.random or link.timed for link in cluster.links()):
             return None
@@ -93,7 +91,7 @@ class RingWorlds:
         )
 
     def _copied(self, sizes: Sequence[int]) -> Times:
-        """Between device and host: `[clusters, sizes]`."""
+        """Copies between device and host, `[clusters, sizes]`."""
         if not self._cluster.collectives.stages:
             return np.zeros((len(self._copies), len(sizes)), dtype=np.int64)
         places, ranks = classes(sizes)
@@ -122,7 +120,7 @@ class RingWorlds:
         return np.array(found, dtype=np.int64).reshape(numbers.shape)
 
     def _finishes(self, program: Program, starts: Times, dtype: str) -> Times:
-        """Finish of the last rank, without the host's work: `[clusters]`."""
+        """Last rank's finish `[clusters]` without the host's work."""
         kinds, numbers = self._hops[program.backwards]
         if program.backwards:
             kinds = kinds[::-1]
@@ -164,7 +162,7 @@ class RingWorlds:
 
     @staticmethod
     def _apart(starts: Times, latency: Times) -> Times:
-        """Two ranks gather a latency apart at least (`gloo_ring_allgather.execute`)."""
+        """Make two ranks gather at least a latency apart (`gloo_allgather._Apart`)."""
         rows, first = np.arange(len(starts)), (starts[:, 0] > starts[:, 1]).astype(np.int64)
         apart = starts.copy()
         soonest = starts[rows, first] + np.maximum(1, latency[rows, first])
@@ -172,7 +170,7 @@ class RingWorlds:
         return apart
 
     def _hosted(self, program: Program, last: Times, finishes: Times, copied: int) -> Column:
-        """The finishes with the processors' work added (`host.py`)."""
+        """Finishes with the processors' work (`host.py`)."""
         host, prices, devices = self._host, self._prices, self._cluster.devices_per_node
         processes = self._cluster.workers if host.ranks == "all" else devices
         network = (finishes - last).astype(np.float64)

@@ -1,15 +1,14 @@
-"""An all-reduce that sends every chunk straight to the rank that sums it.
+"""All-reduce that sends every chunk straight to the rank that sums it.
 
-The vector is split between elements into p chunks (`ring_allreduce.chunks`). Every rank sends chunk
-q to rank q, one partner at a time (`direct_exchange.py`), and adds to its own chunk what arrives;
-then it sends its sum to every other rank the same way.
+The vector is split into p chunks. Every rank sends chunk q to rank q, one partner at a time
+(`direct_exchange.py`), adds what arrives to its own chunk, then sends its sum to all others.
 
-With one device a node and equal links, chunks and entries:
-2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, as much as a ring; but every chunk is summed in
-one place, so that compressed chunks need not be compressed again at every step.
+With one device per node and equal links, chunks and entries:
+2 (p - 1)(alpha + n beta / p) + (p - 1) n gamma / p, as a ring; but compressed chunks, summed in one
+place, need no compression at every step.
 
-Assumptions: those of `fabric/rounds.py`; an empty chunk still costs a message's latency. The
-messages of the second part are numbers p - 1 to 2 p - 3 of their senders.
+Assumptions: those of `fabric/rounds.py`; an empty chunk still costs a message's latency. The second
+part's messages are numbers p - 1 to 2 p - 3.
 
 Source: the all-reduce of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl.
 19), sec. 4.3 and 4.5, with pairwise exchanges for the reduce-scatter and for the all-gather; for
@@ -32,10 +31,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def alltoall_allgather_allreduce(
     nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
 ) -> InTurn:
-    """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element.
-
-    A reduction costs `gamma` seconds a byte.
-    """
+    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds a byte."""
     ranks = fabric.ranks
     return InTurn(
         DirectExchange(fabric, _to_owners(ranks, nbytes, element), gamma=gamma),
@@ -57,7 +53,7 @@ def _to_all(ranks: int, nbytes: int, element: int) -> Parts:
 
 
 def prepare(call: Call) -> InTurn:
-    """Over all devices, ranks counted node by node."""
+    """All-reduce over all devices, node by node."""
     return alltoall_allgather_allreduce(
         call.nbytes, call.fabric, element=call.element, gamma=call.gamma
     )

@@ -1,19 +1,17 @@
 """Bruck's all-gather of equal or unequal blocks, for any number of ranks.
 
-In round j, with d = 2^j < p, rank r sends the first min(d, p - d) of the blocks r, r + 1, ... that
-it holds to rank r - d (mod p), and so receives as many from rank r + d: ceil(log2 p) rounds.
+In round j, with d = 2^j < p, rank r sends the first min(d, p - d) of its blocks r, r + 1, ... to
+rank r - d (mod p) and receives as many from rank r + d: ceil(log2 p) rounds.
 
 With equal links, blocks and entries: ceil(log2 p) alpha + (p - 1)/p n beta for n bytes in all.
 
     ready[j+1] = max(ready[j] + serialisation, arrival from rank r + d)
 
-Assumptions: those of `fabric/rounds.py`; sizes are known; a rank sends and receives at the same
-time and
-starts the next round when both are done; an empty block still costs a message's latency; putting
-the blocks in order, a copy inside each rank, is free.
+Assumptions: those of `fabric/rounds.py`; sizes are known; an empty block still costs a message's
+latency; sorting the blocks, a copy inside each rank, is free.
 
-Source: Bruck, Ho, Kipnis, Upfal and Weathersby 1997 (IEEE Trans. Parallel Distrib. Syst. 8), sec.
-3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c.
+Source: Bruck, Ho, Kipnis, Upfal and Weathersby 1997 (IEEE Trans. Parallel Distrib. Syst. 8),
+sec. 3; with unequal blocks as in MPICH, allgatherv_intra_brucks.c.
 """
 
 from __future__ import annotations
@@ -42,5 +40,5 @@ def bruck_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds:
 
 
 def prepare(call: Call) -> Rounds:
-    """Over all devices, ranks counted node by node."""
+    """Gather over all devices, node by node."""
     return bruck_allgather(call.sent, call.fabric)

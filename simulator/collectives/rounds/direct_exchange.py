@@ -1,24 +1,19 @@
 """Exchange of every rank with every other, one partner at a time.
 
-p - 1 steps; at step s rank r sends to rank r + s and receives from rank r - s (mod p). It starts
-the send of a step when it has received (and reduced) what the step before brought, and when that
-step's send has left. What a rank has for itself stays where it is.
+At step s of p - 1, rank r sends to rank r + s and receives from rank r - s (mod p); it starts when
+the step before is received (and reduced) and sent. Its part for itself stays.
 
     ready' = max(ready + serialisation, arrival from rank r - s) + reduction
 
-A network NIC carries, at each step, one message each way of each of its node's devices whose
-partner is on another node: they share it.
+Messages of a node's devices to other nodes share its network NIC at each step. With one device per
+node and no racks, shared medium or protocol's cost, nothing is shared: the slower of a message's
+NICs counts, and half of each latency. There, or where all messages see the same, possibly random,
+link, all steps are one compiled loop.
 
-Assumptions: those of `fabric/rounds.py`. The message of step s is number s - 1 of its sender,
-counted from `first`.
+Assumptions: those of `fabric/rounds.py`. Step s is a rank's message s - 1, counted from `first`.
 
-Source: the pairwise exchange of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput.
-Appl. 19), sec. 4.4.
-
-With one device a node and without racks, a shared medium or a protocol's cost, no two messages of a
-step share anything, and of a message's two NICs the slower one counts, with half the latency of
-each. Or all messages see the same link, which may be late at random. Then nothing has to be looked
-up for a step, and all of them are one compiled loop.
+Source: pairwise exchange, Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl.
+19), sec. 4.4.
 """
 
 from __future__ import annotations
@@ -39,18 +34,16 @@ from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric, reduction
 from gcsim.simulator.host import Traffic
 
-_WORTH_ITS_MEMORY = 1 << 18
-"""Messages of a collective."""
+_WORTH_ITS_MEMORY = 1 << 18  # most messages of a collective that are kept prepared
 
 
 class DirectExchange:
-    """An exchange on a fabric, for any entry times."""
+    """Exchange on a fabric, for any entry times."""
 
     def __init__(
         self, fabric: Fabric, parts: Parts, *, gamma: Fraction = NO_COST, first: int = 0
     ) -> None:
-        """`gamma` seconds a byte are spent on what arrives; `first` is the number of a rank's first
-        message. O(p^2) for p ranks."""
+        """Add arrivals in `gamma` seconds a byte; `first`: number of a rank's first message."""
         self._fabric, self._parts, self._gamma, self._first = fabric, parts, gamma, first
         self._nics = NicExchange.of(fabric, parts, gamma, first)
         self._rounds: Rounds | None = None
@@ -96,13 +89,13 @@ class DirectExchange:
 
     @property
     def nbytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory."""
         more = [each.nbytes for each in (self._nics, self._rounds) if each is not None]
         return 64 * self._fabric.ranks + sum(more)
 
 
 class InTurn:
-    """Two exchanges, one after the other."""
+    """Two exchanges in sequence."""
 
     def __init__(self, first: DirectExchange, then: DirectExchange) -> None:
         self._first, self._then = first, then
@@ -117,7 +110,7 @@ class InTurn:
 
     @property
     def nbytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory."""
         return self._first.nbytes + self._then.nbytes
 
 
@@ -125,20 +118,17 @@ def _partner(fabric: Fabric, step: int) -> Ranks:
     return (fabric.everyone + step) % fabric.ranks
 
 
-_LARGEST_TABLE = 1 << 20
-"""Times by size and NIC."""
+_LARGEST_TABLE = 1 << 20  # most times by size and NIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """Bytes that rank r has for rank q."""
+    """Bytes from rank r to rank q."""
 
-    longer: Ranks
-    """`[p]`: ranks q below `longer[r]` get `long[r]`."""
+    longer: Ranks  # [p]: ranks q below `longer[r]` get `long[r]`
     long: Bytes
     short: Bytes
-    last: Bytes
-    """Bytes for rank q = p - 1."""
+    last: Bytes  # bytes for rank q = p - 1
 
     def to(self, partner: Ranks) -> Bytes:
         """Bytes that each rank sends to its partner."""
@@ -148,23 +138,16 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NicExchange:
-    """An exchange in which a message sees its ends' NICs alone, or all see the same link."""
+    """Exchange in which only the ends' NICs matter, or all messages see one link."""
 
     parts: Parts
-    sizes: Bytes
-    """Distinct, `[k]`."""
-    classes: NDArray[np.int64]
-    """`[4, p]`: `longer`, and the places of `long`, `short` and `last` among the sizes."""
-    serialization: Times
-    """`[k, p]`, of each NIC: of two NICs the slower counts."""
-    latency: Times
-    """`[k]`."""
-    ends: Times
-    """`[p]`: of each NIC; half of both NICs' comes on top."""
-    adding: Times
-    """`[k]`."""
-    random: Hops | None
-    """The messages of one step, if they are late at random."""
+    sizes: Bytes  # distinct, [k]
+    classes: NDArray[np.int64]  # [4, p]: `longer`, and size classes of `long`, `short` and `last`
+    serialization: Times  # [k, p], by NIC; the slower of two counts
+    latency: Times  # [k]
+    ends: Times  # [p]: each NIC's latency, half of which counts
+    adding: Times  # [k]
+    random: Hops | None  # messages of one step, if randomly delayed
     first: int
 
     @staticmethod
@@ -216,12 +199,12 @@ class NicExchange:
 
     @cached_property
     def equal(self) -> bool:
-        """All ranks have the same for the others, and only the receiver's place counts."""
+        """Whether a message's size depends on the receiver alone."""
         return bool((self.classes == self.classes[:, :1]).all())
 
     @property
     def nbytes(self) -> int:
-        """Memory, about."""
+        """Approximate memory."""
         return int(self.serialization.nbytes + self.classes.nbytes)
 
     def execute(self, starts: Times, key: int) -> Times:
@@ -250,7 +233,7 @@ class NicExchange:
         return ready
 
     def _late(self, hops: Hops, begin: int, end: int, key: int) -> Times:
-        """Random delays of the messages of some steps, by step and sender."""
+        """Random delays by step and sender."""
         rank = np.arange(len(hops.senders), dtype=np.int64)
         step = np.arange(begin, end, dtype=np.int64)[:, None]
         if self.equal:
@@ -274,7 +257,7 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     begin: int,
     end: int,
 ) -> None:
-    """`ready` becomes what it is after the steps from `begin` to before `end`."""
+    """Advance `ready` through the steps from `begin` to before `end`."""
     ranks = ready.size
     longer, long, short, last = classes[0], classes[1], classes[2], classes[3]
     left, arrives, added = np.empty((3, ranks), dtype=np.int64)

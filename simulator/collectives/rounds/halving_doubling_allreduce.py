@@ -1,20 +1,17 @@
-"""The all-reduce by recursive halving and doubling.
+"""All-reduce by recursive halving and doubling.
 
-The vector is split into 2^k chunks for the 2^k ranks of the core (`Fold`). Reduce-scatter:
-in round j, partners whose numbers differ in bit j exchange halves of the chunks that they still
-reduce; the rank with a zero bit keeps the lower half. All-gather: the rounds backwards, each rank
-sending all that it holds. Nearest partners exchange most, so that with 2^i devices a node the
-largest messages stay inside the nodes.
+The vector is split into 2^k chunks for the 2^k ranks of the core (`Fold`). Reduce-scatter, round j:
+partners whose numbers differ in bit j exchange halves of the chunks that they still reduce; the
+zero bit keeps the lower half. All-gather: the rounds backwards, each rank sending all it holds.
+Nearest partners exchange most: with 2^i devices per node the largest messages stay inside nodes.
 
-With p = 2^k, equal links, chunks and entries: 2 k alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma.
-Otherwise at most two messages of the whole vector more, the first with its reduction.
+With p = 2^k, equal links, chunks and entries: 2 k alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma;
+otherwise at most two messages of the whole vector more, the first with its reduction.
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's half) + reduction
 
-Assumptions: those of `fabric/rounds.py`; a rank sends and receives at the same time, reduces when
-both are
-done, and starts the next round then; an empty chunk still costs a message's latency (MPICH takes
-recursive doubling for vectors of fewer elements than ranks).
+Assumptions: those of `fabric/rounds.py`; an empty chunk still costs a message's latency (MPICH
+takes recursive doubling for vectors of fewer elements than ranks).
 
 Source: Rabenseifner 2004 (ICCS, LNCS 3036, "Optimization of collective reduction operations"); the
 order of rounds and the folding as in MPICH, allreduce_intra_reduce_scatter_allgather.c.
@@ -36,10 +33,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def halving_doubling_allreduce(
     nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
 ) -> Rounds:
-    """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element.
-
-    A reduction costs `gamma` seconds a byte.
-    """
+    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds a byte."""
     fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
     halves = [size >> (bit + 1) for bit in range(size.bit_length() - 1)]
@@ -64,7 +58,7 @@ def halving_doubling_allreduce(
 
 
 def prepare(call: Call) -> Rounds:
-    """Over all devices, ranks counted node by node."""
+    """All-reduce over all devices, node by node."""
     return halving_doubling_allreduce(
         call.nbytes, call.fabric, element=call.element, gamma=call.gamma
     )

@@ -1,16 +1,13 @@
-"""An all-to-all in which each rank talks to one partner at a time.
+"""All-to-all in which each rank talks to one partner at a time (`direct_exchange.py`).
 
-The p - 1 steps of `direct_exchange.py`, in which each rank sends each other its part. Where parts
-may differ in length, a round of 8 bytes a pair precedes them.
+Where parts may differ in length, a round of 8 bytes per pair precedes them. With one device per
+node and equal links, parts and entries: (p - 1)(alpha + n beta / p) for n bytes per rank, its own
+part included.
 
-With one device a node and equal links, parts and entries: (p - 1)(alpha + n beta / p) for n bytes
-that each rank hands over, its own part included.
+Assumptions: those of `fabric/rounds.py`; a rank's parts are equal to the byte, the longer first.
 
-Assumptions: those of `fabric/rounds.py`; a rank's parts are equal, 1/p of what it hands over, to
-the byte, the longer first.
-
-Source: the pairwise exchange of Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput.
-Appl. 19), sec. 4.4.
+Source: pairwise exchange, Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl.
+19), sec. 4.4.
 """
 
 from __future__ import annotations
@@ -24,15 +21,12 @@ from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, I
 from gcsim.simulator.fabric.rounds import Fabric
 
 LENGTH_BYTES = 8
-"""Bytes that announce the length of a part."""
+"""Bytes of a part's announced length."""
 
 
 def pairwise_alltoall(sent: Sequence[int], fabric: Fabric, *, first: int = 0) -> DirectExchange:
-    """Prepare an all-to-all in which rank r hands over `sent[r]` bytes for all p ranks together,
-    itself included.
-
-    `first` is the number of a rank's first message.
-    """
+    """Prepare an all-to-all of `sent[r]` bytes from rank r to all p ranks together, itself
+    included. `first`: number of a rank's first message."""
     return DirectExchange(fabric, _parts(fabric.ranks, sent), first=first)
 
 
@@ -42,7 +36,7 @@ def _parts(ranks: int, sent: Sequence[int]) -> Parts:
 
 
 def prepare(call: Call) -> DirectExchange | InTurn:
-    """The lengths where they differ, then the parts."""
+    """All-to-all of the lengths, where they differ, then of the parts."""
     if not call.variable:
         return pairwise_alltoall(call.sent, call.fabric)
     ranks = len(call.sent)

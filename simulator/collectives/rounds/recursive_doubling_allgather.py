@@ -1,16 +1,14 @@
-"""The all-gather by recursive doubling, blocks equal or not.
+"""All-gather by recursive doubling, blocks equal or not.
 
-In round j, ranks of the core (`Fold`) whose numbers differ in bit j send each other all that
-they hold. Where p is no power of two, a giver's block travels with its taker's, and the taker sends
-it all the other blocks in the end: n bytes more than the p - 1 n/p that everybody needs, so that
-Bruck's algorithm is the better choice there.
+In round j, ranks of the core (`Fold`) whose numbers differ in bit j send each other all they hold.
+If p is no power of two, a giver's block travels with its taker's, and the taker sends it all others
+in the end: n bytes on top of the necessary (p - 1) n/p, so Bruck's algorithm is better there.
 
 With p = 2^k, equal links, blocks and entries: k alpha + (p - 1)/p n beta for n bytes in all.
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's blocks)
 
-Assumptions: those of `fabric/rounds.py`; sizes are known; a rank sends and receives at the same
-time and starts the next round when both are done; an empty block still costs a message's latency.
+Assumptions: those of `fabric/rounds.py`; sizes are known; empty blocks cost a message's latency.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.1. The
 folding is MPICH's for reductions; its all-gather keeps all ranks and repairs incomplete subtrees.
@@ -47,5 +45,5 @@ def recursive_doubling_allgather(sizes: Sequence[int], fabric: Fabric) -> Rounds
 
 
 def prepare(call: Call) -> Rounds:
-    """Over all devices, ranks counted node by node."""
+    """Gather over all devices, node by node."""
     return recursive_doubling_allgather(call.sent, call.fabric)

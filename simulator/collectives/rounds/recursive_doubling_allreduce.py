@@ -1,15 +1,12 @@
-"""The all-reduce by recursive doubling.
+"""All-reduce by recursive doubling: few rounds and many bytes, the choice for short vectors.
 
-In round j, ranks of the core (`Fold`) whose numbers differ in bit j exchange their whole
-vectors and reduce. Few rounds and many bytes: the choice for short vectors.
-
-With p = 2^k, equal links and entries: k (alpha + n beta + n gamma). Otherwise at most one message
-before, with its reduction, and one after.
+In round j, ranks of the core (`Fold`) whose numbers differ in bit j exchange and reduce whole
+vectors. With p = 2^k, equal links and entries: k (alpha + n beta + n gamma); otherwise at most one
+message before, with its reduction, and one after.
 
     ready[j+1] = max(ready[j] + serialisation, arrival of the partner's vector) + reduction
 
-Assumptions: those of `fabric/rounds.py`; a rank sends and receives at the same time, reduces when
-both are done, and starts the next round then.
+Assumptions: those of `fabric/rounds.py`.
 
 Source: Thakur, Rabenseifner and Gropp 2005 (Int. J. High Perform. Comput. Appl. 19), sec. 4.5;
 MPICH, allreduce_intra_recursive_doubling.c.
@@ -30,7 +27,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def recursive_doubling_allreduce(
     nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST
 ) -> Rounds:
-    """Prepare an all-reduce of `nbytes` bytes; a reduction costs `gamma` seconds a byte."""
+    """Prepare an all-reduce of `nbytes` bytes; reducing costs `gamma` seconds a byte."""
     fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
     number = np.arange(size, dtype=np.int64)
@@ -43,5 +40,5 @@ def recursive_doubling_allreduce(
 
 
 def prepare(call: Call) -> Rounds:
-    """Over all devices, ranks counted node by node."""
+    """All-reduce over all devices, node by node."""
     return recursive_doubling_allreduce(call.nbytes, call.fabric, gamma=call.gamma)

@@ -1,21 +1,13 @@
-"""A collective of few rounds: all its messages, prepared once for any entry times.
+"""Collectives of few rounds: messages prepared once for any entry times.
 
-In a round each rank sends and receives at most one message. It starts its send when it is ready,
-and is ready for the next round when its message has left, the other has arrived and, where it is
-to be reduced, has been reduced:
+In a round each rank sends and receives at most one message. It sends when ready, and is ready for
+the next round when its message has left and the other has arrived and, if need be, been reduced:
 
     ready' = max(ready + serialisation, arrival of the other message) + reduction
 
-Which rank sends what to whom in which round does not depend on when the ranks enter, so all of it
-is found beforehand, and one loop over the messages is left to do. Messages between two ranks never
-overtake each other: each is taken up in its round.
-
-Message m of a rank is its m-th, counted from 0 (`first`, where messages went before).
-
-Messages share what they cross by number (`fabric/round_paths.py`): each has its share among those
-of its round, whenever they start.
-
-Algorithms that need a power of two fold the other ranks away first (`Fold`).
+Messages between two ranks never overtake: each is taken up in its round. A rank's messages are
+numbered from `first`. Each has its share (`fabric/round_paths.py`) among those of its round,
+whenever they start. Algorithms that need a power of two fold the other ranks away first (`Fold`).
 """
 
 from __future__ import annotations
@@ -43,15 +35,14 @@ class _Round:
     hops: Hops
     nbytes: Bytes | int
     adding: Times | Picoseconds
-    message: Numbers
-    """Number of each message among those of its sender."""
+    message: Numbers  # number of each message at its sender
 
 
 class Rounds:
-    """The rounds of one collective on one fabric."""
+    """Rounds of one collective on one fabric."""
 
     def __init__(self, fabric: Fabric, *, first: int = 0) -> None:
-        """Each rank's first message is number `first`."""
+        """Number messages from `first`."""
         self._fabric = fabric
         self._rounds: list[_Round] = []
         self._sent = np.full(fabric.ranks, first, dtype=np.int64)
@@ -65,11 +56,8 @@ class Rounds:
         *,
         adding: Picoseconds = 0,
     ) -> None:
-        """One more round.
-
-        `nbytes` is one size for all messages or one each. A receiver spends `gamma` seconds a byte,
-        or `adding`, on what it receives.
-        """
+        """Add a round. `nbytes`: one size, or one per message. Reducing costs `gamma` seconds a
+        byte, or `adding`."""
         if len(senders):
             found = _Round(
                 hops=self._fabric.hops(senders, receivers),
@@ -81,9 +69,8 @@ class Rounds:
             self._sent[senders] += 1
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
-        """Exit times, as defined by `Prepared`. Times are absolute where links change over time.
-        Raises `InputError` when the clock cannot hold them.
-        """
+        """Exit times, as defined by `Prepared`; absolute where links change over time. Raises
+        `InputError` when the clock cannot hold them."""
         ready = starts.copy()
         if any(round_.hops.timed for round_ in self._rounds):
             for round_ in self._rounds:
@@ -109,7 +96,7 @@ class Rounds:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the messages take, about."""
+        """Approximate memory of the messages."""
         return sum(64 * len(round_.message) for round_ in self._rounds)
 
     @cached_property
@@ -118,39 +105,32 @@ class Rounds:
 
 
 class _Messages:
-    """Messages of all rounds, one round behind the other."""
+    """Messages of all rounds, in sequence."""
 
     def __init__(self, rounds: list[_Round]) -> None:
         hops = [round_.hops for round_ in rounds]
         ends = np.cumsum([len(each.senders) for each in hops], dtype=np.int64)
-        senders = np.concatenate([each.senders for each in hops])
-        receivers = np.concatenate([each.receivers for each in hops])
-        serialization = [round_.hops.serialization(round_.nbytes) for round_ in rounds]
-        latency = [round_.hops.latency(round_.nbytes) for round_ in rounds]
-        adding = [np.broadcast_to(round_.adding, round_.message.shape) for round_ in rounds]
-        self.longest = sum(
-            int(each.max()) for times in (serialization, latency, adding) for each in times
-        )
-        self.ends_and_busy = ends, senders, receivers, np.concatenate(serialization)
-        self.latency = np.concatenate(latency)
-        self.adding = np.concatenate(adding)
-        self.draws: Callable[[int], Times] | None = None
-        if any(each.random for each in hops):
-            self.draws = self._draws(rounds, senders)
-
-    @staticmethod
-    def _draws(rounds: list[_Round], senders: Ranks) -> Callable[[int], Times]:
-        kinds = np.concatenate([round_.hops.kinds[0] for round_ in rounds])
-        numbers = np.concatenate([round_.message for round_ in rounds])
+        every = Hops.joined(hops)
         nbytes = np.concatenate(
             [np.broadcast_to(round_.nbytes, round_.message.shape) for round_ in rounds]
         )
-        table = rounds[0].hops.table  # the fabric's only one
-        return lambda key: table.draw_jitter(kinds, nbytes, key=key, message=numbers, rank=senders)
+        serialization, self.latency = every.serialization(nbytes), every.latency(nbytes)
+        adding = [np.broadcast_to(round_.adding, round_.message.shape) for round_ in rounds]
+        self.adding = np.concatenate(adding)
+        first = ends - np.array([len(each.senders) for each in hops], dtype=np.int64)
+        self.longest: int = sum(
+            sum(map(int, np.maximum.reduceat(times, first)))
+            for times in (serialization, self.latency, self.adding)
+        )
+        self.ends_and_busy = ends, every.senders, every.receivers, serialization
+        self.draws: Callable[[int], Times] | None = None
+        if any(each.random for each in hops):
+            numbers = np.concatenate([round_.message for round_ in rounds])
+            self.draws = lambda key: every.draw_jitter(nbytes, key=key, message=numbers)
 
 
 def _at_its_time(round_: _Round, ready: Times, key: int) -> None:
-    """One round where links change over time."""
+    """Run a round where links change over time."""
     hops, nbytes = round_.hops, round_.nbytes
     left = hops.departure(ready[hops.senders], nbytes)
     ready[hops.senders] = left
@@ -169,7 +149,7 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     ready: Times,
     left: Times,
 ) -> None:
-    """`ready` becomes what it is after all rounds; `ends[j]` is the end of round j's messages."""
+    """Run all rounds on `ready`; `ends[j]` is the end of round j's messages."""
     begin = 0
     for end in ends:
         for i in range(begin, end):
@@ -183,24 +163,21 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
 
 
 def phase_key(key: int, phase: int) -> int:
-    """The key of the delays in one part of a collective that is made of several."""
+    """Key of the delays in one phase of a collective of several."""
     return key ^ (phase * 0xD1B54A32D192ED03) % 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fold:
-    """Ranks by what they do."""
+    """Ranks by role."""
 
-    givers: Ranks
-    """Give before and get after, `[s]`."""
-    takers: Ranks
-    """`takers[i]` takes from `givers[i]`."""
-    core: Ranks
-    """In the order of their numbers in the algorithm, `[2^k]`."""
+    givers: Ranks  # give before, get after, [s]
+    takers: Ranks  # `takers[i]` takes from `givers[i]`
+    core: Ranks  # ranks by number in the algorithm, [2^k]
 
     @staticmethod
     def of(ranks: int) -> Fold:
-        """Rounds of p ranks."""
+        """Roles of p ranks."""
         excess = ranks - (1 << (ranks.bit_length() - 1))
         givers = np.arange(0, 2 * excess, 2, dtype=np.int64)
         rest = np.arange(2 * excess, ranks, dtype=np.int64)

@@ -1,11 +1,9 @@
 """Merge of all payloads two by two, and a broadcast of the result.
 
-Round j of the merge: rank r with r mod 2^(j+1) = 2^j sends what it holds to rank r - 2^j, which
-computes for `merge_time` and holds the merged payload then; ceil(log2 p) rounds bring everything
-to rank 0. The broadcast takes the same tree the other way: whoever has the result sends it to the
-subtrees it merged, the largest first, one after the other. Any number of ranks.
-
-A merged payload has the size of the result: methods that merge this way keep it (gTop-k).
+Round j: rank r with r mod 2^(j+1) = 2^j sends its payload to rank r - 2^j, which merges it for
+`merge_time`; ceil(log2 p) rounds bring everything to rank 0. The broadcast takes the same tree the
+other way, the largest subtree first, one after the other. Any number of ranks. A merged payload has
+the size of the result: methods that merge this way keep it (gTop-k).
 
 Assumptions: those of `fabric/rounds.py`; a rank sends one message at a time.
 
@@ -21,11 +19,7 @@ import numpy as np
 
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import (
-    broadcast_rounds,
-    children,
-    tree_distances,
-)
+from gcsim.simulator.collectives.rounds import binomial_tree_allreduce
 from gcsim.simulator.collectives.rounds.rounds import Rounds
 from gcsim.simulator.fabric.rounds import Fabric
 
@@ -33,17 +27,17 @@ from gcsim.simulator.fabric.rounds import Fabric
 def tree_merge(
     sent: Sequence[int], result: int, fabric: Fabric, *, merge_time: Picoseconds = 0
 ) -> Rounds:
-    """Prepare a merge of `sent[r]` bytes from each rank r; a merged payload has `result` bytes."""
+    """Prepare a merge of `sent[r]` bytes from each rank r into payloads of `result` bytes."""
     ranks, size = fabric.ranks, np.array(sent, dtype=np.int64)
     rounds = Rounds(fabric)
-    for distance in tree_distances(ranks):
-        senders = children(ranks, distance)
+    for distance in binomial_tree_allreduce.tree_distances(ranks):
+        senders = binomial_tree_allreduce.children(ranks, distance)
         rounds.exchange(senders, senders - distance, size[senders], adding=merge_time)
         size[senders - distance] = result
-    broadcast_rounds(rounds, ranks, result)
+    binomial_tree_allreduce.broadcast_rounds(rounds, ranks, result)
     return rounds
 
 
 def prepare(call: Call) -> Rounds:
-    """Over all devices, ranks counted node by node."""
+    """Merge over all devices, node by node."""
     return tree_merge(call.sent, call.pulled, call.fabric, merge_time=call.server_time)

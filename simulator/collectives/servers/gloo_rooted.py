@@ -1,22 +1,18 @@
 """Gloo's broadcast, gather and scatter: exact times of every rank.
 
-- Broadcast: rank v receives from v - 2^i, 2^i its highest bit, and then sends to v + 2^j for all
-  j > i, all at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's NIC, and
-  with p = 2^k, equal links and entries the last rank leaves after
-
-      k (k + 1)/2 n beta + (k + 1) alpha      (not k n beta, as from one copy after the other)
-
+- Broadcast: rank v receives from v - 2^i, 2^i its highest bit, then sends to v + 2^j for all j > i
+  at once (the root, rank 0, for all j): ceil(log2 p) copies share the root's NIC. With p = 2^k,
+  equal links and entries the last rank leaves after k (k + 1)/2 n beta + (k + 1) alpha, not
+  k n beta as with one copy after the other.
 - Gather and scatter: every rank sends its part straight to the root, or gets it from there, all at
   once: the root's NIC carries (p - 1)/p of the whole.
 
-Data leave when the sender has them and has heard that the receiver has announced itself. Messages
-that are under way together share NICs max-min fairly, from their starts to their ends
-(`sharing/fair.py`); an announcement and the last byte take a latency. A rank leaves when it has
-received everything and all that it sends has left.
+Data leave when the sender has them and has heard the receiver's announcement. Messages share NICs
+max-min fairly (`sharing/fair.py`); an announcement and the last byte take a latency. A rank leaves
+when it has received everything and its own messages have left.
 
-Assumptions: a switch that holds nothing up (no racks, no shared medium); messages between devices
-of a node share nothing; TCP's flows are fair, which flows that have just started are not yet: real
-broadcasts are up to a tenth faster, since the copies that get ahead let their receivers send.
+Assumptions: an ideal switch (no racks, no shared medium); messages inside a node share nothing; TCP
+is fair at once: real broadcasts are up to a tenth faster, as copies ahead let their receivers send.
 
 Source: pytorch/gloo, gloo/broadcast.cc, gloo/gather.cc, gloo/scatter.cc.
 """
@@ -49,7 +45,7 @@ class Message:
 
 
 def broadcast_messages(nbytes: int, ranks: int) -> list[Message]:
-    """From rank 0 to all."""
+    """Messages from rank 0 to all."""
     return [
         Message(sender=rank, receiver=rank + distance, nbytes=nbytes)
         for rank in range(ranks)
@@ -83,11 +79,8 @@ def messages_traffic(messages: Sequence[Message], cluster: Cluster) -> Traffic:
 
 
 def carry_messages(starts: Times, messages: Sequence[Message], cluster: Cluster) -> Times:
-    """Exit times `[p]` for entry times `[p]`, picoseconds, the hosts' work included.
-
-    A rank sends when it has received all that is sent to it. Raises `InternalError` on clusters
-    with racks or a shared medium.
-    """
+    """Exit times `[p]` for entry times `[p]`, picoseconds, the hosts' work included. A rank sends
+    when it has received everything. Raises `InternalError` with racks or a shared medium."""
     if cluster.racks is not None or any(link.shared for link in cluster.links()):
         raise InternalError("rooted collectives know neither racks nor shared media")
     finishes = _Exchange(starts, messages, cluster).run()
@@ -101,8 +94,7 @@ class _Exchange:
     def __init__(self, starts: Times, messages: Sequence[Message], cluster: Cluster) -> None:
         self._starts, self._messages, self._cluster = starts.tolist(), messages, cluster
         self._finishes: list[Picoseconds] = starts.tolist()
-        self._missing = [0] * len(self._finishes)
-        """Messages that a rank has not received yet."""
+        self._missing = [0] * len(self._finishes)  # messages that each rank still waits for
         self._outgoing: list[list[int]] = [[] for _ in self._finishes]
         for place, message in enumerate(messages):
             self._missing[message.receiver] += 1
@@ -121,7 +113,7 @@ class _Exchange:
         return np.array(self._finishes, dtype=np.int64)
 
     def _begin(self, rank: int, ready: Picoseconds) -> dict[int, Picoseconds]:
-        """Time at which the messages of a rank leave once it has their contents."""
+        """Starts of a rank's messages, once it has their contents."""
         return {
             place: max(
                 ready,

@@ -1,32 +1,27 @@
 """Push, aggregation and pull through parameter servers.
 
-Each of p workers cuts its payload into as many equal stripes as there are S servers (a fraction of
-a byte in the fluid picture; n / S rounded up where a message's size decides about its latency) and
-sends stripe s to server s. A server that has every worker's stripe computes for `server_time`,
-then sends its stripe of the answer to every worker.
+Each of p workers cuts its payload into S equal stripes (fractions of a byte in the fluid picture;
+n / S rounded up where size decides the latency) and sends stripe s to server s. A server with all
+workers' stripes computes for `server_time`, then sends its stripe of the answer to every worker.
 
-Server s is a process on node s mod nodes: it shares that node's network NIC with the node's
-workers, in both directions, so that pushes meet at the servers' NICs (incast) and pulls leave
-through them. Or servers are dedicated machines at the switch, or behind an access point. What a
-flow crosses is said in `servers/topology.py`; all flows share links max-min fairly
-(`sharing/fair.py`):
+Server s is a process on node s mod nodes and shares its network NIC, in both directions (incast at
+pushes), or a dedicated machine at the switch or behind an access point. Flows share the links of
+`servers/topology.py` max-min fairly (`sharing/fair.py`), each on its path (`paths.py`) with
 
     start = next grant + overhead      arrival = end of the flow + latency + random delay
 
-of the path between the two (`paths.py`). A worker's push to server s is its message s; server s's
-pull to worker r is message r of sender p + s.
+A push to server s is its worker's message s; a pull from it to worker r is message r of p + s.
 
-Assumptions: those of `sharing/fair.py`; the switch is not a bottleneck; latency and overhead pass
-once a flow. With n workers on as many NICs, one server elsewhere and sorted sizes s, pushes that
+All pushes or pulls between a class of workers and one of servers are one class of flows, as far as
+they are placed alike: on one node, in one rack, or in two. Where the topology spreads flows evenly
+(`Topology.spread_evenly`), NICs in are left out, and all from one class to other nodes is one
+class.
+
+Assumptions: those of `sharing/fair.py`; the switch is no bottleneck; latency and overhead count
+once per flow. With n workers on as many NICs, one server elsewhere and sorted sizes s, pushes that
 start together end at t_i = sum over j <= i of (n - j + 1)(s_j - s_{j-1}) / C.
 
 Source: Li et al. 2014 (OSDI), "Scaling distributed machine learning with the parameter server".
-
-A class of flows is what all workers of a class push to all servers of a class, or pull from them,
-as far as they are placed alike to each other: on one node, in one rack, or in two.
-
-Where the topology spreads flows evenly (`Topology.spread_evenly`), the NICs in are left out, and
-all that a class of workers or servers sends to other nodes is one class of flows.
 """
 
 from __future__ import annotations
@@ -70,10 +65,9 @@ def parameter_server(
 ) -> Times:
     """Exit times `[p]` for entry times `[p]`, int64 picoseconds, on the cluster's p workers.
 
-    `pushed[r]` is the bytes of rank r, `pulled` what each rank receives; `server_time` is each
-    server's computation on its stripes; `key` that of the random delays. Entries are absolute
-    where a link's rate changes over time. p = 1 costs nothing beside a server on its node. Raises
-    `InputError` when a time is beyond the clock.
+    `pushed[r]`: bytes of rank r; `pulled`: bytes each rank receives; `server_time`: each server's
+    computation; `key`: of the random delays. Entries are absolute where a link's rate changes over
+    time. p = 1 costs nothing beside a server on its node. Raises `InputError` beyond the clock.
     """
     if len(starts) != cluster.workers or len(pushed) != len(starts):
         raise InternalError(f"{len(starts)} entries and {len(pushed)} payloads in {cluster}")
@@ -104,19 +98,18 @@ class _Exchange:
     ) -> None:
         self._starts, self._server_time, self._places = starts, server_time, places
         of = {kind: rank for rank, kind in enumerate(places.worker_class)}
-        self._ranks = [of[worker] for worker in range(len(of))]
-        """One rank of each class."""
+        self._ranks = [of[worker] for worker in range(len(of))]  # one rank of each class
         self._flows = _Flows(cluster, places, [pushed[rank] for rank in self._ranks], pulled)
         ends = self._flows.ends
         self._after = self._latencies(key if apart else None)
         self._finishes: Times = np.zeros(len(self._ranks), dtype=np.int64)
-        """Time at which the workers of each class have their whole answer."""
+        """Time at which each class of workers has its whole answer."""
         self._ready: Times = np.zeros(places.servers, dtype=np.int64)
-        """Time at which the servers of each class have received everything."""
+        """Time at which each class of servers has received everything."""
         self._missing: NDArray[np.int64] = np.zeros(places.servers, dtype=np.int64)
-        """Classes of pushes that a server has not received yet."""
+        """Classes of pushes that a server still waits for."""
         self._pulls: list[list[int]] = [[] for _ in range(places.servers)]
-        """Flows of each class of servers."""
+        """Flows of each server class."""
         for place, end in enumerate(ends):
             if end.push:
                 self._missing[end.targets] += 1
@@ -137,7 +130,7 @@ class _Exchange:
         return self._finishes[self._places.worker_class]
 
     def _latencies(self, key: int | None) -> list[Picoseconds | Times]:
-        """From the end of each flow to its arrival, or to its arrivals at all of its targets."""
+        """Time from the end of each flow to its arrival, or arrivals."""
         ends = self._flows.ends
         fixed = [end.link.latency_for(end.nbytes) for end in ends]
         if key is None:
@@ -173,7 +166,7 @@ class _Exchange:
         return np.array(self._ranks, dtype=np.int64)[end.targets]
 
     def _ended(self, place: int, time: Picoseconds) -> Mapping[int, Picoseconds]:
-        """Book the end of a class of flows; the pulls that it lets start."""
+        """Record the end of a class of flows; return the pulls that it starts."""
         self._check(time)
         end = self._flows.ends[place]
         to = end.targets
@@ -196,7 +189,7 @@ class _Exchange:
 
 
 def begins(link: Link, time: Picoseconds) -> Picoseconds:
-    """Time at which a message's bytes begin to flow: the next grant after its overhead."""
+    """Time at which a message's bytes begin to flow: the next grant plus the overhead."""
     if link.grant:
         grant: Fraction = link.grant * PS_PER_SECOND
         time = ceil(ceil(time / grant) * grant)
@@ -223,7 +216,7 @@ class PushPull:
 
     @property
     def nbytes(self) -> int:
-        """Memory: nothing is kept."""
+        """Memory kept: none."""
         return 0
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
@@ -234,20 +227,18 @@ class PushPull:
 
 
 def prepare(call: Call) -> PushPull:
-    """The cluster's servers, on its nodes or on machines of their own."""
+    """Push-pull with the cluster's servers."""
     return _prepared(call, call.pulled)
 
 
 def prepare_allgather(call: Call) -> PushPull:
-    """An all-gather by parameter servers: push one's own, pull what all have pushed."""
+    """All-gather by parameter servers: push one's own, pull what all have pushed."""
     return _prepared(call, sum(call.sent))
 
 
 def prepare_allreduce(call: Call) -> PushPull:
-    """A dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes.
-
-    A server adds p - 1 stripes to the first, (p - 1) n gamma / S, when it has all of them.
-    """
+    """Dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes. A server with
+    all stripes adds p - 1 of them, (p - 1) n gamma / S."""
     received = Fraction((len(call.sent) - 1) * call.nbytes, call.cluster.servers)
     return _prepared(call, call.nbytes, picoseconds(received * call.gamma))
 
@@ -259,18 +250,17 @@ def _prepared(call: Call, pulled: int, adding: Picoseconds = 0) -> PushPull:
 
 
 def traffic(call: Call) -> Traffic:
-    """Traffic of workers and servers, which are separate processes: each worker sends a stripe to
-    every server and gets one back, rounded up to whole bytes."""
+    """Traffic of all processes: a stripe each way between each worker and server."""
     return _traffic(call, call.pulled)
 
 
 def allgather_traffic(call: Call) -> Traffic:
-    """The same of an all-gather."""
+    """`traffic` of an all-gather."""
     return _traffic(call, sum(call.sent))
 
 
 def allreduce_traffic(call: Call) -> Traffic:
-    """The same of an all-reduce."""
+    """`traffic` of an all-reduce."""
     return _traffic(call, call.nbytes)
 
 
@@ -293,14 +283,10 @@ def _traffic(call: Call, pulled: int) -> Traffic:
 @dataclass(frozen=True, slots=True)
 class _Ends:
     push: bool
-    source: int
-    """Class of the sender."""
-    targets: int | NDArray[np.int64]
-    """Class or classes, all different, of the receivers."""
-    link: Link
-    """Link that a message sees from one end to the other."""
-    nbytes: int
-    """Bytes of a message: a stripe, rounded up."""
+    source: int  # sender's class
+    targets: int | NDArray[np.int64]  # receivers' class or classes, all different
+    link: Link  # path of a message
+    nbytes: int  # bytes of a stripe, rounded up
 
 
 class _Flows:
@@ -320,7 +306,7 @@ class _Flows:
 
     @property
     def capacities(self) -> dict[Hashable, Capacity]:
-        """Capacities of all classes of links that flows cross."""
+        """Capacities of the links crossed."""
         return self._topology.capacities
 
     def _add_pairs(self, kinds: Sequence[NodeKind]) -> None:
@@ -340,7 +326,7 @@ class _Flows:
     def _add_remote(
         self, at: NodeKind, home: NodeKind, homes: int, nodes: int, *, racks: bool
     ) -> None:
-        """Each node `at` uses servers on `homes` machines, each of which serves `nodes`."""
+        """Add flows of nodes `at` to servers on `homes` machines, each of which serves `nodes`."""
         if not homes or not nodes:
             return
         between = self._topology.between
@@ -364,7 +350,7 @@ class _Flows:
                 self._add(False, server, worker, pull, bus)
 
     def _add_bundles(self, kinds: Sequence[NodeKind]) -> None:
-        """Since NICs are equal, so are all paths between nodes."""
+        """Add one class of flows per sender; equal NICs make all paths between nodes equal."""
         for push in (True, False):
             senders = [kind.workers if push else kind.servers for kind in kinds]
             receivers = [kind.servers if push else kind.workers for kind in kinds]

@@ -1,20 +1,18 @@
-"""Nodes that are alike for parameter servers, and what flows between them cross.
+"""Equal nodes for parameter servers, and the links that their flows cross.
 
 | between a worker and a server  | a flow crosses                                              |
 |--------------------------------|-------------------------------------------------------------|
-| on one node                    | the worker's bus, or the node's, where its devices share one |
-| on two machines                | the sender's NIC out, the receiver's NIC in               |
+| on one node                    | the worker's bus, or the node's shared one                  |
+| on two machines                | the sender's NIC out, the receiver's NIC in                 |
 | in two racks                   | also the uplinks of both, out and in                        |
-| one or both on a shared medium | the air, for each end on it, in the place of the end's NIC |
+| one or both on a shared medium | the air, for each end on it, instead of the end's NIC       |
 
-A dedicated server is at the switch that joins the racks, outside of them: its flows cross one
-uplink. Stations with equal shared links are on one medium.
+A dedicated server is at the switch that joins the racks: its flows cross one uplink. Stations with
+equal shared links are on one medium. Flows also have their connection's limits ("capped" losses,
+size factors).
 
-A flow is never faster than its connection: what losses leave ("capped"), and what size factors
-leave to a message of its size, are limits of its own.
-
-Nodes with equal NICs, equal workers, equally many servers and alike racks see the same, so one of
-each kind is enough. Where messages have random delays, everybody is of a kind of his own.
+Nodes with equal NICs, workers, numbers of servers and racks are one kind, simulated once. With
+random delays each node is its own kind.
 """
 
 from __future__ import annotations
@@ -30,16 +28,15 @@ from gcsim.simulator.network.paths import inward, outward, path, through
 from gcsim.simulator.sharing.model import Capacity, never_less
 
 Loads = dict[Hashable, int]
-"""Name of a class of links to the number of flows on one such link."""
+"""Flows on one link, by class of links."""
 
 
 class Topology:
-    """The links of a cluster with some kinds of machines."""
+    """Links of a cluster with some kinds of machines."""
 
     def __init__(self, cluster: Cluster, kinds: Sequence[NodeKind]) -> None:
         self.cluster = cluster
-        self.capacities: dict[Hashable, Capacity] = {}
-        """Capacities by class of links, without the buses and the flows' own limits."""
+        self.capacities: dict[Hashable, Capacity] = {}  # by class of links
         self._paths: dict[tuple[Link | None, Link | None, bool], Link] = {}
         for kind in kinds:
             self._add(kind)
@@ -56,8 +53,7 @@ class Topology:
                 self.capacities[way, kind.rack] = cluster.racks.uplink.line_goodput
 
     def link(self, sender: NodeKind, receiver: NodeKind, *, racks: bool) -> Link:
-        """Link that a message sees between two machines; `racks`: the machines are in different
-        racks."""
+        """Link between two machines, in different racks if `racks`."""
         key = sender.nic, receiver.nic, racks
         if key not in self._paths:
             self._paths[key] = self._link(sender.nic, receiver.nic, racks)
@@ -78,11 +74,8 @@ class Topology:
     def between(
         self, sender: NodeKind, receiver: NodeKind, leaving: int, entering: int, *, racks: bool
     ) -> Loads:
-        """Loads of a class of flows between machines.
-
-        `leaving` of them leave one machine of the sender's kind, `entering` enter one of the
-        receiver's kind.
-        """
+        """Loads of a class of flows between machines. `leaving` leave one machine of the sender's
+        kind, `entering` enter one of the receiver's."""
         loads: Loads = {("out", id(sender)): leaving, ("in", id(receiver)): entering}
         for end in (sender, receiver):
             if end.nic is not None and end.nic.shared:
@@ -94,22 +87,17 @@ class Topology:
         return {link: flows for link, flows in loads.items() if link in self.capacities}
 
     def inside(self, at: NodeKind, worker: int, one: int, all_alike: int, way: str) -> Loads:
-        """Loads of a class of flows inside a node; `way` is "to memory" or "from memory".
-
-        `one` of them are one worker's, `all_alike` those of all workers of its class on the node.
-        """
+        """Loads of a class of flows inside a node; `way` is "to memory" or "from memory". `one` of
+        them are one worker's, `all_alike` those of its class on the node."""
         shared = self.cluster.shared_bus
         bus = (way, "node", id(at)) if shared else (way, "worker", worker)
         self.capacities[bus] = self.cluster.intra_node.line_goodput
         return {bus: all_alike if shared else one}
 
     def spread_evenly(self) -> bool:
-        """Whether NICs in never hold a flow up when all workers take part.
-
-        Where every node has as many workers and servers as the others, and equal NICs, each
-        node's outgoing flows are spread evenly over all other nodes: with C / n for each of n
-        flows on a NIC out, a NIC in carries at most C.
-        """
+        """Whether NICs in never limit a flow when all workers take part. With equal NICs, workers
+        and servers on all nodes, each node's flows spread evenly over the others: n flows on a NIC
+        out get C / n each, so a NIC in carries at most C."""
         cluster = self.cluster
         network, collectives = cluster.network, cluster.collectives
         if cluster.racks is not None or network.shared or collectives.server_hosts != "nodes":
@@ -121,62 +109,50 @@ class Topology:
 
 
 def own_limit(link: Link, nbytes: int) -> Capacity | None:
-    """Highest rate of a message's connection; None where only its path limits it."""
+    """Highest rate of a message's connection; None if only its path limits it."""
     limit, line = link.goodput_of(nbytes), link.line_goodput
     return None if limit == line else limit
 
 
-_CORE = -1
-"""Number of the rack of those who are beside the racks, at the switch that joins them."""
+_CORE = -1  # rack number of machines outside the racks, at the switch that joins them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeKind:
-    """Machines that are alike: nodes, or dedicated servers."""
+    """Equal machines: nodes, or dedicated servers."""
 
-    nic: Link | None
-    """None: nothing of its own limits it."""
-    rack: int
-    """Number of the kind of rack, or `_CORE`."""
-    in_rack: int
-    """Nodes of this kind in one rack."""
-    racks: int
-    """Racks of this kind."""
-    workers: tuple[tuple[int, int], ...]
-    """Class of workers and how many of them on one node."""
-    servers: tuple[tuple[int, int], ...]
-    """Class of servers and how many of them on one node."""
+    nic: Link | None  # None: no limit of its own
+    rack: int  # kind of rack, or `_CORE`
+    in_rack: int  # nodes of this kind in one rack
+    racks: int  # racks of this kind
+    workers: tuple[tuple[int, int], ...]  # class of workers, and their number on one node
+    servers: tuple[tuple[int, int], ...]  # class of servers, and their number on one node
 
     @property
     def nodes(self) -> int:
-        """Nodes of this kind in all."""
+        """All nodes of this kind."""
         return self.in_rack * self.racks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Classes of workers and servers that behave alike."""
+    """Classes of equal workers and servers."""
 
     kinds: list[NodeKind]
-    worker_class: list[int]
-    """Class by rank."""
-    servers: int
-    """Number of classes of servers."""
+    worker_class: list[int]  # by rank
+    servers: int  # number of server classes
 
 
 def server_nic(cluster: Cluster) -> Link | None:
-    """The NIC of a dedicated server; None: an access point, which limits nothing itself."""
+    """NIC of a dedicated server; None: an access point, without a limit of its own."""
     own = cluster.collectives.server_network
     access_point = cluster.network.shared or cluster.network.up is not None
     return cluster.network if own is None and not access_point else own
 
 
 def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Placement:
-    """The kinds of nodes.
-
-    `worker_kinds[r]` is a number that workers with equal entry and payload share; `apart`
-    keeps all nodes and servers apart (and expects workers that differ).
-    """
+    """Kinds of nodes, and classes of their workers and servers. `worker_kinds[r]` is equal for
+    workers of equal entry and payload; `apart` keeps all nodes and servers apart."""
     nodes, devices, servers = (cluster.nodes, cluster.devices_per_node, cluster.servers)
     hosting = cluster.collectives.server_hosts == "nodes"
     nics: dict[Link, int] = {}
@@ -237,16 +213,13 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
 
 @dataclass(frozen=True, slots=True)
 class _Racks:
-    members: list[range]
-    """Nodes of each rack."""
-    kind: list[int]
-    """Kind of each rack."""
-    count: Counter[int]
-    """Racks of each kind."""
+    members: list[range]  # nodes of each rack
+    kind: list[int]  # of each rack
+    count: Counter[int]  # racks by kind
 
 
 def _racks(cluster: Cluster, keys: Sequence[tuple[object, ...]]) -> _Racks:
-    """Racks with alike nodes are of one kind. All nodes are one rack where there are none."""
+    """Racks, those with equal nodes of one kind; without racks, one of all nodes."""
     if cluster.racks is None:
         return _Racks([range(cluster.nodes)], [0], Counter([0]))
     size = cluster.racks.nodes

@@ -1,13 +1,10 @@
 """The order of collectives, and when each rank enters and leaves.
 
-One communicator carries out collectives strictly one after another, as a process group with one
-stream does. All ranks use one order, without which they would deadlock, and it is that of
-`gcsim.ddp_hook`: iteration after iteration, bucket after bucket, place after place in the bucket's
-exchange. So who asks first decides nothing: a rank that is early in one bucket does not put that
-bucket in front of another. The collective that is next waits for its last rank, and everything
-behind it waits too.
-
-A rank enters a collective when it has asked for it and has left the one before.
+A communicator carries out collectives one after another, as a process group with one stream. All
+ranks use the order of `gcsim.ddp_hook` (iteration, bucket, place in the bucket's exchange), else
+they would deadlock; a rank that is early in one bucket cannot move it forward. The next collective
+waits for its last rank, and everything behind it waits too. A rank enters one when it has asked for
+it and left the one before.
 """
 
 from __future__ import annotations
@@ -30,12 +27,12 @@ from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 
 Name = tuple[int, int, int]
-"""Iteration, bucket, and place among the bucket's collectives."""
+"""Iteration, bucket, and place in the bucket's exchange."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Request of a rank."""
+    """A rank's request."""
 
     record: CollectiveRecord
     server_time: Picoseconds = 0
@@ -44,40 +41,37 @@ class Request:
 
 
 class Asking(Protocol):
-    """Interface of a communicator for workers."""
+    """Communicator, as workers see it."""
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """An event that comes with (own entry, last rank's entry, own exit) of this class once they
-        are known."""
+        """Event whose value is this class's entry, the last rank's entry, and this class's exit."""
 
 
 class UnlikeRanksError(Exception):
-    """Ranks that were simulated as one do different things, or at different times."""
+    """Ranks simulated as one differ in what they do, or when."""
 
     def __init__(self, classes: NDArray[np.int64], differ: Sequence[float]) -> None:
-        """Class of each rank, and properties that tell it from others of its class."""
+        """`differ` tells ranks of a class in `classes` apart."""
         super().__init__(classes, differ)  # SimPy makes a copy from these when a process raises it
         alike = list(zip(classes.tolist(), differ, strict=True))
         number = {key: place for place, key in enumerate(dict.fromkeys(alike))}
         self.finer = np.array([number[key] for key in alike], dtype=np.int64)
-        """The class of each rank, numbered by their lowest rank."""
+        """Class of each rank, numbered by lowest rank."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
-    """A collective that some rank has asked for."""
+    """A requested collective."""
 
     name: Name
     request: Request
-    asked: list[Picoseconds]
-    """Time of the request by class of ranks; -1 for classes without one."""
+    asked: list[Picoseconds]  # time of the request by class; -1: none
     turns: list[simpy.Event]
-    missing: int
-    """Classes that have not asked."""
+    missing: int  # classes that have not asked
 
 
 def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
-    """All collectives from an iteration on that has number `first` in the schedule."""
+    """All collectives from iteration `first` of the schedule on."""
     for iteration in count() if schedule.communicates else ():
         buckets = schedule.plans[schedule.turn(first + iteration)].buckets
         for bucket, work in enumerate(buckets):
@@ -86,14 +80,14 @@ def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
 
 
 class Asked:
-    """The collectives that some rank has asked for and that are not over."""
+    """Requested collectives that are not over."""
 
     def __init__(self, env: simpy.Environment, classes: int) -> None:
         self._env, self._count = env, classes
         self.pending: dict[Name, Pending] = {}
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """Note that a class asks now; its turn."""
+        """Record a class's request; return its turn."""
         pending = self.pending.get(name)
         if pending is None:
             pending = self.pending[name] = Pending(
@@ -110,7 +104,7 @@ class Asked:
         return pending.turns[member]
 
     def state(self) -> str:
-        """Waiting requests, for a report of a deadlock."""
+        """Waiting requests, to report a deadlock."""
         waiting = [
             f"iteration {name[0]} bucket {name[1]} collective {name[2]} "
             f"waits for {pending.missing} of {self._count} classes of ranks"
@@ -120,7 +114,7 @@ class Asked:
 
 
 class Communicator:
-    """The collectives of all ranks, one at a time; `classes[r]` is the class of rank r."""
+    """Collectives of all ranks, one at a time; `classes[r]` is the class of rank r."""
 
     def __init__(
         self,
@@ -132,11 +126,9 @@ class Communicator:
         seed: int = 0,
         first: int = 0,
     ) -> None:
-        """`first` is the number in the schedule of the first iteration."""
         self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
         members = int(classes.max()) + 1
-        self._free = [0] * members
-        """Time at which each class left the collective before."""
+        self._free = [0] * members  # exit of each class from the collective before
         self._asked = Asked(env, members)
         self._order = order(schedule, first)
         self._next = next(self._order, None)
@@ -148,7 +140,7 @@ class Communicator:
         return self._asked.ask(member, name, request)
 
     def state(self) -> str:
-        """Waiting requests, for a report of a deadlock."""
+        """Waiting requests, to report a deadlock."""
         return self._asked.state()
 
     def _settle_later(self) -> None:
@@ -157,7 +149,7 @@ class Communicator:
             Later(self._env, COLLECTIVES, self._settle)
 
     def _settle(self) -> None:
-        """One at a time: who leaves it at once may ask for another at this very instant."""
+        """Run the next collective, one at a time: ranks may ask for another at their exit time."""
         self._settling = False
         pending = self._asked.pending.get(self._next) if self._next else None
         if pending is not None and not pending.missing:
@@ -167,7 +159,7 @@ class Communicator:
             self._settle_later()
 
     def _run(self, pending: Pending) -> None:
-        """Everybody has asked: nothing that happens later can change when they leave."""
+        """Determine all exits: every class has asked, so nothing later can change them."""
         starts = list(map(max, pending.asked, self._free))
         self._free = finishes_by_class(pending, starts, self._classes, self._execute, self._seed)
         last = max(starts)
@@ -182,11 +174,9 @@ def finishes_by_class(
     execute: CarryOut,
     seed: int,
 ) -> list[Picoseconds]:
-    """Time at which each class leaves a collective that it enters at `starts`.
-
-    Raises `UnlikeRanksError` when members of a class leave at different times, `InternalError`
-    when a rank leaves before the last one has entered.
-    """
+    """Exits of the classes from a collective that they enter at `starts`. Raises `UnlikeRanksError`
+    when a class's ranks leave at different times, `InternalError` on an exit before the last
+    entry."""
     check_room(pending.name[0], max(starts))  # before 64 bits have to hold it
     times: Times = np.array(starts, dtype=np.int64)[classes]
     key = collective_key(seed, *pending.name)

@@ -1,23 +1,17 @@
 """Entries and exits of ranks where two collectives may be under way at a time.
 
-As Gloo's two threads: a rank enters a collective when it has asked for it, has entered the one in
-front, and has left all but one of those in front. The order is that of `events/communicator.py`.
+As with Gloo's two threads, a rank enters a collective when it has asked for it, entered the
+previous one and left all but one of those before, in the order of `events/communicator.py`. Ring
+all-reduces and all-gathers, textbook or Gloo's, run message by message (`events/message_ring.py`)
+and share each rank's network link (`events/egress_queue.py`). All others, and Gloo's rings of two
+ranks, run alone: a rank enters one after leaving all before it, and the next after leaving it.
 
-Ring all-reduces and all-gathers run message by message (`events/message_ring.py`), and those that
-are
-under way together share each rank's link to the network (`events/egress_queue.py`). Which protocol
-they follow,
-the textbook's or Gloo's, is that of the algorithm that would carry them out alone. Everything else
-(parameter servers, merges, all-to-all, trees, logarithmic, hierarchical and pipelined algorithms,
-NCCL's, Gloo's rings of two ranks) runs alone: a rank enters it when it has left all in front, and
-nothing behind it before it has left it.
+Assumptions: two collectives' copies between device and host do not slow each other, nor does a
+rack's uplink; both directions of Gloo's rings (all-reduces backwards, all-gathers forwards) share a
+rank's link, whatever node it leads to.
 
-Assumptions: copies between device and host of two collectives do not slow each other down, nor
-does a rack's uplink that both cross; the two directions in which Gloo's rings go (all-reduces
-backwards, all-gathers forwards) share a rank's link, whatever node it leads to.
-
-Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (`Options::threads`, 2 by default, run
-what is queued in order).
+Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (`Options::threads`, 2 by default, run what
+is queued in order).
 """
 
 from __future__ import annotations
@@ -34,41 +28,30 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, reading
 from gcsim.simulator.network.jitter import collective_key, draw_jitter
-from gcsim.simulator.steps.events.communicator import (
-    Asked,
-    Name,
-    Pending,
-    Request,
-    UnlikeRanksError,
-    finishes_by_class,
-    order,
-)
+from gcsim.simulator.steps.events import communicator
 from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, Later
 from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 
 Rings = Callable[[CollectiveRecord], RingProgram | None]
-"""Messages of a collective; None: it runs alone."""
+"""Program of a collective; None: it runs alone."""
 SLOTS = 2
 
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A collective that is queued or under way."""
+    """A collective queued or under way."""
 
-    pending: Pending
-    ring: MessageRing | None
-    """None: it runs alone."""
-    entered: list[Picoseconds]
-    """Time of entry by class of ranks; -1 for classes that have not entered."""
+    pending: communicator.Pending
+    ring: MessageRing | None  # None: runs alone
+    entered: list[Picoseconds]  # entry by class of ranks; -1: not yet
     left: list[int] = field(default_factory=list)
-    """Ranks that have left at this instant, of the ranks that stand for all and of classes that
-    have not left."""
+    """Ranks, of those that stand for all, that have left while their class has not."""
 
 
 class TwoSlots:
-    """The collectives of all ranks, two at a time; `classes[r]` is the class of rank r."""
+    """Collectives of all ranks, two at a time; `classes[r]` is the class of rank r."""
 
     def __init__(
         self,
@@ -81,7 +64,6 @@ class TwoSlots:
         seed: int = 0,
         first: int = 0,
     ) -> None:
-        """`first` is the number in the schedule of the first iteration."""
         self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
         buckets = [bucket for plan in schedule.plans for bucket in plan.buckets]
         records = dict.fromkeys(c for bucket in buckets for c in bucket.collectives)
@@ -89,28 +71,28 @@ class TwoSlots:
         programs = [program for program in self._programs.values() if program is not None]
         period = _period(classes, programs)
         self._outlets = [EgressQueue(env) for _ in range(period)]
-        """Egress queues of the ranks that stand for all."""
         self._count = int(classes.max()) + 1
         self._members: list[list[int]] = [[] for _ in range(self._count)]
         for rank, member in enumerate(classes[:period].tolist()):
             self._members[member].append(rank)
-        self._asked = Asked(env, self._count)
-        self._running: dict[Name, _Running] = {}
-        """Collectives that some class has entered and some class has not."""
-        self._order = [order(schedule, first) for _ in range(self._count)]
-        self._ahead = [next(names, None) for names in self._order]
-        """Next collective of each class."""
+        self._asked = communicator.Asked(env, self._count)
+        self._running: dict[communicator.Name, _Running] = {}
+        """Collectives that some, not all, classes have entered."""
+        self._order = [communicator.order(schedule, first) for _ in range(self._count)]
+        self._ahead = [next(names, None) for names in self._order]  # next collective of each class
         self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
-        """Collectives that each class has entered and not left."""
+        """Collectives that each class is in."""
         self._settling = False
 
-    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
+    def ask(
+        self, member: int, name: communicator.Name, request: communicator.Request
+    ) -> simpy.Event:
         """Enter a collective, as `Asking.ask`; the event comes when the class leaves."""
         self._settle_later()
         return self._asked.ask(member, name, request)
 
     def state(self) -> str:
-        """Waiting requests, for a report of a deadlock."""
+        """Waiting requests, to report a deadlock."""
         inside = [
             f"class {member} is in collective {running.pending.name}"
             for member, all_inside in enumerate(self._inside)
@@ -124,7 +106,7 @@ class TwoSlots:
             Later(self._env, COLLECTIVES, self._settle)
 
     def _settle(self) -> None:
-        """At the end of an instant: who left has left, who may enter enters."""
+        """At the end of a timestamp, complete departures, then admit waiting ranks."""
         self._settling = False
         for member in range(self._count):
             for running in list(self._inside[member]):
@@ -134,7 +116,7 @@ class TwoSlots:
                 self._enter(member, coming)
 
     def _that_may_be_entered(self, member: int) -> _Running | None:
-        """Next collective of the class, if the class may enter it now."""
+        """Next collective of the class, if it may enter now."""
         name, inside = self._ahead[member], self._inside[member]
         pending = self._asked.pending.get(name) if name else None
         if pending is None or pending.asked[member] < 0:
@@ -143,7 +125,7 @@ class TwoSlots:
         beside = len(inside) < SLOTS and all(one.ring is not None for one in (running, *inside))
         return running if beside or not inside else None
 
-    def _new(self, pending: Pending) -> _Running:
+    def _new(self, pending: communicator.Pending) -> _Running:
         program = self._programs[pending.request.record]
         running = _Running(pending=pending, ring=None, entered=[-1] * self._count)
         if program is not None:
@@ -172,8 +154,8 @@ class TwoSlots:
             self._run_alone(running)
 
     def _run_alone(self, running: _Running) -> None:
-        """Everybody is in it: nothing that happens later can change when they leave."""
-        finishes = finishes_by_class(
+        """Schedule all exits: every class has entered, so nothing later can change them."""
+        finishes = communicator.finishes_by_class(
             running.pending, running.entered, self._classes, self._execute, self._seed
         )
         for member, left in enumerate(finishes):
@@ -186,7 +168,7 @@ class TwoSlots:
         self._settle_later()
 
     def _leave(self, member: int, running: _Running) -> None:
-        """All ranks of a class leave together, or they are not alike."""
+        """Let a class leave; split it if its ranks do not leave together."""
         members = self._members[member]
         left = [rank for rank in members if rank in running.left]
         if not left:
@@ -195,7 +177,7 @@ class TwoSlots:
             # all are told apart at once: who leaves later would be told apart one at a time
             place = np.arange(len(self._classes)) % len(self._outlets)
             apart = np.where(self._classes == member, place, 0)
-            raise UnlikeRanksError(self._classes, apart.tolist())
+            raise communicator.UnlikeRanksError(self._classes, apart.tolist())
         running.left = [rank for rank in running.left if rank not in left]
         self._inside[member].remove(running)
         now, entered = reading(self._env.now), running.entered
@@ -204,7 +186,7 @@ class TwoSlots:
 
 
 def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:
-    """So many ranks, the first ones, stand for all: the others do the same."""
+    """Number of first ranks that stand for all: the others do the same."""
     patterns = [classes]
     for program in programs:
         if program.ranks != len(classes):
@@ -224,7 +206,7 @@ def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:
 
 
 def _jitter(program: RingProgram, key: int) -> Times | None:
-    """Random extra latencies `[messages, ranks]` by sender; None: there are none."""
+    """Random extra latencies `[messages, ranks]` by sender; None: none."""
     if not any(link.random for link in program.links):
         return None
     rank = np.array([program.rank(place) for place in range(program.ranks)], dtype=np.int64)

@@ -1,17 +1,13 @@
-"""Pace of ranks on a machine whose cores they share.
+"""Pace of ranks that share a machine's cores.
 
-Processor sharing: while n ranks' streams compute on the cores of a machine that has c of them, each
-gets on at the speed min(1, c / n), as a fair scheduler lets them whose slices are short beside the
-work (L. Kleinrock 1967, Journal of the ACM 14(2), 242-261, "Time-shared systems: a theoretical
-treatment"; Linux's schedulers are made to come near it). A computation uses one core at a time. It
-ends at the first whole picosecond at which it has had its work, and counts until then.
+Processor sharing: while n streams compute on c cores each progresses at speed min(1, c / n), as
+under a fair scheduler with short slices (L. Kleinrock 1967, Journal of the ACM 14(2), 242-261,
+"Time-shared systems: a theoretical treatment"; Linux's come near it). A computation uses one core,
+ends at the first whole picosecond at which it has had its work, and counts until then. Of ranks
+with accelerators only the host's work shares (`Machines.kinds`).
 
-With more ranks than cores that is what makes compressing on a CPU slow: the ranks of a machine
-encode at the same time. Ranks that accelerators compute for share nothing here but what of their
-work runs on the host (`Machines.kinds`).
-
-Assumptions: every rank's work counts the same; a rank that has a core to itself is not slowed down
-by the others' use of caches and memory; what carries messages (`host.py`) takes no core away.
+Assumptions: all ranks' work counts the same; others' use of caches and memory does not slow a rank;
+messages (`host.py`) take no core away.
 """
 
 from __future__ import annotations
@@ -32,27 +28,22 @@ from gcsim.simulator.steps.step_plan import Machines
 
 
 class Cores:
-    """The cores of one machine."""
+    """Cores of one machine."""
 
     def __init__(self, env: simpy.Environment, cores: int) -> None:
         self._env, self._cores = env, cores
         self._scale = self._speed = 1
-        """Units of work that a picosecond has on a core of its own, and that each computation
-        gets in one now: integers, so that time is exact."""
+        """Units of work per picosecond on an own core, and now: integers, so that time is exact."""
         self._served, self._at = 0, 0
         """Units that a computation present from the start would have received by an instant."""
-        self._busy = 0
-        """Ranks that compute."""
+        self._busy = 0  # computing ranks
         self._running: list[tuple[int, int, int, simpy.Event]] = []
-        """Running computations, by the value of `_served` at their end: number, ranks it stands
-        for, end."""
+        """Heap of computations: `_served` at the end, number, ranks it stands for, end."""
         self._number = count()
-        self._planned = 0
-        """Number of the wake-up that counts; those before it are out of date."""
+        self._planned = 0  # number of the valid wake-up
 
     def compute(self, work: Picoseconds, ranks: int) -> simpy.Event:
-        """An event that comes when so many ranks, from now on, have each done the work, which
-        takes that long on a core of its own."""
+        """Event at which `ranks` ranks have done the work, in picoseconds on an own core."""
         self._catch_up()
         done = self._env.event()
         end = self._served + work * self._scale
@@ -68,7 +59,7 @@ class Cores:
         self._at = now
 
     def _share(self) -> None:
-        """The cores among those that are busy now; finer units, where they do not divide these."""
+        """Set the speed of those busy now; refine the units where they do not divide."""
         over, under = min(self._cores, self._busy), self._busy
         finer = under // math.gcd(over * self._scale, under)
         if finer > 1:
@@ -79,7 +70,7 @@ class Cores:
         self._speed = over * self._scale // under
 
     def _plan(self) -> None:
-        """Wake up when the next one ends, unless something changes before."""
+        """Schedule the next end, valid until something changes."""
         self._planned += 1
         if self._running:
             self._share()
@@ -102,25 +93,21 @@ class Cores:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The place of a class of ranks on the cores of its machines."""
+    """Place of a class of ranks on its machines' cores."""
 
     cores: Cores
-    ranks: int
-    """Ranks of the class on a machine: all of them compute at the same time."""
+    ranks: int  # ranks of the class on a machine, which compute at the same time
 
     def compute(self, work: Picoseconds) -> simpy.Event:
-        """An event that comes when every rank of the class has done the work."""
+        """Event at which every rank of the class has done the work."""
         return self.cores.compute(work, self.ranks)
 
 
 def shares(
     env: simpy.Environment, machines: Machines, classes: NDArray[np.int64]
 ) -> Sequence[Share]:
-    """Shares by class of ranks. One machine stands for all that carry as many ranks of each class.
-
-    Raises `UnlikeRanksError` when a class has ranks on machines that differ in that: they will
-    compute at different speeds.
-    """
+    """Shares by class; machines with equally many ranks of each class are simulated once. Raises
+    `UnlikeRanksError` when a class has ranks on machines that differ in that, and so in speed."""
     alike: dict[tuple[int, ...], int] = {}
     count_of = np.zeros((max(machines.of_rank) + 1, int(classes.max()) + 1), dtype=np.int64)
     np.add.at(count_of, (np.array(machines.of_rank, dtype=np.int64), classes), 1)

@@ -1,15 +1,12 @@
-"""First come, first served: messages that leave a rank one after another, and ties of an instant.
+"""Messages that leave a rank one after another, first come, first served, and ties of an instant.
 
-A message that is ready when the link is busy waits for all that were ready before it; of those
-that are ready at the same instant the lower collective's goes first, then the lower message.
+Of messages ready at the same instant the lower collective's goes first, then the lower number.
 
     left = link.departure(max(ready, left of the one before), nbytes)
 
-Source: alpha-beta links (Hockney 1994), as in `rings/recurrence.py`.
-
-Ties never depend on the order in which code happens to create events. At the end of an instant,
-complete what ends; then settle collectives that have been asked for; then idle links choose what
-they send next, and again whatever that ends. Each choice is by a total key.
+Ties never depend on the order in which code creates events. At the end of an instant, complete what
+ends; then settle requested collectives; then idle links choose their next message; repeat for
+whatever that ends. Each choice is by a total key.
 """
 
 from __future__ import annotations
@@ -27,27 +24,26 @@ from gcsim.simulator.network.links import Link
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Message:
-    """One message, in the order in which a link takes it."""
+    """A message, ordered as a link takes it."""
 
     ready: Picoseconds
     order: tuple[int, ...]
-    """Its collective, and its number among the rank's messages of that."""
+    """Its collective, and its number there."""
     link: Link = field(compare=False)
     nbytes: int = field(compare=False)
     leaves: Callable[[Picoseconds], None] = field(compare=False)
-    """Called when it starts, with the time at which it will have left."""
+    """Called at its start with the time at which it will have left."""
     left: Callable[[], None] = field(compare=False)
     """Called when it has."""
 
 
 class EgressQueue:
-    """Queue of the messages that leave one rank."""
+    """Messages leaving one rank."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
         self._waiting: list[Message] = []
-        self._busy = False
-        """A message is leaving, or will be chosen at the end of this instant."""
+        self._busy = False  # a message is leaving, or will be chosen at the end of this instant
 
     def send(self, message: Message) -> None:
         """Take a message that is ready now."""
@@ -74,20 +70,19 @@ class EgressQueue:
 
 
 def at(env: simpy.Environment, delay: Picoseconds, function: Callable[[], Any]) -> None:
-    """Call a function so much later, as an ordinary event."""
+    """Call a function after `delay`, as an ordinary event."""
     event = env.timeout(delay)
     assert event.callbacks is not None
     event.callbacks.append(lambda _: function())
 
 
 COLLECTIVES = simpy.events.EventPriority(2)
-"""After all ordinary events of an instant (SimPy's own priorities are 0 and 1)."""
+"""After an instant's ordinary events (SimPy's own priorities are 0 and 1)."""
 _LINKS = simpy.events.EventPriority(3)
-"""After the collectives, last."""
 
 
 class Later(simpy.Event):
-    """Calls a function at the end of this instant, or of one to come."""
+    """Call of a function at the end of this instant, or of a later one."""
 
     def __init__(
         self,

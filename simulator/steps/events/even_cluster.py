@@ -1,25 +1,19 @@
-"""A step of ranks that all compute alike: its order of service, and mutual slowdown.
+"""A step of equal ranks: its order of service, and mutual slowdown.
 
-A stream serves in the order of arrival there, and in that order everywhere (`steps/step_plan.py`).
-Computations and collectives that are under way at the same time slow each other. Both use the
-device: a collective's channels occupy multiprocessors, its copies and sums take memory bandwidth,
-its host threads run beside those that launch kernels; and kernels that fill the device keep a
-collective's waiting. While a rank has a collective under way, its computations take
-`Interference.computation` longer. While it computes, the bus between the devices of a node carries
-less of a collective (`Interference.bus`), so that it takes as long as on a cluster with such a bus;
-one that waits for the network takes no longer.
+Each stream serves in the order of arrival found here, on all ranks (`steps/step_plan.py`).
 
-All that is found once for a plan, on a rank whose neighbours enter every collective
-when it does: the step from the end of its last forward pass, by the rules of `step_plan.py`, in
-which both sides get on at these speeds. A job, and a collective, ends at the first whole picosecond
-at which it has had its work. The plan with the order, and with what jobs and collectives then take,
-is simulated as any other, so that both engines have it; ranks that are alike do exactly this. Skew
-changes what runs beside what, and not what is charged for it.
+Simultaneous computations and collectives slow each other: channels occupy multiprocessors, copies
+and sums take memory bandwidth, host threads compete, and kernels that fill the device keep a
+collective's waiting. While a collective is under way, computations take `Interference.computation`
+longer. While a rank computes, its node's bus carries less of a collective (`Interference.bus`); one
+that waits for the network takes no longer.
 
-Where ranks share cores they slow each other there, and nothing is charged for it here. The order is
-then that of ranks whose streams all compute at once.
+This is found once per plan, on a rank whose neighbours enter each collective with it, from the end
+of its last forward pass, by the rules of `step_plan.py`; jobs and collectives end at the first
+whole picosecond at which they have had their work. Both engines then simulate the plan with this
+order and these times: exact for equal ranks; skew does not change the prices.
 
-`simulator/training.py` has the shares (`Interference`), and where they come from.
+Ranks that share cores have no price here, and the order of ranks that all compute.
 """
 
 from __future__ import annotations
@@ -39,19 +33,15 @@ from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, Ste
 from gcsim.simulator.training import Training
 
 Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
-"""Times of a collective that all ranks enter together, by its record and the servers' computation:
-alone, and, no less, beside computations from end to end."""
+"""Times of a collective that all ranks enter together, by record and server time: alone, and, no
+less, beside computations from end to end."""
 _Name = tuple[int, int]
-"""Bucket, and place: of a collective, or of the jobs after it; -1: those before the first."""
-_THREAD, _SIDE = 0, 1
-"""Streams; a piece of the autograd thread comes before what else arrives with it."""
+"""Bucket, and place: of a collective or the jobs after it; -1: the jobs before the first."""
+_THREAD, _SIDE = 0, 1  # streams; the autograd thread's piece goes before others that arrive with it
 
 
 def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
-    """The plan with its order of service, and what jobs and collectives take beside each other.
-
-    `computation` is `Interference.computation`.
-    """
+    """The plan with its order of service, and mutually slowed jobs and collectives."""
     if plan.in_turn or not any(bucket.collectives for bucket in plan.buckets):
         return plan  # one bucket after the other is an order
     if plan.machines is not None:
@@ -61,10 +51,7 @@ def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> 
 
 
 class Together:
-    """Times of collectives that all ranks enter at once, computed once for each.
-
-    Random delays are those of one draw.
-    """
+    """Times of collectives that all ranks enter at once, with one draw of delays."""
 
     def __init__(self, cluster: Cluster, training: Training, execute: CarryOut) -> None:
         self._enter = np.zeros(cluster.workers, dtype=np.int64)
@@ -87,8 +74,7 @@ class Together:
 
 
 def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
-    """Collectives on a bus that is slowed by computations; None where they are no slower, or share
-    the network message by message, which is simulated at full speed."""
+    """Collectives on the slowed bus; None if no slower, or if two share the network."""
     share, bus = training.interference.bus, cluster.intra_node
     crosses = cluster.devices_per_node > 1 or cluster.collectives.stages
     if not share or not crosses or training.concurrent_collectives > 1:
@@ -100,7 +86,7 @@ def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
 
 
 def _slower(plan: StepPlan, alone: Fraction) -> Callable[[Kind, Picoseconds], Picoseconds]:
-    """Time of a kind of job, at this factor, where all ranks of a machine compute."""
+    """Time of a job of a kind, times `alone`, while all ranks of its machine compute."""
     machines, crowd = plan.machines, alone
     if machines is not None:
         ranks = max(Counter(machines.of_rank).values())
@@ -119,13 +105,13 @@ def _taking(jobs: Sequence[Job], times: Sequence[Picoseconds]) -> tuple[Job, ...
 
 
 class _EvenStep:
-    """One rank's step, from the end of its last forward pass on."""
+    """One rank's step from the end of its last forward pass."""
 
     def __init__(self, plan: StepPlan, computation: Fraction, lengths: Lengths) -> None:
         self._given = plan
         self._slow = computation.denominator
         self._whole = computation.denominator + computation.numerator
-        """Units of work that a job gets done in a picosecond, beside a collective and alone."""
+        """Units of work per picosecond: `_slow` beside a collective, `_whole` alone."""
         self._now: Picoseconds = 0
         jobs: dict[tuple[bool, _Name], list[Picoseconds]] = {}
         slower = plan.side_slowdown if plan.side_stream else Fraction(1)
@@ -154,29 +140,28 @@ class _EvenStep:
         self._took: dict[tuple[bool, _Name], list[Picoseconds]] = {}
         self._held: dict[_Name, Picoseconds] = {}
         self._waiting: tuple[list[tuple[Picoseconds, bool, _Name]], ...] = ([], [])
-        """Waiting jobs by stream: arrival, whether it is no piece of the thread's, name."""
+        """Jobs by stream: arrival, whether not the thread's, name."""
         self._busy: list[tuple[bool, _Name, int, int, Picoseconds] | None] = [None, None]
-        """Running job by stream: piece, number of the job, units left of it, start."""
+        """Running job by stream: piece, number of the job, units left, start."""
         self._asked: set[_Name] = set()
-        self._order = [*self._lengths]
-        """Collectives that have not been entered, the next one last."""
+        self._order = [*self._lengths]  # collectives not entered yet, the next one last
         self._order.reverse()
         self._inside: list[tuple[_Name, int, Picoseconds]] = []
-        """Collectives under way: name, units left, when it began. One has as many units as the
-        product of both its lengths: alone it gets the longer one done in a picosecond."""
+        """Collectives under way: name, units left, begin. The units are the product of both
+        lengths: alone it gets the longer one done per picosecond."""
         self._arrive(True, (0, -1))
         while self._instant():
             pass
 
     @property
     def slows(self) -> bool:
-        """Whether anything takes longer than by itself."""
+        """Whether anything takes longer than alone."""
         return self._whole > self._slow or any(
             alone < beside for alone, beside in self._lengths.values()
         )
 
     def ordered(self, plan: StepPlan) -> StepPlan:
-        """The plan with the order in which this step's stream served."""
+        """The plan with this step's order of service."""
         most, buckets = 0, list[BucketWork]()
         for number, work in enumerate(plan.buckets):
             behind = []
@@ -188,7 +173,7 @@ class _EvenStep:
         return replace(plan, buckets=tuple(buckets))
 
     def plan(self) -> StepPlan:
-        """The plan with the times that jobs took. Those on a side stream are slower already."""
+        """The plan with the times that jobs took; a side stream's are slower already."""
         given, side = self._given, self._given.side_stream
         buckets: list[BucketWork] = []
         parts: list[Picoseconds] = []
@@ -248,8 +233,7 @@ class _EvenStep:
     # --- time ------------------------------------------------------------------------------------
 
     def _instant(self) -> bool:
-        """Process everything that happens now and advance to the next end; whether anything is
-        left."""
+        """Process this instant, advance to the next end; return whether anything is left."""
         while (
             self._order and self._order[-1] in self._asked and len(self._inside) < self._given.slots
         ):
@@ -273,7 +257,7 @@ class _EvenStep:
         return False
 
     def _count(self, stream: int, callback: bool, name: _Name) -> None:
-        """Note the order of the stream that serves callbacks."""
+        """Record the order of the stream that serves callbacks."""
         number, place = name
         if place >= 0:
             self._behind[name] = self._served

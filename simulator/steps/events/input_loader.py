@@ -1,12 +1,10 @@
 """Input pipeline of a worker: when its next batch is ready.
 
-A loader beside each worker makes batch 0, 1, 2, ... one after the other, `batch` each, and stops
-while `prefetch` finished ones wait. With T[b] the time at which batch b is taken and M[b] that at
-which it is made:
+A loader makes batches one after the other, `batch` each, and stops while `prefetch` finished ones
+wait. With T[b] the time at which batch b is taken and M[b] that at which it is made, 0 before the
+first:
 
     M[b] = max(M[b-1], T[b-prefetch]) + batch        T[b] = max(asked for, M[b])
-
-where what would be before the first is at 0.
 
 Source: PyTorch, torch/utils/data/dataloader.py (`_MultiProcessingDataLoaderIter` keeps
 `prefetch_factor * num_workers` batches ahead of what has been returned).
@@ -24,7 +22,7 @@ from gcsim.simulator.clock import Picoseconds, Times
 
 
 class Loader:
-    """The loader of one worker."""
+    """Loader of one worker."""
 
     def __init__(
         self,
@@ -33,7 +31,7 @@ class Loader:
         ahead: Sequence[Picoseconds] = (),
         now: Picoseconds = 0,
     ) -> None:
-        """`ahead`, of `prefetch` times, is that of a loader which this one goes on for from now."""
+        """Continue from `now` a loader with this `ahead`, of `prefetch` times."""
         if prefetch < 1:
             raise InternalError(f"a loader that keeps {prefetch} batches never makes one")
         self._batch, self._made = batch, 0
@@ -44,7 +42,7 @@ class Loader:
             self._taken.extend((made - batch).tolist())
 
     def take(self, now: Picoseconds) -> Picoseconds:
-        """Time at which a batch that the worker asks for now is taken."""
+        """Take a batch asked for now; return when."""
         if not self._batch:
             return now
         self._made = max(self._made, self._taken[0]) + self._batch
@@ -52,7 +50,7 @@ class Loader:
         return self._taken[-1]
 
     def made_last(self) -> list[tuple[Picoseconds, Picoseconds]]:
-        """From when until when the batch was, or will be, made that was taken last."""
+        """Interval in which the last taken batch is made."""
         return [(self._made - self._batch, self._made)] if self._batch else []
 
     def under_way(self, now: Picoseconds) -> list[tuple[Picoseconds, Picoseconds]]:
@@ -65,12 +63,9 @@ class Loader:
         return [(begin, end) for begin, end in begun if begin < now]
 
     def ahead(self, now: Picoseconds) -> tuple[Picoseconds, ...]:
-        """Time at which the next `prefetch` batches will be ready; 0 from now where they are
-        already.
-
-        All that the times of later batches depend on, beside when the worker asks: M of the batch
-        after these is max(M of the last, T of the first) + batch, and no T is before now.
-        """
+        """Times from now until the next `prefetch` batches are ready, 0 if they are. Later batches
+        depend on nothing else but when the worker asks: M of the batch after these is max(M of the
+        last, T of the first) + batch, and no T is before now."""
         if not self._batch:
             return ()
         made, ready = self._made, []
@@ -81,12 +76,8 @@ class Loader:
 
 
 def earliest(ahead: Times, batch: Picoseconds) -> Times:
-    """Time at which batches were or will be ready, `[prefetch, ranks]`, given `Loader.ahead` of
-    each rank; 0 is now.
-
-    Those that are there already may have been made at any time that leaves the next ones time
-    enough.
-    """
+    """Times, from now, at which batches were or will be ready, `[prefetch, ranks]`, for each rank's
+    `Loader.ahead`. Ready ones may have been made at any time early enough for the next."""
     made = ahead.copy()
     for place in range(len(ahead) - 2, -1, -1):
         made[place] = np.where(

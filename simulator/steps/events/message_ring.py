@@ -1,32 +1,26 @@
-"""A ring collective in messages: what each rank sends, and when it is ready to.
+"""Ring collectives in messages: what each rank sends, and when it is ready to.
 
-Every ring here is one program (`RingProgram`): a rank works through messages 0, 1, 2, ... of
-pieces of blocks to its successor. It posts message i, its send and its receive, when it has posted
-i - 1 and waited for i - `in_flight`: its own has left and its predecessor's has arrived; at the end
-of a phase it waits for everything. A message is ready to leave when it is posted and, where
-receivers announce themselves, the announcement that the successor has posted it too has come, a
-latency after that. A rank is done when it has waited for all.
+A ring is a program (`RingProgram`): a rank sends messages 0, 1, 2, ..., pieces of blocks, to its
+successor. It posts message i, send and receive, when it has posted i - 1 and waited for
+i - `in_flight` (its own has left, its predecessor's arrived); at the end of a phase it waits for
+all. A posted message may leave; where receivers announce themselves, once the announcement that the
+successor has posted it has come, a latency later. Announcements occupy no link.
 
-What arrives of the first p - 1 blocks of an all-reduce is added to what the rank has, `gamma`
-seconds a byte, one piece after the other. Where receivers announce themselves (Gloo) the rank adds
-a message while it waits for it, before it waits for its own to leave; else as it arrives.
+Blocks among an all-reduce's first p - 1 are added to the rank's own, `gamma` seconds a byte, one
+piece after the other. With announcements (Gloo) the rank adds a message while it waits for it,
+before it waits for its own to leave; else as it arrives.
 
-| ring           | blocks | pieces a block | in flight | announced |
-|----------------|--------|----------------|-----------|-----------|
-| textbook       | one phase      | 1              | 1         | no        |
-| Gloo           | two phases     | all-reduce: segments | 2   | yes       |
+| ring           | blocks     | pieces per block     | in flight | announced |
+|----------------|------------|----------------------|-----------|-----------|
+| textbook       | one phase  | 1                    | 1         | no        |
+| Gloo           | two phases | all-reduce: segments | 2         | yes       |
 
-With links of its own this is the recurrence of `rings/recurrence.py` and of Gloo's rings, event by
-event; `events/egress_queue.py` says what happens on links that two collectives share. Announcements
-occupy no
-link. Each collective has a thread of its own: the additions of two do not slow each other.
+On unshared links this is `rings/recurrence.py` and Gloo's rings event by event; two collectives
+share links by `events/egress_queue.py`. Their additions do not slow each other.
 
-Source: as the kernels'.
-
-A collective that may overlap others has a program (`RingPrograms`). Everything else has no program,
-nor have Gloo's rings of two ranks, whose announcements wait behind data on the one connection, nor
-those with nothing to send, nor anything where messages cost the hosts' processors (`host.py`): what
-two collectives need of them adds up, as when each runs alone.
+Without a program, and so never overlapping: collectives other than rings, Gloo's rings of two ranks
+(announcements wait behind data on their one connection), rings with nothing to send, and all where
+messages cost processor time (`host.py`), which adds up over two collectives.
 
 Source: `rings/allreduce.py`, `rings/allgather.py`, `rings/gloo_allreduce.py`,
 `rings/gloo_allgather.py`.
@@ -54,35 +48,26 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.events.egress_queue import EgressQueue, Message, at
 
 NOTHING = -1
-"""In the place of a size: no message."""
+"""Size that stands for no message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RingProgram:
-    """Program of all ranks of a ring collective.
+    """Program of all ranks of a ring collective. Place k sends to place k + 1 (mod p); in a phase,
+    blocks k + first, k + first - 1, and so on."""
 
-    Places count along the ring: place k sends to place k + 1 (mod p), and in a phase first the
-    block k + first, then k + first - 1, and so on.
-    """
-
-    backwards: bool = False
-    """Place k is rank p - 1 - k, else rank k."""
-    pieces: NDArray[np.int64]
-    """`[p, pieces]`: bytes of each piece of each block, or `NOTHING`."""
+    backwards: bool = False  # place k is rank p - 1 - k, else rank k
+    pieces: NDArray[np.int64]  # [p, pieces]: bytes of each piece of each block, or `NOTHING`
     phases: tuple[tuple[int, int], ...]
-    """First block, counted from the place, and number of blocks that a rank sends."""
+    """First block, counted from the place, and number of blocks sent."""
     in_flight: int
     announced: bool
-    links: tuple[Link, ...]
-    """Link from each place to the next."""
-    gamma: Fraction = NO_COST
-    """Seconds a byte that is added to a rank's own."""
-    reception: Fraction = NO_COST
-    """Seconds a byte from a message's arrival until its rank has it."""
+    links: tuple[Link, ...]  # link from each place to the next
+    gamma: Fraction = NO_COST  # seconds per added byte
+    reception: Fraction = NO_COST  # seconds per byte from a message's arrival until its rank has it
     before: Times | None = None
     after: Times | None = None
-    """Copies of each rank `[p]` to the host before the first message, and from it after the last;
-    None: no copies."""
+    """Copies `[p]` to the host `before` the first message, from it `after` the last."""
 
     @property
     def ranks(self) -> int:
@@ -94,7 +79,7 @@ class RingProgram:
         return self.ranks - 1 - place if self.backwards else place
 
     def costs(self, sizes: Sequence[int]) -> list[Picoseconds]:
-        """Time to add each message of these sizes; later ones cost nothing."""
+        """Time to add each of these messages; later ones cost nothing."""
         if not self.gamma:
             return []
         each, adds = self.gamma * PS_PER_SECOND, (self.ranks - 1) * self.pieces.shape[1]
@@ -102,7 +87,7 @@ class RingProgram:
 
 
 class MessageRing:
-    """A ring collective under way, of which the first `period` ranks stand for all."""
+    """A ring collective under way; its first `period` ranks stand for all."""
 
     def __init__(
         self,
@@ -114,9 +99,8 @@ class MessageRing:
         jitter: Times | None,
         done: Callable[[int], None],
     ) -> None:
-        """`outlets` are those of the first ranks, `order` tells the collective's place in a link's
-        queue, `jitter` `[messages, ranks]` by sender, `done(rank)` is called when a rank leaves.
-        """
+        """`outlets` are the first ranks'; `order`: place in a link's queue; `jitter`
+        `[messages, ranks]` by sender; `done(rank)` is called when a rank leaves."""
         self.program, self.env, self.order, self.jitter = program, env, order, jitter
         period = len(outlets)
         self._done = done
@@ -139,46 +123,36 @@ class MessageRing:
         at(self.env, _copy(self.program.before, rank), place.enter)
 
     def leave(self, rank: int) -> None:
-        """A rank has done its part."""
+        """Finish a rank's part."""
         at(self.env, _copy(self.program.after, rank), lambda: self._done(rank))
 
 
 class _Place:
-    """One rank of the ring."""
-
     outlet: EgressQueue
     link: Link
-    """To the successor."""
     successor: _Place
     predecessor: _Place
-    costs: list[Picoseconds]
-    """Time to add each of the predecessor's first messages; the others are not added."""
+    costs: list[Picoseconds]  # time to add each of the predecessor's first messages
 
     def __init__(self, ring: MessageRing, *, rank: int, sizes: list[int]) -> None:
         self.ring, self.rank, self.sizes = ring, rank, sizes
         program = ring.program
         ends = np.cumsum([count for _, count in program.phases]) * program.pieces.shape[1]
         self._phase_ends = set(ends.tolist())
-        self.real = _real(sizes)
-        """At place i the first message from i on that there is."""
+        self.real = _real(sizes)  # at place i the first message from i on that there is
         self._inside = False
         self._posted = self._waited = self._heard = 0
         self._sent = self._left = self.real[0]
         """The first message that has not been handed to the link; that has not left it."""
         self._arrived = 0
-        """The first message that has not come from the predecessor; without announcements, that has
-        not been added."""
-        self._early: list[int] = []
-        """Messages that came before the rank entered."""
-        self._added = 0
-        """First message that has not been added, with announcements."""
-        self._free = 0
-        """Time at which the rank has finished the additions it has begun."""
-        self._arrival = 0
-        """Arrival of the last message at the successor; links deliver in order."""
+        """First message that has not arrived (without announcements: been added)."""
+        self._early: list[int] = []  # messages that came before the rank entered
+        self._added = 0  # first message that has not been added, with announcements
+        self._free = 0  # time at which the rank has finished the additions it has begun
+        self._arrival = 0  # arrival of the last message at the successor; links deliver in order
 
     def enter(self) -> None:
-        """The rank begins."""
+        """Begin."""
         self._inside = True
         self._arrived = max(self._arrived, self.predecessor.real[0])
         self._free = reading(self.ring.env.now)
@@ -187,7 +161,7 @@ class _Place:
         self._go_on()
 
     def hear(self, number: int) -> None:
-        """The successor has posted so many."""
+        """Take note that the successor has posted `number` receives."""
         self._heard = number
         self._send()
 
@@ -247,7 +221,7 @@ class _Place:
         self._go_on()
 
     def receive(self, number: int) -> None:
-        """A message has come; it waits for the rank to enter."""
+        """Take a message that has come, if the rank has entered."""
         if not self.costs or self.ring.program.announced:
             self._has_come(number)
         elif self._inside:
@@ -256,7 +230,7 @@ class _Place:
             self._early.append(number)
 
     def _take(self, number: int) -> None:
-        """Add what has come, when what came before it has been added."""
+        """Add a message after those before it."""
         now = reading(self.ring.env.now)
         cost = self.costs[number] if number < len(self.costs) else 0
         self._free = max(self._free, now) + cost
@@ -271,7 +245,7 @@ class _Place:
         self._go_on()
 
     def _adds(self) -> bool:
-        """Whether the rank is adding the message that it waits for; if it must, it begins."""
+        """Whether the rank is adding the message it waits for, beginning if it must."""
         if not self.costs or not self.ring.program.announced:
             return False
         now, number = reading(self.ring.env.now), self._waited
@@ -317,7 +291,7 @@ class RingPrograms:
         return Fabric.of(self._cluster)
 
     def __call__(self, record: CollectiveRecord) -> RingProgram | None:
-        """The program of a collective; None: it has none, and runs alone."""
+        """Program of a collective; None: it runs alone."""
         cluster, ranks, host = self._cluster, self._cluster.workers, self._cluster.host
         ring = algorithm_of(record, cluster).ring
         if ranks == 1 or ring is None or (host is not None and host.interleaved):
@@ -345,7 +319,7 @@ class RingPrograms:
 
 
 def in_messages(program: Program, links: Sequence[Link]) -> RingProgram:
-    """Message by message; `links[r]` leads from rank r to rank r + 1, or r - 1 if `backwards`."""
+    """Program in messages; `links[r]` leads from rank r to rank r + 1, or r - 1 if `backwards`."""
     sizes = np.array(program.sizes, dtype=np.int64)
     if program.skips_empty:
         sizes = np.where(sizes > 0, sizes, NOTHING)

@@ -1,8 +1,6 @@
-"""Iterations of a training that goes on for ever, event by event, until they repeat themselves.
+"""Iterations of an endless training, event by event, until they repeat (`cycles.py`).
 
-Each iteration is simulated by itself, from the state that the one before has left behind;
-`cycles.py` says why that is all, and which of them need not be. Ranks that share cores are
-simulated in one go.
+Each is simulated by itself from the state left by the one before; ranks that share cores in one go.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from gcsim.simulator.steps.step_plan import CarryOut, Span, StepPlan
 
 
 class TooManyClassesError(Exception):
-    """More ranks differ than the caller wants to simulate event by event."""
+    """More different ranks than the caller wants as events."""
 
 
 def simulate_steady(
@@ -36,11 +34,10 @@ def simulate_steady(
     tolerance: float = 0.0,
     most_classes: int | None = None,
 ) -> Steady:
-    """Simulate until iterations repeat; arguments as of `step.simulate`.
+    """Simulate until iterations repeat; arguments as `step.simulate`.
 
-    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is that of
-    all iterations. `tolerance` is the share of the time by which a state may differ. `most`
-    iterations are simulated, or a whole round. Raises as `step.simulate`, and
+    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` holds for
+    all iterations; `most` and `tolerance` as in `Search`. Raises as `step.simulate`, and
     `TooManyClassesError` when more than `most_classes` ranks differ.
     """
     schedule = schedule_of(plan)
@@ -67,7 +64,7 @@ def simulate_steady(
 
 
 class Events:
-    """Iterations in which all ranks compute at the same pace as in all others."""
+    """Iterations with constant paces."""
 
     def __init__(
         self,
@@ -79,12 +76,11 @@ class Events:
         rings: Rings | None = None,
         most_classes: int | None = None,
     ) -> None:
-        """Arguments as of `simulate_steady`."""
         self._schedule, self._execute, self._rings = schedule, execute, rings
         self._slowdown, self._collapse, self._most_classes = slowdown, collapse, most_classes
 
     def iteration(self, number: int, before: State) -> Iteration:
-        """One by itself, by its number, which begins in a state."""
+        """Iteration `number` by itself, from its beginning state."""
 
         def run(classes: Classes) -> Iteration:
             simulation = self.simulation(number, before, classes)
@@ -94,7 +90,7 @@ class Events:
         return self.with_classes(run, before)
 
     def spans(self, number: int, before: State) -> tuple[Span, ...]:
-        """Spans of all ranks in an iteration, from when the first of them begins."""
+        """Spans of all ranks in an iteration, from the first rank's begin."""
 
         def run(classes: Classes) -> tuple[Span, ...]:
             simulation = self.simulation(number, before, classes)
@@ -104,7 +100,7 @@ class Events:
         return self.with_classes(run, before)
 
     def simulation(self, number: int, before: State, classes: Classes) -> Simulation:
-        """Iterations from this number on."""
+        """Simulation from iteration `number` on."""
         if self._most_classes is not None and classes.max() >= self._most_classes:
             raise TooManyClassesError
         return Simulation(
@@ -118,7 +114,7 @@ class Events:
         )
 
     def with_classes(self, run: Callable[[Classes], Result], before: State) -> Result:
-        """Ranks that differ in the state, or in their pace, are never simulated as one."""
+        """Run with classes that keep ranks of different states or paces apart."""
         ranks = len(before.start)
         if not self._collapse:
             return with_classes(run, np.arange(ranks, dtype=np.int64))

@@ -1,27 +1,15 @@
 """Consecutive iterations of data-parallel training, event by event.
 
-A SimPy model of PyTorch's DistributedDataParallel, by the rules of `step_plan.py`: cores and
-batches are in `events/cores.py` and `events/input_loader.py`, the order of collectives in
-`events/communicator.py` (one at a time) and `events/concurrent.py` (two), and ties of a picosecond
-in `events/egress_queue.py`.
+A SimPy model of PyTorch's DistributedDataParallel by the rules of `step_plan.py`. Rank skew is kept
+within and between iterations: a collective maps a vector of entry times to one of exit times. Ranks
+that do the same at the same time form a class, simulated as one worker; when a collective lets them
+leave at different times, or their paces differ, everything is simulated again with finer classes.
 
-Rank skew is kept, within an iteration and from one to the next, whatever their plans: a collective
-takes a vector of entry times and returns one of exit times. Ranks that do the same at the same time
-are simulated as one; when a collective lets them leave at different times, or their paces differ,
-everything is simulated again with finer classes.
+A worker's SimPy processes are its autograd thread (batch, forward, backward by bucket, optimiser)
+and one exchange per bucket (collective, computation, collective, ...). A stream serves the pieces
+of an iteration's buckets in the given order, waiting for the next one.
 
 Source: Li et al. 2020 (PVLDB 13(12)), "PyTorch Distributed", sec. 3.2 and 4.2.
-
-A worker. The training loop of one rank, or of ranks that do the same at the same time, as SimPy
-processes; the rules are those of `step_plan.py`.
-
-- The autograd thread: for each micro-batch it waits for a batch, then issues forward, and in the
-  end backward, bucket by bucket; when everything is exchanged, the optimiser.
-- An exchange, one a bucket: collective, computation, collective, ...
-
-A CUDA stream seen from above. The pieces that go with an iteration's buckets are served in an order
-that is given (`steps/step_plan.py`): the stream waits for the one that is next. All others come one
-at a time.
 """
 
 from __future__ import annotations
@@ -37,6 +25,7 @@ from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
+from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.breakdown import PARTS, Done, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.communicator import (
     Asking,
@@ -55,53 +44,37 @@ from gcsim.simulator.steps.schedule import (
     run_of,
     schedule_of,
 )
-from gcsim.simulator.steps.step_plan import (
-    BEFORE,
-    BucketWork,
-    CarryOut,
-    Job,
-    Kind,
-    Piece,
-    Run,
-    Slowdown,
-    Span,
-    StepPlan,
-    even,
-    order_of_service,
-    slowed_by,
-)
 
 Classes = NDArray[np.int64]
-"""The class of each rank, numbered by their lowest rank."""
+"""Class of each rank, numbered by lowest rank."""
 Row = tuple[Picoseconds, tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
-"""Row of a class and an iteration: its finish, the loader's state then, and `PARTS`."""
+"""Finish of a class in an iteration, the loader's state then, and `PARTS`."""
 Result = TypeVar("Result")
 
 
 def simulate(
-    plan: StepPlan | Schedule,
+    plan: step_plan.StepPlan | Schedule,
     *,
     ranks: int,
-    execute: CarryOut,
+    execute: step_plan.CarryOut,
     iterations: int = 1,
-    slowdown: Slowdown = even,
+    slowdown: step_plan.Slowdown = step_plan.even,
     seed: int = 0,
     collapse: bool = True,
     spans: bool = False,
     rings: Rings | None = None,
-) -> Run:
+) -> step_plan.Run:
     """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
 
-    `execute(record, starts, server_time, key)` gives a collective's exit times `[ranks]`,
-    `rings(record)` says how it runs beside another one where the plan has two slots (None: it
-    does not). `slowdown` and `seed`, of the keys of collectives, make iterations differ. With
-    `collapse` ranks that behave alike are simulated once; the result is the same without. `spans`
-    are those of the last iteration. Raises `InternalError` on a deadlock and when a collective
-    ends before its last entry, `InputError` when the clock cannot hold the times.
+    `execute(record, starts, server_time, key)` returns a collective's exit times `[ranks]`. With
+    two slots `rings(record)` returns how it runs beside another (None: it does not). `slowdown` and
+    `seed`, of collectives' keys, make iterations differ. `collapse` simulates equal ranks once,
+    with the same result. `spans` are the last iteration's. Raises `InternalError` on a deadlock or
+    a collective that ends before its last entry, `InputError` when the clock cannot hold the times.
     """
     schedule = schedule_of(plan)
 
-    def run(classes: Classes) -> Run:
+    def run(classes: Classes) -> step_plan.Run:
         simulation = Simulation(
             schedule, classes, execute=execute, slowdown=slowdown, seed=seed, rings=rings
         )
@@ -112,7 +85,7 @@ def simulate(
 
 
 def coarsest(ranks: int, *differ: NDArray[np.generic]) -> Classes:
-    """Ranks are alike where nothing tells them apart: each `[ranks]`, or `[..., ranks]`."""
+    """Class ranks by `differ`, each `[ranks]` or `[..., ranks]`: equal values, one class."""
     classes = np.zeros(ranks, dtype=np.int64)
     if any((row != row[..., :1]).any() for row in differ):
         number: dict[tuple[object, ...], int] = {}
@@ -123,7 +96,7 @@ def coarsest(ranks: int, *differ: NDArray[np.generic]) -> Classes:
 
 
 def with_classes(run: Callable[[Classes], Result], classes: Classes) -> Result:
-    """Run with classes of ranks that are as coarse as they may be, these or finer ones."""
+    """Run with the coarsest classes of ranks that work: these or finer ones."""
     while True:
         try:
             return run(classes)
@@ -139,15 +112,14 @@ class Simulation:
         schedule: Schedule,
         classes: Classes,
         *,
-        execute: CarryOut,
-        slowdown: Slowdown = even,
+        execute: step_plan.CarryOut,
+        slowdown: step_plan.Slowdown = step_plan.even,
         seed: int = 0,
         rings: Rings | None = None,
         begin: State | None = None,
         first: int = 0,
     ) -> None:
-        """`first` is the number in the schedule of the first iteration, which begins in the state
-        `begin`, in which ranks of a class must be alike."""
+        """Begin at the schedule's iteration `first` in state `begin`, equal within classes."""
         for plan in schedule.plans:
             if len(plan.buckets) != len(plan.compute.parts):
                 raise InternalError(
@@ -181,20 +153,15 @@ class Simulation:
             )
             for member, (rank, start) in enumerate(zip(self._first, self._start, strict=True))
         ]
-        self._rows: list[list[Row | None]] = []
-        """Rows by iteration and class."""
+        self._rows: list[list[Row | None]] = []  # by iteration and class
         self._breakdowns: list[list[TimeBreakdown | None]] = []
-        """Breakdowns as `_rows`; empty before the last round of iterations that all have finished.
-        """
+        """`_rows`' breakdowns; empty before the last finished round of iterations."""
         self._stopped = False
 
     def run(self, most: int, settled: Callable[[int], bool] = lambda _: False) -> int:
-        """Simulate until `settled` says so of an iteration that all have finished, or `most` are.
-
-        Until then ranks that share cores go on beyond `most`: training does not end there, and a
-        rank that stopped would leave its share of the cores to those behind it. The number of
-        iterations that all have finished.
-        """
+        """Simulate until `settled(iteration)` holds of a finished iteration, or `most` are
+        finished. Returns how many all ranks have finished. Ranks that share cores go on until then:
+        stopping would leave their share to those behind."""
         for member in range(len(self._workers)):
             self.env.process(self._train(member, most, settled))
         self.env.run()
@@ -240,7 +207,7 @@ class Simulation:
         return float(slowdown[self._first[member]])
 
     def iteration(self, number: int) -> Iteration:
-        """One that all have finished."""
+        """Iteration that all ranks have finished."""
         rows = [row for row in self._rows[number] if row is not None]
         before = self._start
         if number:
@@ -259,13 +226,13 @@ class Simulation:
             elapsed=first - min(before),
         )
 
-    def result(self, iterations: int, *, spans: bool = False) -> Run:
-        """The first iterations; `spans` only where they are all that everybody has finished."""
+    def result(self, iterations: int, *, spans: bool = False) -> step_plan.Run:
+        """The first iterations; `spans` only if no more are finished."""
         found = [self.iteration(number) for number in range(iterations)]
         return run_of(found, spans=self.spans(iterations - 1) if spans else ())
 
-    def spans(self, iteration: int) -> tuple[Span, ...]:
-        """Spans of an iteration of the last round that all have finished."""
+    def spans(self, iteration: int) -> tuple[step_plan.Span, ...]:
+        """Spans of an iteration of the last finished round."""
         breakdowns = [
             breakdown for breakdown in self._breakdowns[iteration] if breakdown is not None
         ]
@@ -280,8 +247,6 @@ _Wait = Generator[simpy.Event, Any, None]
 
 
 class _Worker:
-    """The device, the loader and the training loop of class `member`."""
-
     def __init__(
         self,
         env: simpy.Environment,
@@ -290,25 +255,26 @@ class _Worker:
         communicator: Asking,
         share: Share | None = None,
     ) -> None:
-        """`share` is the class's place on the cores of its machines, where the plan has some."""
         self.env, self.loader, self.member, self.communicator = env, loader, member, communicator
         self.stream, self.side = _Stream(env, share), _Stream(env, share)
 
     def iteration(
-        self, plan: StepPlan, number: int, slowdown: float
+        self, plan: step_plan.StepPlan, number: int, slowdown: float
     ) -> Generator[simpy.Event, Any, TimeBreakdown]:
-        """One iteration, from now until everything is done; what was done when."""
+        """Run an iteration and return its breakdown."""
         return (yield from _Iteration(self, plan, number, slowdown).train())
 
 
 class _Iteration:
-    def __init__(self, worker: _Worker, plan: StepPlan, number: int, slowdown: float) -> None:
+    def __init__(
+        self, worker: _Worker, plan: step_plan.StepPlan, number: int, slowdown: float
+    ) -> None:
         self.worker, self.plan, self.env = worker, plan, worker.env
         self.number, self.slowdown, self.loader = number, slowdown, worker.loader
         self.breakdown = TimeBreakdown(begin=reading(self.env.now))
 
     def train(self) -> Generator[simpy.Event, Any, TimeBreakdown]:
-        """The autograd thread."""
+        """Run the autograd thread."""
         compute, last = self.plan.compute, self.plan.accumulation - 1
         for micro in range(last + 1):
             of = f", micro-batch {micro}" if last else ""
@@ -320,12 +286,12 @@ class _Iteration:
         self._serve()
         for bucket, work in enumerate(self.plan.buckets):
             jobs = self._thread_jobs(bucket)
-            piece = None if self.plan.side_stream else (bucket, BEFORE)
+            piece = None if self.plan.side_stream else (bucket, step_plan.BEFORE)
             yield from self._work(self.worker.stream, self.breakdown.compute, piece, bucket, jobs)
             if work.collectives or self.plan.side_stream:
                 behind = exchanges[-1:] if self.plan.in_turn else []
                 exchanges.append(self.env.process(self._exchange(bucket, work, behind)))
-        piece = None if self.plan.side_stream else (len(self.plan.buckets), BEFORE)
+        piece = None if self.plan.side_stream else (len(self.plan.buckets), step_plan.BEFORE)
         rest = self._thread_jobs(len(self.plan.buckets))
         yield from self._work(self.worker.stream, self.breakdown.compute, piece, None, rest)
         yield self.env.all_of(exchanges)
@@ -341,11 +307,13 @@ class _Iteration:
             yield self.env.timeout(taken - now)
             self.breakdown.waits.append((now, taken))
 
-    def _exchange(self, bucket: int, work: BucketWork, behind: Sequence[simpy.Event]) -> _Wait:
-        """The callbacks of one bucket, behind another's."""
+    def _exchange(
+        self, bucket: int, work: step_plan.BucketWork, behind: Sequence[simpy.Event]
+    ) -> _Wait:
+        """Run the callbacks of one bucket, after another's."""
         yield from behind
         if self.plan.side_stream:
-            yield from self._callback((bucket, BEFORE), work.before)
+            yield from self._callback((bucket, step_plan.BEFORE), work.before)
         for index, (record, job) in enumerate(zip(work.collectives, work.after, strict=True)):
             request = Request(
                 record=record,
@@ -361,54 +329,53 @@ class _Iteration:
             self.breakdown.network.append((record, bucket, index, entry, last, left))
             yield from self._callback((bucket, index), [job])
 
-    def _issue(self, kind: Kind, name: str, duration: Picoseconds) -> _Wait:
+    def _issue(self, kind: step_plan.Kind, name: str, duration: Picoseconds) -> _Wait:
         """Compute outside of any exchange, on the autograd thread."""
-        job = Job(kind=kind, name=name, duration=duration)
+        job = step_plan.Job(kind=kind, name=name, duration=duration)
         return self._work(self.worker.stream, self.breakdown.compute, None, None, [job])
 
-    def _thread_jobs(self, bucket: int) -> list[Job]:
-        """The bucket's part of the backward pass, with `before` where no side stream does that;
-        behind the last bucket the rest of it."""
+    def _thread_jobs(self, bucket: int) -> list[step_plan.Job]:
+        """Jobs of a bucket's part of backward, with `before` unless a side stream does it; after
+        the last bucket, the rest of backward."""
         if bucket == len(self.plan.buckets):
             rest = self.plan.compute.rest
-            return [Job(kind="backward", name="backward, rest", duration=rest)]
+            return [step_plan.Job(kind="backward", name="backward, rest", duration=rest)]
         duration = self.plan.compute.parts[bucket]
-        part = Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
+        part = step_plan.Job(kind="backward", name=f"backward, bucket {bucket}", duration=duration)
         return [part, *(() if self.plan.side_stream else self.plan.buckets[bucket].before)]
 
-    def _callback(self, piece: Piece, jobs: Sequence[Job]) -> _Wait:
-        """A piece of an exchange's."""
+    def _callback(self, piece: step_plan.Piece, jobs: Sequence[step_plan.Job]) -> _Wait:
         if self.plan.side_stream:
             return self._work(self.worker.side, self.breakdown.side, piece, piece[0], jobs)
         return self._work(self.worker.stream, self.breakdown.compute, piece, piece[0], jobs)
 
     def _serve(self) -> None:
-        """Tell the stream that serves the callbacks in which order."""
+        """Give the stream that serves the callbacks their order."""
         side, buckets = self.plan.side_stream, self.plan.buckets
         stream = self.worker.side if side else self.worker.stream
-        order: list[Piece] = []
-        for bucket, place in order_of_service(self.plan):
-            if place != BEFORE:
-                jobs: Sequence[Job] = [buckets[bucket].after[place]]
+        order: list[step_plan.Piece] = []
+        for bucket, place in step_plan.order_of_service(self.plan):
+            if place != step_plan.BEFORE:
+                jobs: Sequence[step_plan.Job] = [buckets[bucket].after[place]]
             else:
                 jobs = buckets[bucket].before if side else self._thread_jobs(bucket)
             if any(self._durations(stream, jobs)):
                 order.append((bucket, place))
         stream.serve(order)
 
-    def _durations(self, stream: _Stream, jobs: Sequence[Job]) -> list[Picoseconds]:
+    def _durations(self, stream: _Stream, jobs: Sequence[step_plan.Job]) -> list[Picoseconds]:
         slower = self.plan.side_slowdown if stream is self.worker.side else 1
-        return [slowed_by(round(job.duration * slower), self.slowdown) for job in jobs]
+        return [step_plan.slowed_by(round(job.duration * slower), self.slowdown) for job in jobs]
 
     def _work(
         self,
         stream: _Stream,
         done: list[Done],
-        piece: Piece | None,
+        piece: step_plan.Piece | None,
         bucket: int | None,
-        jobs: Sequence[Job],
+        jobs: Sequence[step_plan.Job],
     ) -> _Wait:
-        """One piece of work: jobs that follow each other on the stream without a gap."""
+        """Run jobs back to back on the stream as one piece."""
         durations = self._durations(stream, jobs)
         total, machines = sum(durations), self.plan.machines
         if total == 0:  # nothing is launched, so nothing queues
@@ -424,33 +391,25 @@ class _Iteration:
 
 
 _Jobs = Sequence[tuple[Picoseconds, bool]]
-"""Durations, and whether a job is done on the cores of the machine, which others may use too."""
+"""Durations, and whether each job runs on the machine's shared cores."""
 
 
 class _Stream:
-    """The stream of one rank, or of ranks that do the same at the same time."""
-
     def __init__(self, env: simpy.Environment, share: Share | None = None) -> None:
-        """`share` is that of the cores of a machine, for work that is done there."""
         self._env, self._share = env, share
-        self._coming: deque[Piece] = deque()
-        """In this order."""
-        self._waiting: dict[Piece, tuple[Picoseconds | _Jobs, simpy.Event]] = {}
+        self._coming: deque[step_plan.Piece] = deque()
+        self._waiting: dict[step_plan.Piece, tuple[Picoseconds | _Jobs, simpy.Event]] = {}
         self._busy = False
 
-    def serve(self, order: Iterable[Piece]) -> None:
-        """From now on the pieces of an iteration, in this order, and nothing else until they are
-        done."""
+    def serve(self, order: Iterable[step_plan.Piece]) -> None:
+        """Serve an iteration's pieces in this order, and nothing else until they are done."""
         if self._coming or self._busy:
             raise InternalError(f"the stream has not served {[*self._coming]}")
         self._coming.extend(order)
 
-    def work(self, piece: Piece | None, work: Picoseconds | _Jobs) -> simpy.Event:
-        """An event that comes when the work, issued now, is done: with the time at which it began,
-        or, of jobs that follow each other, with that and those at which each ended.
-
-        `piece` is its place in the order of an iteration; None: it is beside no other work.
-        """
+    def work(self, piece: step_plan.Piece | None, work: Picoseconds | _Jobs) -> simpy.Event:
+        """Event of the work's end, issued now: its value is the begin, or of jobs, begin and ends.
+        `piece`: place in the iteration's order; None: no other work is on the stream."""
         done = self._env.event()
         if piece is None:
             if self._coming or self._busy:

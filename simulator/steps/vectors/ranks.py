@@ -1,31 +1,26 @@
-"""Times of all ranks, from one collective to the next and from one iteration to the next.
+"""Times of all ranks, iteration by iteration.
 
-`Vectors` keeps what follows from one to the next, simulates one iteration at a time, and says where
-it went. The rules and why this is exact: `vectors/step.py`. Its arrays, all int64 picoseconds:
+`vectors/step.py` has the rules and why this is exact. Arrays, all int64 picoseconds:
 
-| array | shape                            | what                                                |
+| array | shape                            | content                                             |
 |-------|----------------------------------|-----------------------------------------------------|
 | state | [STATE_ROWS, ranks]              | see `STATE_ROWS`                                    |
 | asked | [collectives, ranks]             | when a rank asks for a collective                   |
-| side  | [2 buckets + collectives, ranks] | of a side stream: when each bucket's part of the    |
-|       |                                  | backward pass is done; when each piece of work      |
-|       |                                  | starts                                              |
-| table | [rows, ranks or 1]               | durations (second table)                            |
+| side  | [2 buckets + collectives, ranks] | with a side stream: end of each bucket's backward   |
+|       |                                  | part; start of each piece of work                   |
+| table | [rows, ranks or 1]               | durations; each job is stretched and rounded alone, |
+|       |                                  | then added to its piece                             |
 
-A table of int64 `[rows, width]`, with a column for each rank or one for all ranks:
-
-| rows             | what                                                                     |
-|------------------|--------------------------------------------------------------------------|
-| FORWARD          | a micro-batch's forward pass                                             |
-| BACKWARD         | a whole backward pass, of the micro-batches before the last              |
-| OPTIMIZER        | the optimiser                                                            |
+| row of a table   | content                                                                   |
+|------------------|---------------------------------------------------------------------------|
+| FORWARD          | a micro-batch's forward pass                                              |
+| BACKWARD         | a whole backward pass, of the micro-batches before the last               |
+| OPTIMIZER        | the optimiser                                                             |
 | THREAD + b       | bucket b's part of the backward pass, without a side stream with `before` |
-| THREAD + buckets | the rest of the backward pass                                            |
-| side + b         | with a side stream: bucket b's `before`                                  |
-| after + c        | what follows collective c (numbered by bucket, then place)               |
-| totals + kind    | all work of a kind (side streams' left out), in the order of `_KINDS`     |
-
-Each job is stretched and rounded on its own and then added to its piece.
+| THREAD + buckets | the rest of the backward pass                                             |
+| side + b         | with a side stream: bucket b's `before`                                   |
+| after + c        | `after` of collective c (numbered by bucket, then place)                  |
+| totals + kind    | all work of a kind except side streams', in the order of `_KINDS`         |
 """
 
 from __future__ import annotations
@@ -44,48 +39,34 @@ from gcsim.compressors.loops import inlined, loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
+from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.events.input_loader import earliest
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.step_plan import (
-    BEFORE,
-    CarryOut,
-    Job,
-    Kind,
-    Piece,
-    StepPlan,
-    order_of_service,
-)
 
-_KINDS: tuple[Kind, ...] = get_args(Kind)
+_KINDS: tuple[step_plan.Kind, ...] = get_args(step_plan.Kind)
 _FORWARD, _BACKWARD, _OPTIMIZER, _THREAD = range(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Layout:
-    """The pieces of one plan."""
-
     side_stream: bool
     buckets: int
-    counts: tuple[int, ...]
-    """Number of collectives by bucket."""
-    first: tuple[int, ...]
-    """Number of the first collective by bucket, or of the next bucket's."""
-    names: tuple[tuple[int, int], ...]
-    """Bucket and place in it, by number of the collective."""
-    order: tuple[Piece, ...]
-    """Pieces of the stream that serves callbacks, in order."""
+    counts: tuple[int, ...]  # number of collectives by bucket
+    first: tuple[int, ...]  # number of each bucket's first collective
+    names: tuple[tuple[int, int], ...]  # bucket and place by collective
+    order: tuple[step_plan.Piece, ...]  # pieces of the stream that serves callbacks
     side: int
     after: int
     totals: int
     jobs: NDArray[np.int64]
     """`[jobs, 4]`: duration, row, row of its kind's total (-1: none), times in an iteration."""
     side_jobs: NDArray[np.int64]
-    """`[side jobs, 3]` in the order of their pieces: duration, piece (`side + b` or `after + c`,
-    less `side`), place of its kind in `_KINDS`."""
+    """`[side jobs, 3]` by piece: duration, piece (`side + b` or `after + c`, less `side`), kind in
+    `_KINDS`."""
 
     @staticmethod
-    def of(plan: StepPlan) -> _Layout:
-        """Raises `InternalError` when the plan's lists do not fit together."""
+    def of(plan: step_plan.StepPlan) -> _Layout:
+        """Layout of a plan; `InternalError` when its lists do not fit together."""
         compute, buckets = plan.compute, plan.buckets
         if len(buckets) != len(compute.parts):
             raise InternalError(f"{len(buckets)} exchanges for {len(compute.parts)} buckets")
@@ -126,7 +107,7 @@ class _Layout:
             counts=tuple(counts),
             first=tuple(accumulate(counts, initial=0)),
             names=tuple(names),
-            order=tuple(order_of_service(plan)),
+            order=tuple(step_plan.order_of_service(plan)),
             side=side,
             after=after,
             totals=totals,
@@ -135,16 +116,13 @@ class _Layout:
         )
 
     def room(self, width: int) -> NDArray[np.int64]:
-        """For a table."""
+        """Empty table."""
         return np.empty((self.totals + len(_KINDS), width), dtype=np.int64)
 
     def table(
         self, factors: NDArray[np.float64], room: NDArray[np.int64] | None = None
     ) -> NDArray[np.int64]:
-        """The pieces' durations `[rows, width]`, stretched by the factors `[width]`.
-
-        They are written to `room` if there is any.
-        """
+        """Durations of pieces `[rows, width]` at factors `[width]`, written to `room` if given."""
         table = self.room(len(factors)) if room is None else room
         table[:] = 0
         _stretch(self.jobs, factors, table)
@@ -156,10 +134,10 @@ class _Jobs:
         self.rows: list[tuple[int, int, int, int]] = []
         self._totals = totals
 
-    def add(self, row: int, kind: Kind, duration: Picoseconds, times: int = 1) -> None:
+    def add(self, row: int, kind: step_plan.Kind, duration: Picoseconds, times: int = 1) -> None:
         self.rows.append((duration, row, self._totals + _KINDS.index(kind), times))
 
-    def add_all(self, jobs: Iterable[tuple[int, Job]]) -> None:
+    def add_all(self, jobs: Iterable[tuple[int, step_plan.Job]]) -> None:
         for row, job in jobs:
             self.add(row, job.kind, job.duration)
 
@@ -172,7 +150,7 @@ def _matrix(rows: Sequence[tuple[int, ...]], columns: int) -> NDArray[np.int64]:
 def _stretch(
     jobs: NDArray[np.int64], factors: NDArray[np.float64], table: NDArray[np.int64]
 ) -> None:
-    """`step_plan.slowed_by` of each job, added to its rows."""
+    """Add `step_plan.slowed_by` of each job to its rows."""
     for j in range(jobs.shape[0]):
         duration, row, total, times = jobs[j, 0], jobs[j, 1], jobs[j, 2], jobs[j, 3]
         if duration == 0:
@@ -191,7 +169,7 @@ def _stretch(
 
 @inlined
 def _stretched(duration: int, factor: float) -> int:
-    """A factor of exactly 1 leaves even durations alone that no float holds."""
+    """`slowed_by`; a factor of 1 keeps durations that no float holds."""
     return duration if factor == 1.0 else int(np.rint(duration * factor))
 
 
@@ -200,36 +178,32 @@ _ONE = np.ones(1, dtype=np.float64)
 FREE, ISSUED, LEFT, SHARED, INPUT, MADE = range(6)
 STATE_ROWS = 6
 """Rows of a state: end of the stream that serves callbacks; start of the autograd thread's next
-piece (side stream: end of its backward pass); the rank's last exit from a collective; time in
-collectives; time waiting for batches; time at which the last batch was made."""
+piece (side stream: end of backward); the rank's last exit from a collective; time in collectives;
+time waiting for batches; when the last batch was made."""
 
 
 class Vectors:
-    """The state of all ranks, between two collectives or two iterations.
+    """State of all ranks between two collectives or iterations. Equal ranks, as all are at first,
+    share one column of the arrays. When they leave a collective at different times, or their paces
+    differ, each has its own until they begin an iteration together."""
 
-    Ranks that are alike in everything, as all are at first, are one column of the arrays; when
-    they leave a collective at different times, or their paces differ, each has its own until they
-    begin an iteration together again.
-    """
-
-    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
+    def __init__(
+        self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
+    ) -> None:
         self._schedule, self._ranks, self._seed = schedule, ranks, seed
         self._execute = execute
         self._steps = [_PlanArrays(plan) for plan in schedule.plans]
         self._step, plan = self._steps[0], schedule.plans[0]
-        self._number = 0
-        """Number of the iteration that comes next, or is under way."""
-        self._batches = 0
-        """Number of batches taken."""
-        self._width = 1
-        """Columns: 1 or `ranks`."""
+        self._number = 0  # number of the iteration that comes next, or is under way
+        self._batches = 0  # number of batches taken
+        self._width = 1  # columns: 1 or `ranks`
         self._state = _zeros(STATE_ROWS, 1)
         self._taken = _zeros(plan.prefetch if plan.input_batch else 1, 1)
         self._asked, self._side = self._step.room(1)
         self._starts, self._start = _zeros(1), _zeros(1)
 
     def begin(self, number: int, before: State) -> None:
-        """Go on with an iteration of this number that begins in a state; the first rank at 0."""
+        """Resume with iteration `number` in the state `before`; the first rank starts at 0."""
         start, ahead, batch = before.start, before.ahead, self._step.plan.input_batch
         if not any((row != row[0]).any() for row in (start, *ahead)):
             start, ahead = start[:1], ahead[:, :1]
@@ -243,11 +217,9 @@ class Vectors:
             self._state[MADE] = self._taken[0]
 
     def iteration(self, slowdowns: NDArray[np.float64] | None, parts: dict[str, Times]) -> Times:
-        """Simulate the next iteration, at these paces `[ranks]`; when each rank finishes it.
-
-        The iteration's `parts` `[ranks]` are filled. The finish is `[1]` where all ranks are alike.
-        Raises `InputError` when the clock cannot hold the times.
-        """
+        """Simulate the next iteration at the paces `slowdowns` `[ranks]`; return the finish
+        `[ranks]`. `parts` `[ranks]` are filled in. The finish is `[1]` where all ranks are equal.
+        Raises `InputError` when the clock cannot hold the times."""
         self._step = self._steps[self._schedule.turn(self._number)]
         self._asked, self._side = self._step.room(self._width)
         factors, table = _ONE, self._step.even_table
@@ -311,27 +283,27 @@ class Vectors:
         state[SHARED] = 0
         for piece in layout.order:
             # what asks for the collective stands in front of what follows it
-            if piece[1] != BEFORE:
+            if piece[1] != step_plan.BEFORE:
                 self._enter(self._number_of(piece))
             self._serve(piece, table)
 
-    def _number_of(self, piece: Piece) -> int:
-        """Number of the collective that a piece follows, or that its bucket begins with."""
+    def _number_of(self, piece: step_plan.Piece) -> int:
+        """Number of the collective that a piece follows, or of its bucket's first."""
         bucket, place = piece
         return self._step.layout.first[bucket] + max(place, 0)
 
     def _enter(self, number: int) -> None:
-        """All ranks enter a collective, and leave it."""
+        """Carry out a collective of all ranks."""
         self._starts = np.maximum(self._asked[number], self._state[LEFT])
         finishes = self._carried_out(number)
         self._state[SHARED] += finishes - self._starts
         self._state[LEFT] = finishes
 
-    def _serve(self, piece: Piece, table: NDArray[np.int64]) -> None:
-        """All ranks do the piece that is next."""
+    def _serve(self, piece: step_plan.Piece, table: NDArray[np.int64]) -> None:
+        """Carry out the next piece on all ranks."""
         layout, state, (bucket, place) = self._step.layout, self._state, piece
         number = self._number_of(piece)
-        if place != BEFORE:
+        if place != step_plan.BEFORE:
             work, arrival, row = table[layout.after + number], state[LEFT], number
             asks = number + 1 if place + 1 < layout.counts[bucket] else None
         else:
@@ -349,13 +321,13 @@ class Vectors:
             begins = done = arrival
         if layout.side_stream:
             self._side[2 * layout.buckets + row] = begins
-        elif place == BEFORE:
+        elif place == step_plan.BEFORE:
             state[ISSUED] = done
         if asks is not None:
             self._asked[asks] = done
 
     def _carried_out(self, number: int) -> Times:
-        """Time at which the ranks leave a collective that they enter at `_starts`, `[_width]`."""
+        """Exit times `[_width]` of a collective that the ranks enter at `_starts`."""
         work, names = self._step.plan.buckets, self._step.layout.names
         bucket, place = names[number]
         record = work[bucket].collectives[place]
@@ -380,7 +352,6 @@ class Vectors:
         return finishes
 
     def _part(self) -> None:
-        """Each rank gets a column of its own."""
         for name in _COLUMNS:
             values = getattr(self, name)
             columns = (*values.shape[:-1], self._ranks)
@@ -388,7 +359,7 @@ class Vectors:
         self._width = self._ranks
 
     def _join(self) -> None:
-        """One column is enough when nothing tells the ranks apart that matters from now on."""
+        """Return to one column if the ranks no longer differ in anything that matters later."""
         matters = [self._start, self._state[MADE], *self._taken]
         if all((values == values[0]).all() for values in matters):
             for name in _COLUMNS:
@@ -398,7 +369,7 @@ class Vectors:
     def _account(
         self, parts: dict[str, Times], table: NDArray[np.int64], factors: NDArray[np.float64]
     ) -> None:
-        """Fill an iteration's parts `[ranks]`, but for what is exposed."""
+        """Fill an iteration's parts `[ranks]` except the exposed one."""
         totals = table[self._step.layout.totals :]
         for place, kind in enumerate(_KINDS):
             parts[kind][:] = totals[place]
@@ -432,14 +403,13 @@ def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
     parts: NDArray[np.int64],
     numbers: NDArray[np.int64],
 ) -> None:
-    """All micro-batches up to the end of the last one's forward pass, begun at `start` `[ranks]`.
+    """Run all micro-batches from `start` `[ranks]` to the end of the last forward pass.
 
-    Written are the time waited for batches, when the last batch was made, when the forward pass
-    is done (`free`; `ended` as well) and, with a side stream, when bucket b's part of the backward
-    pass is (`ready[b]`), and all of it (`ended`). `taken[b mod prefetch]` is when batch b was
-    taken. `work` has the durations of a forward and a whole backward pass, `parts` those of the
-    buckets' parts and of the rest, `[..., ranks or 1]`. `numbers`: micro-batches, the loader's time
-    a batch, batches taken before, 1 for a side stream.
+    Writes the time waited for batches, when the last batch was made, the end of the forward pass
+    (`free`, `ended`) and, with a side stream, the end of bucket b's part of backward (`ready[b]`)
+    and of all of it (`ended`). `taken[b mod prefetch]` is when batch b was taken. `work` (forward,
+    whole backward) and `parts` (of the buckets, and the rest) are durations `[..., ranks or 1]`.
+    `numbers`: micro-batches, loader's time per batch, batches taken before, 1 for a side stream.
     """
     accumulation, batch, before, on_side = numbers
     wide = 1 if work.shape[1] > 1 else 0
@@ -476,12 +446,11 @@ def _beside(
     factors: NDArray[np.float64],
     out: NDArray[np.int64],
 ) -> None:
-    """Time on the side stream while the compute stream has nothing to do, `[kinds, ranks]`.
+    """Time `[kinds, ranks]` on the side stream while the compute stream is idle.
 
-    `starts` `[pieces, ranks]` says when pieces start, `ended` when the backward pass has ended;
-    `jobs` as `_Layout.side_jobs`; `factors` are the paces, `[ranks or 1]`. The compute stream works
-    from an iteration's last forward pass to the end of its backward pass, and then not before the
-    side stream has done everything.
+    `starts` `[pieces, ranks]` of pieces, `ended` of the backward pass, `jobs` as
+    `_Layout.side_jobs`, paces `factors` `[ranks or 1]`. The compute stream works from the last
+    forward pass to the end of backward, then not before the side stream is done.
     """
     for r in range(ended.size):
         factor = factors[r] if factors.size > 1 else factors[0]
@@ -499,7 +468,7 @@ def _beside(
 
 
 class _PlanArrays:
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: step_plan.StepPlan) -> None:
         if plan.machines is not None:
             raise InternalError("ranks that share cores: only events simulate that")
         if plan.slots != 1:
@@ -514,13 +483,13 @@ class _PlanArrays:
         self._uneven = _zeros(0, 0)
 
     def table(self, factors: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The durations at these factors; until the next call."""
+        """Durations at these factors; overwritten by the next call."""
         if self._uneven.shape[-1] != len(factors):
             self._uneven = self.layout.room(len(factors))
         return self.layout.table(factors, self._uneven)
 
     def room(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`asked` and `side`, whatever is in them, with as many columns."""
+        """`asked` and `side` of this width, contents undefined."""
         if self.asked.shape[-1] != width or self.side.shape[-1] != width:
             layout, collectives = self.layout, len(self.layout.names)
             pieces = int(layout.side_stream) * (2 * layout.buckets + collectives)
@@ -528,8 +497,8 @@ class _PlanArrays:
         return self.asked, self.side
 
 
-def _work(plan: StepPlan) -> Picoseconds:
-    """Work of a rank's streams and its loader in an iteration, at a pace of 1."""
+def _work(plan: step_plan.StepPlan) -> Picoseconds:
+    """Work of a rank's streams and loader in an iteration, at a pace of 1."""
     jobs = [job for bucket in plan.buckets for job in (*bucket.before, *bucket.after)]
     exchanges = ceil(
         sum(job.duration for job in jobs) * max(Fraction(1), plan.side_slowdown)

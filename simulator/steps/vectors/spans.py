@@ -1,8 +1,7 @@
 """Spans of every rank in one iteration, when every rank differs.
 
-Once it is known when each rank enters and leaves each collective (`vectors/ranks.py`), none needs
-another one: a rank's streams and its loader are followed by themselves, piece after piece, as
-`vectors/step.py` does for all. With `==` to the spans of `events/step.py`.
+Once all entries and exits of collectives are known (`vectors/ranks.py`), each rank's streams and
+loader are followed on their own; `==` to the spans of `events/step.py`.
 """
 
 from __future__ import annotations
@@ -13,23 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import Picoseconds, Times
+from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.breakdown import Done, Exchanged, TimeBreakdown, in_order
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.step_plan import (
-    BEFORE,
-    CarryOut,
-    Job,
-    Kind,
-    Span,
-    StepPlan,
-    order_of_service,
-    slowed_by,
-)
 from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
 
-_Jobs = list[tuple[Job, Picoseconds]]
-"""Jobs with their times."""
+_Jobs = list[tuple[step_plan.Job, Picoseconds]]  # jobs with their times
 
 
 def spans(
@@ -37,14 +26,11 @@ def spans(
     number: int,
     before: State,
     *,
-    execute: CarryOut,
+    execute: step_plan.CarryOut,
     slowdown: NDArray[np.float64] | None = None,
-) -> tuple[Span, ...]:
-    """Spans of the iteration of this number, which begins in a state, from when its first rank
-    begins.
-
-    Arguments, and errors, as of `vectors/step.py`.
-    """
+) -> tuple[step_plan.Span, ...]:
+    """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin.
+    Arguments and errors as in `vectors/step.py`."""
     ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
     vectors = _Telling(schedule, ranks, execute, 0)
     vectors.begin(number, before)
@@ -53,7 +39,7 @@ def spans(
     work: dict[float, _Work] = {}
     starts, ahead = before.start.tolist(), before.ahead.T.tolist()
     exchanged = zip(*vectors.told(plan), strict=True) if vectors.exchanged else [()] * ranks
-    found: list[Span] = []
+    found: list[step_plan.Span] = []
     for rank, (pace, start, of_rank) in enumerate(zip(paces, starts, exchanged, strict=True)):
         if pace not in work:
             work[pace] = _Work(plan, pace)
@@ -63,19 +49,21 @@ def spans(
 
 
 class _Telling(Vectors):
-    """Keeps when ranks enter and leave the collectives of the iteration, in their order."""
+    """Vectors that record entries and exits of the iteration's collectives."""
 
-    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
+    def __init__(
+        self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
+    ) -> None:
         super().__init__(schedule, ranks, execute, seed)
         self.exchanged: list[tuple[int, Times, Times]] = []
-        """The collective's number, then `[1 or ranks]` each."""
+        """Number of the collective; entries and exits `[1 or ranks]`."""
 
     def _enter(self, number: int) -> None:
         super()._enter(number)
         self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
 
-    def told(self, plan: StepPlan) -> Iterator[list[Exchanged]]:
-        """Spans of each collective, by rank."""
+    def told(self, plan: step_plan.StepPlan) -> Iterator[list[Exchanged]]:
+        """Exchanges of each collective, by rank."""
         for number, entries, exits in self.exchanged:
             bucket, place = self._step.layout.names[number]
             record, last = plan.buckets[bucket].collectives[place], int(entries.max())
@@ -87,15 +75,12 @@ class _Telling(Vectors):
 
 
 class _Work:
-    """The jobs of an iteration at one pace."""
-
-    def __init__(self, plan: StepPlan, pace: float) -> None:
+    def __init__(self, plan: step_plan.StepPlan, pace: float) -> None:
         self._pace, self._buckets = pace, len(plan.buckets)
         self._slower = plan.side_slowdown if plan.side_stream else 1
-        """Slowdown of the stream that serves the callbacks."""
         last, compute = plan.accumulation - 1, plan.compute
         self._micro: list[tuple[_Jobs, _Jobs]] = []
-        """Forward and backward of each micro-batch; the last one's backward goes by bucket."""
+        """Forward and backward of each micro-batch; the last backward goes by bucket."""
         for micro in range(last + 1):
             of = f", micro-batch {micro}" if last else ""
             backward = plan.backward if micro < last else 0
@@ -112,33 +97,35 @@ class _Work:
         parts.append(self._job("backward", "backward, rest", compute.rest))
         befores = [self._served(bucket.before) for bucket in plan.buckets]
         self._parts = parts if plan.side_stream else []
-        """Parts of the backward pass, where the callbacks have a stream of their own."""
+        """Parts of the backward pass, if callbacks have their own stream."""
         if not plan.side_stream:
             befores = [part + job for part, job in zip(parts, [*befores, []], strict=True)]
         self._order = [
             (
                 None if bucket == len(plan.buckets) else bucket,
-                place == BEFORE,
+                place == step_plan.BEFORE,
                 befores[bucket]
-                if place == BEFORE
+                if place == step_plan.BEFORE
                 else self._served([plan.buckets[bucket].after[place]]),
             )
-            for bucket, place in order_of_service(plan)
+            for bucket, place in step_plan.order_of_service(plan)
         ]
         self._optimizer = self._job("optimizer", "optimizer", plan.optimizer)
 
-    def _job(self, kind: Kind, name: str, duration: Picoseconds) -> _Jobs:
-        job = Job(kind=kind, name=name, duration=duration)
-        return [(job, slowed_by(duration, self._pace))]
+    def _job(self, kind: step_plan.Kind, name: str, duration: Picoseconds) -> _Jobs:
+        job = step_plan.Job(kind=kind, name=name, duration=duration)
+        return [(job, step_plan.slowed_by(duration, self._pace))]
 
-    def _served(self, jobs: Sequence[Job]) -> _Jobs:
+    def _served(self, jobs: Sequence[step_plan.Job]) -> _Jobs:
         slower = self._slower
-        return [(job, slowed_by(round(job.duration * slower), self._pace)) for job in jobs]
+        return [
+            (job, step_plan.slowed_by(round(job.duration * slower), self._pace)) for job in jobs
+        ]
 
     def followed(
         self, start: Picoseconds, loader: Loader, exchanged: Sequence[Exchanged]
     ) -> TimeBreakdown:
-        """One rank that begins at `start` and takes part in these collectives."""
+        """Breakdown of a rank that begins at `start` and takes part in these collectives."""
         found = TimeBreakdown(begin=start, network=list(exchanged))
         now = start
         for forward, backward in self._micro:
@@ -170,6 +157,6 @@ class _Work:
 
 
 def _done(done: list[Done], bucket: int | None, jobs: _Jobs, begin: Picoseconds) -> Picoseconds:
-    """Do a piece of work at `begin`; when it is done."""
+    """Do a piece of work at `begin`; return its end."""
     done += in_order(begin, bucket, jobs)
     return done[-1][-1]

@@ -1,18 +1,13 @@
-"""Iterations of ranks that each have a pace of their own, all ranks at once.
+"""Iterations of ranks with different paces, all ranks at once.
 
-The same step as `events/step.py`, with one collective at a time (`StepPlan.slots == 1`), without an
-event for each rank and piece of work. Both agree with `==`.
+The step of `events/step.py` with one collective at a time, without an event per rank and piece of
+work; both agree with `==`. Collectives and the pieces of a stream have one order (`step_plan.py`):
+one loop over both, in which each time is a sum or maximum of earlier ones, of all ranks. A rank
+that begins iteration i + 1 has left all collectives of iteration i, which all ranks have entered by
+then, so iterations are simulated in sequence. O(ranks x (pieces + collectives)) per iteration.
 
-Collectives have one order (`step_plan.py`), and so have the pieces of a stream: one
-loop over both, in which each time is a sum or a maximum of times before it, of all ranks at once.
-A rank that begins iteration i + 1 has left all collectives of iteration i, so that all ranks have
-entered those: iterations are simulated one after the other, though ranks are in different ones at
-the same time. Work is O(ranks x (pieces + collectives)) an iteration.
-
-Source: the rules are those of `step_plan.py`; a conservative parallel simulation with the
-collective as barrier (Chandy and Misra 1979, IEEE Trans. Softw. Eng. 5(5)).
-
-`simulate_steady` makes the search of `events/steady.py` (`cycles.py`) among these iterations.
+Source: conservative parallel simulation with the collective as barrier (Chandy and Misra 1979, IEEE
+Trans. Softw. Eng. 5(5)).
 """
 
 from __future__ import annotations
@@ -37,10 +32,9 @@ def simulate(
 ) -> Run:
     """Simulate consecutive iterations of a plan, or of several in turn; all ranks begin at 0.
 
-    `execute` gives a collective's exits; the key that it is given is made of `seed`, iteration,
-    bucket and place. `slowdown(i)` are the ranks' factors in iteration i. Raises `InternalError`
-    for two slots, and when a collective lets a rank leave before its last entry, `InputError` when
-    the clock cannot hold the times.
+    `execute` returns a collective's exits; its key is made of `seed`, iteration, bucket and place.
+    `slowdown(i)`: the ranks' factors in iteration i. Raises `InternalError` for two slots, or when
+    a rank would leave a collective before its last entry, `InputError` beyond the clock.
     """
     vectors = Vectors(schedule_of(plan), ranks, execute, seed)
     finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)
@@ -60,12 +54,9 @@ def simulate_steady(
     most: int = MOST,
     tolerance: float = 0.0,
 ) -> Steady:
-    """Simulate until iterations repeat, `most` or a round of them; as `steady.simulate_steady`.
-
-    `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` is that of
-    all iterations. After `PATIENCE` iterations a state may differ from an earlier one by a share
-    `tolerance` of the time between them. Raises `InternalError` as `vector_step.simulate`.
-    """
+    """Simulate until iterations repeat (`cycles.py`), or `most` or a round of them. `execute` must
+    depend neither on the key nor on absolute time; `slowdown` `[ranks]` holds for all iterations;
+    `tolerance` as in `Search`. Raises as `simulate`."""
     schedule = schedule_of(plan)
     vectors = Vectors(schedule, ranks, execute, 0)
     begin = beginning(schedule, ranks)

@@ -24,9 +24,7 @@ from gcsim.compressors.meter import segment
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.streams import clock_of, has_streams, landed
-from gcsim.traces.buckets import bucket_layouts
-from gcsim.traces.models.building import build_model, trainable
-from gcsim.traces.models.registry import shipped_model
+from gcsim.scenarios.calibration.host import layout_of
 from gcsim.traces.timing.kernels import gradient, matrix_bucket, steps_of
 from tests.benchmarks.gpu.crew import Row
 from tests.benchmarks.gpu.profiled import COLUMNS as COUNTS
@@ -117,12 +115,6 @@ def stages(
                     ]
                 ),
             }
-
-
-def layout_of(model: str, number: int) -> BucketLayout:
-    """One of the buckets that DDP makes of a model."""
-    network = build_model(shipped_model(model), seed=0, device="meta")
-    return bucket_layouts([(n, tuple(p.shape)) for n, p in trainable(network)])[number]
 
 
 def _shrunk(layout: BucketLayout, by: int) -> BucketLayout:

@@ -52,22 +52,13 @@ PHASES: dict[str, dict[str, Any]] = {
     "ok_topk": {"threshold_interval": 2, "region_interval": 4},
     "alq": {"update_every": 2},
     "amq": {"update_every": 2},
-    "l_greco": {"every": 2, "over": 1},
-    "accordion": {"steps_per_epoch": 1, "interval_epochs": 1},
 }
 OTHERS: list[tuple[str, dict[str, Any]]] = [
     # collectives that the defaults do not use
     ("qsgd", {"coding": "elias_sparse"}),
     ("terngrad", {"packing": "all_reduce"}),
     ("powersgd", {"start": 2, "rank": 3}),
-    # inner compressors whose requests are fused
-    ("l_greco", {"compressor": "topk", "parameters": {"ratio": 0.1}, "vary": "ratio", "every": 2,
-                 "over": 1}),
-    ("l_greco", {"compressor": "threshold", "parameters": {"threshold": 0.5}, "vary": "threshold",
-                 "every": 2, "over": 1}),
-    ("accordion", {"compressor": "gtopk", "low": {"ratio": 0.1}, "high": {"ratio": 0.01},
-                   "steps_per_epoch": 1, "interval_epochs": 1}),
-]  # fmt: skip
+]
 
 
 def carried() -> list[tuple[str, dict[str, Any]]]:

@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import gcsim
-from gcsim.compressors.controllers.fusing import pack
 from gcsim.compressors.ddp.collectives import Collectives
+from gcsim.compressors.options.fusing import pack
 from gcsim.compressors.requests import AllGather, AllReduce, AllToAll, PushPull, Request, TreeMerge
 from tests.compressors.ddp.loops import LOOPS
 from tests.compressors.ddp.plan import (

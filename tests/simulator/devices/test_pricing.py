@@ -20,12 +20,17 @@ from gcsim.compressors.kernels import (
 )
 from gcsim.compressors.queued import Queued, variant
 from gcsim.errors import InternalError
+from gcsim.scenarios.uncertainty.kernel_use import counts
 from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.devices.clocks import UNHIDDEN, Clocks, as_timed, fitted_clocks, together
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.simulator.devices.kernel_fits import coefficients, curve, curves, thinned
 from gcsim.simulator.devices.pricing import ExactCurve, PriceList, price_sources
+from gcsim.simulator.push_pull import as_collectives
 from gcsim.traces.profile import Compute, Exchange, Phase, Step
+from tests.simulator import world
 from tests.simulator.traffic import traffic
+from tests.simulator.world import reduce
 
 RATE = KernelRate(launch=3e-6, bandwidth=7e9, flop_rate=11e12, source="made up", estimate=True)
 KERNELS: dict[KernelClass, KernelRate] = {
@@ -352,28 +357,37 @@ def one_launch_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_on_a_gpu_a_stretch_takes_as_long_as_the_slower_clock() -> None:
+def test_on_a_gpu_the_longer_clock_hides_most_of_the_shorter() -> None:
     gpu = replace(device(), host=HOST)
     few, many = cost("aten.add", 7 * 10**9), cost("signs.fold", 7, launches=5)
-    # one launch of 3 us and a second of bytes; five launches of 200 us to queue
-    assert seconds(gpu, few) == Fraction(RATE.launch) + 1
-    assert seconds(gpu, many) == 5 * Fraction(200e-6)
-    # together: 6 launches of 3 us and a second of bytes hide 1.02 ms of queueing
-    assert seconds(gpu, few, many) == 6 * Fraction(RATE.launch) + (7 * 10**9 + 7) / Fraction(7e9)
-    assert seconds(gpu, few, many) > seconds(gpu, many)
+    launch, byte = Fraction(RATE.launch), 1 / Fraction(7e9)
+    # one launch of 3 us and a second of bytes, 20 us to queue
+    assert seconds(gpu, few) == launch + 1 + UNHIDDEN * Fraction(20e-6)
+    # five launches of 200 us to queue
+    assert seconds(gpu, many) == 5 * Fraction(200e-6) + UNHIDDEN * (5 * launch + 7 * byte)
+    # together: 6 launches of 3 us and a second of bytes hide most of 1.02 ms of queueing
+    queued = 5 * Fraction(200e-6) + Fraction(20e-6)
+    assert seconds(gpu, few, many) == 6 * launch + (7 * 10**9 + 7) * byte + UNHIDDEN * queued
+    host, kernels = np.array([3.0, 1.0]), np.array([1.0, 2.0])
+    assert together(host, kernels) == pytest.approx([3.35, 2.35])
 
 
 def test_a_kernel_takes_its_host_the_launches_operators_and_waits_of_the_table() -> None:
     gpu = replace(device(), host=HOST)
     of_one = 2 * Fraction(200e-6) + 3 * Fraction(20e-6) + Fraction(50e-6)
-    assert seconds(gpu, cost("signs.read:2^12", 7, launches=4)) == 4 * of_one
+    kernels = 4 * Fraction(RATE.launch) + 7 / Fraction(7e9)
+    read = cost("signs.read:2^12", 7, launches=4)
+    assert seconds(gpu, read) == 4 * of_one + UNHIDDEN * kernels
 
 
 def test_a_wait_is_in_both_clocks_and_code_without_names_in_one() -> None:
     gpu = replace(device(), host=HOST)
     wait = cost("aten.item", 0, kind="host_sync")
-    assert seconds(gpu, wait) == max(Fraction(50e-6), Fraction(KERNELS["host_sync"].launch))
-    assert seconds(gpu, wait, cost("signs.fold", 7)) == Fraction(50e-6) + Fraction(200e-6)
+    waited = Fraction(KERNELS["host_sync"].launch)
+    assert seconds(gpu, wait) == Fraction(50e-6) + UNHIDDEN * waited
+    kernels = waited + Fraction(RATE.launch) + 7 / Fraction(7e9)
+    both = Fraction(50e-6) + Fraction(200e-6) + UNHIDDEN * kernels
+    assert seconds(gpu, wait, cost("signs.fold", 7)) == both
     # launches of other people's code are those of their class
     assert seconds(gpu, cost("", 7, launches=5)) == seconds(device(), cost("", 7, launches=5))
 
@@ -383,3 +397,49 @@ def test_the_second_clock_never_makes_anything_faster(costs: list[KernelCost]) -
     gpu = replace(device(), host=HOST)
     assert seconds(gpu, *costs) >= seconds(device(), *costs)
     assert seconds(gpu, *total(costs)) == seconds(gpu, *costs)
+
+
+# --- stages that were timed ---------------------------------------------------------------------
+
+
+def test_a_stage_that_was_timed_has_its_own_factors_on_both_clocks() -> None:
+    """Encoding queues 200 us and computes for 3 us and a second, decoding queues 20 us."""
+    clocks = Clocks(host=Fraction(2), device=Fraction(1, 4))
+    gpu = replace(device(), host=HOST, stages={"toy, step, encode": clocks})
+    computes = (
+        Compute(stage="encode", fixed=(cost("signs.fold", 7 * 10**9),)),
+        Compute(stage="decode", fixed=(cost("aten.add", 0),)),
+    )
+    profile = traffic(Exchange(computes=computes, collectives=(reduce(8),)))
+    timed = as_timed(profile, gpu.stages)
+    encode, decode = timed.phases[0].steps[0].exchanges[0].computes
+    launch = Fraction(RATE.launch)
+    priced = PriceList(gpu).priced_by(encode, 1)
+    assert (priced.host, priced.device) == (
+        2 * Fraction(200e-6) * PS_PER_SECOND, (launch + 1) / 4 * PS_PER_SECOND,
+    )  # fmt: skip
+    assert decode is computes[1]
+    assert as_timed(timed, gpu.stages) is timed
+    assert as_timed(profile, {}) is profile
+    assert as_collectives(profile, world.cluster(2, device=gpu)) == timed
+    # a stage that was timed is no estimate
+    found = price_sources(timed, PriceList(gpu), workers=1)
+    assert found["measured_kernels"] == pytest.approx(float(priced.total / PS_PER_SECOND))
+    # figures of its device count as often as the price says
+    used = counts(encode, gpu, 1)
+    assert (used["kernel", "launch"], used["streaming", "launch"]) == (2.0, 0.25)
+
+
+def test_factors_of_a_stage_are_those_that_made_its_times() -> None:
+    """At 1 MB it waits for the host, at 1 GB for the device; a length alone tells one of them."""
+    lengths = [(1e-3, 1e-5), (1e-3, 1e-4), (1e-3, 1e-3), (1e-3, 1e-2)]
+    stages = [
+        ([(host, kernels)], float(together(np.array(1.2 * host), np.array(0.5 * kernels))))
+        for host, kernels in lengths
+    ]
+    found = fitted_clocks(stages)
+    assert float(found.host) == pytest.approx(1.2, rel=0.01)
+    assert float(found.device) == pytest.approx(0.5, rel=0.01)
+    short = fitted_clocks(stages[:1])
+    assert float(short.host) == pytest.approx(1.2, rel=0.01)
+    assert float(short.device) == pytest.approx(1, rel=0.01)

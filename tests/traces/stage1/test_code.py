@@ -62,7 +62,7 @@ def changed(
     monkeypatch: pytest.MonkeyPatch, module: str, users: tuple[str, ...] = ()
 ) -> dict[str, bool]:
     """By compressor: does its key change when a module of gcsim does?"""
-    targets = {name: REGISTRY[name] for name in ("topk", "qsgd", "dgc", "accordion")}
+    targets = {name: REGISTRY[name] for name in ("topk", "qsgd", "dgc")}
     files, known = code._gcsim()
     before = {name: code.code_hash.__wrapped__(target, users) for name, target in targets.items()}
     monkeypatch.setitem(known, files[module], ("another", ()))
@@ -75,12 +75,12 @@ def changed(
 @pytest.mark.parametrize(
     ("module", "those"),
     [
-        ("gcsim.compressors.sparsification.by_size.topk", {"topk", "accordion"}),
-        ("gcsim.compressors.quantization.rounding.qsgd", {"qsgd", "accordion"}),
-        ("gcsim.compressors.lockstep", {"topk", "qsgd", "dgc", "accordion"}),
-        ("gcsim.compressors.registry", {"topk", "qsgd", "dgc", "accordion"}),
-        ("gcsim.traces.models.building", {"topk", "qsgd", "dgc", "accordion"}),
-        ("gcsim.compressors.low_rank.powersgd", {"accordion"}),
+        ("gcsim.compressors.sparsification.by_size.topk", {"topk"}),
+        ("gcsim.compressors.quantization.rounding.qsgd", {"qsgd"}),
+        ("gcsim.compressors.lockstep", {"topk", "qsgd", "dgc"}),
+        ("gcsim.compressors.registry", {"topk", "qsgd", "dgc"}),
+        ("gcsim.traces.models.building", {"topk", "qsgd", "dgc"}),
+        ("gcsim.compressors.low_rank.powersgd", set()),
         ("gcsim.compressors.ddp.hook", set()),  # deploys
         ("gcsim.compressors.conformance.promises", set()),  # checks
     ],
@@ -88,7 +88,7 @@ def changed(
 def test_a_change_concerns_those_that_reach_it(
     monkeypatch: pytest.MonkeyPatch, module: str, those: set[str]
 ) -> None:
-    """Accordion is made of any other compressor, by name; what makes none is in no profile."""
+    """A module that makes no payload is in no profile."""
     assert {name for name, other in changed(monkeypatch, module).items() if other} == those
 
 
@@ -98,9 +98,9 @@ USERS = ("gcsim.traces.training.loop", "gcsim.traces.tasks.digits", "gcsim.trace
 @pytest.mark.parametrize(
     ("module", "those"),
     [
-        ("gcsim.traces.training.team", {"topk", "qsgd", "dgc", "accordion"}),
-        ("gcsim.traces.tasks.digits", {"topk", "qsgd", "dgc", "accordion"}),
-        ("gcsim.compressors.sparsification.by_size.topk", {"topk", "accordion"}),
+        ("gcsim.traces.training.team", {"topk", "qsgd", "dgc"}),
+        ("gcsim.traces.tasks.digits", {"topk", "qsgd", "dgc"}),
+        ("gcsim.compressors.sparsification.by_size.topk", {"topk"}),
         ("gcsim.traces.tasks.text", set()),
         ("gcsim.traces.tasks.own", set()),
         ("gcsim.traces.recording.recording", set()),

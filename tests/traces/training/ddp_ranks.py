@@ -46,7 +46,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("powersgd", {"rank": 2}),
     ("count_sketch", {}),
     ("thc", {}),
-    ("accordion", {"steps_per_epoch": 5, "interval_epochs": 2}),
 ]
 """Of all families that DDP can carry."""
 

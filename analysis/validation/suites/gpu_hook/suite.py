@@ -1,35 +1,63 @@
-"""Stages and iterations of gcsim's hooks on an H100, from counted launches and their prices."""
+"""Stages and iterations of gcsim's hooks on an H100, as gcsim prices recorded launches."""
 
 from __future__ import annotations
 
 import csv
 import functools
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
-
-import numpy as np
+from typing import Literal, NamedTuple
 
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
-from gcsim.compressors.queued import QUEUED, Queued
-from gcsim.scenarios.calibration.host import fitted
-from gcsim.scenarios.catalog.devices import HOST
-from gcsim.simulator.devices.device import KernelRate
+from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.kernels import KernelClass, KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.queued import QUEUED, launches
+from gcsim.scenarios import catalog
+from gcsim.scenarios.calibration.host import Timed, host_prices, stage_clocks
+from gcsim.simulator.clock import PS_PER_SECOND, picoseconds
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.clocks import as_timed, stage_name
+from gcsim.simulator.devices.device import Device, KernelRate
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.network.links import Link
+from gcsim.simulator.predict import predict
+from gcsim.simulator.training import Framework, Training
+from gcsim.traces.profile import (
+    Compute,
+    Exchange,
+    Layer,
+    ModelFacts,
+    Phase,
+    Quality,
+    Step,
+    TrafficProfile,
+)
 
 _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"
 _FITTED_AT = "1000000"
 _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50 bucket 3", 5, 161)}
-"""Bucket by model: the one whose stages were measured, buckets, tensors."""
-_PER_BUCKET, _PER_TENSOR = 313e-6, 21.8e-6
-"""Seconds of DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
+"""Measured bucket, number of buckets, and tensors, by model."""
+HOOK = Framework(per_bucket=Fraction(313, 10**6), per_tensor=Fraction(218, 10**7))
+"""DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
 _PHASES = {"gradient_sampling_bayes": "sampled"}
 _ON_HOST = frozenset({"adacomp"})
 """Methods whose tensors come to the host: no launch says what that takes."""
+_TRITON = next(name for name, counts in launches().items() if list(map(float, counts)) == [1, 0, 0])
+"""A kernel that is one launch of Triton."""
+_BYTE = 1e-9
+"""Seconds of a byte of `recorded`: how fast kernels are is no part of this suite."""
 
 Row = dict[str, str]
-Prices = dict[Queued, float]
+Stages = dict[tuple[str, str, str], list[Row]]
+"""Rows of an exchange: its encoding and its decoding."""
 
 
 @functools.cache
@@ -38,38 +66,64 @@ def _rows(name: str) -> list[Row]:
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
-def counts(row: Row) -> tuple[float, ...]:
-    """Launches of Triton, launches of torch, waits."""
-    launches, triton, waits = (
-        float(row[column]) for column in ("launches", "triton_launches", "waits")
+def timed(row: Row) -> Timed:
+    """A stage with its recorded launches, waits and busy time of the device."""
+    count, triton, waits = (int(row[key]) for key in ("launches", "triton_launches", "waits"))
+    busy = round(1e-6 * float(row["device_us"]) / _BYTE)
+    one = KernelCost(kind="streaming", launches=0, elements=0, nbytes=0)
+    costs = (
+        replace(one, name=_TRITON, launches=triton),
+        replace(one, name="aten.add", launches=count - triton, nbytes=busy),
+        replace(one, name="aten.item", launches=waits, kind="host_sync"),
     )
-    return triton, launches - triton, waits
+    stage: Literal["encode", "decode"] = "encode" if row["stage"] == "encode" else "decode"
+    return Timed(
+        name=stage_name(row["method"], row["phase"], stage),
+        elements=int(row["elements"]),
+        computes=(Compute(stage=stage, fixed=costs),),
+        seconds=1e-6 * float(row["total_us"]),
+    )
 
 
-def priced(row: Row, host: Prices) -> float:
-    """Seconds of a stage: the slower clock's."""
-    queued = sum(n * host[what] for n, what in zip(counts(row), QUEUED, strict=True))
-    return max(queued, 1e-6 * float(row["device_us"]))
+def recorded() -> Device:
+    """The catalogue's H100 with kernels that take what was recorded."""
+    free = KernelRate(launch=0, source=_SOURCE)
+    kernels: dict[KernelClass, KernelRate] = {
+        "streaming": replace(free, bandwidth=1 / _BYTE), "host_sync": free,
+    }  # fmt: skip
+    return replace(catalog.device("h100_sxm"), kernels=kernels, primitives={})
+
+
+class Devices(NamedTuple):
+    """The catalogue's GPU, and as calibrated on half of the methods at one length."""
+
+    catalogue: Device
+    calibrated: Device
 
 
 def find() -> Findings:
     """Stages, half of whose methods are fitted, and iterations."""
-    stages = [row for row in _rows("stages") if any(counts(row))]
+    stages = [row for row in _rows("stages") if any(timed(row).launches)]
     kept = [row for row in stages if row["method"] not in _ON_HOST]
     served = set(sorted({row["method"] for row in kept})[::2])
     short = [row for row in kept if row["method"] in served and row["data"] == _FITTED_AT]
-    rates = fitted([(counts(row), 1e-6 * float(row["total_us"])) for row in short], "", "")
-    own, known = _launch(rates), _launch(HOST)
-    points = tuple(_stage(row, served, own, known) for row in kept)
+    fitted, device = [timed(row) for row in short], recorded()
+    own = replace(device, host=host_prices(fitted, "", ""))
+    devices = Devices(device, replace(own, stages=stage_clocks(fitted, own)))
+    both: defaultdict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in kept:
+        both[row["method"], row["phase"], row["data"]].append(row)
     return Findings(
-        points=(*points, *_iterations(kept, own, known), *_by_launches(own, known)),
+        points=(
+            *(_stage(row, served, devices) for row in kept),
+            *_iterations(both, devices),
+        ),
         factors=(
             *(
-                Factor("stages", f"host time of a {what}", own[what], "s", len(short),
-                       catalogue=known[what])
+                Factor("stages", f"host time of a {what}", own.host[what].launch, "s", len(short),
+                       catalogue=device.host[what].launch)
                 for what in QUEUED
             ),
-            *_ninth(points),
             *(
                 given_step("iterations", f"{model} without a hook", _dense(model))
                 for model in _BUCKETS
@@ -80,39 +134,87 @@ def find() -> Findings:
                      "copies of the whole gradient are in no launch"),
             Excluded("stages of 2026-11-26", 56,
                      "measured on earlier code, without the launches of a stage"),
+            Excluded("iterations of 2026-11-26", 15,
+                     "measured on earlier code, whose stages were not recorded"),
+            Excluded("iterations under PyTorch's own hooks", 4, "their stages were not measured"),
         ),
     )  # fmt: skip
 
 
-def _launch(rates: dict[Queued, KernelRate]) -> Prices:
-    return {what: float(rate.launch) for what, rate in rates.items()}
+def _profile(rows: Sequence[Row], buckets: int, tensors: int) -> TrafficProfile:
+    """An iteration whose buckets all have these stages."""
+    row = rows[0]
+    computes = [compute for each in rows for compute in timed(each).computes]
+    nothing = CollectiveRecord(kind="all_reduce", sent=(1, 1), element=1)
+    exchange = Exchange(
+        computes=(*computes, *[Compute(stage="decode", fixed=())][len(computes) - 1 :]),
+        collectives=(nothing,),
+    )
+    step = Step(number=0, exchanges=(exchange,) * buckets)
+    ends = [tensors * n // buckets for n in range(buckets + 1)]
+    layouts = [
+        BucketLayout(
+            index=number,
+            slices=tuple(
+                TensorSlice(name=str(n), shape=(1,), offset=n - first, index=n)
+                for n in range(first, last)
+            ),
+        )
+        for number, (first, last) in enumerate(itertools.pairwise(ends))
+    ]
+    layer = Layer(name="all", parameters=tuple(range(tensors)), forward_flops=0)
+    return TrafficProfile(
+        compressor=row["method"],
+        parameters={},
+        model=ModelFacts(name="", parameters=tensors, layers=(layer,), samples_per_worker=1),
+        buckets=tuple(layouts),
+        workers=2,
+        period=1,
+        phases=(Phase(name=row["phase"], count=1, steps=(step,)),),
+        quality=Quality(nmse=0.0, cosine_similarity=1.0),
+    )
 
 
-def _stage(row: Row, served: set[str], own: Prices, known: Prices) -> Point:
+def priced(row: Row, device: Device) -> float:
+    """Seconds of a stage."""
+    profile = as_timed(_profile([row], 1, 1), device.stages)
+    (exchange,) = profile.phases[0].steps[0].exchanges
+    return float(PriceList(device).priced_by(exchange.computes[0], 1).total / PS_PER_SECOND)
+
+
+def iteration(model: str, rows: Sequence[Row], device: Device) -> float:
+    """Seconds of an iteration: dense passes, and each bucket's stages around an instant
+    exchange."""
+    _, buckets, tensors = _BUCKETS[model]
+    passes = picoseconds(Fraction(_dense(model)))
+    network = Link(name="none", bandwidth=Fraction(10**15), latency=Fraction(0))
+    found = predict(
+        _profile(rows, buckets, tensors),
+        Cluster(nodes=2, devices_per_node=1, device=device, network=network, intra_node=network),
+        ComputeTimes(
+            forward=0, backward=passes, parts=(passes // buckets,) * buckets, provenance=""
+        ),
+        training=Training(hook=HOOK),
+        spans=False,
+    )
+    return found.iteration
+
+
+def _stage(row: Row, served: set[str], devices: Devices) -> Point:
     mine = row["method"] in served
     return Point(
         name=f"{row['method']} {row['phase']}, {row['stage']}, {row['data']}",
         series="stages, methods fitted on" if mine else "stages, other methods",
         unit="s",
-        measured=1e-6 * float(row["total_us"]),
-        predicted=priced(row, own),
-        unfitted=priced(row, known),
+        measured=timed(row).seconds,
+        predicted=priced(row, devices.calibrated),
+        unfitted=priced(row, devices.catalogue),
         fitted=mine and row["data"] == _FITTED_AT,
         source=_SOURCE.format("stages"),
         workers=1,
         nbytes=4 * float(row["elements"]),
         method=row["method"],
     )
-
-
-def _ninth(points: Sequence[Point]) -> Iterator[Factor]:
-    errors: defaultdict[str, list[float]] = defaultdict(list)
-    for point in points:
-        if not point.fitted:
-            errors[point.series].append(abs(point.error))
-    for series, each in errors.items():
-        found = float(np.quantile(each, 0.9))
-        yield Factor(series, "90th percentile of the errors", found, "x", len(each), given=True)
 
 
 def _dense(model: str) -> float:
@@ -124,63 +226,27 @@ def _dense(model: str) -> float:
     )
 
 
-def _iterations(stages: Iterable[Row], own: Prices, known: Prices) -> Iterator[Point]:
-    """Dense, and one behind the other each bucket's stages and the code around its exchange."""
-    both: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in stages:
-        if row["phase"] == _PHASES.get(row["method"], row["phase"]):
-            both[row["method"], row["data"]].append(row)
+def _iterations(stages: Stages, devices: Devices) -> Iterator[Point]:
     for row in _rows("deployed"):
-        data, buckets, tensors = _BUCKETS[row["model"]]
-        if not (one := both[row["hook"], data]):
-            continue
-        around = _dense(row["model"]) + buckets * _PER_BUCKET + tensors * _PER_TENSOR
-        fitted_on, catalogue = (
-            around + buckets * sum(priced(stage, host) for stage in one) for host in (own, known)
-        )
-        name = f"{row['model']}, {row['hook']}"
-        yield _iteration(
-            row, "iterations", name, "deployed", predicted=fitted_on, unfitted=catalogue
-        )
-
-
-def _by_launches(own: Prices, known: Prices) -> Iterator[Point]:
-    """Dense, and the launches that an iteration has beyond it: where no stages were measured."""
-    for file, day in (("deployed", "27"), ("earlier", "26")):
-        dense = {row["model"]: row for row in _rows(file) if row["hook"] == "dense"}
-        for row in _rows(file):
-            alone = dense[row["model"]]
-            if row is alone or (file == "deployed" and not row["hook"].startswith("torch")):
-                continue
-            triton = _more(row, alone, "triton_launches") * (file == "earlier")
-            others = _more(row, alone, "launches") - triton
-            base = 1e-3 * float(alone["iteration_ms"])
-            fitted_on, catalogue = (
-                base + triton * host["kernel"] + others * host["operator"] for host in (own, known)
+        data, *_ = _BUCKETS[row["model"]]
+        phase = _PHASES.get(row["hook"])
+        own = [
+            each
+            for (method, of, where), each in stages.items()
+            if (method, where) == (row["hook"], data) and phase in (None, of)
+        ]
+        if own:
+            yield Point(
+                name=f"{row['model']}, {row['hook']}",
+                series="iterations",
+                unit="s",
+                measured=1e-3 * float(row["iteration_ms"]),
+                predicted=iteration(row["model"], own[0], devices.calibrated),
+                unfitted=iteration(row["model"], own[0], devices.catalogue),
+                source=_SOURCE.format("deployed"),
+                workers=1,
+                method=row["hook"],
             )
-            name = f"{row['model']}, {row['hook']}, 2026-11-{day}"
-            series = "iterations, by their launches"
-            yield _iteration(row, series, name, file, predicted=fitted_on, unfitted=catalogue)
-
-
-def _iteration(
-    row: Row, series: str, name: str, file: str, *, predicted: float, unfitted: float
-) -> Point:
-    return Point(
-        name=name,
-        series=series,
-        unit="s",
-        measured=1e-3 * float(row["iteration_ms"]),
-        predicted=predicted,
-        unfitted=unfitted,
-        source=_SOURCE.format(file),
-        workers=1,
-        method=row["hook"],
-    )
-
-
-def _more(row: Row, alone: Row, column: str) -> float:
-    return float(row[column]) - float(alone[column])
 
 
 SUITE = suite_of(_HERE, "gpu-hook", find)

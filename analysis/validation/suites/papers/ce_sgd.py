@@ -26,19 +26,17 @@ from gcsim.units import parse, parse_bytes
 
 _PAPER = "Tao, Xia, Li and Cheng, CE-SGD"
 _INTRODUCTION = f"{_PAPER}, sec. I"
-_ELEMENTS = 61 * 10**6
-"""Parameters of AlexNet, as the paper counts them."""
+_ELEMENTS = 61 * 10**6  # parameters of AlexNet, as the paper counts them
 _RATE = "50 Mbit/s"
 _BITS_PER_SECOND = 50 * 10**6
 _NODES = 4
-_FEATURES, _CLASSES = 2048, 100
-"""Inputs of Inception V3's classifier; classes of CIFAR-100."""
+_FEATURES, _CLASSES = 2048, 100  # inputs of Inception V3's classifier; classes of CIFAR-100
 _SIZES = (("AlexNet", "alexnet", 233), ("GoogLeNet (Inception V3)", "inception_v3_aux", 104))
-"""Their "actual model size" in sec. IV-A, MB; the second has its inner classifier."""
+""""Actual model size" in sec. IV-A, MB; the second with its inner classifier."""
 
 
 def statements() -> list[Statement]:
-    """Sizes and times of the example, sizes of the models, what the tables' megabytes say."""
+    """Sizes and times of the example, sizes of the models, and the tables' megabytes."""
     return [*_example(), *_sizes(), *_tables()]
 
 
@@ -90,7 +88,7 @@ def _example() -> Iterator[Statement]:
 
 
 def _round(nbytes: int) -> Fraction:
-    """Push and pull on the cluster of the scenario `alexnet_5g`, without latencies."""
+    """Push and pull on the cluster of `alexnet_5g`, without latencies."""
     cluster = load_scenario("alexnet_5g").cluster_at(_NODES)
     link = ideal_link(_RATE)
     both = replace(link, up=Uplink(bandwidth=link.bandwidth, latency=Fraction(0)))
@@ -117,7 +115,7 @@ def _sizes() -> Iterator[Statement]:
 
 
 def _tables() -> Iterator[Statement]:
-    """Ratios of the per-round megabytes beside those that the text prints."""
+    """Ratios of the per-round megabytes beside those in the text."""
     rows = (
         ("GradientDrop's drop ratio, Table I", "sec. IV-B and Table I", "66", "36.2", 45, 1),
         ("less on VGG11, Table II", "sec. IV-B and Table II", "89", "44", 50, 10),

@@ -1,11 +1,11 @@
 """Speedups and order of the methods on the cluster of the CVPR 2021 paper, beside the paper's.
 
 L. Song et al., "Communication efficient SGD via gradient sampling with Bayes prior", CVPR 2021,
-section 4.4: gradient sampling is 2.5 times as fast as dense training on AlexNet, and by more than
-76 % faster than every method that keeps the accuracy; CSER, which does not, is about as fast or
-faster; QSparse-local-SGD, DGC and 1-bit error-feedback SGD lose much with the number of workers,
-the last all of it. `scenarios/alexnet_32node.yaml` predicts it, ranges and all. The traffic of the
-methods is in `data/alexnet_traffic.json.gz`, since running them takes minutes:
+section 4.4: gradient sampling is 2.5 times as fast as dense training on AlexNet, and more than 76 %
+faster than every method that keeps the accuracy; CSER, which does not, is about as fast or faster;
+QSparse-local-SGD, DGC and 1-bit error-feedback SGD lose much with the number of workers, the last
+all of it. The prediction is `scenarios/alexnet_32node.yaml`, with traffic in
+`data/alexnet_traffic.json.gz`, since running the methods takes minutes:
 
     python -m gcsim.analysis.validation.suites.papers.order      # makes it again
 """
@@ -35,8 +35,7 @@ CSER, GSB, QL, DGC, DENSE, EB = METHODS = (
     "cser", "gradient_sampling_bayes", "qsparse_local_sgd", "dgc", "none", "ef_block_sgdm",
 )  # fmt: skip
 MEASURED, AHEAD = 2.5, 1.76
-"""Speed of gradient sampling over dense training; over the fastest other that is as accurate, at
-least."""
+"""Speed of gradient sampling over dense; the least over the fastest other as accurate."""
 SERIES = "2.5x, alexnet_32node with ranges"
 SOURCE = "Song et al., CVPR 2021, doi 10.1109/CVPR46437.2021.01189, sec. 4"
 _NODES = 32
@@ -76,7 +75,7 @@ def orderings() -> tuple[Ordering, ...]:
 
 
 def point() -> Point:
-    """The speedup over dense training that the paper states."""
+    """The paper's speedup over dense training."""
     row = rows()[GSB]
     predicted = _speedup(row)
     return Point(

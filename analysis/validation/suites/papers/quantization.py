@@ -1,8 +1,7 @@
 """Times of a gradient's transfer at 10 Gbit/s: Table 1 of the gradient quantisation paper.
 
-Its times are those of one message over one hop. Dense training exchanges gradients in a ring, which
-takes 2 (p - 1) / p times as long: the formula of the variance-based paper, evaluated for the same
-five models and that paper's 16 workers.
+Its times are those of one message over one hop. A ring takes 2 (p - 1) / p times as long, by the
+variance-based paper's formula, here with that paper's 16 workers.
 
 Source: A. Xu, Z. Huo, H. Huang, "Optimal gradient quantization condition for
 communication-efficient distributed training", arXiv:2002.11082, Table 1.
@@ -28,8 +27,8 @@ _RATE = "10 Gbit/s"
 _BITS_PER_SECOND = Fraction(10**10)
 _WORKERS = 16
 _ORIGINAL_ALEXNET = 60_965_224
-"""Parameters of the two-tower network of Krizhevsky, Sutskever and Hinton 2012, counted from its
-layers: 34,944 + 307,456 + 885,120 + 663,936 + 442,624 + 37,752,832 + 16,781,312 + 4,097,000."""
+"""Parameters of the two-tower network of Krizhevsky, Sutskever and Hinton 2012, by layer:
+34,944 + 307,456 + 885,120 + 663,936 + 442,624 + 37,752,832 + 16,781,312 + 4,097,000."""
 
 _TABLE = (
     ("AlexNet", "alexnet", 195),
@@ -38,8 +37,8 @@ _TABLE = (
     ("GoogLeNet", "googlenet_aux", 44),
     ("ResNet-50", "resnet50", 82),
 )
-"""The paper's name, ours, its milliseconds. Of GoogLeNet it counts 13.0 million parameters, which
-is the network with the inner classifiers that training has."""
+"""The paper's name, ours, its milliseconds. Its GoogLeNet has 13.0 million parameters, with the
+inner classifiers of training."""
 
 
 def statements() -> list[Statement]:
@@ -63,7 +62,7 @@ def _one_hop(name: str, model: str, stated: int) -> Statement:
 
 
 def _note(model: str, stated: int) -> str:
-    """Explanation of a time that the paper's own count of parameters does not give."""
+    """Explanation of a time that does not follow from the paper's own count of parameters."""
 
     def takes(elements: int) -> str:
         milliseconds = 32 * elements / float(_BITS_PER_SECOND) * 1000

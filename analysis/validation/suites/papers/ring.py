@@ -1,8 +1,8 @@
 """Times of a transfer and of a ring between ideal links, by gcsim and in closed form.
 
-The papers reason with bare rates: no framing, no latency. Each pair of functions here has the one
-that goes through gcsim's units, link and collectives, and the one that is school arithmetic on
-rationals; both give whole picoseconds where the rate has a whole number of them a byte.
+The papers reason with bare rates: no framing, no latency. Each function through gcsim's units, link
+and collectives has a closed form on rationals beside it; both give whole picoseconds if the rate
+has a whole number of them per byte.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLOAT32 = 4
 
 
 def parameters_of(model: str) -> int:
-    """Trained scalar parameters of a shipped model. Raises `InputError` for an unknown one."""
+    """Trained scalar parameters of a shipped model; raises `InputError` for an unknown one."""
     return shipped_model(model).parameters or 0
 
 
@@ -39,7 +39,7 @@ def hop(nbytes: int, link: Link) -> Fraction:
 
 
 def ring(elements: int, workers: int, link: Link) -> Fraction:
-    """Seconds of a simulated ring all-reduce of float32 elements that all enter together."""
+    """Seconds of a simulated ring all-reduce of float32 elements, entered together."""
     finishes = ring_allreduce(FLOAT32 * elements, (link,) * workers, element=FLOAT32)(
         np.zeros(workers, dtype=np.int64)
     )
@@ -47,7 +47,7 @@ def ring(elements: int, workers: int, link: Link) -> Fraction:
 
 
 def ring_in_closed_form(elements: int, workers: int, bits_per_second: Fraction) -> Fraction:
-    """The same by hand: the largest of the p chunks passes 2 (p - 1) hops, one after the other."""
+    """The same by hand: the largest of p chunks passes 2 (p - 1) hops in turn."""
     chunk = -(-elements // workers)
     return 2 * (workers - 1) * chunk * 32 / Fraction(bits_per_second)
 

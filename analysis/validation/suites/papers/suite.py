@@ -1,7 +1,7 @@
 """The suite `papers`: statements of four papers, recomputed by the simulator and in closed form.
 
-Three are about measurements: "ten times longer" holds or not by the device's published training
-rate; two speedups of gradient sampling and the order of six methods are predicted, without any fit.
+Three concern measurements: "ten times longer" depends on the device's published training rate; two
+speedups of gradient sampling and the order of six methods are predicted without fit.
 """
 
 from __future__ import annotations

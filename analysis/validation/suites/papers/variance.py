@@ -39,22 +39,17 @@ from gcsim.traces.profile import ModelFacts
 
 _PAPER = "Tsuzuku, Imachi and Akiba, arXiv:1802.06058"
 _WORKERS, _BATCH = 16, 32
-_PICOSECONDS_A_BYTE = 800
-"""At 10 Gbit/s."""
-_ELEMENTS = 960_000
-"""A gradient that every number of workers below divides, and every ratio leaves whole."""
+_PICOSECONDS_A_BYTE = 800  # at 10 Gbit/s
+_ELEMENTS = 960_000  # divisible by every number of workers below and every ratio
 _GROUPS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _RATIOS = (1, 2, 4, 8, 10, 50, 100, 1000)
 _PIECE = 4096
-_SMALL_PIECE = 64
-"""Small enough for the paper's limit to hold to the digits that are shown."""
+_SMALL_PIECE = 64  # small enough for the paper's limit within the shown digits
 _DEVICES = ("p100_sxm2", "v100", "k80")
-"""Devices of the paper's years, with a published rate of ResNet-50 at its batch; it names none."""
-_SLOW = "k80"
-"""So slow that communication takes less than ten times as long."""
+"""Devices of the paper's years (it names none) with a published rate of ResNet-50 at its batch."""
+_SLOW = "k80"  # device so slow that communication takes less than ten times as long
 _ESTIMATE = "p100_pcie"
-"""The scenario's own device, whose step is the SXM2 board's times the ratio of nominal rates: no
-verdict hangs on it."""
+"""The scenario's device: the SXM2's step times the ratio of nominal rates; in no verdict."""
 
 Shape = Callable[[int], list[Fraction]]
 """Shares of the whole, by rank."""
@@ -98,7 +93,7 @@ def _size() -> Statement:
 
 
 def _ten_times() -> Iterator[Statement]:
-    """A ring of the whole gradient over the step's time, on what may have been meant."""
+    """A ring of the whole gradient over the step's time, in possible readings."""
     cluster = load_scenario("resnet50_16node_1gbe").cluster_at(_WORKERS)
     elements, link = parameters_of("resnet50"), cluster.network
     dense = CollectiveRecord(kind="all_reduce", sent=(FLOAT32 * elements,), element=FLOAT32)
@@ -133,14 +128,14 @@ def _step(name: str) -> Fraction:
 
 
 def _resnet50() -> ModelFacts:
-    """Without its layers: its times at this batch are published ones."""
+    """ResNet-50 without its layers: its times at this batch are published ones."""
     return ModelFacts(
         name="resnet50", parameters=parameters_of("resnet50"), layers=(), samples_per_worker=_BATCH
     )
 
 
 def _ring_of_rounded_hops(elements: int, link: Link) -> Fraction:
-    """2 (p - 1) hops of the largest chunk, each a whole number of picoseconds and a latency."""
+    """2 (p - 1) hops of the largest chunk, each in whole picoseconds and with a latency."""
     chunk = FLOAT32 * -(-elements // _WORKERS)
     rate = link.bandwidth * link.efficiency
     one = round(chunk / rate * PS_PER_SECOND) + round(link.latency * PS_PER_SECOND)
@@ -148,7 +143,7 @@ def _ring_of_rounded_hops(elements: int, link: Link) -> Fraction:
 
 
 def _bound() -> Statement:
-    """T_r over T_v against what the paper promises, the smallest of all that are tried."""
+    """Least T_r / T_v of all that are tried, against the paper's promise."""
     link = ideal_link("10 Gbit/s")
     promised, found = [], []
     for ranks in _GROUPS:
@@ -180,7 +175,7 @@ def _bound() -> Statement:
 
 
 def _break_even() -> Iterator[Statement]:
-    """The ratio at which the gather takes as long as the dense ring, 16 workers."""
+    """Ratio at which the gather takes as long as the dense ring, 16 workers."""
     p, link = _WORKERS, ideal_link("10 Gbit/s")
     dense = ring(_ELEMENTS, p, link)
 

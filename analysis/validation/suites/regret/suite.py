@@ -1,7 +1,6 @@
 """The suite `regret`: cost of following each line of `gcsim advise` on measured clusters.
 
-It measures nothing of its own: points are those of the suites in `choices.yaml`, and the functions
-that choose are those of `gcsim advise`.
+Points are those of the suites in `choices.yaml`, chosen among by the functions of `gcsim advise`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from gcsim.scenarios.trained.evidence import Field, evidence
 
 _HERE = Path(__file__).parent
 _HALF, _POWER = ("fp16", "bf16"), ("powersgd",)
-_HALF_NMSE = 1e-7
-"""About that of half precision, and no other method's here is known."""
+_HALF_NMSE = 1e-7  # about that of half precision; no other method's here is known
 Steps = Mapping[str, float]
 Choice = Callable[[Verdict, Steps], Row | None]
 
@@ -90,8 +88,7 @@ def _evidence(method: str, field: Field, file: Mapping[str, Any]) -> tuple[str, 
 
 
 def costs_of(choices: Sequence[tuple[Point, str, float | None]]) -> dict[str, float]:
-    """Regret by rule in one setting: points, their kinds, and their steps to the goal over dense
-    training's where they are known to train."""
+    """Regret by rule in one setting: points, kinds, steps to the goal over dense's if known."""
     points = [point for point, _, _ in choices]
     alone = all(point.unfitted is not None for point in points)
     rows = [_row(point, kind, alone) for point, kind, _ in choices]
@@ -109,7 +106,7 @@ def _seconds(point: Point, value: float) -> float:
 
 
 def _row(point: Point, kind: str, alone: bool) -> Row:
-    """The prediction as a run has it, as far as advice looks at it."""
+    """The prediction as a run's row, with what advice reads."""
     stated = point.unfitted if alone and point.unfitted is not None else point.predicted
     draws = with_factors(point, "", kind) if alone and point.worlds else ()
     seconds = statistics.median(draws) if draws else _seconds(point, stated)

@@ -1,6 +1,6 @@
 """The suite `scaling`: efficiency of larger sizes of a cluster, given the smallest.
 
-It measures nothing of its own: points are training steps of the suites in `SOURCES`.
+Points are training steps of the suites in `SOURCES`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def find() -> Findings:
 
 
 def _jobs(points: Sequence[Point]) -> Iterator[list[Point]]:
-    """Training steps of one job, by size; jobs of one size are left out."""
+    """Training steps of a job, by size; jobs of one size are left out."""
     jobs: dict[str, list[Point]] = {}
     for point in points:
         if point.worlds and point.method in {DENSE, ""}:
@@ -44,8 +44,7 @@ def _jobs(points: Sequence[Point]) -> Iterator[list[Point]]:
 
 
 def efficiencies(suite: str, sizes: Sequence[Point]) -> Iterator[Point]:
-    """Throughput per worker over that of the first point, measured and predicted, of what served no
-    fit."""
+    """Measured and predicted throughput per worker over the first point's, if not fitted."""
     first, *larger = sizes
 
     def efficiency(value: float, of_first: float, workers: int) -> float:

@@ -202,7 +202,7 @@ def test_what_one_step_loses_the_next_one_adds(
         wanted = 0.9 * m + 0.1 * torch.stack(given).mean(0).double() + before
         m = step_of(group, layout_of(*SIZES), given, step)[0].double() * 0.1
         server, own = (
-            [error_of(*memory.kept[0][:2]) for memory in memories]
+            [error_of(*memory.kept[0]) for memory in memories]
             for memories in zip(*((w.owned, w.sent) for w in group), strict=True)
         )
         before = torch.stack(own).mean(0)

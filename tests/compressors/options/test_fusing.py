@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.controllers.fusing import LENGTH_BYTES, fused, pack, unpack
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
+from gcsim.compressors.options.fusing import LENGTH_BYTES, fused, pack, unpack
 from gcsim.compressors.registry import create
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange, PushPull, gather_variable
 from gcsim.errors import InputError

@@ -1,0 +1,114 @@
+"""Bloom filters of indices: bits that seem to hold them, and a few others.
+
+A column of sizes, [k, m, h, bytes] by tensor, says what is put in: k indices, each of which sets h
+of m bits; where m is 0, indices travel as they are, 32 bits each. Hash functions are the numbers
+x + j y + c_j, scaled to 0 … m-1; x and y mix the position with a key, c_j is a cubic in j (enhanced
+double hashing: P. Dillinger, P. Manolios, "Bloom filters in probabilistic verification", FMCAD
+2004). In host memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.compressors.coding.checksum import number_at, put_number
+from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.loops import array, in_tiles, inlined, loop, tensor
+from gcsim.compressors.meter import kernel
+from gcsim.compressors.random import bits64
+from gcsim.compressors.segments import Column, Segments
+
+_TOGETHER = 1 << 12
+"""Positions that are asked for together."""
+
+
+@kernel("gather_scatter")
+def bloom_filter(
+    indices: Tensor, segments: Segments, sizes: NDArray[np.int64], key: np.uint64
+) -> Tensor:
+    """Filters of indices, int64 `[sum of k]`, one behind the other: uint8."""
+    out = np.zeros(int(sizes[3].sum()), dtype=np.uint8)
+    _fill(array(indices), segments.begin, sizes, key, out)
+    return tensor(out, indices)
+
+
+@kernel("gather_scatter")
+def bloom_positives(
+    coded: Tensor, at: Column, segments: Segments, sizes: NDArray[np.int64], key: np.uint64
+) -> tuple[Tensor, Column]:
+    """Places in the bucket that filters seem to hold, int64, ascending; how many of each tensor.
+
+    A tensor's filter begins at byte `at`. One whose padding is not zero holds nothing; neither do
+    indices beyond the tensor count.
+    """
+    (begin, length), (k, bits, _, _) = segments.table.T, sizes
+    passed = np.zeros(length.sum(), dtype=np.bool_)
+    tiles = segments.tiles_of(np.where(bits > 0, length, k))
+    in_tiles(_ask, tiles, segments.table, array(coded), at, sizes, key, passed)
+    places = np.flatnonzero(passed)
+    many = np.searchsorted(places, begin + length) - np.searchsorted(places, begin)
+    return tensor(places, coded), many
+
+
+@inlined
+def _place(hashed: Any, number: int, bits: int) -> Any:
+    """The bit that hash function `number` gives a position with these 64 random bits."""
+    # y is odd: its multiples modulo 2^32 all differ
+    drawn = (hashed >> np.uint64(32)) + np.uint64(number) * (hashed | np.uint64(1))
+    # (j^3 - j) / 6 in the highest bits, which decide on the place
+    drawn += np.uint64((number * (number - 1) * (number + 1) // 6) << 20)
+    return np.uint32(((drawn & np.uint64(0xFFFFFFFF)) * np.uint64(bits)) >> np.uint64(32))
+
+
+@loop
+def _fill(indices: Any, begins: Any, sizes: Any, key: Any, out: Any) -> None:
+    at = before = 0
+    for t in range(begins.size):
+        k, bits, hashes, nbytes = sizes[:, t]
+        filled = out[at : at + nbytes]
+        for j in range(k):
+            index = indices[before + j]
+            if not bits:
+                put_number(filled, 4 * j, 4, np.uint64(index))
+            hashed = bits64(key, begins[t] + index)
+            for number in range(hashes):
+                place = _place(hashed, number, bits)
+                filled[place >> 3] |= np.uint8(1 << (place & 7))
+        at, before = at + nbytes, before + k
+
+
+@loop
+def _ask(
+    start: int, stop: int, tiles: Any, table: Any, coded: Any, at: Any, sizes: Any, key: Any,
+    passed: Any,
+) -> None:  # fmt: skip
+    """Positions that a hash function rules out are not asked for by the next one; no branches."""
+    hashed, left = np.empty(_TOGETHER, dtype=np.uint64), np.empty(_TOGETHER, dtype=np.int32)
+    for tile in range(start, stop):
+        t, first, last = tiles[tile]
+        (_, bits, hashes, _), filled, place_of = sizes[:, t], coded[at[t] :], table[t, 0]
+        own = passed[place_of : place_of + table[t, 1]]
+        if not bits:
+            for j in range(first, last):
+                index = number_at(filled, 4 * j, 4)
+                if index < own.size:
+                    own[index] = True
+        if not bits or filled[(bits - 1) >> 3] >> ((bits - 1) & 7) > 1:  # bits behind the last
+            continue
+        for begin in range(first, last, _TOGETHER):
+            count = min(_TOGETHER, last - begin)
+            for i in range(count):
+                hashed[i], left[i] = bits64(key, place_of + begin + i), i
+            for number in range(hashes):
+                asked, count = count, 0
+                for j in range(asked):
+                    i = left[j]
+                    place = _place(hashed[i], number, bits)
+                    # in place: `count` never passes j
+                    left[count] = i
+                    count += (filled[place >> 3] >> np.uint8(place & 7)) & np.uint8(1)
+            for j in range(count):
+                own[begin + left[j]] = True

@@ -1,1 +1,0 @@
-"""Methods that choose another method's parameters while training runs."""

@@ -1,0 +1,111 @@
+"""Two clocks of a stage on a GPU, its host's and its device's, and factors on both.
+
+A stage is a worker's steps of one kind before a method's last collective (encode) or after it
+(decode). The longer clock hides most of the shorter:
+
+    T(host, device) = max(host, device) + UNHIDDEN * min(host, device)
+
+If whole stages were timed on the device (`scenarios/calibration/host.py`), the times of
+`pricing.py` by launches and bytes get the stage's own factors, T(h * host, d * device), which
+minimise the sum of log(T / measured)^2 over the timed lengths, beside a weak prior of 1 for each.
+Short stages wait for the host and determine h, long ones d. A method's other parameters get the
+same factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.fields import Factor
+from gcsim.traces.profile import Compute, Exchange, Phase, TrafficProfile, weighted
+
+UNHIDDEN = Fraction(35, 100)
+"""Share of the shorter clock that the longer does not hide, of stages of every other method
+(alphabetically) on an H100 (`tests/analysis/validation/suites/test_gpu_hook.py`)."""
+_PRIOR = 0.05
+"""Weight of a factor's logarithm; a length's is 1."""
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Factors on a stage's clocks."""
+
+    host: Factor
+    device: Factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStage(Compute):
+    """Stretch of a stage timed on the device."""
+
+    clocks: Clocks
+
+
+def together(host: Numbers, device: Numbers) -> Numbers:
+    """T(host, device), in any unit."""
+    found: Numbers = np.maximum(host, device) + float(UNHIDDEN) * np.minimum(host, device)
+    return found
+
+
+def fitted_clocks(stages: Sequence[tuple[Sequence[tuple[float, float]], float]]) -> Clocks:
+    """Factors of a stage from its stretches' priced (host, device) and seconds, by length."""
+    from scipy.optimize import least_squares
+
+    priced = [np.array(stretches, dtype=float).T for stretches, _ in stages]
+    measured = np.array([seconds for _, seconds in stages])
+
+    def residuals(logs: Numbers) -> Numbers:
+        host, device = np.exp(logs)
+        found = [together(host * each[0], device * each[1]).sum() for each in priced]
+        return np.concatenate((np.log(found / measured), _PRIOR * logs))
+
+    logs = least_squares(residuals, np.zeros(2)).x
+    host, device = (Fraction(f"{factor:.4g}") for factor in np.exp(logs))
+    return Clocks(host=host, device=device)
+
+
+def stage_name(method: str, phase: str, stage: str) -> str:
+    """Key of `Device.stages`."""
+    return f"{method}, {phase}, {stage}"
+
+
+def as_timed(profile: TrafficProfile, stages: Mapping[str, Clocks]) -> TrafficProfile:
+    """The profile with the factors of timed stages; the same object if nothing changes."""
+
+    def timed(compute: Compute, phase: str) -> Compute:
+        clocks = stages.get(stage_name(profile.compressor, phase, compute.stage))
+        if clocks is None:
+            return compute
+        given = {each.name: getattr(compute, each.name) for each in fields(Compute)}
+        return TimedStage(**given, clocks=clocks)
+
+    computes = [compute for _, _, each in weighted(profile) for compute in each.computes]
+    if not stages or any(isinstance(each, TimedStage) for each in computes):
+        return profile
+    return with_exchanges(
+        profile,
+        lambda exchange, phase: replace(
+            exchange, computes=tuple(timed(each, phase.name) for each in exchange.computes)
+        ),
+    )
+
+
+def with_exchanges(
+    profile: TrafficProfile, change: Callable[[Exchange, Phase], Exchange]
+) -> TrafficProfile:
+    """The profile with other exchanges in its steps."""
+    phases = []
+    for phase in profile.phases:
+        steps = [
+            replace(step, exchanges=tuple(change(each, phase) for each in step.exchanges))
+            for step in phase.steps
+        ]
+        phases.append(replace(phase, steps=tuple(steps)))
+    return replace(profile, phases=tuple(phases))
