@@ -562,7 +562,7 @@ def _whole(
         whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
         # a codec of -1, where no header fits, reads the last entry: `numel` is -1 there, too
         whole &= known[codec[t]]
-    return whole
+    return bool(whole)
 
 
 @loop
