@@ -8,6 +8,8 @@ worlds. Between them,
   worlds, if the next few are in it. Else Gloo's rings are simulated in every world
   (`rings/worlds.py`), others in many, interpolated by a radial basis r with a linear tail (M.
   Buhmann 2003, "Radial basis functions", sec. 2.2);
+- where NCCL takes a ring in some worlds and a tree in others, both are simulated, and each world
+  has its own;
 - over sizes, except Gloo's rings: few of a kind are simulated, and the ratio to the stated time,
   simulated for all, is linear between the two nearest.
 """
@@ -19,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +29,8 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.uncertainty.figures import Input
 from gcsim.scenarios.uncertainty.worlds import World, coordinates, moves_links
-from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import CollectiveMemo
+from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
+from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
 from gcsim.simulator.collectives.rings.worlds import RingWorlds
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
@@ -44,9 +47,9 @@ SIZES = 3
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
 _CLUSTERS = 32
-_Simulated = dict[tuple[CollectiveRecord, int], float]
+_Simulated = dict[tuple[CollectiveRecord, int, str], float]
 _SIMULATED: OrderedDict[object, dict[object, _Simulated]] = OrderedDict()
-"""Times by cluster, world, record and server time, for all methods on the same links."""
+"""Times by cluster, world, record, server time and algorithm, for all methods on the same links."""
 
 
 class CollectiveTimes:
@@ -78,7 +81,10 @@ class CollectiveTimes:
         self._few_rings = RingWorlds(clusters_at[: self._few])
         self._rings = RingWorlds(list(distinct.values()))
         self._clusters_at = clusters_at
-        self._memos: dict[int, CollectiveMemo] = {}
+        self._memos: dict[tuple[int, str], CollectiveMemo] = {}
+        self._tuners = np.array([one.collectives.ring_over_tree for one in clusters])
+        if any(link.timed for link in cluster.links()):  # each world's tuner sees another rate
+            self._tuners[:] = self._tuners[0]
         moving = {one.name for one in inputs if moves_links(one)}
         known = _simulated_on(clusters_at[0])
         self._simulated_at = [
@@ -128,17 +134,32 @@ class CollectiveTimes:
     def _of(self, record: CollectiveRecord, server_time: int) -> Column:
         """Times of an anchor."""
         if (record, server_time) not in self._known:
-            points = self._points(record, server_time, range(self._few))
-            moving = self._moving(points)
-            found = self._plane(points, moving)
-            if found is None:
-                rest = self._points(record, server_time, range(self._few, len(self._support)))
-                found = self._between(np.concatenate([points, rest]), moving)
+            choice = ring_or_tree(record, self._clusters_at[0])
+            rings = np.zeros(0, dtype=bool) if choice is None else self._tuners < choice[2]
+            if choice is None or rings.all() or not rings.any():
+                found = self._by(record, server_time)
+            else:
+                ring, tree, _ = choice
+                found = np.where(
+                    rings, self._by(record, server_time, ring), self._by(record, server_time, tree)
+                )
             self._known[record, server_time] = found
         return self._known[record, server_time]
 
-    def _points(self, record: CollectiveRecord, server_time: int, numbers: range) -> Column:
-        return np.array([self._simulated(n, record, server_time) for n in numbers])
+    def _by(self, record: CollectiveRecord, server_time: int, algorithm: str = "") -> Column:
+        """By one algorithm in all worlds; "": the cluster's choice."""
+
+        def simulated(numbers: range) -> Column:
+            times = [self._simulated(n, record, server_time, algorithm) for n in numbers]
+            return np.array(times)
+
+        points = simulated(range(self._few))
+        moving = self._moving(points)
+        found = self._plane(points, moving)
+        if found is None:
+            rest = simulated(range(self._few, len(self._support)))
+            found = self._between(np.concatenate([points, rest]), moving)
+        return found
 
     def _moving(self, points: Column) -> tuple[int, ...]:
         """Inputs that move it."""
@@ -157,14 +178,22 @@ class CollectiveTimes:
             return None
         return np.maximum(found, 1e-30)
 
-    def _simulated(self, number: int, record: CollectiveRecord, server_time: int) -> float:
+    def _simulated(
+        self, number: int, record: CollectiveRecord, server_time: int, algorithm: str = ""
+    ) -> float:
         known = self._simulated_at[number]
-        if (record, server_time) not in known:
-            if number not in self._memos:  # of few, where all lie in a plane
-                self._memos[number] = CollectiveMemo.of(self._clusters_at[number])
-            finishes = self._memos[number](record, self._together, server_time)
-            known[record, server_time] = float(finishes.max()) or 1e-30
-        return known[record, server_time]
+        name = record, server_time, algorithm
+        if name not in known:
+            if (number, algorithm) not in self._memos:  # of few, where all lie in a plane
+                cluster = self._clusters_at[number]
+                if algorithm:
+                    named = cast("AllReduceAlgorithm", algorithm)
+                    chosen = replace(self._clusters_at[0].collectives, all_reduce=named)
+                    cluster = replace(cluster, collectives=chosen)
+                self._memos[number, algorithm] = CollectiveMemo.of(cluster)
+            finishes = self._memos[number, algorithm](record, self._together, server_time)
+            known[name] = float(finishes.max()) or 1e-30
+        return known[name]
 
     def _between(self, points: Column, moving: tuple[int, ...]) -> Column:
         """Interpolated times in all worlds."""

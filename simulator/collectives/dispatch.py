@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -229,13 +230,28 @@ _ALLGATHER_LONG = 512 * 1024  # all blocks together are long from this many byte
 def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Cluster) -> str:
     """Algorithm named by the cluster, or chosen by its transport. `sent[r]`: bytes of rank r;
     `element`: bytes per element of a vector to reduce."""
-    asked: str = getattr(cluster.collectives, kind)
-    if asked == "auto":
-        asked = _auto(kind, sent, element, cluster)
+    asked = _asked(kind, sent, element, cluster)
     if asked == "nccl":
         nbytes = sent[0] if kind == "all_reduce" else sum(sent)
         return nccl_allreduce.choose(kind, nbytes, cluster).name
     return asked
+
+
+def ring_or_tree(record: CollectiveRecord, cluster: Cluster) -> tuple[str, str, Fraction] | None:
+    """The ring and the tree of `nccl.ring_and_tree`, and their border; None where NCCL's tuner has
+    no such choice."""
+    sent = sizes_sent(record, cluster.workers)
+    if record.kind != "all_reduce" or record.by_servers:
+        return None
+    if _asked("all_reduce", sent, record.element, cluster) != "nccl":
+        return None
+    ring, tree, border = nccl_allreduce.ring_and_tree("all_reduce", sent[0], cluster)
+    return None if tree is None else (ring.name, tree.name, border)
+
+
+def _asked(kind: Kind, sent: Sequence[int], element: int, cluster: Cluster) -> str:
+    asked: str = getattr(cluster.collectives, kind)
+    return _auto(kind, sent, element, cluster) if asked == "auto" else asked
 
 
 def _auto(kind: Kind, sent: Sequence[int], element: int, cluster: Cluster) -> str:

@@ -127,18 +127,25 @@ def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
 
 def choose(kind: Kind, nbytes: int, cluster: Cluster) -> Mode:
     """The tuner's mode; `nbytes` of the vector, or of all gathered blocks together."""
-    return _chosen(kind, nbytes, _Seen.of(cluster), cluster.collectives.ring_over_tree)
+    ring, tree, border = ring_and_tree(kind, nbytes, cluster)
+    return ring if tree is None or cluster.collectives.ring_over_tree < border else tree
+
+
+def ring_and_tree(kind: Kind, nbytes: int, cluster: Cluster) -> tuple[Mode, Mode | None, Fraction]:
+    """The ring and the tree predicted to be fastest, and the least `ring_over_tree` with which the
+    tuner takes the tree; an all-gather has no tree."""
+    return _fastest(kind, nbytes, _Seen.of(cluster))
 
 
 @lru_cache(maxsize=1 << 14)
-def _chosen(kind: Kind, nbytes: int, seen: _Seen, ring: Fraction) -> Mode:
-    """`choose`, with the tuner's predictions for rings multiplied by `ring`."""
-
-    def held(mode: Mode) -> Fraction:
-        seconds = _seconds(mode, kind, nbytes, seen)
-        return seconds * ring if mode.shape == "ring" else seconds
-
-    return min(enabled(kind, seen), key=held)
+def _fastest(kind: Kind, nbytes: int, seen: _Seen) -> tuple[Mode, Mode | None, Fraction]:
+    times = {mode: _seconds(mode, kind, nbytes, seen) for mode in enabled(kind, seen)}
+    ring = min((mode for mode in times if mode.shape == "ring"), key=times.__getitem__)
+    trees = [mode for mode in times if mode.shape == "tree"]
+    if not trees:
+        return ring, None, Fraction(0)
+    tree = min(trees, key=times.__getitem__)
+    return ring, tree, times[tree] / times[ring]
 
 
 def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction:
