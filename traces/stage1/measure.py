@@ -112,10 +112,10 @@ def measure(
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
     shelf = _Shelf(gradients, layouts[0], workers)
+    give_back_freed_memory()  # the model's
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
         for layout in layouts:
-            give_back_freed_memory()  # of other sizes than this bucket's
             shelf.open(layout)
             _measure_bucket(subject, note, shelf, seed)
             advance(subject.kind)
