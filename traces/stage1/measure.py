@@ -112,9 +112,9 @@ def measure(
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
     shelf = _Shelf(gradients, layouts[0], workers)
-    give_back_freed_memory()  # the model's
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
+        give_back_freed_memory()  # the model's, or the last compressor's
         for layout in layouts:
             shelf.open(layout)
             _measure_bucket(subject, note, shelf, seed)
