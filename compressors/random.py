@@ -34,7 +34,7 @@ def stream(
     Equal arguments give equal numbers in every process; any difference gives an independent
     stream. `rank=None` is the stream that all workers share.
     """
-    (key,) = _digests(16, seed, step, [tensor], purpose, rank)
+    key = _digest(16, seed, step, tensor, purpose, rank)
     given: Any = _Key(np.frombuffer(key, dtype="<u8"))
     return np.random.Generator(np.random.Philox(given))
 
@@ -60,8 +60,8 @@ def random_keys(
     seed: int, step: int, tensors: Iterable[int], purpose: str, rank: int | None
 ) -> NDArray[np.uint64]:
     """`random_key` of each tensor: uint64 `[tensors]`."""
-    keys = bytearray().join(_digests(8, seed, step, tensors, purpose, rank))
-    return np.frombuffer(keys, dtype="<u8")
+    keys = [_digest(8, seed, step, tensor, purpose, rank) for tensor in tensors]
+    return np.frombuffer(bytearray().join(keys), dtype="<u8")
 
 
 @inlined
@@ -81,9 +81,6 @@ def fraction64(key: np.uint64, index: int) -> float:
     return float(bits64(key, index) >> np.uint64(11)) * 2.0**-53  # 53 bits: no rounding
 
 
-def _digests(
-    size: int, seed: int, step: int, tensors: Iterable[int], purpose: str, rank: int | None
-) -> list[bytes]:
-    before, behind = f"{seed}/{step}/", f"/{'shared' if rank is None else rank}/{purpose}"
-    words = [f"{before}{tensor}{behind}".encode() for tensor in tensors]
-    return [blake2b(each, digest_size=size).digest() for each in words]
+def _digest(size: int, seed: int, step: int, tensor: int, purpose: str, rank: int | None) -> bytes:
+    who = "shared" if rank is None else rank
+    return blake2b(f"{seed}/{step}/{tensor}/{who}/{purpose}".encode(), digest_size=size).digest()

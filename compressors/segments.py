@@ -80,7 +80,7 @@ class Segments:
         """Tiles of so many elements of each tensor: `[tiles, 3]`."""
         return tiles_of(counts, self.column(TILE))
 
-    def column(self, values: ArrayLike) -> Column:
+    def column(self, values: int | ArrayLike) -> Column:
         """A number for each row, or one for all: a column that nobody changes."""
         if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim:
             return values

@@ -25,12 +25,8 @@ from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.running.compiling import compiled_beside
-from gcsim.scenarios.running.faults import faulty_runs, told_faults
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_keys
-from gcsim.scenarios.running.provenance import provenance
-from gcsim.scenarios.running.rows import make_rows, make_timelines
-from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.simulator.devices.pricing import PriceList
@@ -93,9 +89,15 @@ def simulated_run(
     `passes` are its `measured_passes`.
 
     `timelines=False` leaves them out, which costs a simulation of all ranks each, `sources=False`
-    the provenance, and the times with rings and with trees. `prices` are those of the scenario's
-    device, where they are at hand.
+    the provenance, the times with rings and with trees and the draws of scaling efficiencies.
+    `prices` are those of the scenario's device, where they are at hand.
     """
+    # they bring numba, which a result from the cache does without
+    from gcsim.scenarios.running.faults import faulty_runs, told_faults
+    from gcsim.scenarios.running.provenance import provenance
+    from gcsim.scenarios.running.rows import make_rows, make_timelines
+    from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
+
     started = time.perf_counter()
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     compute = compute_times(scenario, profiles[0], passes)
@@ -106,7 +108,7 @@ def simulated_run(
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
     rows = make_rows(
         scenario, profiles, simulated, compute["stated"], faulty,
-        prices=prices, uncertainty=uncertainty,
+        prices=prices, uncertainty=uncertainty if sources else replace(uncertainty, worlds=()),
     )  # fmt: skip
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(

@@ -32,7 +32,6 @@ from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import open_questions
-from gcsim.scenarios.advice.per_bucket import Plan, can_share, plan
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
@@ -41,11 +40,12 @@ from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.evidence import PUBLISHED, evidence_of
-from gcsim.scenarios.trained.known import with_trained
 from gcsim.traces.profile import PassTimes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from gcsim.scenarios.advice.per_bucket import Plan
 
 SCHEMA = 2
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
@@ -192,7 +192,7 @@ def advice(
     bucket. `tell` hears beforehand what has to be measured."""
     watcher = progress or SilentProgress()
     engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
-    result = with_trained(engine.scenario, engine.result())
+    result = _trained(engine.scenario, engine.result())
     found = Advice(
         scenario=engine.scenario,
         result=result,
@@ -222,7 +222,7 @@ def advised_run(
     """A run with known training and advice at its largest size."""
     watcher = progress or SilentProgress()
     result, keys, profiles = measured_run(scenario, cache=cache, progress=watcher)
-    result = with_trained(scenario, result)
+    result = _trained(scenario, result)
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
 
     def estimated() -> Findings | None:
@@ -234,6 +234,14 @@ def advised_run(
         return replace(result, advice=estimated())
     name = _name(scenario, result, keys, measured_passes(scenario, profiles[0]))
     return replace(result, advice=kept.findings(name, estimated))
+
+
+def _trained(scenario: Scenario, result: Result) -> Result:
+    if scenario.train is None:
+        return result
+    from gcsim.scenarios.trained.known import with_trained  # brings the simulator
+
+    return with_trained(scenario, result)
 
 
 def _name(
@@ -302,6 +310,8 @@ def _faster(found: Verdict) -> list[str]:
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
     """Plans of dense and half precision, and with the fastest others that can share a model."""
+    from gcsim.scenarios.advice.per_bucket import can_share, plan  # brings the simulator
+
     by_label = {choice.label: choice for choice in engine.scenario.compressors}
     exact = [row for row in (found.verdict.dense, found.half) if row is not None]
     base = [by_label[row.label] for row in exact]

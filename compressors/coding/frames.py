@@ -124,11 +124,11 @@ class Frames:
                 fault = f"{left} bytes left, a header has {HEADER_BYTES}"
             elif row["at"] < 0:
                 return
-            elif row["codec"] not in (*Codec, *allowed):
-                fault = f"unknown codec {row['codec']}"
             elif row["codec"] not in allowed:
                 wanted = " or ".join(str(int(one)) for one in allowed)
                 fault = f"codec {row['codec']}, expected {wanted}"
+                if row["codec"] not in tuple(Codec):
+                    fault = f"unknown codec {row['codec']}"
             elif row["nonzero"] > row["numel"]:
                 fault = f"{row['nonzero']} of {row['numel']} elements are said to travel"
             elif row["size"] > left - HEADER_BYTES:
@@ -562,7 +562,7 @@ def _whole(
         whole &= (numel[t] == table[t, 1]) & (nonzero[t] <= numel[t]) & (intact[t] == 1)
         # a codec of -1, where no header fits, reads the last entry: `numel` is -1 there, too
         whole &= known[codec[t]]
-    return whole
+    return bool(whole)
 
 
 @loop

@@ -5,15 +5,13 @@ is added to one column h(i) with a sign s(i), both hashes. It is linear, so work
 their tables (32 r c bits, divided by their number) and momentum and error live in the sketch:
     S_u = rho S_u + mean table,    S_e = S_e + S_u,
     estimate_i = median over rows of s(i) S_e[row, h(i)],    update = the k largest estimates,
-and the cells that the update hits become zero in S_e and in S_u.
+and the cells that the update hits become zero in S_e and in S_u. By default c = .075 n and
+k = .0075 n: 500,000 and 50,000 of the paper's 6.5 million parameters.
 
-The table is one for the whole bucket, as is k = max(1, round(n ratio)); by default c = .075 n and
-k = .0075 n, the 500,000 columns and 50,000 coordinates of the paper's 6.5 million parameters.
-
-Readings: every worker keeps the state that the paper's server has. The learning rate is the
-optimiser's, that is 1 in the error's sum. The paper takes S(update) off S_e; the published code
-zeroes the cells, as here. Biased by the selection: in each row an estimate is off by what collides,
-a deviation of about |g| / sqrt(c); the median of the rows is off by less. Works in host memory.
+Readings: every worker keeps the state of the paper's server. The learning rate is the optimiser's,
+1 in the error's sum. Cells are zeroed as in the published code; the paper takes S(update) off S_e.
+Biased by the selection; an estimate is off by what collides, in a row by about |g| / sqrt(c). Works
+in host memory.
 
 Source: D. Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with
 Sketching", ICML 2020, arXiv:2007.07682; the published code. Count sketches: M. Charikar, K. Chen,

@@ -4,8 +4,8 @@ Uncompressed training and the method are simulated over rates, from slow to fast
 places, a bisection finds the rate at which both take the same time as stated. The drawn worlds at
 three rates around it, powers of four apart, give its range: in each, the gain is linear in the
 rate's logarithm between two of them. The rate itself is where the printed iterations (medians over
-the worlds) are equal: where the gain as stated and the worlds' addition to it, linear likewise,
-cancel.
+the worlds) are equal; the worlds' addition to the gain as stated is linear likewise, where that
+leaves no doubt.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _STEP = 8.0  # factor between rates, before the bisection
 CLOSE = 2e-3
 """Relative difference of both iterations that ends a bisection."""
 _CLOSER = 1e-2  # the same for printed iterations
+_SURELY = 0.5  # share of that within which a line does for the worlds at a third rate
 _MOST = 14
 _APART = 4.0  # factor between rates with drawn worlds, common to all methods
 _FAR = 3  # steps beyond these rates to which a world's line is extended
@@ -67,8 +68,8 @@ def break_even(
         found = engine.rows([at_rate(key, rate)], names, draws=draws)
         return found or {}
 
-    def gain(label: str, rate: float) -> float:
-        return _gain(rows(rate, [label])[label])
+    def gain(label: str, rate: float, draws: bool = False) -> float:
+        return _gain(rows(rate, [label], draws)[label])
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
@@ -89,9 +90,9 @@ def break_even(
         if isinstance(span, bool):
             found.append(BreakEven(label=label, rate=None, pays=span))
         else:
-            rate = _crossing(stated := partial(gain, label), span)
+            rate = _crossing(partial(gain, label), span)
             one = BreakEven(label=label, rate=rate, pays=True)
-            one = _with_worlds(one, dense, near, stated)
+            one = _with_worlds(one, dense, near, partial(gain, label))
             found.append(one if label in ranged else replace(one, low=None, high=None))
         progress()
     return found
@@ -162,7 +163,7 @@ def _with_worlds(
     one: BreakEven,
     dense: str,
     near: Callable[[float], dict[str, Row]],
-    stated: Callable[[float], float],
+    gain: Callable[[float, bool], float],
 ) -> BreakEven:
     """Add the range of the worlds near the rate, and centre the rate."""
     label = one.label
@@ -197,7 +198,8 @@ def _with_worlds(
         ]
 
         def printed_gain(rate: float) -> float:
-            return stated(rate) + float(np.interp(math.log(rate), np.log(at), more))
+            about = gain(rate, False) + float(np.interp(math.log(rate), np.log(at), more))
+            return about if abs(about) < _SURELY * _CLOSER else gain(rate, True)
 
         rate = min(max(_crossing(printed_gain, span, _CLOSER), low), high)
     return replace(one, rate=rate, low=low, high=high)

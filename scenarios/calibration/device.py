@@ -1,7 +1,7 @@
 """Measured costs of this machine as a device profile: `gcsim calibrate device`.
 
 Measured are torch's kernels by class (so that any compressor can be priced), the kernels of shipped
-compressors (on a GPU also the host's queueing, `host.py`), whole training steps, Gloo's rates of
+compressors (on a GPU whole stages of them, `host.py`), whole training steps, Gloo's rates of
 additions (for a cluster), and DDP's costs around an exchange (for a training loop); on a GPU also
 its additions by type, and copies to and from the host. The clock is the host's, or events in the
 GPU's stream, with 30 repeats.
@@ -59,7 +59,7 @@ from gcsim.traces.timing.steps import StepTimes, time_steps
 SECONDS = 45.0
 """Time for the compressors' kernels."""
 QUICK_SECONDS = 8.0
-LIMIT = {False: 285.0, True: 55.0}
+LIMIT = {False: 280.0, True: 45.0}
 """Seconds of all of it on a GPU, quick or not: whole stages take what the rest leaves."""
 REFERENCE = {"cpu": (("resnet18_cifar10", 16),), "cuda": (("resnet50", 64), ("bert_base", 32))}
 """Models and batches of the training steps when none is named."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from gcsim.compressors.queued import Queued
+from gcsim.compressors.queued import QUEUED, Queued
 from gcsim.errors import InputError
 from gcsim.fields import Key, Rule, Text
 from gcsim.files import write_text
@@ -46,8 +46,8 @@ HOST: dict[Queued, KernelRate] = {
 
 
 def old_host(entry: Spelled) -> bool:
-    """Whether an entry has no price of a wait: older files' `host` prices metered kernels."""
-    return "wait" not in (entry.host or ())
+    """Whether an entry lacks a price: older files' `host` prices metered kernels."""
+    return not set(QUEUED) <= set(entry.host or ())
 
 
 def _check_board(name: str) -> None:
@@ -91,16 +91,16 @@ def build_device(name: str, entry: Spelled) -> Device:
     factors_of = [each for each in (entry.board, scaled and scaled.board) if each is not None]
     usual = rates.effective_range(processor or "gpu", entry.effective_flop_rate)
     training = (entry.training or {}).items()
-    return entry.value(
+    found: Device = entry.value(
         Device,
         name=name,
         processor=processor,
-        host=HOST if processor == "gpu" and old_host(entry) else entry.host or {},
         training={model: rate.value(TrainingRate, model=model) for model, rate in training},
         measured=_measured(entry.board, scaled),
         layer_times={} if board is None else rates.layer_times(board, *factors_of),
         effective_flop_rate_range=entry.effective_flop_rate_range or usual,
     )
+    return replace(found, host=HOST) if processor == "gpu" and old_host(entry) else found
 
 
 def merged_device(

@@ -19,7 +19,7 @@ from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -32,6 +32,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.traces.profile import PassTimes
 from gcsim.traces.stage1 import cache as profile_cache
 
+T = TypeVar("T")
 LARGEST = 32 << 20
 """Bytes."""
 ALL = 256 << 20
@@ -49,11 +50,13 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 
 def result_key(scenario: Scenario, keys: Sequence[str], passes: PassTimes | None) -> str:
     """Name of a run's result; `keys`: of its profiles, `passes`: as measured."""
+    return name_of(scenario=scenario, profiles=list(keys), passes=passes)
+
+
+def name_of(**facts: Any) -> str:
+    """Name of an answer by its facts, the code and its libraries."""
     versions = {name: profile_cache.version(name) for name in _LIBRARIES}
-    facts = {
-        "scenario": scenario,
-        "profiles": list(keys),
-        "passes": passes,
+    facts |= {
         "simulation": simulation_code(),
         "versions": {"gcsim": version.__version__, "python": platform.python_version(), **versions},
     }
@@ -145,12 +148,17 @@ def save(key: str, result: Result, seconds: float) -> None:
 
 def findings(key: str, make: Callable[[], Findings | None]) -> Findings | None:
     """Findings under this name, made and kept if new."""
+    return remembered(key, _FINDINGS, make)
+
+
+def remembered(key: str, kind: TypeAdapter[T], make: Callable[[], T]) -> T:
+    """Value under this name, made and kept if new."""
     packed = found(key)
     with suppress(ValidationError):
         if packed is not None:
-            return _FINDINGS.validate_json(packed)
+            return kind.validate_json(packed)
     made = make()
-    keep(key, _FINDINGS.dump_json(made))
+    keep(key, kind.dump_json(made))
     return made
 
 

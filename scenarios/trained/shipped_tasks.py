@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from gcsim.compressors.registry import REGISTRY, check_parameters
+from gcsim.files import cache_folder
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
-from gcsim.scenarios.trained.make_shipped import SCENARIOS
-from gcsim.scenarios.trained.runs import plan_of
-from gcsim.scenarios.trained.search import Tried, known_of
-from gcsim.scenarios.trained.study import dense_level, described, ends_of, steps_ratio
+from gcsim.traces.training import shipped
+
+if TYPE_CHECKING:
+    from gcsim.scenarios.trained.search import Tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +41,18 @@ class Ended:
 
 
 def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
-    """Outcomes of the tasks with known training."""
+    """Outcomes of the tasks with known training, kept until a trajectory comes or goes."""
     if kind not in REGISTRY:
         return ()
+    folders = shipped.FOLDER, cache_folder() / "trajectories"
+    files = [(path, path.stat().st_mtime_ns) for folder in folders for path in folder.glob("*")]
+    name = kept.name_of(kind=kind, given=given, trajectories=sorted(files))
+    return kept.remembered(name, TypeAdapter(tuple[Ended, ...]), lambda: _on_all(kind, given))
+
+
+def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
+    from gcsim.scenarios.trained.make_shipped import SCENARIOS  # brings numba
+
     parameters = check_parameters(kind, given).model_dump()
     usual = check_parameters(kind, {}).model_dump()
     found = []
@@ -51,6 +64,10 @@ def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
 
 def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]]) -> Ended | None:
     """Outcome of a task with the first of these parameters that was trained."""
+    from gcsim.scenarios.trained.runs import plan_of
+    from gcsim.scenarios.trained.search import known_of
+    from gcsim.scenarios.trained.study import dense_level, described, ends_of, steps_ratio
+
     scenario, dense = _task(name)
     tries = (known_of(scenario, CompressorChoice(kind=kind, label=kind, parameters=dict(one)))
              for one in parameters)  # fmt: skip
@@ -73,6 +90,8 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
 
 @lru_cache
 def _task(name: str) -> tuple[Scenario, Tried | None]:
+    from gcsim.scenarios.trained.search import known_of
+
     scenario = load_scenario(name)
     assert scenario.dense is not None  # noqa: S101
     return scenario, known_of(scenario, scenario.compressors[scenario.dense])

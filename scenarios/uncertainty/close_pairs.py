@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gcsim.simulator.luck import Luck, error_of_difference
-from gcsim.simulator.predict import Prediction
+
+if TYPE_CHECKING:
+    from gcsim.simulator.predict import Prediction
 
 DOUBLINGS = 3
 ERRORS = 2

@@ -25,9 +25,8 @@ from gcsim.fields import Factor
 from gcsim.traces.profile import Compute, Exchange, Phase, TrafficProfile, weighted
 
 UNHIDDEN = Fraction(35, 100)
-"""Share of the shorter clock that the longer does not hide: the least mean of |log(T / measured)|
-over the stages of every other method (alphabetically) on an H100; from 0.3 to 0.45 it is within 1 %
-of that (`gcsim validate gpu-hook`)."""
+"""Share of the shorter clock that the longer does not hide, of stages of every other method
+(alphabetically) on an H100 (`tests/analysis/validation/suites/test_gpu_hook.py`)."""
 _PRIOR = 0.05
 """Weight of a factor's logarithm; a length's is 1."""
 

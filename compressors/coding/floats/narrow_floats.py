@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import ZERO, Column, Segments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Narrow:
     """A binary floating-point format: sign, biased exponent, `mantissa` bits, subnormals."""
 
@@ -48,6 +48,12 @@ class Narrow:
     @property
     def smallest_step(self) -> float:
         return 2.0 ** (1 - self.bias - self.mantissa)
+
+    @cached_property
+    def patterns(self) -> tuple[NDArray[np.uint32], np.float32]:
+        """Numbers that the loop takes; the float32 whose unit is the smallest step."""
+        numbers = self.mantissa, self.bias, self.bits, self.overflow, self.nan
+        return np.array(numbers, dtype=np.uint32), np.float32(2.0**23 * self.smallest_step)
 
     @property
     def fitting(self) -> tuple[int, int]:
@@ -164,15 +170,13 @@ def cast(
     begin at `out[at]` (uint8 or int16, the bit patterns of `form`). With `fit`, factors are given
     as largest magnitudes, whose `power_of_two_scales` they are.
     """
-    numbers = np.array([form.mantissa, form.bias, form.bits, form.overflow, form.nan], np.uint32)
     scales = power_of_two_scales(array(factors), form) if fit else array(factors)
     with written_back(out) as codes:
         in_tiles(
             _cast, segments.tiles, array(values), segments.table, scales,
-            codes if form.bits == 8 else codes.view(np.uint16), at, numbers,
-            np.float32(2.0**23 * form.smallest_step),
+            codes if form.bits == 8 else codes.view(np.uint16), at, *form.patterns,
         )  # fmt: skip
-    return tensor(scales, factors)
+    return tensor(scales, factors) if fit else factors
 
 
 # --- loops -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ _NO_ROOM = np.zeros(0, dtype=np.int64)
 
 def packed_bytes(count: Count, bits: int) -> Count:
     """Whole bytes of `count` codes of `bits` bits; of each, for a column."""
-    return -(-count * bits // 8)
+    return (count * bits + 7) >> 3
 
 
 @kernel("streaming")

@@ -80,24 +80,24 @@ def _searched(
     values: Tensor, cells: Cells, count: int, clip: float | None, search: Any, *given: int
 ) -> Tensor:
     """The tables that `search(rows, levels, *given)` fills from sorted, clipped cells."""
-    data, table = array(values), cells.segments.table
+    data, columns = array(values), (cells.segments.begin, cells.size, cells.first)
+    begins, sizes, numbers = (column.tolist() for column in columns)
     tables = np.empty((cells.total, count), dtype=np.float32)
     factor = 0.0 if clip is None else clip
 
     def search_tiles(start: int, stop: int, tiles: NDArray[np.int64]) -> None:
         # interpreted, but on many cells at a time; numpy sorts without the interpreter's lock
         for t, first, last in tiles[start:stop].tolist():
-            size, at = int(cells.size[t]), int(cells.first[t])
-            part = data[table[t, 0] + first : table[t, 0] + last]
-            whole = part.size // size * size
+            size, begin = sizes[t], begins[t]
+            cut = last - (last - first) % size
             # only a tensor's last cell may be shorter: it is a matrix of one row
-            for some, length in ((part[:whole], size), (part[whole:], part.size - whole)):
-                if some.size:
-                    rows = some.reshape(-1, length).copy()
+            for start_of, end, length in ((first, cut, size), (cut, last, last - cut)):
+                if start_of < end:
+                    rows = data[begin + start_of : begin + end].reshape(-1, length).copy()
                     rows.sort(axis=1)
                     if factor:
                         clip_cells(0, rows.size, rows.reshape(-1), length, factor)
-                    cell = at + (first if length == size else first + whole) // size
+                    cell = numbers[t] + start_of // size
                     search(rows, tables[cell : cell + len(rows)], *given)
 
     in_tiles(search_tiles, cells.tiles)

@@ -38,8 +38,9 @@ def count_kept(numel: int, ratio: float) -> int:
 
 def counts_kept(lengths: NDArray[Any], ratio: float) -> NDArray[np.int64]:
     """`count_kept` of each tensor."""
-    rounded: NDArray[np.int64] = np.rint(lengths * ratio).astype(np.int64)
-    return np.minimum(lengths, np.maximum(1, rounded))
+    rounded = np.rint(lengths * ratio).astype(np.int64)
+    kept: NDArray[np.int64] = np.minimum(lengths, np.maximum(1, rounded))
+    return kept
 
 
 def share_kept(numel: int, ratio: float) -> float:

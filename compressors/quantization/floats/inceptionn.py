@@ -7,13 +7,11 @@ With the bound 2^-b, a tag of 2 bits says which of four forms a value v has:
     2   |v| < 1                16 bits: sign and 15 bits of |v| behind the point
     3   |v| >= 1               the float32 as it is
 
-Bits are cut off, not rounded, so that an adder-free network interface can do it. The error of
-every value is below 2^-b (2^-(7 + floor(b/2)) and 2^-15 in the forms 1 and 2), biased towards zero.
-2 n + 8 n_1 + 16 n_2 + 32 n_3 bits: tags, then the values of each form together.
+Bits are cut off, so that a network interface needs no adder: biased towards zero. Errors are below
+2^-b, 2^-(7 + floor(b/2)) in form 1, 2^-15 in form 2. Tags travel, then the values of each form.
 
-Assumes form 1 begins at the upper end of its range: with 7 bits from 1 downwards, as in public
-code, the error would be up to 2^-7. The paper compresses each hop of a ring; here workers
-all-gather and add up what they decode. Works in host memory.
+Assumes that form 1 begins at the upper end of its range, not at 1 as in public code, which errs by
+up to 2^-7. Workers all-gather; in the paper each hop of a ring compresses. Works in host memory.
 
 Source: Y. Li et al., "A Network-Centric Hardware/Algorithm Co-Design to Accelerate Distributed
 Training of Deep Neural Networks", MICRO 2018, doi 10.1109/MICRO.2018.00023.
@@ -37,16 +35,14 @@ from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Column, Segments
 
-MAX_BOUND = 14
-"""ceil(b / 2) must not be above the 7 bits of form 1."""
+MAX_BOUND = 14  # ceil(b / 2) must not be above the 7 bits of form 1
+_KINDS = "u1", "<u2", "<f4"
 _FORMS = (np.arange(256)[:, None, None] >> [[0], [2], [4], [6]] & 3 == [1, 2, 3]).sum(axis=1)
 """Values of 1, 2 and 4 bytes that a byte of tags has: `[256, 3]`."""
 
 
 class InceptionnParameters(CompressorParameters):
-    bound: int = Field(
-        10, ge=1, le=MAX_BOUND, description="b: the error of every value is below 2^-b"
-    )
+    bound: int = Field(10, ge=1, le=MAX_BOUND, description="b: errors of values are below 2^-b")
 
 
 class Inceptionn(Compressor[InceptionnParameters]):
@@ -62,13 +58,11 @@ class Inceptionn(Compressor[InceptionnParameters]):
 
     @classmethod
     def properties(cls, parameters: InceptionnParameters) -> Properties:
-        """Properties for the checker: the bound of each form, and of zero the value itself."""
-
         def bound(values: Tensor) -> float:
             b, size = parameters.bound, values.double().abs()
-            least = torch.where(size < 0.5**b, size, 0.5 ** (7 + b // 2))
-            errors = least.masked_fill(size >= 0.5 ** (b // 2), 0.5**15).masked_fill(size >= 1, 0.0)
-            return float(errors.square().sum())
+            errors = torch.where(size < 0.5**b, size, 0.5 ** (7 + b // 2))
+            errors[size >= 0.5 ** (b // 2)] = 0.5**15
+            return float(errors[size < 1].square().sum())
 
         return Properties(error_bound=bound)
 
@@ -84,34 +78,28 @@ class Inceptionn(Compressor[InceptionnParameters]):
 def cut(values: Tensor, segments: Segments, bound: int) -> tuple[Tensor, Column, Column]:
     """(bodies of frames of flat float32, uint8; bytes of each; values of each that travel)."""
     given, bodies, sent = array(values), [], []
-    # bits of the magnitudes at which the forms 1, 2 and 3 begin
-    limits = np.array([127 - bound, 127 - bound // 2, 127], dtype=np.uint32) << np.uint32(23)
-    scale8 = np.float32(2.0 ** (7 + bound // 2))
+    # where the forms 1 and 2 begin, scale of form 1
+    limits = np.array((0.5**bound, 0.5 ** (bound // 2), 2.0 ** (7 + bound // 2)), dtype=np.float32)
     for begin, n in segments.table.tolist():
         tags, counts = np.zeros(packed_bytes(n, 2), dtype=np.uint8), np.zeros(4, dtype=np.int64)
-        forms = [np.empty(n, dtype=kind) for kind in ("u1", "<u2", "<u4")]
-        short, middle, whole = forms
-        _cut(given[begin : begin + n], limits, scale8, tags, short, middle, whole, counts)
+        forms = [np.empty(n, dtype=kind) for kind in _KINDS]
+        _cut(given[begin : begin + n], limits, tags, *forms, counts)
         parts = [form[:count].view("u1") for form, count in zip(forms, counts[1:], strict=True)]
         bodies.append(np.concatenate((tags, *parts)))
         sent.append(counts[1:].sum())
-    sizes = np.array([len(body) for body in bodies])
-    return tensor(np.concatenate(bodies), values), sizes, np.array(sent)
+    return tensor(np.concatenate(bodies), values), np.array([*map(len, bodies)]), np.array(sent)
 
 
 @kernel("gather_scatter", updates=("out",), name="truncated.add_cut")
 def add_cut(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """out += weight * the values of a message, in place; `out` is float32 `[layout.numel]`.
-
-    Raises `InputError` for a damaged message, or one of another layout.
-    """
+    """out (float32 `[numel]`) += weight * the values of a message; `InputError` if damaged."""
     found, data = read(message, layout, Codec.INCEPTIONN), array(message)
     bound, (begins, length) = found.alike("flags"), layout.table.T
     tags = packed_bytes(length, 2)
     if found.params.any() or not 1 <= bound <= MAX_BOUND or (found.size < tags).any():
         raise damaged(f"bound 2^-{bound}, parameters {found.params}, bodies of {found.size} bytes")
     demand_no_stray(data, found.at, length, 2)
-    scales = np.array([0.5 ** (7 + bound // 2), 0.5**15, 1]) * weight
+    scales = (np.array([0.5 ** (7 + bound // 2), 0.5**15, 1]) * weight).astype(np.float32)
     rows = zip(begins, length, tags, found.at, found.size, found.nonzero, strict=True)
     with written_back(out) as target:
         for begin, n, head, at, size, sent in rows:
@@ -121,34 +109,26 @@ def add_cut(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -
             if ends[2] != rest.size or counts.sum() != sent:
                 raise damaged(f"{size} bytes of {sent} values, the tags ask for {counts.tolist()}")
             # aligned, and with four bytes more, which are read and not used
-            parts = zip(np.split(rest, ends[:2]), ("u1", "<u2", "<f4"), strict=True)
-            short, middle, whole = (
-                np.frombuffer(part.tobytes() + bytes(4), kind) for part, kind in parts
-            )
-            into = target[begin : begin + n]
-            _add(own, short, middle, whole, scales.astype(np.float32), into)
+            parts = (part.tobytes() + bytes(4) for part in np.split(rest, ends[:2]))
+            _add(own, *map(np.frombuffer, parts, _KINDS), scales, target[begin : begin + n])
 
 
 @loop
 def _cut(
-    values: Any, limits: Any, scale8: Any, tags: Any, form8: Any, form16: Any, form32: Any,
-    counts: Any,
-) -> None:  # fmt: skip
+    values: Any, limits: Any, tags: Any, form8: Any, form16: Any, form32: Any, counts: Any
+) -> None:
+    low, high, scale8 = limits
     for i in range(values.size):
-        word = np.float32(values[i]).view(np.uint32)
-        size, sign = np.uint32(word & np.uint32(0x7FFFFFFF)), np.uint32(word >> np.uint32(31))
-        small = np.uint32(size).view(np.float32)
-        tag = 0
-        # patterns of magnitudes ascend with them, and NaN is above all: it travels whole
-        if size >= limits[2]:
+        size, sign, tag = abs(values[i]), np.uint32(values[i] < 0), 0
+        if not size < np.float32(1):  # NaN, too
             tag = 3
-            form32[counts[3]] = word
-        elif size >= limits[1]:
+            form32[counts[3]] = values[i]
+        elif size >= high:
             tag = 2
-            form16[counts[2]] = np.uint32(small * np.float32(32768)) | sign << np.uint32(15)
-        elif size >= limits[0]:
+            form16[counts[2]] = np.uint32(size * np.float32(32768)) | sign << np.uint32(15)
+        elif size >= low:
             tag = 1
-            form8[counts[1]] = np.uint32(small * scale8) | sign << np.uint32(7)
+            form8[counts[1]] = np.uint32(size * scale8) | sign << np.uint32(7)
         counts[tag] += 1
         tags[i // 4] |= np.uint8(tag << 2 * (i % 4))
 

@@ -149,7 +149,7 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
             cuts = torch.searchsorted(chosen, ends).double()
             # one wait: places are exact in float64, and so is the least magnitude
             schedule.local, *upto = torch.cat((values.abs().min().view(1), cuts)).tolist()
-            sizes = np.diff(np.array(upto, dtype=np.int64), prepend=0)
+            sizes: Column = np.diff(np.array(upto, dtype=np.int64), prepend=0)
         else:
             chosen, values, sizes = self._passing(bucket, residual, k, schedule)
         sums = yield from self._reduce(chosen, values, sizes, schedule, layout)

@@ -1,19 +1,14 @@
 """AdaComp: each small bin of a tensor decides by itself which elements are worth sending.
 
-With residual r and gradient g: G = r + g, H = G + (c - 1) g with c = 2. A tensor is cut into bins
-of T consecutive elements. Element i is sent when |H_i| is at least the largest |G| of its bin: what
-the next equal gradient would make the largest goes already now. All sent elements have the value
-sign(G_i) * mean over bins of that maximum; r = G - sent.
+With residual r and gradient g, G = r + g. In each bin of T consecutive elements of a tensor those
+with |G_i + g_i| >= max |G| over the bin are sent, unless G_i = 0. All have the value sign(G_i) *
+mean over bins of that maximum; r = G - sent. Tensors of one or two dimensions count as fully
+connected. Biased, and no contraction: of bins of a small scale far too much is sent, which the
+residual takes back later.
 
-A sent element is a word of 8 bits (T < 64) or 16 (T < 16384): the highest bit is the sign, the
-next marks the last word of a bin, the others are the position in the bin. A bin that sends nothing
-is one marked word with the largest position, which T leaves free. With m sent elements and b
-empty bins: 8 (m + b) or 16 (m + b) bits and 32 for the value.
-
-Biased, and no contraction: in a tensor whose bins differ in scale, elements of the small bins are
-sent far too large, and the residual takes it back later. A bin of zeros sends nothing, and neither
-does an element with G_i = 0. Tensors of one or two dimensions count as fully connected. Works in
-host memory.
+A tensor's value takes 32 bits, a sent element a word of 8 bits (T < 64) or 16 (T < 16384): sign,
+mark of the last word of a bin, position in the bin. A bin that sends nothing is one marked word
+with the largest position, which T leaves free. Works in host memory.
 
 Source: C. Chen, J. Choi, D. Brand, A. Agrawal, W. Zhang, K. Gopalakrishnan, "AdaComp: adaptive
 residual gradient compression for data-parallel distributed training", AAAI 2018, arXiv:1712.02679.
@@ -90,8 +85,7 @@ class AdaComp(ErrorFeedback[AdaCompParameters]):
 def encoded(memory: Tensor, gradient: Tensor, bins: Cells) -> Tensor:
     """memory += gradient, and what the bins send is taken out: the message, uint8.
 
-    An element is sent when |memory + gradient|, after the addition, reaches its bin's
-    maximum. Raises `InputError` when a sum is not finite.
+    Raises `InputError` when a sum is not finite.
     """
     size, owner, begin = bins.size, bins.owner, bins.spans[:, 1]
     maxima, reached = np.zeros(bins.total, np.float32), np.zeros(memory.numel(), np.bool_)
@@ -115,9 +109,9 @@ def encoded(memory: Tensor, gradient: Tensor, bins: Cells) -> Tensor:
     words[first + used - 1] |= mark
     count, nonzero = (np.bincount(owner, each, len(size)).astype(np.int64) for each in (used, sent))
     travels = np.stack((size > 0, size >= _BYTE), axis=1).repeat(count, axis=0)  # of 16 bits
-    body = words.astype("<u2").view(np.uint8)[travels.reshape(-1)]
+    body = torch.from_numpy(words.astype("<u2").view(np.uint8)[travels.reshape(-1)])
     sizes = np.where(size < _BYTE, 1, 2) * count
-    parts = (torch.from_numpy(level), bins.segments.column(4)), (torch.from_numpy(body), sizes)
+    parts = (torch.from_numpy(level), bins.segments.column(4)), (body, sizes)
     return packed(memory, Codec.ADACOMP, bins.segments, *parts, nonzero=nonzero, params=size)
 
 
@@ -139,7 +133,7 @@ def add_decoded(message: Tensor, layout: BucketLayout, out: Tensor, weight: floa
 @loop
 def _compare(
     start: int, stop: int, spans: Any, memory: Any, gradient: Any, maxima: Any, reached: Any
-) -> None:  # fmt: skip
+) -> None:
     for number in range(start, stop):
         _, first, last = spans[number]
         part, more, hits = memory[first:last], gradient[first:last], reached[first:last]
@@ -148,10 +142,8 @@ def _compare(
         # the bits of a float32; a NaN goes on into `level`, which is refused
         maxima.view(np.uint32)[number] = greatest_magnitude(part)
         largest = maxima[number]
-        for i in range(part.size):
-            # part is G by now: this is H = G + g
-            reaches = abs(part[i] + more[i]) >= largest
-            hits[i] = reaches & (part[i] != np.float32(0))
+        for i in range(part.size):  # part is G by now: this is H = G + g
+            hits[i] = (abs(part[i] + more[i]) >= largest) & (part[i] != np.float32(0))
 
 
 @loop
@@ -169,15 +161,11 @@ def _read_words(
         for byte in range(at[t] + 4, at[t] + lengths[t], width):
             word = np.int64(number_at(message, byte, width))
             place, end = word & (mark - 1), word & mark
-            if place == mark - 1:  # of a bin without elements
-                fits = last < 0 and end > 0 and first < n
-            else:
-                fits = last < place < min(size, n - first)
-                found += 1
-            if not fits:
-                return False
-            if place < mark - 1:
+            if last < place < min(size, n - first):
                 part[first + place] += -level if word & 2 * mark else level
+                found += 1
+            elif place < mark - 1 or last >= 0 or not end or first >= n:  # of no empty bin, either
+                return False
             first, last = (first + size, np.int64(-1)) if end else (first, place)
         if found != sent[t] or first < n or last >= 0:  # bins are missing, or one is open
             return False

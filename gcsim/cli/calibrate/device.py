@@ -59,7 +59,7 @@ def calibrate_device_command(
 ) -> None:
     """Measure this machine as a device.
 
-    What its kernels cost (about a minute), for cluster.device of a scenario.
+    What its kernels cost (about a minute, on a GPU five), for cluster.device of a scenario.
     """
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
@@ -128,6 +128,7 @@ _BESIDE = {
 _HEAD = """A device, measured. cluster.device of a scenario takes this file's path.
 kernels     by class: what is metered without a measurement of its own
 primitives  by kernel: bytes of one launch and its time; lines between the points
+stages      by method on a GPU: factors on the times of its host and of its kernels
 """
 
 
@@ -149,7 +150,9 @@ def _lines(device: Device) -> list[str]:
     return [
         device.title,
         *(f"  {line}" for line in shown),
-        f"  {len(device.primitives)} kernels measured by name",
+        f"  {len(device.stages)} stages measured whole"
+        if device.stages
+        else f"  {len(device.primitives)} kernels measured by name",
         *(
             f"  {model}: {rate.fixed * 1e3:.4g} ms + {rate.per_sample * 1e3:.4g} ms per sample"
             for model, rate in device.training.items()

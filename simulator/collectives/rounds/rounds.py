@@ -117,9 +117,9 @@ class _Messages:
         serialization, self.latency = every.serialization(nbytes), every.latency(nbytes)
         adding = [np.broadcast_to(round_.adding, round_.message.shape) for round_ in rounds]
         self.adding = np.concatenate(adding)
-        first = ends - [len(each.senders) for each in hops]
-        self.longest = sum(
-            sum(np.maximum.reduceat(times, first).tolist())
+        first = ends - np.array([len(each.senders) for each in hops], dtype=np.int64)
+        self.longest: int = sum(
+            sum(map(int, np.maximum.reduceat(times, first)))
             for times in (serialization, self.latency, self.adding)
         )
         self.ends_and_busy = ends, every.senders, every.receivers, serialization

@@ -144,6 +144,17 @@ def test_a_bound_over_a_series_that_is_not_there_is_a_bug() -> None:
         of([point(1)], Bound("one", ("typo",), limit=1.0))
 
 
+def test_a_bound_of_the_90th_percentile_is_over_that() -> None:
+    """Errors of 0, 1, ... 10 %: the median is 5 %, the 90th percentile 9 %."""
+    points = [replace(point(n), measured=1.0, predicted=1 + n / 100) for n in range(11)]
+    ninth = Bound("most", statistic="p90", limit=0.09 + 1e-9)
+    (kept,) = judge(suite(ninth), Findings(points=tuple(points))).bounds
+    assert kept.reached == pytest.approx(0.09)
+    assert bound_text(kept).startswith("kept   most: 90th percentile 9.0 % of 11 points")
+    assert not of(points, replace(ninth, limit=0.08))
+    assert of(points, replace(ninth, statistic="median", limit=0.06))
+
+
 def test_a_bound_of_decisions_is_over_their_share() -> None:
     """Two of three right: 0.667."""
     times = {DENSE: (2.0, 2.0), "topk": (1.0, 1.0), "fp16": (1.0, 1.5), "qsgd": (4.0, 1.0)}

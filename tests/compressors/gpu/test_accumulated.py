@@ -15,10 +15,9 @@ from gcsim.compressors.coding import momentum
 from gcsim.compressors.coding.frames import Codec, packed
 from gcsim.compressors.coding.indices import pairs, words
 from gcsim.compressors.coding.selecting import marks
-from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign
+from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign, means_of_signs
 from gcsim.compressors.coding.selecting.selection import deliver, sampled
 from gcsim.compressors.segments import Segments
-from gcsim.compressors.sparsification.by_threshold import dryden
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import demand_same, equal, kernels
 from tests.compressors.gpu.examples import SEEDS, VECTORS, few, parts_of, spoilt, vector
@@ -177,7 +176,7 @@ def test_the_largest_of_each_sign(n: int, kind: str, proportion: float, seed: in
 
     def chosen(kept: Tensor, more: Tensor) -> tuple[Any, ...]:
         *found, k, sizes = largest_of_each_sign(more, segments, proportion, memory=kept)
-        means = dryden.means_of(sizes, k.reshape(-1))
+        means = means_of_signs(sizes, k)
         return *found, k, sizes, means if kind == "ties" else means.shape  # whose sums are exact
 
     demand_same(chosen, values, gradient)

@@ -6,17 +6,20 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass
+from gcsim.compressors.kernels import KERNEL_CLASSES, KernelClass, KernelCost
 from gcsim.compressors.loops import array
 from gcsim.compressors.meter import kernel, kernel_name, segment
 from gcsim.compressors.streams import Clock
 from gcsim.errors import InputError
+from gcsim.scenarios.calibration import device as module
 from gcsim.scenarios.calibration import machine
 from gcsim.scenarios.calibration.device import (
     Calibration,
@@ -28,6 +31,7 @@ from gcsim.scenarios.calibration.device import (
     time_device_sums,
     time_sums,
 )
+from gcsim.scenarios.calibration.host import Timed, all_methods
 from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.catalog import read_devices
 from gcsim.scenarios.catalog.devices import device_yaml, write_device
@@ -35,6 +39,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import ExactCurve
 from gcsim.simulator.host import DTYPES
+from gcsim.traces.profile import Compute
 from gcsim.traces.timing.clock import CpuClock, CudaClock, Dispersion
 from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 from tests.compressors.standin import pretended_gpu
@@ -323,3 +328,51 @@ def test_this_machines_gloo_adds_every_type_that_a_scenario_may_price() -> None:
     found = time_sums(repeats=5)  # of the length that a calibration takes
     assert set(found) == set(DTYPES)
     assert all(1e7 < rate < 1e12 for rate in found.values())
+
+
+def test_on_a_gpu_whole_stages_take_the_time_that_the_rest_leaves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The rest takes 40 s of the 45. Ten launches, operators or waits of 100 us price them; a
+    method that prices nothing takes three times what its ten operators do."""
+    one = KernelCost(kind="streaming", name="", launches=10, elements=1, nbytes=0)
+    operators = replace(one, name="aten.add")
+    stages = {
+        ("fp16", 1e-3): replace(one, name="variance_words.take_out"),
+        ("topk", 1e-3): replace(one, name="aten.item", kind="host_sync"),
+        ("qsgd", 1e-3): operators,
+        ("thc", 3e-3): operators,
+    }
+    asked: dict[str, object] = {}
+
+    def time_stages(kind: str, methods: Sequence[str], **given: object) -> list[Timed]:
+        asked.update(given, kind=kind, methods=methods)
+        return [
+            Timed(
+                name=f"{method}, step, encode",
+                elements=10**6,
+                computes=(Compute(stage="encode", fixed=(cost,)),),
+                seconds=seconds,
+            )
+            for (method, seconds), cost in stages.items()
+        ]
+
+    ticks = iter((100.0, 140.0))
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(monotonic=lambda: next(ticks), process_time=process_time)
+    )
+    monkeypatch.setattr(module, "time_stages", time_stages)
+    monkeypatch.setattr(module, "pick_device", lambda device: "cuda")
+    monkeypatch.setattr(machine, "conditions", lambda kind: "A GPU.")
+    monkeypatch.setattr(machine, "title", lambda kind: "A GPU")
+    found = calibrate_device(
+        SilentProgress(), name="gpu", quick=True, models=[("lenet", 8)], clock=KnownDevice()
+    ).device
+    assert asked["seconds"] == 45 - 40
+    assert (asked["kind"], asked["methods"]) == ("cuda", all_methods())
+    assert found.host["operator"].launch == pytest.approx(1e-4, rel=0.05)
+    assert float(found.stages["thc, step, encode"].host) == pytest.approx(3, rel=0.05)
+    assert found.primitives == {}
+    write_device(found, tmp_path / "gpu.yaml", "A GPU.")
+    (again,) = read_devices(tmp_path / "gpu.yaml").values()
+    assert (again.stages, again.host) == (found.stages, found.host)

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+import torch
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.scenarios import catalog
@@ -124,7 +125,7 @@ def test_what_does_not_fit_into_memory_is_left_out(monkeypatch: pytest.MonkeyPat
 
     def stages(name: str, *given: object) -> object:
         if name == "fp16":
-            raise host.torch.OutOfMemoryError("no memory")
+            raise torch.OutOfMemoryError("no memory")
         return real(name, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(host, "_stages", stages)

@@ -12,9 +12,11 @@ from fractions import Fraction
 import pytest
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.queued import Queued
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
-from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, training_in
+from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, training_in
+from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import (
@@ -94,3 +96,24 @@ def test_a_loader_limits_the_worlds_in_which_it_is_slow(end: float) -> None:
     exact = predict(HOOKED, NODE, COMPUTE, training=moved).iteration
     assert about.iteration(HOOKED)[1] / 1e12 == pytest.approx(exact, rel=0.05)
     assert (exact == 2.0) == (end == 1.0)
+
+
+@pytest.mark.parametrize("end", [0.0, 1.0])
+def test_a_gpus_host_that_is_slower_queues_the_hooks_checks_more_slowly(end: float) -> None:
+    """A launch of Triton takes 1 to 9 ms in the place of 5: both buckets' checks have two."""
+    rate = KernelRate(launch=5e-3, launch_range=(1e-3, 9e-3), source="test")
+    free = KernelRate(launch=0.0, source="test")
+    host: dict[Queued, KernelRate] = {"kernel": rate, "operator": free, "wait": free}
+    node = replace(NODE, device=replace(NODE.device, host=host))
+    found = uncertain_inputs(node, TRAINING, {"stated": COMPUTE})
+    (one,) = (each for each in found if each.main.key_path[:3] == ("cluster", "device", "host"))
+    world = World({one.name: end})
+    drawn = Drawn(node, TRAINING, [one], [STATED, world, *alone([one])])
+    about = Approximation(
+        drawn, node.nodes, TRAINING, COMPUTE, [HOOKED], prices=PriceList(node.device), seed=0,
+    )  # fmt: skip
+    moved = cluster_in(world, node, [one])
+    exact = predict(HOOKED, moved, COMPUTE, training=TRAINING).iteration
+    assert about.iteration(HOOKED)[1] / 1e12 == pytest.approx(exact, rel=5e-3)
+    stated = predict(HOOKED, node, COMPUTE, training=TRAINING).iteration
+    assert abs(exact - stated) > 8e-3

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.suite import Excluded, Factor, Findings, Point, given_step
@@ -49,8 +49,8 @@ HOOK = Framework(per_bucket=Fraction(313, 10**6), per_tensor=Fraction(218, 10**7
 """DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
 _PHASES = {"gradient_sampling_bayes": "sampled"}
 _ON_HOST = frozenset({"adacomp"})
-"""Methods that bring tensors to the host, which no launch count prices."""
-_TRITON = next(name for name, counts in launches().items() if counts == (1, 0, 0))
+"""Methods whose tensors come to the host: no launch says what that takes."""
+_TRITON = next(name for name, counts in launches().items() if list(map(float, counts)) == [1, 0, 0])
 """A kernel that is one launch of Triton."""
 _BYTE = 1e-9
 """Seconds of a byte of `recorded`: how fast kernels are is no part of this suite."""
@@ -76,7 +76,7 @@ def timed(row: Row) -> Timed:
         replace(one, name="aten.add", launches=count - triton, nbytes=busy),
         replace(one, name="aten.item", launches=waits, kind="host_sync"),
     )
-    stage = "encode" if row["stage"] == "encode" else "decode"
+    stage: Literal["encode", "decode"] = "encode" if row["stage"] == "encode" else "decode"
     return Timed(
         name=stage_name(row["method"], row["phase"], stage),
         elements=int(row["elements"]),
