@@ -82,9 +82,8 @@ def inlined(function: F) -> F:
 
 
 def _compiled(function: F, fastmath: Any) -> F:
-    compiled: Any = numba.njit(
-        nogil=True, error_model="numpy", fastmath=fastmath, no_cfunc_wrapper=True
-    )(function)
+    options: Any = {"fastmath": fastmath, "no_cfunc_wrapper": True}  # no C code calls it
+    compiled: Any = numba.njit(nogil=True, error_model="numpy", **options)(function)
     compiled._cache = LoopCache(function)  # as numba's `enable_caching` does
     compiled.compile = _by_one_process(compiled.compile, function)
     return cast("F", compiled)

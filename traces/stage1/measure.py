@@ -114,8 +114,8 @@ def measure(
     shelf = _Shelf(gradients, layouts[0], workers)
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
+        give_back_freed_memory()  # the model's, or the last compressor's
         for layout in layouts:
-            give_back_freed_memory()  # of other sizes than this bucket's
             shelf.open(layout)
             _measure_bucket(subject, note, shelf, seed)
             advance(subject.kind)

@@ -306,7 +306,7 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     `starts` `[worlds, q]` and the times of `prices` have a row per world; `reduces` and `shifts` an
     entry per phase, of `posts` messages."""
     none = np.zeros((0, starts.shape[1]), dtype=np.int64)
-    first = np.int64(0)  # not the literal, for which `post` would be compiled again
+    first: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
     for world in range(out.size):
         state = state_of(starts[world], window)
         here = Prices(

@@ -26,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             super().__init__(*args, **kwargs)
             found.append(self)
 
-    monkeypatch.setattr(compiling.subprocess, "Popen", Noted)
+    monkeypatch.setattr(subprocess, "Popen", Noted)
     return found
 
 
