@@ -65,17 +65,15 @@ def test_a_filter_holds_what_was_put_in_and_as_many_others_as_promised() -> None
 @pytest.mark.parametrize("skip", [799, 800])
 @pytest.mark.parametrize("wrong", ["length", "last bits", "count"])
 def test_bodies_that_cannot_have_been_sent_are_refused(skip: int, wrong: str) -> None:
-    # f = 1e-3: 8 log2(1000) / ln 2 = 115.02 bits, 4 are left; or 8 indices of 32, of which the
-    # last is 7 and becomes 7 + 2^31
+    # f = 1e-3: 8 log2(1000) / ln 2 = 115.02 bits, 4 are left; or 8 indices, the last 7 + 2^31
     segments = Segments.alone(800)
     sizes = DeepReduceParameters.model_validate({"skip": skip}).sizes(segments.length)
     known: Any = {"sizes": sizes, "key": np.uint64(0)}
     coded = bloom_filter(torch.arange(8), segments, **known)
     many = bloom_positives(coded, ZERO, segments, **known)[1].item() - (wrong == "count")
     coded[-1] |= 0x80 if wrong == "last bits" else 0
-    body = torch.cat((torch.ones(many).view(torch.uint8), coded))[
-        : -1 if wrong == "length" else None
-    ]
+    body = torch.cat((torch.ones(many).view(torch.uint8), coded))
+    body = body[:-1] if wrong == "length" else body
     message = pack_frame(Codec.BLOOM, body, numel=800, nonzero=many)
     with pytest.raises(InputError, match="damaged payload"):
         add_decoded(message, layout_of(800), torch.zeros(800), 1.0, **known)
