@@ -78,12 +78,11 @@ class Inceptionn(Compressor[InceptionnParameters]):
 def cut(values: Tensor, segments: Segments, bound: int) -> tuple[Tensor, Column, Column]:
     """(bodies of frames of flat float32, uint8; bytes of each; values of each that travel)."""
     given, bodies, sent = array(values), [], []
-    # where the forms 1 and 2 begin, scale of form 1
     limits = np.array((0.5**bound, 0.5 ** (bound // 2), 2.0 ** (7 + bound // 2)), dtype=np.float32)
     for begin, n in segments.table.tolist():
         tags, counts = np.zeros(packed_bytes(n, 2), dtype=np.uint8), np.zeros(4, dtype=np.int64)
-        forms = [np.empty(n, dtype=kind) for kind in _KINDS]
-        _cut(given[begin : begin + n], limits, tags, *forms, counts)
+        short, middle, whole = forms = [np.empty(n, dtype=kind) for kind in _KINDS]
+        _cut(given[begin : begin + n], limits, tags, short, middle, whole, counts)
         parts = [form[:count].view("u1") for form, count in zip(forms, counts[1:], strict=True)]
         bodies.append(np.concatenate((tags, *parts)))
         sent.append(counts[1:].sum())
@@ -110,7 +109,8 @@ def add_cut(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -
                 raise damaged(f"{size} bytes of {sent} values, the tags ask for {counts.tolist()}")
             # aligned, and with four bytes more, which are read and not used
             parts = (part.tobytes() + bytes(4) for part in np.split(rest, ends[:2]))
-            _add(own, *map(np.frombuffer, parts, _KINDS), scales, target[begin : begin + n])
+            short, middle, whole = map(np.frombuffer, parts, _KINDS)
+            _add(own, short, middle, whole, scales, target[begin : begin + n])
 
 
 @loop

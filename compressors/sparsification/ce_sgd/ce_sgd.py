@@ -468,7 +468,7 @@ def add_elements(
     _demand(len(flags) == len(nbytes) and flags <= 1, "a frame does not say whether V is new")
     _demand(known is not None or flags, "a worker keeps a selection it never sent")
     head = nbytes * flags
-    _demand(found.size > head, f"bodies of {found.size} bytes end in bitmaps")
+    _demand(found.size > head, "bodies of {} bytes end in bitmaps", found.size)
     chosen = torch.zeros_like(union) if known is None else known.clone()
     put(chosen, starts(nbytes), taken(message, at + 1, head, torch.uint8), head)
     begins, selected = _counted(chosen, segments)
@@ -479,13 +479,13 @@ def add_elements(
         width = form.nbytes(count)
         parts = parts[1], (4 * cells.count, torch.float32), (width, torch.uint8)
     fits = (extra >= 0) & (found.size == 1 + head + sum(size for size, _ in parts))
-    _demand(fits, f"bodies of {found.size} bytes for {selected} selected elements and {extra} more")
+    _demand(fits, "bodies of {} bytes for {} elements and {} more", found.size, selected, extra)
     brought = replace(found, at=at + 1 + head).parts(message, *parts)
     if levels is None:
         values, indices, speculative = brought
     else:
         indices, scales, codes = brought
-        _demand((scales >= 0) & scales.isfinite(), f"scales of {scales.tolist()}")
+        _demand((scales >= 0) & scales.isfinite(), "scales of {}", scales)
         both, begin = torch.zeros(int(count.sum())), starts(count)
         add_rounded(both, even(cells, scales, levels), codes, starts(width), form, 1.0)
         values, speculative = picked(both, begin, selected), picked(both, begin + selected, extra)
@@ -505,7 +505,7 @@ def add_answer(message: Tensor, layout: BucketLayout, out: Tensor, weight: float
     found.demand_sizes(nbytes + many)
     union, values = found.parts(message, (nbytes, torch.uint8), (many, torch.float32))
     begins, count = _counted(union, segments)
-    _demand(count == found.nonzero, f"{count} bits for {found.nonzero} values")
+    _demand(count == found.nonzero, "{} bits for {} values", count, found.nonzero)
     bitmap.add_at_bits(out, union, segments, begins, values, weight)
 
 
@@ -516,9 +516,9 @@ def _counted(bits: Tensor, segments: Segments) -> tuple[NDArray[np.int64], Colum
     return begins, bits_each(begins, segments)
 
 
-def _demand(fits: Any, fault: str) -> None:
+def _demand(fits: Any, fault: str, *numbers: object) -> None:
     if not np.all(np.asarray(fits)):
-        raise packing.damaged(fault)
+        raise packing.damaged(fault.format(*numbers))
 
 
 @kernel("reduction")

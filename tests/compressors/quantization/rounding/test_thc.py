@@ -26,14 +26,14 @@ def test_every_step_follows_the_definition(team: Any, normal: Draw) -> None:
         given = [normal(103, 10 * step + rank) * (1 + rank) for rank in range(3)]
         updates = crew.step(given, step)
         held = [gradient + error for gradient, error in zip(given, errors, strict=True)]
-        norms = [[float(part.norm()) for part in each.split([70, 33])] for each in held]
+        norms = [(float(each[:70].norm()), float(each[70:].norm())) for each in held]
         most = thc.HALF_RANGE * np.max(norms, axis=0) / np.sqrt([70, 33])
         keys, decoded = keys_of(crew.layout, 7, step, "thc signs", None), []
         for payload, each in zip(crew.listener.received[0], held, strict=True):
             parts = [unpack_bits(frame.body, frame.numel, 4) for frame in read_frames(payload)]
-            codes, place = torch.cat(parts).numpy().astype(int), each.clone()
-            rotate(place, segments, keys, 15 / most)
-            place = (place + 15).clamp(0, 30).numpy()  # on the grid 0 ... 30
+            codes, rotated = torch.cat(parts).numpy().astype(int), each.clone()
+            rotate(rotated, segments, keys, 15 / most)
+            place = (rotated + 15).clamp(0, 30).numpy()  # on the grid 0 ... 30
             below, above = (thc.TABLE[(codes + way).clip(0, 15)] for way in (-1, 1))
             # one of the two neighbours in the table
             assert ((place > below - 1e-3) & (place < above + 1e-3)).all()

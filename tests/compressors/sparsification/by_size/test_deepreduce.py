@@ -54,7 +54,7 @@ def test_a_filter_holds_what_was_put_in_and_as_many_others_as_promised() -> None
     # to a few per cent (h is rounded up, the filter's fill varies).
     n, k, wrong, segments = 100_000, 1000, 0, Segments.alone(100_000)
     for seed in range(20):
-        given = segments, DeepReduceParameters.model_validate({}).sizes(segments.length), seed
+        given: Any = segments, DeepReduceParameters.model_validate({}).sizes(segments.length), seed
         index = torch.from_numpy(np.random.default_rng(seed).choice(n, k, replace=False))
         found, _ = bloom_positives(bloom_filter(index, *given), ZERO, *given)
         assert bool(torch.isin(index, found).all())
@@ -65,15 +65,15 @@ def test_a_filter_holds_what_was_put_in_and_as_many_others_as_promised() -> None
 @pytest.mark.parametrize("skip", [799, 800])
 @pytest.mark.parametrize("wrong", ["length", "last bits", "count"])
 def test_bodies_that_cannot_have_been_sent_are_refused(skip: int, wrong: str) -> None:
-    # f = 1e-3: 8 log2(1000) / ln 2 = 115.02 bits, 4 are left; or 8 indices of 32, of which the
-    # last is 7 and becomes 7 + 2^31
+    # f = 1e-3: 8 log2(1000) / ln 2 = 115.02 bits, 4 are left; or 8 indices, the last 7 + 2^31
     segments = Segments.alone(800)
-    known = {"sizes": DeepReduceParameters(skip=skip).sizes(segments.length), "key": np.uint64(0)}
+    sizes = DeepReduceParameters.model_validate({"skip": skip}).sizes(segments.length)
+    known: Any = {"sizes": sizes, "key": np.uint64(0)}
     coded = bloom_filter(torch.arange(8), segments, **known)
     many = bloom_positives(coded, ZERO, segments, **known)[1].item() - (wrong == "count")
     coded[-1] |= 0x80 if wrong == "last bits" else 0
-    coded = coded[:-1] if wrong == "length" else coded
     body = torch.cat((torch.ones(many).view(torch.uint8), coded))
+    body = body[:-1] if wrong == "length" else body
     message = pack_frame(Codec.BLOOM, body, numel=800, nonzero=many)
     with pytest.raises(InputError, match="damaged payload"):
         add_decoded(message, layout_of(800), torch.zeros(800), 1.0, **known)

@@ -17,7 +17,7 @@ from tests.compressors.shared import Draw, layout_of
 def naive_step(r: torch.Tensor, g: torch.Tensor, size: int) -> tuple[torch.Tensor, int]:
     """(what is sent of one tensor, its words); r is changed."""
     total, maxima, sent, words = r + g, [], [], 0
-    for part, more in zip(total.split(size), g.split(size), strict=True):
+    for part, more in zip(torch.split(total, size), torch.split(g, size), strict=True):
         maxima.append(float(part.abs().max()))
         sent.append(((part + more).abs() >= maxima[-1]) * part.sign())
         words += max(1, int(sent[-1].count_nonzero()))
