@@ -89,8 +89,8 @@ def simulated_run(
     `passes` are its `measured_passes`.
 
     `timelines=False` leaves them out, which costs a simulation of all ranks each, `sources=False`
-    the provenance, and the times with rings and with trees. `prices` are those of the scenario's
-    device, where they are at hand.
+    the provenance, the times with rings and with trees and the draws of scaling efficiencies.
+    `prices` are those of the scenario's device, where they are at hand.
     """
     # they bring numba, which a result from the cache does without
     from gcsim.scenarios.running.faults import faulty_runs, told_faults
@@ -108,7 +108,7 @@ def simulated_run(
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
     rows = make_rows(
         scenario, profiles, simulated, compute["stated"], faulty,
-        prices=prices, uncertainty=uncertainty,
+        prices=prices, uncertainty=uncertainty if sources else replace(uncertainty, worlds=()),
     )  # fmt: skip
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(

@@ -122,8 +122,8 @@ class Drawn:
                     self.slower[kind, figure.field] = (slowness - slowness[0]) * PS_PER_SECOND
 
 
-_LAST: deque[tuple[Any, tuple[Training, ...]]] = deque(maxlen=2)
-"""Trainings of the last worlds: the cluster's, and those of one device."""
+_LAST: deque[tuple[Any, tuple[Training, ...]]] = deque(maxlen=4)
+"""Trainings of the last worlds: the cluster's and one device's, with and without draws."""
 
 
 def _trainings(

@@ -10,32 +10,27 @@ V, averages over all workers (absent elements count as zero) and sends the mean 
 Body of a tensor: a flag byte; V as bitmap of n bits, only when it differs from the last one;
 32 |V| bits of values; 64 a speculative element (indices, then values). Down: a bitmap of the union
 and its values, n + 32 |union|. With `levels` l, both kinds of values go as random roundings to
-2 l + 1 levels (Eq. 8): indices, a scale of 32 bits (their largest magnitude), then a code of
-ceil(log2(2 l + 1)) bits for each. Biased: at the first step E|Q(g) - g|^2 <=
-sum (1 - |g_j| / max |g|) g_j^2 in float32, with equality but for speculative elements.
+2 l + 1 levels (Eq. 8): indices, a scale of 32 bits (their largest magnitude), then codes. Biased:
+at the first step E|Q(g) - g|^2 <= sum (1 - |g_j| / max |g|) g_j^2 in float32, with equality but for
+speculative elements.
 
-The feedback f is the worker's own loss, which a bucket carries in live and recorded training; a DDP
-hook takes it as `hook.loss`. Where it is unknown, a bucket has improved when <g_t, u_{t-1}> > 0
-with u the last update: sufficient for a convex f and plain gradient descent, as f(x_{t-1}) - f(x_t)
->= <g_t, x_{t-1} - x_t> = lr <g_t, u_{t-1}>; on mini-batches it agrees with the loss in half of the
-steps, which is chance. With nothing to compare yet, V stays and M is not changed.
+The feedback f is the worker's own loss: live and recorded training have it, a DDP hook takes it as
+`hook.loss`. Where it is unknown, a bucket has improved when <g_t, u_{t-1}> > 0 with u the last
+update: sufficient for a convex f and plain gradient descent; on mini-batches it agrees with the
+loss in half of the steps, which is chance. With nothing to compare yet, V stays and M too.
 
-In the paper's setting (4 workers, batches of 64, Adam; 40 to 60 steps from V_0 on) a worker sends
-11 to 20 % of a dense gradient's bytes, the union has 31 to 56 %, both together 21 to 38 % (LeNet,
-ResNet-20, a narrow VGG). Table I has 32 %, Table II 44 and 49 % for WideResNet and VGG11.
-MobileNet's 79 % are not met; large networks with small batches come below (VGG-16, batches of 32:
-4 and 16 % after 12 steps).
+In the paper's setting (4 workers, batches of 64, Adam; 40 to 60 steps) a worker sends 11 to 20 % of
+a dense gradient's bytes, the union has 31 to 56 %, both together 21 to 38 % (LeNet, ResNet-20, a
+narrow VGG). Table I has 32 %, Table II 44 and 49 % for WideResNet and VGG11. MobileNet's 79 % are
+not met; large networks with small batches come below (VGG-16, batches of 32: 4 and 16 %).
 
 Readings where the paper is open or slips:
 * Both branches print f(x_{t-1}) > f(x_t); the second means "otherwise", as Algorithm 2 has it.
-* Line 14 draws V_j with probability M_j / max M and freezes: after the first reward M is a multiple
-  of V's indicator, so that each later draw is the same V. The text behind Definition 3 has
-  Bernoulli(|g_j| / max |g|), which is taken here; M ranks the rare elements.
-* Line 7 masks the received average with each worker's own V: replicas would drift apart and
-  speculative elements be lost. Left out.
-* The number of speculative elements is not printed: 1 % at each step.
+* Line 14 draws V_j with probability M_j / max M: each later draw is the same V. The text behind
+  Definition 3 has Bernoulli(|g_j| / max |g|), which is taken here; M ranks rare elements.
+* Line 7 masks the received average with each worker's own V: replicas would drift apart. Left out.
+* The number of speculative elements is not printed: 1 % at each step. Unsent elements are lost.
 * Index m - 1 sends a layer while the next one is differentiated: left to buckets.
-* Elements that are not sent are lost.
 * Without a server, each worker serves a stripe of the elements.
 
 Source: Z. Tao, Q. Xia, Q. Li, S. Cheng, "CE-SGD: Communication-Efficient Distributed Machine
@@ -56,23 +51,15 @@ from pydantic import Field
 from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frames import Codec, packed, picked, put, put_all, read, taken
-from gcsim.compressors.coding.indices.bitmap import (
-    BLOCK,
-    add_at_bits,
-    at_bits,
-    bit_starts,
-    bits_each,
-    bytes_of,
-    places,
-    unite,
-)
+from gcsim.compressors.coding.indices import bitmap
+from gcsim.compressors.coding.indices.bitmap import BLOCK, bits_each, bytes_of
 from gcsim.compressors.coding.integers import packing
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.scans import block_products
 from gcsim.compressors.coding.selecting.selection import counts_kept, each_of, flat_places
-from gcsim.compressors.kernels import KernelCost, spread
+from gcsim.compressors.kernels import spread
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, in_tiles, loop, partial_sums
 from gcsim.compressors.meter import counted_as, drawn, kernel, launch
@@ -83,14 +70,10 @@ from gcsim.compressors.segments import Column, Segments, keys_of, starts
 from gcsim.compressors.sharing import fill_once
 
 REWARD, KEEP, DRAW = range(3)
-NEVER = np.int32(2**31 - 1)
-"""Level of elements in V: after all values of M."""
-AGED = -1
-"""Level of elements unsent for too long: before all values of M."""
-TRIES = 64
-"""Places that are tried together, so that their memory is fetched together."""
-Piece = tuple[Tensor, Column]
-"""Numbers of all tensors, and the bytes of each tensor's."""
+NEVER = np.int32(2**31 - 1)  # level of elements in V: after all values of M
+AGED = -1  # level of elements unsent for too long: before all values of M
+TRIES = 64  # places that are tried together, so that their memory is fetched together
+Piece = tuple[Tensor, Column]  # numbers of all tensors, and the bytes of each tensor's
 
 
 class CeSgdParameters(CompressorParameters):
@@ -121,14 +104,10 @@ class CeSgd(Compressor[CeSgdParameters]):
 
     def __init__(self, worker: Worker, parameters: CeSgdParameters) -> None:
         super().__init__(worker, parameters)
-        self._selections: dict[int, Selection] = {}
-        """State by bucket."""
-        self._last: dict[int, Tensor] = {}
-        """Last update, by bucket without a loss."""
-        self._losses: dict[int, float] = {}
-        """Loss of the last step, by bucket."""
-        self._known: dict[tuple[int, int], Tensor] = {}
-        """The server's: V by (bucket, rank)."""
+        self._selections: dict[int, Selection] = {}  # by bucket
+        self._last: dict[int, Tensor] = {}  # last update, by bucket without a loss
+        self._losses: dict[int, float] = {}  # of the last step, by bucket
+        self._known: dict[tuple[int, int], Tensor] = {}  # the server's: V by (bucket, rank)
 
     @classmethod
     def properties(cls, parameters: CeSgdParameters) -> Properties:
@@ -171,9 +150,9 @@ class CeSgd(Compressor[CeSgdParameters]):
 
         keys = keys_of(layout, me.seed, step, "ce_sgd selection", me.rank)
         new, indices, extra = state.renew(values, self._improved(bucket), wanted, keys, draws)
-        nbytes, begins = bytes_of(segments), bit_starts(state.chosen, segments)
+        nbytes, begins = bytes_of(segments), bitmap.bit_starts(state.chosen, segments)
         selected = bits_each(begins, segments)
-        inside = at_bits(values, state.chosen, segments, begins)
+        inside = bitmap.at_bits(values, state.chosen, segments, begins)
         outside = values[flat_places(indices, segments, extra)]
         sent: tuple[Piece, ...] = (inside, 4 * selected), (indices, 4 * extra), (outside, 4 * extra)
         if p.levels is not None:
@@ -196,8 +175,8 @@ class CeSgd(Compressor[CeSgdParameters]):
             place = layout.index, rank
             given = payload.cpu(), layout, self._known.get(place), self.parameters.levels
             self._known[place] = add_elements(*given, total, 1.0 / self.worker.count, union)
-        begins = bit_starts(union, segments)
-        values, count = at_bits(total, union, segments, begins), bits_each(begins, segments)
+        begins = bitmap.bit_starts(union, segments)
+        values, count = bitmap.at_bits(total, union, segments, begins), bits_each(begins, segments)
         parts = (union, nbytes), (values, 4 * count)
         answer = packed(total, Codec.CE_SGD, segments, *parts, nonzero=count)
         return answer.to(bucket.gradient.device)
@@ -206,25 +185,34 @@ class CeSgd(Compressor[CeSgdParameters]):
 # --- selection ------------------------------------------------------------------------------
 
 
+def _chooses(_: object, state: Selection, values: Tensor, mode: int, *__: object) -> Any:
+    n, name = state.rewards.numel(), "ce_sgd_selection._choose"
+    if mode == DRAW:
+        yield drawn(name, n, 16)
+    moved = 2 * (state.chosen.nbytes + state.rewards.nbytes + state.age.nbytes)
+    yield launch("streaming", name, n, moved, values.nbytes * (mode == DRAW))
+
+
+def _finds(found: Tensor, *_: object) -> Any:
+    n = found.numel()
+    yield launch("gather_scatter", f"ce_sgd_speculation.find:{spread(n)}", n, found.nbytes)
+
+
 class Selection:
     """A bucket's state on one worker, in host memory.
 
-    One pass rewards or draws V, brings ages on and counts the elements outside of V, in each block,
-    that are unsent for too long or have the lowest M. These numbers divide the speculative elements
-    among the blocks (a multivariate hypergeometric draw: every set of ties is as likely), and each
-    block finds its share by trying places. Where fewer have the lowest M than are wanted, a
-    selection among all finds the level.
+    One pass rewards or draws V, brings ages on and counts candidates by block. The counts divide
+    the speculative elements among the blocks (a multivariate hypergeometric draw: every set of ties
+    is as likely), and each block finds its share by trying places.
     """
 
     def __init__(self, segments: Segments, unsent_limit: int) -> None:
         n = int(segments.length.sum())
         self.segments, self.unsent_limit = segments, unsent_limit
-        self.chosen = torch.zeros(int(bytes_of(segments).sum()), dtype=torch.uint8)
-        """V: bitmaps of the tensors."""
-        self.rewards = torch.zeros(n, dtype=torch.int32)
-        """M `[n]`."""
+        self.chosen = torch.zeros(int(bytes_of(segments).sum()), dtype=torch.uint8)  # V, bitmaps
+        self.rewards = torch.zeros(n, dtype=torch.int32)  # M
+        # 0: in V, or speculative at the last step; else steps unsent, up to 255
         self.age = torch.zeros(n, dtype=torch.uint8)
-        """0: in V, or speculative at the last step; else steps unsent, up to 255. `[n]`"""
         self.begun = False
 
     def renew(
@@ -233,31 +221,46 @@ class Selection:
     ) -> tuple[Column, Tensor, Column]:  # fmt: skip
         """Reward V when the last step improved, else draw another by `values`; V stays for None.
 
-        Parameters
-        ----------
-        values : flat float32 from which V is drawn
-        wanted, keys : speculative elements and key of the random numbers, by tensor
-        draws : makes the generator of the tensor with that number
-
-        Returns
-        -------
-        By tensor whether V differs from the last one, or is the first: 0 or 1; speculative places
-        within the tensor, int32, ascending, as many as wanted or as are outside of V; their number
-        by tensor
+        `wanted` are speculative elements by tensor, `draws` makes a tensor's generator. Returns by
+        tensor whether V differs from the last one, or is the first: 0 or 1; speculative places
+        within tensors, int32, ascending, as many as wanted or as are outside of V; their number by
+        tensor.
         """
-        segments, limit = self.segments, self.unsent_limit
-        first, self.begun = not self.begun, True
+        segments, first, self.begun = self.segments, not self.begun, True
         mode = DRAW if first or improved is False else REWARD if improved else KEEP
         highest = np.zeros(len(wanted))
         if mode == DRAW:
             highest = cell_norms(values, segments.whole, "max").double().numpy()
-        state = self.chosen, self.rewards, self.age
-        counts = _choose(*state, values, segments, (mode, limit), highest, keys)
+        counts = self._choose(values, mode, highest, keys)
         new = _each(counts[4], segments) > 0
         plan, levels = self._plan(counts, wanted, draws)
         # inverted keys: other random numbers than those that V is drawn with
-        found = _find(self.rewards, self.age, segments, limit, plan, levels, ~keys)
+        found = self._find(plan, levels, ~keys)
         return (new | first).astype(np.int64), found, _each(plan[0] + plan[2], segments)
+
+    @counted_as(_chooses)
+    def _choose(
+        self, values: Tensor, mode: int, highest: NDArray[np.float64], keys: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
+        """Take a step of V, M and the ages; int64 `[5, blocks]`: elements in V; others unsent for
+        too long; smallest M of the rest; how many have it; whether V has changed."""
+        segments, blocks = self.segments, self.segments.cells(BLOCK)
+        state = array(self.chosen), array(self.rewards), array(self.age)
+        weights, limit = np.ascontiguousarray(array(values)), np.uint8(self.unsent_limit)
+        counts = np.zeros((5, blocks.total), dtype=np.int64)
+        given = mode, *state, weights, keys, highest, limit, counts
+        in_tiles(_choose_tiles, blocks.tiles, bitmap.places(segments), *given)
+        return counts
+
+    @counted_as(_finds)
+    def _find(self, plan: NDArray[np.int64], levels: Column, keys: NDArray[np.uint64]) -> Tensor:
+        """The plan's elements, int32, whose age becomes 0; little of M and the ages is touched."""
+        sizes, limit = plan[0] + plan[2], np.uint8(self.unsent_limit)
+        found = np.empty(sizes.sum(), dtype=np.int32)
+        given = array(self.rewards), array(self.age), levels, limit, plan, starts(sizes), keys
+        tiles = self.segments.cells(BLOCK).tiles
+        in_tiles(_find_tiles, tiles, bitmap.places(self.segments), *given, found)
+        return torch.from_numpy(found)
 
     def _plan(
         self, counts: NDArray[np.int64], wanted: Column, draws: Callable[[int], np.random.Generator]
@@ -310,55 +313,6 @@ def level_of(
     return level, below, np.add.reduceat(levels == level, firsts, dtype=np.int64)
 
 
-def _chooses(
-    _: object, chosen: Tensor, rewards: Tensor, age: Tensor, weights: Tensor, __: object,
-    settings: tuple[int, int], *___: object,
-) -> list[KernelCost]:  # fmt: skip
-    n, name, draws = rewards.numel(), "ce_sgd_selection._choose", settings[0] == DRAW
-    state = 2 * sum(each.nbytes for each in (chosen, rewards, age))
-    costs = [launch("streaming", name, n, state, weights.nbytes * draws)]
-    return [drawn(name, n, 16), *costs] if draws else costs
-
-
-@counted_as(_chooses)
-def _choose(
-    chosen: Tensor, rewards: Tensor, age: Tensor, weights: Tensor, segments: Segments,
-    settings: tuple[int, int], highest: NDArray[np.float64], keys: NDArray[np.uint64],
-) -> NDArray[np.int64]:  # fmt: skip
-    """Take a step of V, M and the ages, in place; int64 `[5, blocks]`:
-
-    elements in V; elements outside of V unsent for too long; the smallest M of the others outside
-    of V; how many have it; whether V has changed.
-    """
-    blocks, (mode, limit) = segments.cells(BLOCK), settings
-    counts = np.zeros((5, blocks.total), dtype=np.int64)
-    in_tiles(
-        _choose_tiles, blocks.tiles, places(segments), mode, array(chosen), array(rewards),
-        array(age), np.ascontiguousarray(array(weights)), keys, highest, np.uint8(limit), counts,
-    )  # fmt: skip
-    return counts
-
-
-def _finds(found: Tensor, *_: object) -> list[KernelCost]:
-    n = found.numel()
-    return [launch("gather_scatter", f"ce_sgd_speculation.find:{spread(n)}", n, found.nbytes)]
-
-
-@counted_as(_finds)
-def _find(
-    rewards: Tensor, age: Tensor, segments: Segments, limit: int, plan: NDArray[np.int64],
-    levels: Column, keys: NDArray[np.uint64],
-) -> Tensor:  # fmt: skip
-    """The plan's elements, int32, whose age becomes 0; little of M and the ages is touched."""
-    sizes = plan[0] + plan[2]
-    found = np.empty(sizes.sum(), dtype=np.int32)
-    in_tiles(
-        _find_tiles, segments.cells(BLOCK).tiles, places(segments), array(rewards), array(age),
-        levels, np.uint8(limit), plan, starts(sizes), keys, found,
-    )  # fmt: skip
-    return torch.from_numpy(found)
-
-
 @loop
 def _choose_tiles(
     start: int, stop: int, tiles: Any, places: Any, mode: int, bits: Any, rewards: Any, ages: Any,
@@ -398,9 +352,7 @@ def _choose_tiles(
 def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> None:
     """All outside of V becomes a step older; the first four of the block's numbers."""
     free = np.empty(BLOCK, dtype=np.int32)
-    held = np.int32(0)
-    aged = np.int32(0)
-    lowest = NEVER
+    held, aged, lowest, ties = np.int32(0), np.int32(0), NEVER, np.int32(0)
     for i in range(m.size):
         inside = chosen[i] != 0
         # before this step; `_level`, which looks after it, asks for more than `limit`
@@ -411,7 +363,6 @@ def _look_outside(chosen: Any, m: Any, age: Any, limit: Any, numbers: Any) -> No
         aged += np.int32(late)
         free[i] = NEVER if inside | late else m[i]
         lowest = min(lowest, free[i])
-    ties = np.int32(0)
     for i in range(m.size):
         ties += np.int32(free[i] == lowest)
     numbers[0], numbers[1], numbers[2] = held, aged, lowest
@@ -514,12 +465,10 @@ def add_elements(
     segments, found = Segments.of(layout), read(message, layout, Codec.CE_SGD)
     nbytes, at = bytes_of(segments), found.at
     flags = taken(message, at, np.minimum(1, found.size), torch.uint8).numpy()
-    if len(flags) < len(nbytes) or (flags > 1).any():
-        raise packing.damaged("a frame does not say whether V is new")
-    if known is None and not flags.all():
-        raise packing.damaged("a worker keeps a selection it never sent")
+    _demand(len(flags) == len(nbytes) and flags <= 1, "a frame does not say whether V is new")
+    _demand(known is not None or flags, "a worker keeps a selection it never sent")
     head = nbytes * flags
-    _demand(found.size > head, found.size, "the bitmaps of new selections")
+    _demand(found.size > head, f"bodies of {found.size} bytes end in bitmaps")
     chosen = torch.zeros_like(union) if known is None else known.clone()
     put(chosen, starts(nbytes), taken(message, at + 1, head, torch.uint8), head)
     begins, selected = _counted(chosen, segments)
@@ -530,24 +479,22 @@ def add_elements(
         width = form.nbytes(count)
         parts = parts[1], (4 * cells.count, torch.float32), (width, torch.uint8)
     fits = (extra >= 0) & (found.size == 1 + head + sum(size for size, _ in parts))
-    _demand(fits, found.size, f"{selected.tolist()} selected elements and {extra} more")
+    _demand(fits, f"bodies of {found.size} bytes for {selected} selected elements and {extra} more")
     brought = replace(found, at=at + 1 + head).parts(message, *parts)
     if levels is None:
         values, indices, speculative = brought
     else:
         indices, scales, codes = brought
-        if not bool(((scales >= 0) & scales.isfinite()).all()):
-            raise packing.damaged(f"scales of {scales.tolist()}")
+        _demand((scales >= 0) & scales.isfinite(), f"scales of {scales.tolist()}")
         both, begin = torch.zeros(int(count.sum())), starts(count)
         add_rounded(both, even(cells, scales, levels), codes, starts(width), form, 1.0)
         values, speculative = picked(both, begin, selected), picked(both, begin + selected, extra)
     places = flat_places(indices, segments, extra)
-    outside = (indices < 0) | (indices >= each_of(segments.length, extra, indices))
-    if outside.any() or (places.diff() <= 0).any():
-        raise packing.damaged("indices do not ascend below n")
-    add_at_bits(out, chosen, segments, begins, values, weight)
+    inside = (indices >= 0) & (indices < each_of(segments.length, extra, indices))
+    _demand(inside.all() and places.diff() > 0, "indices do not ascend below n")
+    bitmap.add_at_bits(out, chosen, segments, begins, values, weight)
     out.index_add_(0, places, speculative, alpha=weight)
-    unite(union, chosen, indices.long() + each_of(8 * starts(nbytes), extra, indices))
+    bitmap.unite(union, chosen, indices.long() + each_of(8 * starts(nbytes), extra, indices))
     return chosen
 
 
@@ -555,24 +502,23 @@ def add_answer(message: Tensor, layout: BucketLayout, out: Tensor, weight: float
     """out += weight * the server's means, in place; `InputError` for a damaged message."""
     segments, found = Segments.of(layout), read(message, layout, Codec.CE_SGD)
     nbytes, many = bytes_of(segments), 4 * found.nonzero
-    _demand(found.size == nbytes + many, found.size, "bitmaps and values")
+    found.demand_sizes(nbytes + many)
     union, values = found.parts(message, (nbytes, torch.uint8), (many, torch.float32))
     begins, count = _counted(union, segments)
-    if (count != found.nonzero).any():
-        raise packing.damaged(f"{begins[-1]} bits for {found.nonzero} values")
-    add_at_bits(out, union, segments, begins, values, weight)
+    _demand(count == found.nonzero, f"{count} bits for {found.nonzero} values")
+    bitmap.add_at_bits(out, union, segments, begins, values, weight)
 
 
 def _counted(bits: Tensor, segments: Segments) -> tuple[NDArray[np.int64], Column]:
     """(`bit_starts`; set bits of each tensor); `InputError` for bits behind a tensor's last."""
     packing.demand_no_stray(array(bits), starts(bytes_of(segments)), segments.length, 1)
-    begins = bit_starts(bits, segments)
+    begins = bitmap.bit_starts(bits, segments)
     return begins, bits_each(begins, segments)
 
 
-def _demand(fits: Column, sizes: Column, what: str) -> None:
-    if not fits.all():
-        raise packing.damaged(f"bodies of {sizes.tolist()} bytes for {what}")
+def _demand(fits: Any, fault: str) -> None:
+    if not np.all(np.asarray(fits)):
+        raise packing.damaged(fault)
 
 
 @kernel("reduction")

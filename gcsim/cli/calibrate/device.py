@@ -59,7 +59,7 @@ def calibrate_device_command(
 ) -> None:
     """Measure this machine as a device.
 
-    What its kernels cost (about a minute), for cluster.device of a scenario.
+    What its kernels cost (about a minute, on a GPU five), for cluster.device of a scenario.
     """
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching

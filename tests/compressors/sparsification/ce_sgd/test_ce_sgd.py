@@ -456,7 +456,7 @@ def test_damage_is_refused(layout_of: LayoutOf, normal: Draw) -> None:
     ):
         with pytest.raises(InputError, match=match):
             parts(b"\x00" + numbers, 2, 127)
-    for body, nonzero, match in ((b"\x05" + one, 1, "bits"), (b"\x05" + one, 2, "values")):
+    for body, nonzero, match in ((b"\x05" + one, 1, "bits"), (b"\x05" + one, 2, "bytes")):
         with pytest.raises(InputError, match=match):
             add_answer(framed(body, nonzero), layout, torch.zeros(4), 1.0)
 
