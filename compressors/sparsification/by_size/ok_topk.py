@@ -134,8 +134,8 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
         phase = self.phase(self.parameters, step)
         schedule = self._schedules.get(bucket.layout.index)
         if schedule is None:  # a run that begins in the middle of a period sets up what it needs
-            bounds = np.arange(self.worker.count + 1) * n // self.worker.count
-            schedule = _Schedule(regions=Segments.behind(np.diff(bounds)), local=0.0, total=0.0)
+            cut = np.arange(self.worker.count + 1) * n // self.worker.count
+            schedule = _Schedule(regions=Segments.behind(np.diff(cut)), local=0.0, total=0.0)
             self._schedules[bucket.layout.index] = schedule
             phase = "repartition"
 
@@ -149,7 +149,8 @@ class OkTopK(ErrorFeedback[OkTopKParameters]):
             cuts = torch.searchsorted(chosen, ends).double()
             # one wait: places are exact in float64, and so is the least magnitude
             schedule.local, *upto = torch.cat((values.abs().min().view(1), cuts)).tolist()
-            sizes: Column = np.diff(np.array(upto, dtype=np.int64), prepend=0)
+            bounds = np.array([0, *upto], dtype=np.int64)
+            sizes = bounds[1:] - bounds[:-1]
         else:
             chosen, values, sizes = self._passing(bucket, residual, k, schedule)
         sums = yield from self._reduce(chosen, values, sizes, schedule, layout)

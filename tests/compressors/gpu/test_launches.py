@@ -11,6 +11,7 @@ import torch
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.demands import Demands
+from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
 from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
@@ -132,6 +133,21 @@ def test_what_arrives_is_checked_in_one_wait_at_the_end(
                 with wrong if changed else pytest.raises(StopIteration):
                     members[0].send(sent)
     assert len(reads[0]) == 1
+
+
+@pytest.mark.parametrize(("name", "waits"), [("alq", 1), ("amq", 1), ("ok_topk", 3)])
+def test_waits_of_a_step_that_fits_nothing(name: str, waits: int, team: Callable[..., Any]) -> None:
+    """One for all checks; Ok-Topk's parts and survivors have lengths that nobody knows before."""
+    crew = team(name, ((5,), (9,), (3, 4)), workers=1)
+    generator = torch.Generator().manual_seed(1)
+    with whole_methods():
+        for step in range(2):
+            gradient = torch.randn(26, generator=generator)
+            bucket = Bucket(layout=crew.layout, gradient=gradient)
+            member = participate(crew.workers[0], bucket, step, finite=False, unmodified=False)
+            with host_copies() as seen:
+                lockstep([member], share=False)
+    assert len(seen) == waits
 
 
 @pytest.mark.parametrize("name", ["qsgd", "strom"])
