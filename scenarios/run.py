@@ -15,7 +15,6 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 
@@ -24,7 +23,6 @@ from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import FROM_CACHE, Result
 from gcsim.scenarios.running import kept
-from gcsim.scenarios.running.compiling import compiled_beside
 from gcsim.scenarios.running.gradients import check_trace, open_gradients, remove_left_gradients
 from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -51,24 +49,23 @@ def measured_run(
     check_trace(scenario)
     keys = profile_keys(scenario)
     known = profile_cache.load_all(keys) if cache else {}
-    with nullcontext() if all(key in known for key in keys) else compiled_beside(scenario):
-        profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher, known=known)
-        warn_of_idle_sums(scenario, profiles)
-        passes = measured_passes(scenario, profiles[0])
-        simulating = time.perf_counter()
-        wall = {"gradients_and_compressors_s": simulating - started}
-        name = kept.result_key(scenario, keys, passes) if cache else ""
-        result = kept.load(name) if cache else None
-        methods = zip(scenario.compressors, keys, strict=True)
-        came = {
-            "profiles": [choice.label for choice, key in methods if key in known],
-            "simulation": result is not None,
-        }
-        if result is None:
-            with kept.listening() as heard:
-                result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
-            if cache and not heard:
-                kept.save(name, result, time.perf_counter() - simulating)
+    profiles = traffic_profiles(scenario, keys, use_cache=cache, progress=watcher, known=known)
+    warn_of_idle_sums(scenario, profiles)
+    passes = measured_passes(scenario, profiles[0])
+    simulating = time.perf_counter()
+    wall = {"gradients_and_compressors_s": simulating - started}
+    name = kept.result_key(scenario, keys, passes) if cache else ""
+    result = kept.load(name) if cache else None
+    methods = zip(scenario.compressors, keys, strict=True)
+    came = {
+        "profiles": [choice.label for choice, key in methods if key in known],
+        "simulation": result is not None,
+    }
+    if result is None:
+        with kept.listening() as heard:
+            result = simulated_run(scenario, keys, profiles, passes, progress=watcher)
+        if cache and not heard:
+            kept.save(name, result, time.perf_counter() - simulating)
     wall["simulation_s"] = time.perf_counter() - simulating
     result = replace(result, wall=wall, provenance={**result.provenance, FROM_CACHE: came})
     return result, keys, profiles
