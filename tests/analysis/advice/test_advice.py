@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import gcsim
 from gcsim.analysis.advice.advice import Advice, advice, lines
+from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.paste import paste, paste_plan
 from gcsim.analysis.report.selection import expected_s, largest_verdict
 from gcsim.compressors.registry import REGISTRY, check_parameters
@@ -126,7 +127,7 @@ def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> N
     assert "known to train: ResNet-18, CIFAR-10" in text
     left = expected_s(found.safe) / expected_s(found.use)
     assert left > 1.3
-    assert f"leaves {left:.3g}x on the table" in text
+    assert f"leaves {significant(left)}x on the table" in text
     assert '# Safe: gcsim.ddp_hook("fp16").register(model)' in text
     unknown = with_findings(found, Findings())
     assert unknown.use is unknown.safe
