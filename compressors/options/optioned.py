@@ -154,13 +154,15 @@ class Optioned(Compressor[Options]):
 
     @classmethod
     def warmup_steps(cls, parameters: Options) -> int:
-        return parameters.before + super().warmup_steps(parameters)
+        method, own = parameters.own
+        return parameters.before + method.warmup_steps(own)
 
     @classmethod
     def phase(cls, parameters: Options, step: int) -> str:
         if step < parameters.before:
             return "dense"
-        return super().phase(parameters, step - parameters.before)
+        method, own = parameters.own
+        return method.phase(own, step - parameters.before)
 
 
 class OptionedWithMoments(Optioned):
