@@ -1,12 +1,10 @@
-"""Does what is built from this checkout work where there is no checkout? `make package`.
-
-Builds the sdist and, from it, the wheel (PyPA's build), and checks that both hold every file of the
-rooms. Installs each into a new environment with the newest libraries that the index has, without
-`constraints.txt`, and runs what a user runs first, in a folder elsewhere, with an empty cache.
+"""Build, install and try the distributions where there is no checkout: `make package`.
 
     python tests/package.py [dist]
 
-Both files stay in the folder. Exit code 1 and the output of the command that went wrong.
+Builds the sdist and, from it, the wheel, checks that both hold every file of the rooms, installs
+each into a new environment with the newest libraries of the index, without `constraints.txt`, and
+runs what a user runs first, elsewhere, with an empty cache. Exit code 1 and the output on failure.
 """
 
 from __future__ import annotations

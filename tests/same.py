@@ -1,17 +1,14 @@
-"""Does this checkout say the same as another commit? `make same OLD=<commit> [ONLY=name,name]`.
+"""Compare this checkout's results with another commit's: `make same OLD=<commit> [ONLY=name,name]`.
 
-Both are copied to a temporary folder: the commit, and the working tree with what git does not
-know yet. In each, with the packages of one environment, every shipped scenario is run, one at a
-time, and the generated pages are made; then the files are compared line by line, results.json
-value by value, without how long a run took (`wall`) and the hashes of the code that made a profile
-(`provenance.profiles`). A change of layout changes none of them; a change of results is seen here
-before it is explained.
+The commit and the working tree are copied to a temporary folder. In each, every shipped scenario is
+run and the generated pages (gallery, devices, validation) are made; files are compared line by
+line, results.json value by value, without `wall` and `provenance.profiles`. Exit code 1 where
+anything differs.
 
     python tests/same.py HEAD~3 [--only lenet_2node,validation]
 
-Pages are called gallery, devices and validation. Exit code 1 where anything differs. What
-compressors send is kept in the usual cache, under the hash of the code that made it: after a change
-in compressors/ or traces/ all scenarios take an hour, and the largest 12 GB; choose some then.
+What compressors send is cached under the hash of their code: after a change in compressors/ or
+traces/ all scenarios take an hour, and the largest 12 GB; choose some then.
 """
 
 from __future__ import annotations

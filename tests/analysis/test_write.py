@@ -11,17 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gcsim.analysis import write
 from gcsim.analysis import write as module
-from gcsim.analysis.write import (
-    FIGURES,
-    REPORT,
-    RESULTS,
-    draw_again,
-    draw_figures,
-    to_csv,
-    to_yaml,
-    write_results,
-)
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result
@@ -30,9 +21,9 @@ from gcsim.scenarios.stored import read_results
 
 def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "a"
-    paths = (*write_results(result, folder), *draw_figures(result, folder))
+    paths = (*write.write_results(result, folder), *write.draw_figures(result, folder))
     names = [
-        "results.json", "results.csv", "timeline.json", "scenario.yaml", REPORT,
+        "results.json", "results.csv", "timeline.json", "scenario.yaml", write.REPORT,
         "speedup.png", "breakdown.png",
     ]  # fmt: skip
     assert [path.name for path in paths] == names
@@ -52,19 +43,19 @@ def test_a_picture_from_the_cache_is_that_of_the_result(
     ):
         if number == 3:  # all are in the cache by now: nothing is drawn
             monkeypatch.setattr("matplotlib.figure.Figure.savefig", None)
-        paths = draw_figures(shown, tmp_path / str(number), cache=cache)
+        paths = write.draw_figures(shown, tmp_path / str(number), cache=cache)
         drawn.append([path.read_bytes() for path in paths])
     assert drawn[0] == drawn[1] == drawn[3]
     assert all(one != other for one, other in zip(drawn[1], drawn[2], strict=True))
 
 
 def test_results_json_is_the_result(result: Result, tmp_path: Path) -> None:
-    write_results(result, tmp_path)
+    write.write_results(result, tmp_path)
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == result.to_json()
 
 
 def test_csv_has_every_value_exactly(result: Result) -> None:
-    lines = list(csv.DictReader(to_csv(result).splitlines()))
+    lines = list(csv.DictReader(write.to_csv(result).splitlines()))
     assert tuple(lines[0]) == Result.columns()
     assert len(lines) == len(result.rows)
     for line, row in zip(lines, result.rows, strict=True):
@@ -75,13 +66,13 @@ def test_csv_has_every_value_exactly(result: Result) -> None:
 def test_csv_says_of_which_run_a_row_is(result: Result) -> None:
     links = {"device": {"name": "v100", "fingerprint": "x"}, "network": {"name": "10gbe"}}
     scenario = {**result.scenario, "model": {"build": "my:net"}, "cluster": links}
-    line = next(csv.DictReader(to_csv(replace(result, scenario=scenario)).splitlines()))
+    line = next(csv.DictReader(write.to_csv(replace(result, scenario=scenario)).splitlines()))
     of_run = [line[name] for name in ("scenario", "model", "seed", "device", "network")]
     assert of_run == ["synthetic", "my:net", "0", "v100", "10gbe"]
 
 
 def test_scenario_yaml_reads_back_with_its_keys_in_order(result: Result) -> None:
-    read = document.read(to_yaml(result), "scenario.yaml").data
+    read = document.read(write.to_yaml(result), "scenario.yaml").data
     assert read == result.scenario
     assert list(read) == list(result.scenario)
 
@@ -95,7 +86,7 @@ def failing(error: BaseException) -> Callable[[Result, Path], None]:
 
 
 def leave_earlier_files(folder: Path) -> None:
-    for name in (*RESULTS, *FIGURES):
+    for name in (*write.RESULTS, *write.FIGURES):
         (folder / name).write_text("earlier")
 
 
@@ -109,7 +100,7 @@ FAILURES = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("name", list(RESULTS))
+@pytest.mark.parametrize("name", list(write.RESULTS))
 @FAILURES
 def test_a_failure_leaves_earlier_results_whole_and_no_litter(
     result: Result,
@@ -123,9 +114,9 @@ def test_a_failure_leaves_earlier_results_whole_and_no_litter(
     leave_earlier_files(tmp_path)
     monkeypatch.setitem(module.RESULTS, name, failing(error))
     with pytest.raises(raised) as caught:
-        write_results(result, tmp_path)
+        write.write_results(result, tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
-        (*RESULTS, *FIGURES), "earlier"
+        (*write.RESULTS, *write.FIGURES), "earlier"
     )
     if raised is InputError:
         assert str(tmp_path / name) in str(caught.value)
@@ -145,29 +136,29 @@ def test_no_result_is_lost_to_a_figure(
 ) -> None:
     leave_earlier_files(tmp_path)
     monkeypatch.setitem(module.FIGURES, name, failing(error))
-    write_results(result, tmp_path)
+    write.write_results(result, tmp_path)
     with pytest.raises(InternalError if raised is ValueError else raised) as caught:
-        draw_figures(result, tmp_path)
+        write.draw_figures(result, tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
     assert (
-        set(RESULTS) <= left <= {*RESULTS, REPORT, *FIGURES} - {name}
+        set(write.RESULTS) <= left <= {*write.RESULTS, write.REPORT, *write.FIGURES} - {name}
     )  # no litter, and none of earlier
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == result.to_json()
     if raised is ValueError:
-        assert left == {*RESULTS, REPORT, "speedup.png", "breakdown.png"} - {name}
+        assert left == {*write.RESULTS, write.REPORT, "speedup.png", "breakdown.png"} - {name}
         assert str(caught.value).startswith(f"{name} could not be drawn (ValueError: bug)")
 
 
 def test_a_report_that_cannot_be_made_costs_nothing_but_itself(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / REPORT).write_text("earlier")
+    (tmp_path / write.REPORT).write_text("earlier")
     monkeypatch.setattr(module, "run_page", lambda shown, command: 1 / 0)
-    write_results(result, tmp_path)
-    with pytest.raises(InternalError, match=f"{REPORT} could not be drawn"):
-        draw_figures(result, tmp_path)
+    write.write_results(result, tmp_path)
+    with pytest.raises(InternalError, match=f"{write.REPORT} could not be drawn"):
+        write.draw_figures(result, tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {*RESULTS, "speedup.png", "breakdown.png"}
+    assert left == {*write.RESULTS, "speedup.png", "breakdown.png"}
 
 
 @pytest.mark.parametrize("label", ["$$", "$\\frac$", "$10 and $20", "\\", "a_b^c", "$\\alpha$"])
@@ -176,22 +167,22 @@ def test_labels_are_text(result: Result, tmp_path: Path, label: str) -> None:
         replace(row, label=label) if row.label == "Top-k 1%" else row for row in result.rows
     )
     assert any(row.label == label for row in rows)
-    draw_figures(replace(result, rows=rows), tmp_path)
+    write.draw_figures(replace(result, rows=rows), tmp_path)
 
 
 def test_a_folder_that_is_a_file_is_the_users_mistake(result: Result, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="cannot write"):
-        write_results(result, tmp_path / "file")
+        write.write_results(result, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("killed_after", range(len(RESULTS)))
+@pytest.mark.parametrize("killed_after", range(len(write.RESULTS)))
 def test_a_folder_with_files_of_two_runs_is_refused_until_a_run_is_whole(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after: int
 ) -> None:
     """As SIGKILL between two renames leaves it: some files of one run, some of the other."""
-    write_results(result, tmp_path)
+    write.write_results(result, tmp_path)
     other = replace(result, scenario={**result.scenario, "name": "other"})
     renamed: list[Path] = []
     rename = os.replace
@@ -205,11 +196,11 @@ def test_a_folder_with_files_of_two_runs_is_refused_until_a_run_is_whole(
     with monkeypatch.context() as patched:
         patched.setattr("gcsim.files.os.replace", dying)
         with pytest.raises(SystemExit):
-            write_results(other, tmp_path)
+            write.write_results(other, tmp_path)
     if killed_after:  # a file of the other run is there
         with pytest.raises(InputError, match="they are of two runs"):
             read_results(tmp_path)
-    write_results(result, tmp_path)
+    write.write_results(result, tmp_path)
     assert read_results(tmp_path).rows == result.rows
 
 
@@ -217,18 +208,18 @@ def test_figures_of_a_run_do_not_stand_beside_another_runs_results(
     result: Result, tmp_path: Path
 ) -> None:
     """Two runs with one folder: the second has written its results when the first one draws."""
-    write_results(result, tmp_path)
+    write.write_results(result, tmp_path)
     other = replace(result, scenario={**result.scenario, "name": "other"})
-    write_results(other, tmp_path)
+    write.write_results(other, tmp_path)
     with pytest.raises(InputError, match="another run has replaced"):
-        draw_figures(result, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == set(RESULTS)
+        write.draw_figures(result, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(write.RESULTS)
 
 
 def test_figures_of_an_earlier_run_go_in_every_form(result: Result, tmp_path: Path) -> None:
-    write_results(result, tmp_path)
-    draw_figures(result, tmp_path)
-    draw_again(result, tmp_path, "svg")
+    write.write_results(result, tmp_path)
+    write.draw_figures(result, tmp_path)
+    write.draw_again(result, tmp_path, "svg")
     (tmp_path / "notes.txt").write_text("mine")
-    write_results(result, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {*RESULTS, "notes.txt"}
+    write.write_results(result, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*write.RESULTS, "notes.txt"}

@@ -23,22 +23,7 @@ if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gcsim.simulator.training import Training
-from tests.benchmarks.engine_work import (
-    ITERATIONS,
-    NOISE,
-    PEAKS,
-    high_water,
-    iterations,
-    jittery,
-    one_collective,
-    own_links,
-    peak,
-    repeated,
-    ring_messages,
-    sweep,
-    sweep_messages,
-    yardstick,
-)
+from tests.benchmarks import engine_work
 from tests.benchmarks.kernel_curve import KERNELS, head
 from tests.benchmarks.synthetic_traffic import cluster
 from tests.crosscheck import simgrid
@@ -61,26 +46,26 @@ class Row:
 
 def rows() -> Iterator[Row]:
     """What is measured, with its target."""
-    noisy = Training(noise=NOISE, iterations=ITERATIONS)
-    still = Training(iterations=ITERATIONS)
+    noisy = Training(noise=engine_work.NOISE, iterations=engine_work.ITERATIONS)
+    still = Training(iterations=engine_work.ITERATIONS)
     for name, make, training, target in (
         ("nothing random", cluster, still, 2.0),
         ("compute noise", cluster, noisy, 4.0),
-        ("a link each, nothing random", own_links, still, 15.0),
-        ("a link each, compute noise", own_links, noisy, 15.0),
-        ("each message late at random", jittery, still, 20.0),
+        ("a link each, nothing random", engine_work.own_links, still, 15.0),
+        ("a link each, compute noise", engine_work.own_links, noisy, 15.0),
+        ("each message late at random", engine_work.jittery, still, 20.0),
     ):
         yield Row(
             name=f"sweep: {name}",
             unit="s",
             target=target,
-            run=partial(sweep, make, training),
-            messages=sweep_messages,
+            run=partial(engine_work.sweep, make, training),
+            messages=engine_work.sweep_messages,
         )
     for p, count, name, make, noise, target in (
         (1000, 20, "equal links", cluster, False, 1.0),
         (1000, 20, "equal links, compute noise", cluster, True, 1.0),
-        (1000, 20, "a link each, compute noise", own_links, True, 60.0),
+        (1000, 20, "a link each, compute noise", engine_work.own_links, True, 60.0),
         (10_000, 50, "equal links", cluster, False, 1.0),
         (10_000, 50, "equal links, compute noise", cluster, True, 1.0),
     ):
@@ -88,8 +73,8 @@ def rows() -> Iterator[Row]:
             name=f"{p:,} workers: {name}",
             unit="ms an iteration",
             target=target,
-            run=partial(iterations, make, p, count, noise=noise),
-            messages=partial(ring_messages, p),
+            run=partial(engine_work.iterations, make, p, count, noise=noise),
+            messages=partial(engine_work.ring_messages, p),
             scale=1e3,
         )
         if not noise:
@@ -97,8 +82,8 @@ def rows() -> Iterator[Row]:
                 name=f"{p:,} workers: {name}, a hundred that repeat themselves",
                 unit="ms an iteration",
                 target=target,
-                run=partial(repeated, p),
-                messages=partial(ring_messages, p),
+                run=partial(engine_work.repeated, p),
+                messages=partial(engine_work.ring_messages, p),
                 scale=1e3,
             )
     for name, nodes, devices in (("halving_doubling", 10_000, 1), ("hierarchical", 1250, 8)):
@@ -106,15 +91,15 @@ def rows() -> Iterator[Row]:
             name=f"10,000 workers: a link each, {name.replace('_', '-')}",
             unit="ms an all-reduce",
             target=10.0,
-            run=partial(one_collective, nodes, devices, name),
+            run=partial(engine_work.one_collective, nodes, devices, name),
             scale=1e3,
         )
-    for name in PEAKS:
+    for name in engine_work.PEAKS:
         yield Row(
             name=f"peak memory, 10,000 workers: {name}",
             unit="MB",
             target=300.0,
-            run=partial(peak, name),
+            run=partial(engine_work.peak, name),
         )
 
 
@@ -152,14 +137,14 @@ def simgrid_line(ranks: int = 128) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="rows and kernels whose names have this in them")
-    parser.add_argument("--memory", choices=PEAKS, help=argparse.SUPPRESS)
+    parser.add_argument("--memory", choices=engine_work.PEAKS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory:
-        before = high_water()
-        PEAKS[arguments.memory]()
-        print((high_water() - before) / 1e6)
+        before = engine_work.high_water()
+        engine_work.PEAKS[arguments.memory]()
+        print((engine_work.high_water() - before) / 1e6)
         return
-    unit = yardstick()
+    unit = engine_work.yardstick()
     print(f"Yardstick: {unit:.3g} CPU seconds.\n")
     print(*HEAD, sep="\n")
     for row in rows():

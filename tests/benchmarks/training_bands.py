@@ -1,12 +1,11 @@
-"""How many of 20 further seeds lie in the band that `gcsim train` states? A table for the pages.
+"""Count how many of 20 further seeds lie in the band that `gcsim train` states.
 
     python tests/benchmarks/training_bands.py [--seeds 20] [--only LABEL]
 
-The twelve methods of `digits_8` as they come with gcsim, with three seeds; the further ones are
-trained here with the same learning rates, each with dense training of its own seed, and laid on the
-largest cluster, the k-th one in the k-th drawn world. One band hangs on its three seeds: the last
-column has what the bands of all threes of the further seeds hold of the others, 80 % if they are
-what they say.
+The twelve methods of `digits_8` come with three seeds; further ones are trained here with the same
+learning rates, each with dense training of its own seed, the k-th in the k-th drawn world of the
+largest cluster. The last column: what the bands of all threes of the further seeds hold of the
+others, 80 % if they are right.
 """
 
 from __future__ import annotations

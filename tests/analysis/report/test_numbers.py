@@ -6,17 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.report.numbers import (
-    bits,
-    decimals_for,
-    duration,
-    elapsed,
-    fixed,
-    plural,
-    significant,
-    size,
-    times,
-)
+from gcsim.analysis.report import numbers
 
 
 @pytest.mark.parametrize(
@@ -27,38 +17,38 @@ from gcsim.analysis.report.numbers import (
      (-12.345, "-12.3"), (2.5e7, "2.5e+07")],
 )  # fmt: skip
 def test_significant_digits(value: float, text: str) -> None:
-    assert significant(value) == text
+    assert numbers.significant(value) == text
 
 
 @given(st.floats(min_value=1e-12, max_value=1e12))
 def test_a_written_number_is_near_the_number(value: float) -> None:
     # 3 significant digits err by half a unit of the third, scientific notation has 2 digits
-    assert float(significant(value)) == pytest.approx(value, rel=0.051)
+    assert float(numbers.significant(value)) == pytest.approx(value, rel=0.051)
     if 1e-3 <= value < 1e7:
-        assert float(significant(value)) == pytest.approx(value, rel=0.0051)
+        assert float(numbers.significant(value)) == pytest.approx(value, rel=0.0051)
 
 
 def test_a_column_has_the_decimals_that_its_smallest_value_needs() -> None:
-    assert decimals_for([0.0, 0.22, 244.4], digits=2) == 2  # "0.22"
-    assert decimals_for([38.2, 1783.3], digits=3) == 1  # "38.2"
-    assert decimals_for([0.0, 0.0], digits=2) == 1
-    assert decimals_for([1e-9], digits=2) == 3  # at most three
-    assert decimals_for([12345.0], digits=2) == 0
+    assert numbers.decimals_for([0.0, 0.22, 244.4], digits=2) == 2  # "0.22"
+    assert numbers.decimals_for([38.2, 1783.3], digits=3) == 1  # "38.2"
+    assert numbers.decimals_for([0.0, 0.0], digits=2) == 1
+    assert numbers.decimals_for([1e-9], digits=2) == 3  # at most three
+    assert numbers.decimals_for([12345.0], digits=2) == 0
 
 
 def test_small_is_not_written_as_zero() -> None:
-    assert fixed(0.0, 1) == "0"
-    assert fixed(0.04, 1) == "<0.1"
-    assert fixed(0.06, 1) == "0.1"
-    assert fixed(0.3, 0) == "<1"
+    assert numbers.fixed(0.0, 1) == "0"
+    assert numbers.fixed(0.04, 1) == "<0.1"
+    assert numbers.fixed(0.06, 1) == "0.1"
+    assert numbers.fixed(0.3, 0) == "<1"
 
 
 def test_units_and_counts_in_sentences() -> None:
-    assert elapsed(0.4234) == "423 ms"
-    assert elapsed(9.999) == "9999 ms"
-    assert elapsed(1238.8) == "1239 s"
-    assert times(5.206) == "5.21x"
-    assert [plural(1, "node"), plural(2, "node")] == ["1 node", "2 nodes"]
+    assert numbers.elapsed(0.4234) == "423 ms"
+    assert numbers.elapsed(9.999) == "9999 ms"
+    assert numbers.elapsed(1238.8) == "1239 s"
+    assert numbers.times(5.206) == "5.21x"
+    assert [numbers.plural(1, "node"), numbers.plural(2, "node")] == ["1 node", "2 nodes"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +59,7 @@ def test_units_and_counts_in_sentences() -> None:
      (1e15, "8000 Tbit/s")],
 )  # fmt: skip
 def test_rates_are_bits(bytes_per_second: float, text: str) -> None:
-    assert bits(bytes_per_second) == text
+    assert numbers.bits(bytes_per_second) == text
 
 
 @pytest.mark.parametrize(
@@ -78,7 +68,7 @@ def test_rates_are_bits(bytes_per_second: float, text: str) -> None:
      (90.0, "1.5 min"), (7200.0, "2 h"), (2e-9, "2 ns")],
 )  # fmt: skip
 def test_durations_have_the_unit_of_their_size(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert numbers.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -87,4 +77,4 @@ def test_durations_have_the_unit_of_their_size(seconds: float, text: str) -> Non
      (3 << 29, "1.5 GiB")],
 )  # fmt: skip
 def test_sizes_are_binary(nbytes: int, text: str) -> None:
-    assert size(nbytes) == text
+    assert numbers.size(nbytes) == text

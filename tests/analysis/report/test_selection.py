@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.report.selection import (
-    Verdict,
-    at_largest,
-    candidates,
-    largest_verdict,
-    verdict,
-)
+from gcsim.analysis.report import selection
 from gcsim.analysis.report.sweep import _answer
 from gcsim.analysis.report.trust import fault_of, is_safe
 from gcsim.analysis.report.wording import uncompressed
@@ -67,7 +61,7 @@ def methods(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.compressor != "none" and not fault_of(row, None)]
 
 
-def named(found: Verdict) -> tuple[object, ...]:
+def named(found: selection.Verdict) -> tuple[object, ...]:
     labels = [None if row is None else row.label for row in (found.safe, found.to_try)]
     recommended = None if found.recommended is None else found.recommended.label
     return found.pays, *labels, recommended, tuple(row.label for row in found.rivals)
@@ -77,7 +71,7 @@ def named(found: Verdict) -> tuple[object, ...]:
 def test_a_method_that_surely_gains_makes_the_verdict_pays_and_never_dense(
     rows: tuple[Row, ...],
 ) -> None:
-    found = verdict(rows)
+    found = selection.verdict(rows)
     if any((row.speedup_low or 0) > 1 + TIE for row in methods(rows)):
         assert found.pays == "yes"
         assert found.recommended is not None
@@ -90,7 +84,7 @@ def test_a_method_that_surely_gains_makes_the_verdict_pays_and_never_dense(
 
 @given(sizes())
 def test_what_is_named_is_not_surely_beaten(rows: tuple[Row, ...]) -> None:
-    found = verdict(rows)
+    found = selection.verdict(rows)
     usable = [*methods(rows), *(row for row in rows if row.compressor == "none")]
     if found.to_try is not None and found.pays == "yes":
         assert not any(beats(other, found.to_try) for other in usable)
@@ -98,12 +92,12 @@ def test_what_is_named_is_not_surely_beaten(rows: tuple[Row, ...]) -> None:
         assert is_safe(found.safe)
         assert not any(beats(other, found.safe) for other in usable if is_safe(other))
     unbeaten = [row for row in usable if not any(beats(other, row) for other in usable)]
-    assert {row.label for row in candidates(usable)} == {row.label for row in unbeaten}
+    assert {row.label for row in selection.candidates(usable)} == {row.label for row in unbeaten}
 
 
 @given(sizes())
 def test_whether_compression_pays_is_a_matter_of_counting_worlds(rows: tuple[Row, ...]) -> None:
-    found, dense = verdict(rows), next(row for row in rows if row.compressor == "none")
+    found, dense = selection.verdict(rows), next(row for row in rows if row.compressor == "none")
     usable = methods(rows)
     gain = max((share_beyond(row, dense, 1 + TIE) for row in usable), default=0.0)
     faster = max((share_beyond(row, dense, 1) for row in usable), default=0.0)
@@ -122,7 +116,7 @@ def test_whether_compression_pays_is_a_matter_of_counting_worlds(rows: tuple[Row
 
 @given(sizes())
 def test_what_is_less_probable_than_not_to_pay_is_never_named(rows: tuple[Row, ...]) -> None:
-    found, dense = verdict(rows), next(row for row in rows if row.compressor == "none")
+    found, dense = selection.verdict(rows), next(row for row in rows if row.compressor == "none")
     for row in (found.safe, found.to_try, found.recommended, *found.rivals, *found.foremost):
         assert row is None or row is dense or share_beyond(row, dense, 1) >= 0.5
     assert (found.to_try is None) == (uncompressed(found) != "")
@@ -137,15 +131,15 @@ def test_a_surely_slower_row_changes_nothing(rows: tuple[Row, ...], kind: str) -
     slowest = np.max([row.iteration_draws_s for row in rows], axis=0) * 1.2
     draws = {row.label: row.iteration_draws_s for row in rows}
     more = drawn([*rows, a_row(99, kind)], {**draws, f"{kind} 99": slowest.tolist()})
-    assert named(verdict(more)) == named(verdict(rows))
+    assert named(selection.verdict(more)) == named(selection.verdict(rows))
 
 
 @given(sizes())
 def test_what_is_left_out_decides_nothing_and_the_order_neither(rows: tuple[Row, ...]) -> None:
-    found = verdict(rows)
+    found = selection.verdict(rows)
     without = [row for row in rows if row.compressor == "none" or not fault_of(row, None)]
-    assert named(verdict(without)) == named(found)
-    assert named(verdict(reversed(rows))) == named(found)
+    assert named(selection.verdict(without)) == named(found)
+    assert named(selection.verdict(reversed(rows))) == named(found)
     useless = {row.label for row, _ in found.left_out}
     assert useless == {row.label for row in rows if row.label.startswith("useless")}
     assert not useless & {row.label for row in found.foremost}
@@ -159,8 +153,10 @@ def test_worlds_that_are_slow_for_all_change_no_comparison(
     factors = np.exp(np.random.default_rng(seed).normal(size=WORLDS))
     draws = {row.label: (np.array(row.iteration_draws_s) * factors).tolist() for row in rows}
     slower = drawn(rows, draws)
-    assert verdict(slower).pays == verdict(rows).pays
-    assert {row.label for row in candidates(slower)} == {row.label for row in candidates(rows)}
+    assert selection.verdict(slower).pays == selection.verdict(rows).pays
+    assert {row.label for row in selection.candidates(slower)} == {
+        row.label for row in selection.candidates(rows)
+    }
 
 
 # --- examples ------------------------------------------------------------------------------------
@@ -170,8 +166,8 @@ def kinds(rows: Sequence[Row]) -> list[str]:
     return [row.compressor for row in rows]
 
 
-def found_in(result: Result, **draws: Sequence[float]) -> Verdict:
-    return largest_verdict(open_result(result, **draws))
+def found_in(result: Result, **draws: Sequence[float]) -> selection.Verdict:
+    return selection.largest_verdict(open_result(result, **draws))
 
 
 def test_one_wide_interval_does_not_hide_that_others_pay(result: Result) -> None:
@@ -224,11 +220,11 @@ def test_one_per_cent_is_nothing(result: Result) -> None:
 
 
 def test_dense_through_servers_is_neither_compression_nor_a_question(result: Result) -> None:
-    rows = [row for row in at_largest(result) if row.compressor in {"none", "topk"}]
+    rows = [row for row in selection.at_largest(result) if row.compressor in {"none", "topk"}]
     served = replace(rows[0] if rows[0].compressor == "none" else rows[1], label="dense, servers",
                      via="2 servers")  # fmt: skip
     draws = {"dense": DENSE, "dense, servers": between(0.2, 0.21), "Top-k 1%": between(0.3, 0.31)}
-    found = verdict(drawn([*(row for row in rows), served], draws))
+    found = selection.verdict(drawn([*(row for row in rows), served], draws))
     assert found.pays == "no"  # Top-k beats the one, and not the other
     assert found.dense is not None
     assert found.dense.label == "dense"
@@ -247,11 +243,11 @@ def test_nothing_to_train_with_is_not_recommended(result: Result) -> None:
 # --- luck ----------------------------------------------------------------------------------------
 
 
-def lucky(result: Result, paired: bool, **means: float) -> Verdict:
+def lucky(result: Result, paired: bool, **means: float) -> selection.Verdict:
     """Ten batches each that rise and fall by 20 % together, or by themselves."""
     swing = np.linspace(-0.2, 0.2, 10)
     rows = []
-    for number, row in enumerate(at_largest(result)):
+    for number, row in enumerate(selection.at_largest(result)):
         if row.compressor in means:
             mean = means[row.compressor]
             own = swing if paired else np.random.default_rng(number).permutation(swing)
@@ -261,7 +257,7 @@ def lucky(result: Result, paired: bool, **means: float) -> Verdict:
                 replace(row, iteration_s=mean, iteration_error_s=error, iterations=100,
                         iteration_batches_s=tuple(batches.tolist()))
             )  # fmt: skip
-    return verdict(rows)
+    return selection.verdict(rows)
 
 
 def test_methods_that_met_the_same_luck_are_told_apart_by_their_difference(result: Result) -> None:
@@ -278,7 +274,7 @@ def test_methods_that_met_the_same_luck_are_told_apart_by_their_difference(resul
 def test_unequal_numbers_of_iterations_are_not_paired(result: Result) -> None:
     found = lucky(result, True, none=0.4, topk=0.38)
     rows = [replace(row, iterations=100 if row.compressor == "none" else 200) for row in found.rows]
-    assert verdict(rows).pays == "likely"
+    assert selection.verdict(rows).pays == "likely"
 
 
 def test_luck_between_methods_that_both_pay_leaves_rivals(result: Result) -> None:
@@ -295,4 +291,4 @@ def test_ten_that_beat_each_other_in_a_circle_still_have_a_first() -> None:
         row.label: [1.05 ** ((number - world) % 12) for world in range(12)]
         for number, row in enumerate(rows)
     }
-    assert len(candidates(drawn(rows, draws))) == 1
+    assert len(selection.candidates(drawn(rows, draws))) == 1

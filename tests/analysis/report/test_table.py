@@ -7,16 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from gcsim.analysis.report import table
 from gcsim.analysis.report.selection import at_largest
-from gcsim.analysis.report.table import (
-    PERIODIC,
-    SCALE_FREE,
-    Column,
-    answer_columns,
-    brief_columns,
-    footnotes,
-    other_columns,
-)
 from gcsim.scenarios.result import Result, Row
 from tests.analysis.drawn import busy, render
 
@@ -28,9 +20,9 @@ def shown(request: pytest.FixtureRequest, result: Result) -> Result:
     return result if request.param == "plain" else busy(result)
 
 
-def columns(result: Result) -> tuple[Column, ...]:
+def columns(result: Result) -> tuple[table.Column, ...]:
     rows = at_largest(result)
-    return (*answer_columns(rows), *other_columns(rows))
+    return (*table.answer_columns(rows), *table.other_columns(rows))
 
 
 def table_lines(text: str, label: str) -> str:
@@ -53,12 +45,12 @@ def test_in_brief_it_is_one_table_with_at_most_three_notes(shown: Result, width:
     text = render(shown, width, full=False)
     rows = at_largest(shown)
     assert text.count("method  ") == 1
-    for column in brief_columns(rows):
+    for column in table.brief_columns(rows):
         for row, cell in zip(rows, column.cells(rows), strict=True):
             assert f" {cell} " in f" {table_lines(text, row.label)} "
     _, _, notes = text.partition("\u2500\n")[2].partition("\n\n")
     assert 0 < len(notes.splitlines()) <= 3
-    assert PERIODIC not in text
+    assert table.PERIODIC not in text
     random = any(row.iteration_p5_s is not None for row in rows)
     assert ("means of 50 iterations" in text) == random
 
@@ -125,7 +117,7 @@ def test_the_winner_is_marked_without_colour(result: Result) -> None:
 
 def test_methods_with_a_period_are_marked_and_explained(result: Result) -> None:
     text = " ".join(render(result, 120).split())
-    assert f"gradient sampling, Bayes prior{PERIODIC} " in text
+    assert f"gradient sampling, Bayes prior{table.PERIODIC} " in text
     assert (
         "* mean over whole periods: gradient sampling, Bayes prior (100 iterations); "
         "QSparse-local-SGD 8 %, 8 bit (4 iterations)"
@@ -149,14 +141,14 @@ def test_columns_that_say_nothing_are_left_out(result: Result) -> None:
         headings
     )
     assert len(columns(busy(result))) == len(headings) + 5
-    said = " ".join(footnotes(result))
+    said = " ".join(table.footnotes(result))
     assert "which differ" not in said
     assert "= compute (forward + backward) + encode + network wait (exposed communication: " in said
     assert "micro-batches" not in said
 
 
 def test_random_times_input_and_accumulation_are_explained(result: Result) -> None:
-    said = " ".join(footnotes(busy(result)))
+    said = " ".join(table.footnotes(busy(result)))
     assert (
         "times are means of 50 iterations, which differ. +-: standard error of the mean "
         "iteration. p5, p95: 5 % of the" in said
@@ -195,19 +187,19 @@ def test_labels_with_markup_and_wide_characters_come_through(result: Result) -> 
 
 
 def test_an_update_without_a_scale_has_no_nmse_and_a_note(result: Result) -> None:
-    assert SCALE_FREE not in " ".join(footnotes(result))
+    assert table.SCALE_FREE not in " ".join(table.footnotes(result))
     rows = tuple(replace(r, nmse=None) if r.compressor == "qsgd" else r for r in result.rows)
     shown = render(replace(result, rows=rows), 160)
     (line,) = [line for line in shown.splitlines() if "QSGD" in line]
     assert line.split().count("-") == 1
-    assert SCALE_FREE in " ".join(shown.split())
+    assert table.SCALE_FREE in " ".join(shown.split())
 
 
 def test_standard_errors_stand_beside_the_mean(result: Result) -> None:
     shown = busy(result)
-    headings = [column.heading.split("\n")[0] for column in answer_columns(at_largest(shown))]
+    headings = [column.heading.split("\n")[0] for column in table.answer_columns(at_largest(shown))]
     assert headings == ["speedup", "iteration", "+-", "p5", "p95", "sent", "NMSE", "cosine"]
-    assert "+-: standard error of the mean iteration." in " ".join(footnotes(shown))
+    assert "+-: standard error of the mean iteration." in " ".join(table.footnotes(shown))
     # 1.6 ms, with the decimals of the iterations
     assert " 1.6 " in table_lines(render(shown, 240), "dense")
     timed = replace(shown, rows=tuple(replace(row, iteration_error_s=None) for row in shown.rows))

@@ -7,20 +7,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gcsim.analysis.validation.report.table import (
-    bound_text,
-    percent,
-    signed,
-    suite_lines,
-    summary_lines,
-)
+from gcsim.analysis.validation.report import table
 from tests.analysis.validation.reports import report
 
 
 def shown(width: int) -> list[str]:
     console = Console(width=width, highlight=False, markup=False)
     with console.capture() as capture:
-        for part in (*suite_lines(report(), width), *summary_lines([report()], width)):
+        for part in (*table.suite_lines(report(), width), *table.summary_lines([report()], width)):
             console.print(part)
     return capture.get().split("\n")
 
@@ -44,19 +38,19 @@ def test_the_worst_point_stands_there_by_name_with_both_values() -> None:
 
 def test_a_broken_bound_is_named_so_and_a_kept_one_too() -> None:
     found = report(limit=0.02)
-    lines = [bound_text(kept) for kept in found.bounds]
+    lines = [table.bound_text(kept) for kept in found.bounds]
     of_rings = "median 2.5 % of 4 points (50.0 % by the catalogue alone), at most 2 % asked"
     assert lines[0] == f"BROKEN rings: {of_rings}"
     assert lines[1] == "BROKEN right choices: 0.0 % of 1 choice right, at least 90% asked"
     assert lines[2] == "kept   arithmetic: 1 of 1"
-    assert bound_text(report(limit=0.03).bounds[0]).startswith("kept ")
+    assert table.bound_text(report(limit=0.03).bounds[0]).startswith("kept ")
 
 
 def test_a_target_that_is_missed_is_said() -> None:
     kept = report(limit=0.03).bounds[0]
     for target, said in ((0.02, "; the target of 2% is missed"), (0.03, ""), (0.4, "")):
         with_target = replace(kept, bound=replace(kept.bound, target=target))
-        assert bound_text(with_target) == bound_text(kept) + said
+        assert table.bound_text(with_target) == table.bound_text(kept) + said
 
 
 def test_wrong_choices_exclusions_and_papers_mistakes_are_shown() -> None:
@@ -77,7 +71,7 @@ def test_the_summary_counts_choices_and_bounds() -> None:
 
 
 def test_percentages_keep_a_digit_and_their_sign() -> None:
-    assert [percent(share) for share in (0.0, 0.004, 0.072, 0.9994, 1.23)] == [
+    assert [table.percent(share) for share in (0.0, 0.004, 0.072, 0.9994, 1.23)] == [
         "0.0", "0.4", "7.2", "99.9", "123",
     ]  # fmt: skip
-    assert [signed(share) for share in (0.012, -0.004)] == ["+1.2", "-0.4"]
+    assert [table.signed(share) for share in (0.012, -0.004)] == ["+1.2", "-0.4"]

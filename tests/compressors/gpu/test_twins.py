@@ -39,28 +39,9 @@ from gcsim.compressors.quantization.floats.natural import powers
 from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.compressors.segments import ZERO, Segments, starts
 from gcsim.errors import InputError
+from tests.compressors import shared
+from tests.compressors.gpu import examples
 from tests.compressors.gpu.conftest import demand_same, equal, kernels, outcome
-from tests.compressors.gpu.examples import (
-    EXACT,
-    KEYS,
-    LENGTHS,
-    SEEDS,
-    VECTORS,
-    few,
-    parts_of,
-    spoilt,
-    vector,
-)
-from tests.compressors.shared import (
-    add_packed_levels,
-    add_signs,
-    bucket_norms,
-    encode_levels,
-    fold,
-    fold_average,
-    fold_nesterov,
-    layout_of_shapes,
-)
 
 
 def test_every_primitive_has_a_kernel_with_its_parameters() -> None:
@@ -75,8 +56,8 @@ def test_every_primitive_has_a_kernel_with_its_parameters() -> None:
 # --- packing --------------------------------------------------------------------------------------
 
 
-@few
-@given(values=VECTORS)
+@examples.few
+@given(values=examples.VECTORS)
 def test_packed_signs(values: Tensor) -> None:
     packed = demand_same(pack_signs, values)
     demand_same(unpack_signs, packed, values.numel())
@@ -85,43 +66,43 @@ def test_packed_signs(values: Tensor) -> None:
 # --- rounding to levels ---------------------------------------------------------------------------
 
 
-@few
+@examples.few
 @given(
-    values=VECTORS, size=st.sampled_from((1, 5, 512, 4096, 5000)), steps=st.integers(1, 127),
-    key=KEYS, bound=st.sampled_from((np.inf, 0.5)),
+    values=examples.VECTORS, size=st.sampled_from((1, 5, 512, 4096, 5000)),
+    steps=st.integers(1, 127), key=examples.KEYS, bound=st.sampled_from((np.inf, 0.5)),
 )  # fmt: skip
 def test_levels(values: Tensor, size: int, steps: int, key: np.uint64, bound: float) -> None:
-    norms = demand_same(bucket_norms, values, size, "max")
+    norms = demand_same(shared.bucket_norms, values, size, "max")
     form = {"size": size, "steps": steps, "bits": (2 * steps).bit_length()}
-    packed = demand_same(encode_levels, values, norms, key, bound=bound, **form)
+    packed = demand_same(shared.encode_levels, values, norms, key, bound=bound, **form)
     out = torch.linspace(-1, 1, values.numel())
-    demand_same(add_packed_levels, out, packed, norms, weight=1 / 3, **form)
+    demand_same(shared.add_packed_levels, out, packed, norms, weight=1 / 3, **form)
 
 
-@few
-@given(values=VECTORS, size=st.sampled_from((1, 5, 512, 4096, 5000)), exact=EXACT)
+@examples.few
+@given(values=examples.VECTORS, size=st.sampled_from((1, 5, 512, 4096, 5000)), exact=examples.EXACT)
 def test_euclidean_norms_are_equal_or_neighbours(values: Tensor, size: int, exact: Tensor) -> None:
-    demand_same(bucket_norms, exact, size, "l2")
+    demand_same(shared.bucket_norms, exact, size, "l2")
     with kernels():
-        found = bucket_norms(values, size, "l2")
-    distance = found.view(torch.int32) - bucket_norms(values, size, "l2").view(torch.int32)
+        found = shared.bucket_norms(values, size, "l2")
+    distance = found.view(torch.int32) - shared.bucket_norms(values, size, "l2").view(torch.int32)
     assert not values.numel() or int(distance.abs().max()) <= 1
 
 
 def test_norms_of_what_is_not_finite_and_levels_that_do_not_exist() -> None:
     for what in (np.inf, np.nan):
-        values = spoilt(vector(1000, "normal", 0), by=what)
-        norms = demand_same(bucket_norms, values, 300, "max")
+        values = examples.spoilt(examples.vector(1000, "normal", 0), by=what)
+        norms = demand_same(shared.bucket_norms, values, 300, "max")
         assert not norms.isfinite().all()
     over = torch.full((100,), 255, dtype=torch.uint8)
     form = {"size": 100, "steps": 5, "bits": 8, "weight": 1.0}
-    assert demand_same(add_packed_levels, torch.zeros(100), over, torch.ones(1), **form)[0] is (
-        InputError
-    )
+    assert demand_same(shared.add_packed_levels, torch.zeros(100), over, torch.ones(1), **form)[
+        0
+    ] is (InputError)
 
 
-@few
-@given(values=EXACT)
+@examples.few
+@given(values=examples.EXACT)
 def test_moments(values: Tensor) -> None:
     """Of small whole numbers, whose sums and squares are exact."""
     for clip, at_bound in ((None, False), (1.7, False), (1.7, True)):
@@ -136,26 +117,31 @@ def blocks_of(n: int, length: int) -> int:
 
 
 def fold_plain(values: Tensor, coded: Tensor, scales: Tensor, length: int) -> Any:
-    return fold(values, length, coded=coded, scales=scales)
+    return shared.fold(values, length, coded=coded, scales=scales)
 
 
-@few
-@given(values=VECTORS, exact=EXACT, length=st.sampled_from((1, 100, 4096, 4097)), seed=SEEDS)
+@examples.few
+@given(
+    values=examples.VECTORS,
+    exact=examples.EXACT,
+    length=st.sampled_from((1, 100, 4096, 4097)),
+    seed=examples.SEEDS,
+)
 def test_signs(values: Tensor, exact: Tensor, length: int, seed: int) -> None:
-    bits, scales = demand_same(fold, exact, length, "mean_abs")
-    demand_same(fold, exact, length, "rms")
+    bits, scales = demand_same(shared.fold, exact, length, "mean_abs")
+    demand_same(shared.fold, exact, length, "rms")
     n = exact.numel()
     for overwrite in (False, True):
-        out = vector(n, "normal", seed)
-        demand_same(add_signs, out, bits, scales, length, 1 / 3, overwrite)
+        out = examples.vector(n, "normal", seed)
+        demand_same(shared.add_signs, out, bits, scales, length, 1 / 3, overwrite)
     n = values.numel()
-    memory, scales = vector(n, "normal", seed), torch.rand(blocks_of(n, length))
-    other = vector(n, "ties", seed)
+    memory, scales = examples.vector(n, "normal", seed), torch.rand(blocks_of(n, length))
+    other = examples.vector(n, "ties", seed)
     average = values, other, memory, scales[:1]
     ways: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
         (fold_plain, (values, memory, scales, length), {}),
-        (fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
-        (fold_average, average, {"decay": 0.9}),
+        (shared.fold_nesterov, (values, other, memory, scales, length), {"decay": 0.9}),
+        (shared.fold_average, average, {"decay": 0.9}),
     ]
     for folding, given_tensors, options in ways:
         loop, changed = outcome(folding, *given_tensors, **options)
@@ -174,15 +160,15 @@ def test_scales_that_are_none_are_refused(scale: float) -> None:
     bits = torch.zeros(13, dtype=torch.uint8)
     scales = torch.tensor([1.0, scale])
     given_ = torch.zeros(100), bits, scales, 50, 1.0
-    expected = outcome(add_signs, *given_)[0]
+    expected = outcome(shared.add_signs, *given_)[0]
     assert isinstance(expected, tuple)
     assert expected[0] is InputError
     with kernels():  # whose `out` is then worthless
-        assert outcome(add_signs, *given_)[0] == expected
+        assert outcome(shared.add_signs, *given_)[0] == expected
 
 
-@few
-@given(n=st.sampled_from(LENGTHS), voters=st.integers(1, 9), seed=SEEDS)
+@examples.few
+@given(n=st.sampled_from(examples.LENGTHS), voters=st.integers(1, 9), seed=examples.SEEDS)
 def test_votes(n: int, voters: int, seed: int) -> None:
     segments = Segments.behind([n, n // 2])
     sizes = packing.packed_bytes(segments.length, 1)
@@ -208,26 +194,26 @@ def test_votes(n: int, voters: int, seed: int) -> None:
 # --- selection ------------------------------------------------------------------------------------
 
 
-@few
-@given(values=VECTORS, share=st.sampled_from((0.0, 0.01, 0.5, 1.0)), added=st.booleans())
+@examples.few
+@given(values=examples.VECTORS, share=st.sampled_from((0.0, 0.01, 0.5, 1.0)), added=st.booleans())
 def test_the_largest(values: Tensor, share: float, added: bool) -> None:
-    segments = parts_of(values.numel())
+    segments = examples.parts_of(values.numel())
     k = np.rint(share * segments.length).astype(np.int64)
     memory = values.flip(0) / 2 if added else None
     demand_same(lambda own, kept: largest(own, segments, k, memory=kept), values, memory)
     demand_same(kth_magnitude, values, segments, k)
 
 
-@few
+@examples.few
 @given(
-    values=VECTORS, limit=st.sampled_from((0.0, 0.5, 1.0, 3.0)), clear=st.booleans(),
+    values=examples.VECTORS, limit=st.sampled_from((0.0, 0.5, 1.0, 3.0)), clear=st.booleans(),
     added=st.booleans(), raised=st.booleans(), share=st.sampled_from((0.01, 0.3, 1.0)),
 )  # fmt: skip
 def test_what_passes_a_threshold(
     values: Tensor, limit: float, clear: bool, added: bool, raised: bool, share: float
 ) -> None:
     """And the first k of those that pass limits that were adjusted to k, or the k largest."""
-    segments = parts_of(values.numel())
+    segments = examples.parts_of(values.numel())
 
     def run() -> list[object]:
         own, more, other = values.clone(), values.flip(0) / 2, values.clone()
@@ -247,7 +233,7 @@ def test_what_passes_a_threshold(
 
 
 def test_not_a_number_is_selected_by_nobody() -> None:
-    values, one = spoilt(vector(100, "normal", 0), by=np.nan), np.array([1])
+    values, one = examples.spoilt(examples.vector(100, "normal", 0), by=np.nan), np.array([1])
     alone = Segments.alone(100)
     assert demand_same(largest, values, alone, 3 * one)[0] is InputError
     assert demand_same(kth_magnitude, values, alone, one).isnan().all()
@@ -258,10 +244,10 @@ def test_not_a_number_is_selected_by_nobody() -> None:
 # --- indices --------------------------------------------------------------------------------------
 
 
-@few
+@examples.few
 @given(
-    vectors=st.lists(VECTORS, min_size=1, max_size=3), half=st.booleans(), seed=SEEDS,
-    coders=st.lists(st.sampled_from(Coder), min_size=3, max_size=3),
+    vectors=st.lists(examples.VECTORS, min_size=1, max_size=3), half=st.booleans(),
+    seed=examples.SEEDS, coders=st.lists(st.sampled_from(Coder), min_size=3, max_size=3),
 )  # fmt: skip
 def test_values_are_added_at_their_coded_places(
     vectors: list[Tensor], half: bool, seed: int, coders: list[Coder]
@@ -296,10 +282,15 @@ def both_outcomes(call: Callable[..., Any], *given_: Any) -> tuple[Any, Any]:
 # --- shorter numbers ------------------------------------------------------------------------------
 
 
-@few
-@given(values=VECTORS, bits=st.sampled_from((8, 9)), key=KEYS, what=st.sampled_from((0, np.inf)))
+@examples.few
+@given(
+    values=examples.VECTORS,
+    bits=st.sampled_from((8, 9)),
+    key=examples.KEYS,
+    what=st.sampled_from((0, np.inf)),
+)
 def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -> None:
-    values = spoilt(values, by=what)
+    values = examples.spoilt(values, by=what)
     n = values.numel()
     levels, sizes = powers(Segments.alone(n), bits)
     given = values, levels, np.array([key]), torch.zeros(int(sizes[0]), dtype=torch.uint8), ZERO
@@ -308,13 +299,13 @@ def test_powers_of_two(values: Tensor, bits: int, key: np.uint64, what: float) -
     demand_same(add_rounded, torch.linspace(-1, 1, n), levels, given[3], ZERO, fixed(8), 1 / 3)
 
 
-@few
+@examples.few
 @given(
-    values=VECTORS, factor=st.sampled_from((1.0, 1 / 3, 2.0**40)),
+    values=examples.VECTORS, factor=st.sampled_from((1.0, 1 / 3, 2.0**40)),
     what=st.sampled_from((0, np.inf, np.nan)),
 )  # fmt: skip
 def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) -> None:
-    values = spoilt(values, by=what)
+    values = examples.spoilt(values, by=what)
     n, alone = values.numel(), Segments.alone(values.numel())
     for form in ("FLOAT16", "BFLOAT16", "E4M3", "E5M2"):
         chosen = getattr(narrow_floats, form)
@@ -324,16 +315,16 @@ def test_formats_of_8_and_16_bits(values: Tensor, factor: float, what: float) ->
             demand_same(add_rounded, torch.ones(n), levels, codes, ZERO, fixed(8), 1.0)
 
 
-@few
-@given(values=VECTORS, largest=st.sampled_from((0.0, 1.0, 2.5, 3e38)))
+@examples.few
+@given(values=examples.VECTORS, largest=st.sampled_from((0.0, 1.0, 2.5, 3e38)))
 def test_dynamic_codes(values: Tensor, largest: float) -> None:
     codes, cells = torch.zeros(len(values), dtype=torch.uint8), Segments.alone(len(values)).whole
     levels = Levels(kind=TREE, cells=cells, numbers=torch.tensor([largest]))
     demand_same(round_levels, values, levels, None, codes, ZERO, fixed(8))
 
 
-@few
-@given(parts=st.lists(VECTORS, min_size=1, max_size=3))
+@examples.few
+@given(parts=st.lists(examples.VECTORS, min_size=1, max_size=3))
 def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
     values, segments = torch.cat(parts), Segments.behind([len(part) for part in parts])
     demand_same(narrow_floats.largest_magnitudes, values, segments)
@@ -350,21 +341,23 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
 # --- sums, and what stands around kernels ---------------------------------------------------------
 
 
-@few
-@given(values=VECTORS, what=st.sampled_from((0, np.inf, np.nan)), exact=EXACT)
+@examples.few
+@given(values=examples.VECTORS, what=st.sampled_from((0, np.inf, np.nan)), exact=examples.EXACT)
 def test_scans(values: Tensor, what: float, exact: Tensor) -> None:
-    values = spoilt(values, by=what)
+    values = examples.spoilt(values, by=what)
     demand_same(all_finite, values)
     demand_same(fingerprint, values)
     demand_same(squared_length, exact)
 
 
-@few
-@given(lengths=st.lists(st.integers(0, 40) | st.sampled_from(LENGTHS), min_size=1, max_size=5))
+@examples.few
+@given(
+    lengths=st.lists(st.integers(0, 40) | st.sampled_from(examples.LENGTHS), min_size=1, max_size=5)
+)
 def test_frames_and_their_checksums(lengths: list[int]) -> None:
     rng = np.random.default_rng(len(lengths))
     bodies = [torch.from_numpy(rng.integers(0, 256, n, dtype=np.uint8)) for n in lengths]
-    codec, layout = framing.Codec.SIGN, layout_of_shapes([(9,)] * len(bodies))
+    codec, layout = framing.Codec.SIGN, shared.layout_of_shapes([(9,)] * len(bodies))
     frames = [demand_same(framing.pack_frame, codec, each, numel=9) for each in bodies]
     message = torch.cat(frames)
     with kernels():
@@ -376,14 +369,14 @@ def test_frames_and_their_checksums(lengths: list[int]) -> None:
         assert equal(read, bodies)
 
 
-@few
+@examples.few
 @given(at=st.integers(0, 99), flip=st.integers(1, 255), cut=st.integers(0, 3))
 def test_damaged_frames_are_refused_alike(at: int, flip: int, cut: int) -> None:
     """With the same words: which frame it is, and what is wrong with it."""
     body, codec = torch.arange(30, dtype=torch.uint8), framing.Codec.SIGN
     message = torch.cat([framing.pack_frame(codec, body, numel=9) for _ in range(2)])
     message[at] ^= flip
-    layout = layout_of_shapes([(9,)] * 2)
+    layout = shared.layout_of_shapes([(9,)] * 2)
 
     def read(sent: Tensor) -> list[Tensor]:
         return [each.body for _, each in framing.frames_of(sent, layout, codec)]
@@ -392,15 +385,15 @@ def test_damaged_frames_are_refused_alike(at: int, flip: int, cut: int) -> None:
 
 
 def test_the_meter_tells_kernels_by_the_names_of_their_loops() -> None:
-    values = vector(3000, "normal", 0)
+    values = examples.vector(3000, "normal", 0)
 
     def run() -> list[object]:
         with segment() as recorder:
-            norms = bucket_norms(values, 512, "max")
-            encode_levels(values, norms, np.uint64(5), size=512, steps=7, bits=4)
+            norms = shared.bucket_norms(values, 512, "max")
+            shared.encode_levels(values, norms, np.uint64(5), size=512, steps=7, bits=4)
             largest(values, Segments.alone(3000), np.array([30]))
             marks.passing(values, Segments.alone(3000), 1.0, memory=values.clone())
-            signsgd.encode(values, layout_of_shapes(((30, 50), (1500,))))
+            signsgd.encode(values, shared.layout_of_shapes(((30, 50), (1500,))))
             pack_signs(values)
         return list(recorder.costs())
 

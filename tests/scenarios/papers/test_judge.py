@@ -7,21 +7,14 @@ import itertools
 import pytest
 from scipy.stats import kendalltau, t
 
-from gcsim.scenarios.papers.judge import (
-    at_most,
-    monotone,
-    near,
-    order,
-    overtakes,
-    pairs_of,
-    ranked,
-    told_apart,
-)
+from gcsim.scenarios.papers import judge
 
 
 def test_equal_printed_values_are_one_group_that_is_not_compared() -> None:
-    assert ranked({"a": 1.0, "b": 3.0, "c": 1.0}) == [["b"], ["a", "c"]]
-    pairs = pairs_of({"a": [1.0], "b": [3.0], "c": [9.0]}, ranked({"a": 1.0, "b": 3.0, "c": 1.0}))
+    assert judge.ranked({"a": 1.0, "b": 3.0, "c": 1.0}) == [["b"], ["a", "c"]]
+    pairs = judge.pairs_of(
+        {"a": [1.0], "b": [3.0], "c": [9.0]}, judge.ranked({"a": 1.0, "b": 3.0, "c": 1.0})
+    )
     assert pairs.kept == (("b", "a"),)
     assert pairs.reversed == (("b", "c"),)
 
@@ -32,7 +25,9 @@ def test_without_ties_tau_is_kendalls(found: tuple[float, ...]) -> None:
     names = "abcd"
     here = {name: [value] for name, value in zip(names, found, strict=True)}
     expected = [[name] for name in names]
-    assert pairs_of(here, expected).tau == pytest.approx(kendalltau((4, 3, 2, 1), found).statistic)
+    assert judge.pairs_of(here, expected).tau == pytest.approx(
+        kendalltau((4, 3, 2, 1), found).statistic
+    )
 
 
 def test_seeds_tell_two_apart_where_students_t_does() -> None:
@@ -40,22 +35,22 @@ def test_seeds_tell_two_apart_where_students_t_does() -> None:
     limit = float(t.ppf(0.95, 2)) / 3**0.5
     first = [1.0, 2.0, 3.0]
     assert limit < 2.0
-    assert told_apart(first, [0.0, 0.0, 0.0]) == 1
-    assert told_apart([0.0, 0.0, 0.0], first) == -1
+    assert judge.told_apart(first, [0.0, 0.0, 0.0]) == 1
+    assert judge.told_apart([0.0, 0.0, 0.0], first) == -1
     just_open = [2.0 - limit * 0.999] * 3
     just_told = [2.0 - limit * 1.001] * 3
-    assert told_apart(first, just_open) == 0
-    assert told_apart(first, just_told) == 1
+    assert judge.told_apart(first, just_open) == 0
+    assert judge.told_apart(first, just_told) == 1
 
 
 def test_the_same_difference_with_every_seed_is_told_apart_and_none_is_not() -> None:
-    assert told_apart([1.0, 5.0], [0.5, 4.5]) == 1
-    assert told_apart([1.0, 5.0], [1.0, 5.0]) == 0
+    assert judge.told_apart([1.0, 5.0], [0.5, 4.5]) == 1
+    assert judge.told_apart([1.0, 5.0], [1.0, 5.0]) == 0
 
 
 def test_without_seeds_a_hundredth_is_a_tie() -> None:
-    assert told_apart([100.0], [99.1]) == 0
-    assert told_apart([100.0], [98.9]) == 1
+    assert judge.told_apart([100.0], [99.1]) == 0
+    assert judge.told_apart([100.0], [98.9]) == 1
 
 
 @pytest.mark.parametrize(
@@ -70,41 +65,41 @@ def test_without_seeds_a_hundredth_is_a_tie() -> None:
 )
 def test_an_order_is_judged_by_its_pairs(values: tuple[float, ...], agrees: str) -> None:
     here = {name: [value] for name, value in zip("abc", values, strict=True)}
-    found = order("c", "Table 1", here, (("a",), ("b",), ("c",)))
+    found = judge.order("c", "Table 1", here, (("a",), ("b",), ("c",)))
     assert found.agrees == agrees
     assert found.printed == "a > b > c"
 
 
 def test_where_less_is_better_the_order_turns_round() -> None:
     here = {"a": [1.0], "b": [2.0]}
-    assert order("", "", here, (("a",), ("b",)), least=True).agrees == "agrees"
-    assert order("", "", here, (("a",), ("b",)), least=True).printed == "a < b"
-    assert order("", "", here, (("a",), ("b",))).agrees == "disagrees"
+    assert judge.order("", "", here, (("a",), ("b",)), least=True).agrees == "agrees"
+    assert judge.order("", "", here, (("a",), ("b",)), least=True).printed == "a < b"
+    assert judge.order("", "", here, (("a",), ("b",))).agrees == "disagrees"
 
 
 def test_reversed_pairs_are_named() -> None:
-    found = order("", "", {"a": [1.0], "b": [2.0]}, (("a",), ("b",)))
+    found = judge.order("", "", {"a": [1.0], "b": [2.0]}, (("a",), ("b",)))
     assert found.here == "0 of 1 pairs kept, 1 reversed (b before a)"
 
 
 def test_growing_and_falling_go_along_the_places() -> None:
     along = {"1": [1.0], "2": [2.0], "3": [4.0]}
-    assert monotone("", "", along).agrees == "agrees"
-    assert monotone("", "", along, falling=True).agrees == "disagrees"
-    assert monotone("", "", {"1": [4.0], "2": [2.0]}, falling=True).agrees == "agrees"
+    assert judge.monotone("", "", along).agrees == "agrees"
+    assert judge.monotone("", "", along, falling=True).agrees == "disagrees"
+    assert judge.monotone("", "", {"1": [4.0], "2": [2.0]}, falling=True).agrees == "agrees"
 
 
 def test_a_ratio_agrees_within_its_factor_both_ways() -> None:
-    assert near("", "", 4.0, 8.0, 2).agrees == "agrees"
-    assert near("", "", 16.0, 8.0, 2).agrees == "agrees"
-    assert near("", "", 3.9, 8.0, 2).agrees == "disagrees"
-    assert near("", "", 16.1, 8.0, 2).agrees == "disagrees"
+    assert judge.near("", "", 4.0, 8.0, 2).agrees == "agrees"
+    assert judge.near("", "", 16.0, 8.0, 2).agrees == "agrees"
+    assert judge.near("", "", 3.9, 8.0, 2).agrees == "disagrees"
+    assert judge.near("", "", 16.1, 8.0, 2).agrees == "disagrees"
 
 
 def test_a_limit_holds_for_all_for_most_or_not() -> None:
-    assert at_most("", "", {"a": 1.0, "b": -3.0}, 1.0, "points").agrees == "agrees"
-    assert at_most("", "", {"a": 2.0, "b": 0.0, "c": 0.0}, 1.0, "points").agrees == "in part"
-    assert at_most("", "", {"a": 2.0, "b": 0.0}, 1.0, "points").agrees == "disagrees"
+    assert judge.at_most("", "", {"a": 1.0, "b": -3.0}, 1.0, "points").agrees == "agrees"
+    assert judge.at_most("", "", {"a": 2.0, "b": 0.0, "c": 0.0}, 1.0, "points").agrees == "in part"
+    assert judge.at_most("", "", {"a": 2.0, "b": 0.0}, 1.0, "points").agrees == "disagrees"
 
 
 @pytest.mark.parametrize(
@@ -119,5 +114,5 @@ def test_a_limit_holds_for_all_for_most_or_not() -> None:
 )
 def test_a_line_overtakes_another(own: tuple[float, ...], said: str, agrees: str) -> None:
     places = ("4", "8", "16")
-    found = overtakes("", "", dict(zip(places, own, strict=True)), dict.fromkeys(places, 2.0))
+    found = judge.overtakes("", "", dict(zip(places, own, strict=True)), dict.fromkeys(places, 2.0))
     assert (found.here, found.agrees) == (said, agrees)

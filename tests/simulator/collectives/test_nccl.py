@@ -16,19 +16,9 @@ import pytest
 import simpy
 
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster, Racks
+from gcsim.simulator.collectives import nccl
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce
-from gcsim.simulator.collectives.nccl import (
-    MODES,
-    Kind,
-    Mode,
-    choose,
-    enabled,
-    predicted,
-    prepare_allgather,
-    prepare_allreduce,
-    tree_piece,
-)
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
@@ -37,8 +27,8 @@ from tests.simulator import world
 from tests.simulator.world import skews, times
 
 Wait = Generator[simpy.Event, Any, None]
-MODE = {mode.name: mode for mode in MODES}
-RING_MODES = [mode for mode in MODES if mode.shape == "ring"]
+MODE = {mode.name: mode for mode in nccl.MODES}
+RING_MODES = [mode for mode in nccl.MODES if mode.shape == "ring"]
 
 
 def link(bandwidth: float, latency: str = "0", efficiency: str = "1") -> Link:
@@ -117,8 +107,10 @@ def cluster(nodes: int, devices: int = 1, network: Link | None = None) -> Cluste
         ),
     ],
 )
-def test_predictions(mode: str, kind: Kind, nbytes: int, on: Cluster, microseconds: float) -> None:
-    assert float(predicted(MODE[mode], kind, nbytes, on)) * 1e6 == pytest.approx(microseconds)
+def test_predictions(
+    mode: str, kind: nccl.Kind, nbytes: int, on: Cluster, microseconds: float
+) -> None:
+    assert float(nccl.predicted(MODE[mode], kind, nbytes, on)) * 1e6 == pytest.approx(microseconds)
 
 
 TEN = cluster(64)
@@ -142,45 +134,47 @@ HUNDRED = cluster(16, network=link(12_500_000_000))
     ],
 )
 def test_choices(on: Cluster, nbytes: int, name: str) -> None:
-    assert choose("all_reduce", nbytes, on).name == name
-    shortest = predicted(MODE[name], "all_reduce", nbytes, on)
-    others = [predicted(mode, "all_reduce", nbytes, on) for mode in enabled("all_reduce", on)]
+    assert nccl.choose("all_reduce", nbytes, on).name == name
+    shortest = nccl.predicted(MODE[name], "all_reduce", nbytes, on)
+    others = [
+        nccl.predicted(mode, "all_reduce", nbytes, on) for mode in nccl.enabled("all_reduce", on)
+    ]
     assert shortest == min(others)
 
 
 def test_the_tuner_knows_neither_latency_nor_goodput() -> None:
     slow = cluster(64, network=link(1_250_000_000, "1/100", "1/3"))
     for nbytes in (64, 1 << 15, 1 << 20, 1 << 24):
-        assert choose("all_reduce", nbytes, slow) == choose("all_reduce", nbytes, TEN)
+        assert nccl.choose("all_reduce", nbytes, slow) == nccl.choose("all_reduce", nbytes, TEN)
 
 
 def test_a_tuner_that_is_off_by_a_third_changes_its_mind_near_the_border_only() -> None:
     """Near: where the best ring's prediction is within that factor of the best tree's."""
 
     def best(shape: str, nbytes: int) -> Fraction:
-        modes = (mode for mode in enabled("all_reduce", TEN) if mode.shape == shape)
-        return min(predicted(mode, "all_reduce", nbytes, TEN) for mode in modes)
+        modes = (mode for mode in nccl.enabled("all_reduce", TEN) if mode.shape == shape)
+        return min(nccl.predicted(mode, "all_reduce", nbytes, TEN) for mode in modes)
 
     near = set()
     for nbytes in (1 << power for power in range(6, 31)):
         ratio = best("ring", nbytes) / best("tree", nbytes)
         for factor in (Fraction(3, 4), Fraction(1), Fraction(4, 3)):
             on = replace(TEN, collectives=replace(TEN.collectives, ring_over_tree=factor))
-            shape = choose("all_reduce", nbytes, on).shape
+            shape = nccl.choose("all_reduce", nbytes, on).shape
             assert shape == ("ring" if ratio * factor < 1 else "tree"), (nbytes, factor)
-            if shape != choose("all_reduce", nbytes, TEN).shape:
+            if shape != nccl.choose("all_reduce", nbytes, TEN).shape:
                 near.add(nbytes)
     assert 0 < len(near) < 25
 
 
 def test_ll128_needs_one_device_a_node_and_gathers_have_no_tree() -> None:
-    assert len(enabled("all_reduce", TEN)) == len(MODES)
-    assert {mode.protocol for mode in enabled("all_reduce", cluster(8, 4))} == {"ll", "simple"}
-    assert {mode.shape for mode in enabled("all_gather", TEN)} == {"ring"}
+    assert len(nccl.enabled("all_reduce", TEN)) == len(nccl.MODES)
+    assert {mode.protocol for mode in nccl.enabled("all_reduce", cluster(8, 4))} == {"ll", "simple"}
+    assert {mode.shape for mode in nccl.enabled("all_gather", TEN)} == {"ring"}
 
 
 def test_every_mode_can_be_named() -> None:
-    assert {mode.name for mode in MODES} <= set(get_args(AllReduceAlgorithm))
+    assert {mode.name for mode in nccl.MODES} <= set(get_args(AllReduceAlgorithm))
     assert {mode.name for mode in RING_MODES} <= set(get_args(AllGatherAlgorithm))
     assert MODE["nccl_tree_ll128"].title("all_reduce") == "NCCL double tree all-reduce, LL128"
     assert MODE["nccl_ring_simple"].title("all_gather") == "NCCL ring all-gather, Simple"
@@ -202,7 +196,7 @@ class Ring:
     """Every rank sends blocks to its successor and takes them from its predecessor."""
 
     def __init__(
-        self, starts: Sequence[int], blocks: Sequence[int], on: Cluster, mode: Mode, steps: int
+        self, starts: Sequence[int], blocks: Sequence[int], on: Cluster, mode: nccl.Mode, steps: int
     ) -> None:
         self.env, self.p, self.blocks, self.steps = simpy.Environment(), len(starts), blocks, steps
         self.boxes = [simpy.Store(self.env) for _ in starts]
@@ -245,7 +239,7 @@ class Ring:
 
 @pytest.mark.parametrize("shape", [(2, 1), (7, 1), (16, 1), (3, 2), (4, 4), (1, 5)])
 @pytest.mark.parametrize("mode", RING_MODES, ids=lambda mode: mode.protocol)
-def test_rings_are_the_simulation(shape: tuple[int, int], mode: Mode) -> None:
+def test_rings_are_the_simulation(shape: tuple[int, int], mode: nccl.Mode) -> None:
     on = cluster(*shape, network=link(1_250_000_000, "1/20000", "1448/1538"))
     p, elements = on.workers, 250_003
     share, longer = divmod(elements, p)
@@ -254,14 +248,14 @@ def test_rings_are_the_simulation(shape: tuple[int, int], mode: Mode) -> None:
     for starts in (skews(p)[name] for name in ("none", "ascending", "ties")):
         call = Call(sent=(4 * elements,) * p, element=4, cluster=on)
         expected = Ring(starts, chunks, on, mode, 2 * (p - 1)).finishes
-        assert prepare_allreduce(call, mode)(times(starts)).tolist() == expected
+        assert nccl.prepare_allreduce(call, mode)(times(starts)).tolist() == expected
         call = replace(call, sent=tuple(gathered))
         expected = Ring(starts, gathered, on, mode, p - 1).finishes
-        assert prepare_allgather(call, mode)(times(starts)).tolist() == expected
+        assert nccl.prepare_allgather(call, mode)(times(starts)).tolist() == expected
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", nccl.MODES, ids=lambda mode: mode.name)
+def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
     late = replace(
         link(500_000_000, "1/30000"),
         jitter=(Jitter(distribution="exponential", mean=Fraction(1, 10**4)),),
@@ -278,7 +272,7 @@ def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
 
     starts, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
     call = Call(sent=(nbytes,) * 8, element=4, cluster=on)
-    finishes = prepare_allreduce(call, mode)(starts, 77)
+    finishes = nccl.prepare_allreduce(call, mode)(starts, 77)
     if mode.shape == "ring":
         over = (
             path(network, late),
@@ -293,16 +287,16 @@ def test_a_protocol_takes_its_share_of_any_path(mode: Mode) -> None:
         # where nobody shares anything, a tree of framed links is a tree of those links
         pair = replace(on, nodes=2, devices_per_node=1, nics={}, racks=None)
         fabric = Fabric(nodes=2, devices=1, nics=[seen(network, told[0])], buses=[BUS])
-        piece = tree_piece(mode.protocol, nbytes, pair)
+        piece = nccl.tree_piece(mode.protocol, nbytes, pair)
         expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(
             starts[:2] + base, 77
         )
         call = replace(call, sent=(nbytes,) * 2, cluster=pair)
-        assert prepare_allreduce(call, mode)(starts[:2], 77).tolist() == expected.tolist()
+        assert nccl.prepare_allreduce(call, mode)(starts[:2], 77).tolist() == expected.tolist()
         assert finishes.min() > starts.max() + base
 
 
-def on_the_wire(mode: Mode) -> tuple[tuple[str, str], Fraction, int]:
+def on_the_wire(mode: nccl.Mode) -> tuple[tuple[str, str], Fraction, int]:
     """Microseconds between nodes and inside one, share, and base: the tables, typed again."""
     if mode.shape == "ring":
         between, bus, share = HOPS[mode.protocol]
@@ -315,17 +309,17 @@ def on_the_wire(mode: Mode) -> tuple[tuple[str, str], Fraction, int]:
 
 
 @pytest.mark.parametrize("mode", RING_MODES, ids=lambda mode: mode.protocol)
-def test_a_ring_without_latency_takes_what_the_tuner_predicts(mode: Mode) -> None:
+def test_a_ring_without_latency_takes_what_the_tuner_predicts(mode: nccl.Mode) -> None:
     on, nbytes = cluster(16), 4000 * 16
     call = Call(sent=(nbytes // 16,) * 16, cluster=on)
-    finishes = prepare_allgather(call, mode)(times([0] * 16))
-    tuner = predicted(mode, "all_gather", nbytes, on) * 10**12
+    finishes = nccl.prepare_allgather(call, mode)(times([0] * 16))
+    tuner = nccl.predicted(mode, "all_gather", nbytes, on) * 10**12
     assert set(finishes.tolist()) == {finishes[0]}
     assert abs(int(finishes[0]) - tuner) <= 15  # each message's time is rounded
 
     # twice the steps, one base; the choice alone counts a Simple ring's latency 1.4 times
     reduced = replace(call, sent=(nbytes,) * 16, element=4)
-    finishes = prepare_allreduce(reduced, mode)(times([0] * 16))
+    finishes = nccl.prepare_allreduce(reduced, mode)(times([0] * 16))
     assert set(finishes.tolist()) == {finishes[0]}
     assert abs(int(finishes[0]) - (2 * tuner - BASE[mode.protocol])) <= 30
 
@@ -353,10 +347,10 @@ def test_trees_are_the_double_tree_with_the_tables_links(
         fabric = Fabric(nodes=on.nodes, devices=on.devices_per_node, nics=[network], buses=[inside])
         starts = times([r * 1_000_003 for r in range(on.workers)])
         mode = MODE[f"nccl_tree_{protocol}"]
-        piece = tree_piece(mode.protocol, nbytes, on)
+        piece = nccl.tree_piece(mode.protocol, nbytes, on)
         expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(starts + base)
         call = Call(sent=(nbytes,) * on.workers, element=4, cluster=on)
-        assert prepare_allreduce(call, mode)(starts).tolist() == expected.tolist()
+        assert nccl.prepare_allreduce(call, mode)(starts).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -380,4 +374,4 @@ def test_trees_are_the_double_tree_with_the_tables_links(
     ],
 )
 def test_pieces_of_the_tree(protocol: Any, nbytes: int, on: Cluster, expected: int) -> None:
-    assert tree_piece(protocol, nbytes, on) == expected
+    assert nccl.tree_piece(protocol, nbytes, on) == expected

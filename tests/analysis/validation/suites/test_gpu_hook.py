@@ -8,14 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gcsim.analysis.validation.suites.gpu_hook.suite import (
-    HOOK,
-    SUITE,
-    _rows,
-    priced,
-    recorded,
-    timed,
-)
+from gcsim.analysis.validation.suites.gpu_hook import suite
 from gcsim.compressors.queued import Queued, queued
 from gcsim.scenarios.calibration.host import host_prices
 from gcsim.simulator.devices.clocks import UNHIDDEN, Clocks
@@ -32,20 +25,22 @@ ROW = {
 
 def test_a_stage_is_priced_by_the_devices_two_clocks() -> None:
     host = {what: KernelRate(launch=price, source="test") for what, price in PRICES.items()}
-    device = replace(recorded(), host=host)
-    assert timed(ROW).launches == (5, 2, 2)
+    device = replace(suite.recorded(), host=host)
+    assert suite.timed(ROW).launches == (5, 2, 2)
     host_s = 5 * 100e-6 + 2 * 30e-6 + 2 * 70e-6
     share = float(UNHIDDEN)
-    assert priced(ROW, device) == pytest.approx(host_s + share * 80e-6)
-    assert priced({**ROW, "device_us": "900"}, device) == pytest.approx(900e-6 + share * host_s)
+    assert suite.priced(ROW, device) == pytest.approx(host_s + share * 80e-6)
+    assert suite.priced({**ROW, "device_us": "900"}, device) == pytest.approx(
+        900e-6 + share * host_s
+    )
     twice = replace(
         device, stages={"toy, step, encode": Clocks(host=Fraction(2), device=Fraction(1))}
     )
-    assert priced(ROW, twice) == pytest.approx(2 * host_s + share * 80e-6)
+    assert suite.priced(ROW, twice) == pytest.approx(2 * host_s + share * 80e-6)
 
 
 def test_half_of_the_methods_serve_the_fit_at_one_size_and_the_others_never() -> None:
-    points = SUITE.find().points
+    points = suite.SUITE.find().points
     stages = [one for one in points if one.series.startswith("stages")]
     served = {one.method for one in stages if one.fitted}
     others = {one.method for one in stages if one.series == "stages, other methods"}
@@ -57,10 +52,10 @@ def test_half_of_the_methods_serve_the_fit_at_one_size_and_the_others_never() ->
 def test_the_share_that_the_longer_clock_does_not_hide_is_that_of_the_fitted_half() -> None:
     """The mean of |log(T / measured)| over all stages of these methods is the least there, within
     1 %, and within 2 % from 0.3 to 0.4."""
-    served = {one.method for one in SUITE.find().points if one.fitted}
-    stages = [timed(row) for row in _rows("stages") if row["method"] in served]
+    served = {one.method for one in suite.SUITE.find().points if one.fitted}
+    stages = [suite.timed(row) for row in suite._rows("stages") if row["method"] in served]
     short = [one for one in stages if one.elements == 1_000_000]
-    prices = PriceList(replace(recorded(), host=host_prices(short, "", "")))
+    prices = PriceList(replace(suite.recorded(), host=host_prices(short, "", "")))
     each = [(prices.priced_by(one.computes[0], 1), one.seconds) for one in stages]
     host, device, measured = np.array(
         [(float(price.host), float(price.device), 1e12 * seconds) for price, seconds in each]
@@ -79,10 +74,10 @@ def test_an_iteration_is_dense_and_its_buckets_stages_and_what_the_hook_queues()
     """fp16 on BERT-base: 43.26 ms; 14 buckets and 199 tensors of DDP's code; in each bucket the
     hook's checks, and stages of one launch of Triton (98 us) and one of torch (32 us), whose
     kernels take 45.8 and 17.8 us."""
-    (one,) = (each for each in SUITE.find().points if each.name == "bert_base, fp16")
+    (one,) = (each for each in suite.SUITE.find().points if each.name == "bert_base, fp16")
     kernels, operators, waits = (float(each) for each in queued(CHECKS.fixed[0]))
     checks = kernels * 98e-6 + operators * 32e-6 + waits * 74e-6
-    around = 14 * (float(HOOK.per_bucket) + checks) + 199 * float(HOOK.per_tensor)
+    around = 14 * (float(suite.HOOK.per_bucket) + checks) + 199 * float(suite.HOOK.per_tensor)
     stages = 98e-6 + 32e-6 + float(UNHIDDEN) * (45.8e-6 + 17.8e-6)
     assert one.unfitted == pytest.approx(43.26e-3 + around + 14 * stages, rel=1e-6)
     assert one.measured == 68.91e-3

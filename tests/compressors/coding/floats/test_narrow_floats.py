@@ -9,20 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcsim.compressors.coding.floats.narrow_floats import (
-    BFLOAT16,
-    E4M3,
-    E5M2,
-    FLOAT16,
-    Narrow,
-    narrow,
-)
+from gcsim.compressors.coding.floats import narrow_floats
 
 FORMATS = {
-    torch.float16: FLOAT16,
-    torch.bfloat16: BFLOAT16,
-    torch.float8_e4m3fn: E4M3,
-    torch.float8_e5m2: E5M2,
+    torch.float16: narrow_floats.FLOAT16,
+    torch.bfloat16: narrow_floats.BFLOAT16,
+    torch.float8_e4m3fn: narrow_floats.E4M3,
+    torch.float8_e5m2: narrow_floats.E5M2,
 }
 SATURATING = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -35,7 +28,7 @@ def codes_of(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.to(dtype).view(torch.uint8 if FORMATS[dtype].bits == 8 else torch.int16)
 
 
-def every_result(form: Narrow, dtype: torch.dtype) -> Tensor:
+def every_result(form: narrow_floats.Narrow, dtype: torch.dtype) -> Tensor:
     """All finite numbers of a format from 0 on, float32, ascending."""
     codes = torch.arange(1 << (form.bits - 1))
     codes = codes.to(torch.uint8 if form.bits == 8 else torch.int16)
@@ -64,7 +57,7 @@ def test_every_result_and_every_tie_is_torchs(dtype: torch.dtype) -> None:
         torch.nextafter(middle, -infinity),
     ):
         for signed in (values, -values):
-            assert torch.equal(narrow(signed, form, 1.0), codes_of(signed, dtype))
+            assert torch.equal(narrow_floats.narrow(signed, form, 1.0), codes_of(signed, dtype))
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -72,7 +65,7 @@ def test_every_float32_pattern_of_sixteen_leading_bits_is_torchs(dtype: torch.dt
     # denormals, infinities and NaN (whose code is ours) among them
     form = FORMATS[dtype]
     for values in float32_patterns():
-        found, expected = narrow(values, form, 1.0), codes_of(values, dtype)
+        found, expected = narrow_floats.narrow(values, form, 1.0), codes_of(values, dtype)
         number = ~values.isnan()
         assert torch.equal(found[number], expected[number])
         assert bool(found[~number].view(dtype).float().isnan().all())

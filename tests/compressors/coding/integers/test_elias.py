@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gcsim.compressors.coding.integers.elias import (
-    check_end,
-    get_omega,
-    omega_bits,
-    omega_word,
-    put_bits,
-    put_omega,
-)
+from gcsim.compressors.coding.integers import elias
 from gcsim.errors import InputError
 
 LARGEST = (1 << 32) - 1
@@ -25,7 +18,7 @@ def encode(values: list[int]) -> NDArray[np.uint8]:
     """The words of values, one behind the other."""
     body, end = np.zeros(6 * len(values) + 8, dtype=np.uint8), 0
     for value in values:
-        end = put_omega(body, end, value)
+        end = elias.put_omega(body, end, value)
     return body[: -(-end // 8)]
 
 
@@ -33,9 +26,9 @@ def decode(body: NDArray[np.uint8], count: int) -> list[int]:
     values: list[int] = []
     end = 0
     while len(values) < count and end >= 0:
-        value, end = get_omega(body, end, 8 * len(body))
+        value, end = elias.get_omega(body, end, 8 * len(body))
         values.append(value)
-    check_end(body, end)
+    elias.check_end(body, end)
     return values
 
 
@@ -60,15 +53,15 @@ def written(bits: str) -> list[int]:
 
 @pytest.mark.parametrize(("value", "word"), OMEGA.items())
 def test_omega_words_are_the_published_ones(value: int, word: str) -> None:
-    assert omega_word(value) == word
+    assert elias.omega_word(value) == word
     assert encode([value]).tolist() == written(word)
-    assert omega_bits(value) == len(word)
+    assert elias.omega_bits(value) == len(word)
 
 
 @given(values=st.lists(st.integers(1, LARGEST) | st.integers(1, 3000), max_size=60))
 def test_words_lie_one_after_the_other_and_decode(values: list[int]) -> None:
     body = encode(values)
-    assert body.tolist() == written("".join(omega_word(value) for value in values))
+    assert body.tolist() == written("".join(elias.omega_word(value) for value in values))
     assert decode(body, len(values)) == values
 
 
@@ -118,7 +111,7 @@ def test_fields_of_any_width_lie_side_by_side(fields: list[tuple[int, int]]) -> 
     text, position = "", 0
     for width, bits in fields:
         value = bits & ((1 << width) - 1)
-        position = put_bits(buffer, position, value, width)
+        position = elias.put_bits(buffer, position, value, width)
         text += f"{value:0{width}b}"[::-1] if width else ""
     assert position == len(text)
     assert buffer[: -(-position // 8)].tolist() == written(text)

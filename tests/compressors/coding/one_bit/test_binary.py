@@ -12,12 +12,7 @@ from gcsim.compressors.coding.frames import Codec, as_bytes, pack_frame
 from gcsim.compressors.coding.one_bit.bits import Stripes, put_bits
 from gcsim.compressors.coding.one_bit.columns import Matrices, column_sums, matrix_shape
 from gcsim.compressors.meter import segment
-from gcsim.compressors.quantization.one_bit.bingrad import (
-    SYMMETRIC,
-    TWO_LEVELS,
-    add_decoded,
-    message_of,
-)
+from gcsim.compressors.quantization.one_bit import bingrad
 from gcsim.compressors.random import random_key
 from gcsim.compressors.segments import ZERO, Segments
 from gcsim.errors import InputError
@@ -157,12 +152,12 @@ def test_messages_give_back_bits_and_levels(normal: Draw) -> None:
     values, limits = torch.tensor([1.0, -1, 1, -1, 1]), torch.zeros((1, 3))  # bits 10 | 1, 01
     cells = Segments.of(layout).cells(2)
     for flags, levels, decoded in (
-        (TWO_LEVELS, both, both),
-        (SYMMETRIC, both[1:], torch.stack((-both[1], both[1]))),
+        (bingrad.TWO_LEVELS, both, both),
+        (bingrad.SYMMETRIC, both[1:], torch.stack((-both[1], both[1]))),
     ):
         out = torch.zeros(5)
-        message = message_of(values, cells, flags, limits, levels)
-        add_decoded(message, layout, out, 1.0)
+        message = bingrad.message_of(values, cells, flags, limits, levels)
+        bingrad.add_decoded(message, layout, out, 1.0)
         low, high = decoded
         assert out.tolist() == [high[0], low[0], high[1], low[2], high[2]]
 
@@ -172,12 +167,12 @@ def test_damaged_frames_are_refused(normal: Draw) -> None:
     body = torch.cat((as_bytes(levels), bits))
     for flags, size, data in (
         (3, 2, body),
-        (TWO_LEVELS, 0, body),
-        (TWO_LEVELS, 1, body),
-        (SYMMETRIC, 2, body),
-        (TWO_LEVELS, 2, torch.cat((body, bits))),
-        (TWO_LEVELS, 2, torch.cat((body[:-1], torch.tensor([0b1101]).byte()))),
+        (bingrad.TWO_LEVELS, 0, body),
+        (bingrad.TWO_LEVELS, 1, body),
+        (bingrad.SYMMETRIC, 2, body),
+        (bingrad.TWO_LEVELS, 2, torch.cat((body, bits))),
+        (bingrad.TWO_LEVELS, 2, torch.cat((body[:-1], torch.tensor([0b1101]).byte()))),
     ):
         message = pack_frame(Codec.BINARY, data, numel=3, nonzero=3, flags=flags, params=size)
         with pytest.raises(InputError, match="damaged payload"):
-            add_decoded(message, layout, torch.zeros(3), 1.0)
+            bingrad.add_decoded(message, layout, torch.zeros(3), 1.0)

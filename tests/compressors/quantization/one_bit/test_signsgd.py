@@ -15,13 +15,7 @@ from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.meter import Meter
-from gcsim.compressors.quantization.one_bit.signsgd import (
-    SignSgd,
-    Signum,
-    SignumParameters,
-    encode,
-    write_decoded,
-)
+from gcsim.compressors.quantization.one_bit import signsgd
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, LayoutOf, members
 
@@ -30,7 +24,7 @@ SIZES = (37, 0, 5, 1)
 N = sum(SIZES)
 
 
-workers = partial(members, SignSgd)
+workers = partial(members, signsgd.SignSgd)
 
 
 def majority(vectors: list[torch.Tensor]) -> torch.Tensor:
@@ -56,8 +50,10 @@ def test_signum_votes_on_the_running_average(
 ) -> None:
     # Oracle in float64: m = beta m + (1 - beta) g on each worker, from zero.
     beta, count = 0.7, 3
-    chosen = SignumParameters(beta=beta)
-    group = [Signum(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)]
+    chosen = signsgd.SignumParameters(beta=beta)
+    group = [
+        signsgd.Signum(Worker(rank=rank, count=count, seed=7), chosen) for rank in range(count)
+    ]
     layout = layout_of(*SIZES)
     m = np.zeros((count, N))
     for step in range(6):
@@ -65,8 +61,8 @@ def test_signum_votes_on_the_running_average(
         m = beta * m + (1 - beta) * np.stack([g.double().numpy() for g in gradients])
         expected = majority([torch.from_numpy(v) for v in m]).float()
         assert torch.equal(step_of(group, layout, gradients, step)[1], expected)
-    assert Signum.momentum(chosen) == (0.7, False)
-    assert SignSgd.momentum(workers(1)[0].parameters) == (0.0, False)
+    assert signsgd.Signum.momentum(chosen) == (0.7, False)
+    assert signsgd.SignSgd.momentum(workers(1)[0].parameters) == (0.0, False)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 1001])
@@ -89,7 +85,7 @@ def test_one_bit_an_element_travels(
 
 def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
     layout, out = layout_of(20), torch.zeros(20)
-    message = encode(normal(20), layout)
+    message = signsgd.encode(normal(20), layout)
     bits = torch.full((3,), 0xFF, dtype=torch.uint8)
     for damaged in (
         message[:-1],
@@ -101,4 +97,4 @@ def test_damage_is_refused(normal: Draw, layout_of: LayoutOf) -> None:
         pack_frame(Codec.SIGN_BLOCK, bits & 15, numel=20, nonzero=20),
     ):
         with pytest.raises(InputError):
-            write_decoded(damaged, out, layout)
+            signsgd.write_decoded(damaged, out, layout)

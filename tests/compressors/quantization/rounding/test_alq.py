@@ -18,25 +18,8 @@ from scipy import integrate, stats
 
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import HEADER_BYTES, read_frames
-from gcsim.compressors.coding.rounding.truncated_normals import (
-    Histogram,
-    coordinate_descent,
-    separate,
-)
-from gcsim.compressors.quantization.rounding.alq import (
-    Alq,
-    AlqParameters,
-    Amq,
-    in_common,
-    statistics,
-)
-from gcsim.compressors.quantization.rounding.nuqsgd import (
-    Nuqsgd,
-    NuqsgdParameters,
-    add_decoded,
-    exponential_levels,
-    table_error,
-)
+from gcsim.compressors.coding.rounding import truncated_normals
+from gcsim.compressors.quantization.rounding import alq, nuqsgd
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments
 from gcsim.traces.storage.store import Trace, shipped_traces
@@ -48,11 +31,11 @@ SINGLE = np.array([[0.01, 0.05, 1.0]])
 MIXTURE = np.array([[0.02, 0.03, 0.5], [-0.01, 0.1, 0.3], [0.0, 0.4, 0.2]])
 
 
-def parameters_of(**given: Any) -> AlqParameters:
-    return AlqParameters(**given)
+def parameters_of(**given: Any) -> alq.AlqParameters:
+    return alq.AlqParameters(**given)
 
 
-workers = partial(members, Alq)
+workers = partial(members, alq.Alq)
 
 
 def density(components: np.ndarray[Any, Any], *, folded: bool) -> Callable[[float], float]:
@@ -84,7 +67,10 @@ def psi(f: Callable[[float], float], levels: np.ndarray[Any, Any]) -> float:
 def test_the_histogram_has_the_integrals_of_the_truncated_normals(
     components: np.ndarray[Any, Any], folded: bool
 ) -> None:
-    model, f = Histogram(components, folded=folded), density(components, folded=folded)
+    model, f = (
+        truncated_normals.Histogram(components, folded=folded),
+        density(components, folded=folded),
+    )
     for x in (0.0, 0.003, 0.05, 0.4, 0.9) if folded else (-0.7, -0.02, 0.0, 0.05, 0.6):
         zeroth, first, second = model.tails(x)
         for power, found in enumerate((zeroth, first, second)):
@@ -105,7 +91,7 @@ def test_the_expected_variance_is_the_integral(folded: bool) -> None:
     levels = np.array([0.0, 0.02, 0.06, 0.2, 1.0])
     if not folded:
         levels = np.concatenate((-levels[:0:-1], levels))
-    model = Histogram(MIXTURE, folded=folded)
+    model = truncated_normals.Histogram(MIXTURE, folded=folded)
     assert model.variance(levels) == pytest.approx(
         psi(density(MIXTURE, folded=folded), levels), rel=1e-4
     )
@@ -118,15 +104,17 @@ def test_one_coordinate_step_is_the_rule_for_the_best_level() -> None:
     for a, b in ((-1.0, 1.0), (-0.05, 0.1), (0.0, 0.06), (0.02, 0.2)):
         above = integrate.quad(lambda r, a=a, b=b: (r - a) / (b - a) * law.pdf(r), a, b)[0]
         expected = float(law.ppf(law.cdf(b) - above))
-        model = Histogram(SINGLE, folded=False)
-        (_, found, _) = coordinate_descent(model, np.array([a, (a + b) / 2, b]), 1)
+        model = truncated_normals.Histogram(SINGLE, folded=False)
+        (_, found, _) = truncated_normals.coordinate_descent(
+            model, np.array([a, (a + b) / 2, b]), 1
+        )
         assert found == pytest.approx(expected, abs=2e-4)
 
 
 def test_one_coordinate_step_is_the_best_of_all_places() -> None:
-    model = Histogram(MIXTURE, folded=True)
+    model = truncated_normals.Histogram(MIXTURE, folded=True)
     a, b = 0.01, 0.3
-    (_, found, _) = coordinate_descent(model, np.array([a, 0.2, b]), 1)
+    (_, found, _) = truncated_normals.coordinate_descent(model, np.array([a, 0.2, b]), 1)
     least = model.variance(np.array([a, found, b]))
     for place in np.linspace(a, b, 203)[1:-1]:
         assert model.variance(np.array([a, place, b])) >= least - 1e-12
@@ -138,15 +126,15 @@ def test_one_coordinate_step_is_the_best_of_all_places() -> None:
 def test_no_sweep_makes_the_expected_variance_larger(
     components: np.ndarray[Any, Any], folded: bool, count: int
 ) -> None:
-    model = Histogram(components, folded=folded)
+    model = truncated_normals.Histogram(components, folded=folded)
     first = 0.0 if folded else -1.0
     for start in (
         np.linspace(first, 1, count),
-        separate(model.quantiles(np.linspace(0, 1, count))),
+        truncated_normals.separate(model.quantiles(np.linspace(0, 1, count))),
     ):
         levels, before = start, model.variance(start)
         for _ in range(6):
-            levels = coordinate_descent(model, levels, 1)
+            levels = truncated_normals.coordinate_descent(model, levels, 1)
             after = model.variance(levels)
             assert after <= before + 1e-12
             assert (np.diff(levels) > 0).all()
@@ -160,13 +148,13 @@ def test_tables_ascend_from_minus_one_to_one_and_beat_the_first_table(
     symmetric: bool, bits: int
 ) -> None:
     chosen = parameters_of(bits=bits, symmetric=symmetric)
-    first = Alq.initial(chosen)
-    levels = Alq.fitted(chosen, MIXTURE, first)
+    first = alq.Alq.initial(chosen)
+    levels = alq.Alq.fitted(chosen, MIXTURE, first)
     assert levels.dtype == np.float32
     assert levels.size == first.size == 2**bits - symmetric
     assert (levels[0], levels[-1]) == (-1.0, 1.0)
     assert (np.diff(levels) > 0).all()
-    model = Histogram(MIXTURE, folded=False)
+    model = truncated_normals.Histogram(MIXTURE, folded=False)
     assert model.variance(levels.astype(np.float64)) <= model.variance(first.astype(np.float64))
     if symmetric:
         assert 0.0 in levels
@@ -180,14 +168,14 @@ def test_gaussian_gradients_are_rounded_better_than_by_exponential_levels(normal
     values = normal(1024 * 300, seed=3)
     energy = float(values.double().square().sum())
     chosen = parameters_of()
-    levels = Alq.fitted(
+    levels = alq.Alq.fitted(
         chosen,
-        in_common(statistics(values, Segments.alone(values.numel()), chosen)),
-        Alq.initial(chosen),
+        alq.in_common(alq.statistics(values, Segments.alone(values.numel()), chosen)),
+        alq.Alq.initial(chosen),
     )
-    fitted = table_error(values, levels, size=1024, norm="l2") / energy
-    exponential = exponential_levels(4, 0.5, zero=True)
-    known = table_error(values, exponential, size=1024, norm="l2") / energy
+    fitted = nuqsgd.table_error(values, levels, size=1024, norm="l2") / energy
+    exponential = nuqsgd.exponential_levels(4, 0.5, zero=True)
+    known = nuqsgd.table_error(values, exponential, size=1024, norm="l2") / energy
     assert 0.028 < fitted < 0.04
     assert known == pytest.approx(0.0955, rel=0.02)
 
@@ -217,10 +205,10 @@ def rounded_no_worse(method: Any, options: dict[str, Any], buckets: list[Bucket]
     found = []
     for bucket, payload in zip(buckets, payloads, strict=True):
         decoded, total = torch.zeros(shapes.numel), 0.0
-        add_decoded(payload, shapes, decoded, 1.0, tables=tables, chosen=chosen)
+        nuqsgd.add_decoded(payload, shapes, decoded, 1.0, tables=tables, chosen=chosen)
         frames = read_frames(payload)
         for (piece, values), frame in zip(shapes.views(bucket.gradient), frames, strict=True):
-            first, fitted = (table_error(values, t, size=1024, norm="l2") for t in tables)
+            first, fitted = (nuqsgd.table_error(values, t, size=1024, norm="l2") for t in tables)
             number = frame.flags >> 4
             expected = (first, fitted)[number]
             assert expected == min(first, fitted)
@@ -244,7 +232,7 @@ def rounded_no_worse(method: Any, options: dict[str, Any], buckets: list[Bucket]
         min_size=1,
         max_size=4,
     ),
-    st.sampled_from([(Alq, "symmetric"), (Amq, "zero")]),
+    st.sampled_from([(alq.Alq, "symmetric"), (alq.Amq, "zero")]),
     st.integers(2, 6),
     st.booleans(),
     st.sampled_from(["mixture", "single"]),
@@ -268,7 +256,7 @@ def test_no_fit_makes_the_error_larger_than_the_first_tables(
     rounded_no_worse(cls, {"bits": bits, "distribution": law, name: zero}, buckets)
 
 
-@pytest.mark.parametrize("method", [Alq, Amq])
+@pytest.mark.parametrize("method", [alq.Alq, alq.Amq])
 def test_tails_and_recorded_gradients_are_rounded_no_worse_than_by_nuqsgd(method: Any) -> None:
     # NUQSGD's table is ALQ's first, and without zero AMQ's. The fitted tables alone have .72 on
     # cubes of normals in layers of different size and .31 on the recorded gradient, NUQSGD's .098
@@ -286,8 +274,8 @@ def test_tails_and_recorded_gradients_are_rounded_no_worse_than_by_nuqsgd(method
         trace.bucket(BucketLayout(index=0, slices=named), 0, 0),
     ):
         (found,) = rounded_no_worse(method, {}, [bucket])
-        error = Nuqsgd.properties(
-            NuqsgdParameters.model_validate({"zero": method is Alq})
+        error = nuqsgd.Nuqsgd.properties(
+            nuqsgd.NuqsgdParameters.model_validate({"zero": method is alq.Alq})
         ).error_bound
         assert error is not None
         known = sum(error(values) for _, values in bucket.layout.views(bucket.gradient))
@@ -314,23 +302,26 @@ def test_statistics_are_those_of_the_normalised_buckets(normal: Draw) -> None:
     parts = [normal(250) + 0.3, torch.zeros(120), normal(0), 5 * normal(1), 2 * normal(101, 4)]
     found = naive_statistics(parts, 100)
     segments, values = Segments.behind([part.numel() for part in parts]), torch.cat(parts)
-    single = statistics(values, segments, parameters_of(bucket=100, distribution="single"))
+    single = alq.statistics(values, segments, parameters_of(bucket=100, distribution="single"))
     n = sum(row[4] for row in found)
     assert single.dtype == torch.float64
     assert single.tolist() == [
         [n, pytest.approx(sum(r[1] * r[4] for r in found)), pytest.approx(sum(r[2] for r in found))]
     ]
-    mixture = statistics(values, segments, parameters_of(bucket=100, components=4))
+    mixture = alq.statistics(values, segments, parameters_of(bucket=100, components=4))
     for row, known in zip(mixture.tolist(), sorted(found, reverse=True), strict=False):
         norm, mean, _, variance, _ = known
         expected = (norm, norm * mean, norm * variance)
         assert row == pytest.approx(expected, rel=1e-5, abs=1e-7)
     # as many rows as buckets, all-zero ones too: the same on every worker
-    assert statistics(values, segments, parameters_of(bucket=100)).shape == (3 + 2 + 0 + 1 + 2, 3)
-    assert statistics(torch.zeros(0), Segments.alone(0), parameters_of()).shape == (0, 3)
+    assert alq.statistics(values, segments, parameters_of(bucket=100)).shape == (
+        3 + 2 + 0 + 1 + 2,
+        3,
+    )
+    assert alq.statistics(torch.zeros(0), Segments.alone(0), parameters_of()).shape == (0, 3)
 
 
-@pytest.mark.parametrize("method", [Alq, Amq])
+@pytest.mark.parametrize("method", [alq.Alq, alq.Amq])
 def test_workers_agree_on_the_average_of_their_statistics(
     method: Any, normal: Draw, bucket_of: BucketOf, exchange: Exchange
 ) -> None:
@@ -338,8 +329,8 @@ def test_workers_agree_on_the_average_of_their_statistics(
     buckets = [bucket_of((rank + 1) * normal(640, rank), normal(7, rank)) for rank in range(3)]
     exchange(group, buckets, 0)
     chosen = group[0].parameters
-    rows = [statistics(b.gradient, Segments.of(b.layout), chosen) for b in buckets]
-    components = in_common(torch.stack(rows).sum(0))
+    rows = [alq.statistics(b.gradient, Segments.of(b.layout), chosen) for b in buckets]
+    components = alq.in_common(torch.stack(rows).sum(0))
     expected = method.fitted(chosen, components, method.initial(chosen))
     for worker, bucket in zip(group, buckets, strict=True):
         np.testing.assert_array_equal(worker.levels_of(bucket), expected)
@@ -352,7 +343,7 @@ def test_workers_agree_on_the_average_of_their_statistics(
     assert components[:, 2] == pytest.approx((norms[:5] / norms[:5].sum()).tolist(), rel=1e-5)
 
 
-@pytest.mark.parametrize("method", [Alq, Amq])
+@pytest.mark.parametrize("method", [alq.Alq, alq.Amq])
 def test_levels_change_only_every_so_many_steps(
     method: Any, normal: Draw, bucket_of: BucketOf, exchange: Exchange
 ) -> None:
@@ -398,7 +389,7 @@ def test_zero_gradients_keep_the_table_and_give_zeros(
     bucket = bucket_of(torch.zeros(50), torch.zeros(0))
     (update,) = exchange([worker], [bucket])
     assert not update.any()
-    np.testing.assert_array_equal(worker.levels_of(bucket), Alq.initial(worker.parameters))
+    np.testing.assert_array_equal(worker.levels_of(bucket), alq.Alq.initial(worker.parameters))
 
 
 @pytest.mark.parametrize("values", [[1.0], [0.5] * 64, [1e-44, -3e-44], [3e38, 1.0, -1e30]])

@@ -14,11 +14,7 @@ from pydantic import ValidationError
 
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame
 from gcsim.compressors.coding.rounding.norms import clipped_magnitudes
-from gcsim.compressors.quantization.rounding.terngrad import (
-    TernGrad,
-    TernGradParameters,
-    add_decoded,
-)
+from gcsim.compressors.quantization.rounding import terngrad
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather, AllReduce
 from gcsim.compressors.segments import Segments
@@ -29,11 +25,11 @@ Exchange = Callable[..., list[torch.Tensor]]
 Update = Callable[..., torch.Tensor]
 
 
-def parameters_of(**given: Any) -> TernGradParameters:
-    return TernGradParameters(**given)
+def parameters_of(**given: Any) -> terngrad.TernGradParameters:
+    return terngrad.TernGradParameters(**given)
 
 
-workers = partial(members, TernGrad)
+workers = partial(members, terngrad.TernGrad)
 
 
 @pytest.fixture
@@ -238,7 +234,7 @@ def test_the_errors_of_gaussian_and_heavy_tailed_gradients_are_known(normal: Dra
     # are compared with what that says: s E|v| / E v^2 - 1, E|v| = sqrt(2 / pi) e^.32,
     # E v^2 = e^1.28 for the second.
     def relative(values: torch.Tensor, clip: float | None) -> float:
-        properties = TernGrad.properties(parameters_of(clip=clip))
+        properties = terngrad.TernGrad.properties(parameters_of(clip=clip))
         assert properties.error_bound is not None
         return properties.error_bound(values) / float(values.double().square().sum())
 
@@ -283,4 +279,4 @@ def test_what_cannot_have_been_sent_is_refused_even_with_a_checksum(
         body = torch.tensor(scalar + digits, dtype=torch.uint8)
         message = pack_frame(Codec.TERNGRAD, body, numel=10, nonzero=10, flags=flags)
         with pytest.raises(InputError, match="damaged"):
-            add_decoded(message, bucket.layout, torch.zeros(10), 1.0)
+            terngrad.add_decoded(message, bucket.layout, torch.zeros(10), 1.0)
