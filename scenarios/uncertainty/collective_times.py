@@ -147,7 +147,7 @@ class CollectiveTimes:
         return self._known[record, server_time]
 
     def _by(self, record: CollectiveRecord, server_time: int, algorithm: str = "") -> Column:
-        """By one algorithm in all worlds; "": the cluster's choice."""
+        """One algorithm in all worlds; "": the cluster's choice."""
 
         def simulated(numbers: range) -> Column:
             times = [self._simulated(n, record, server_time, algorithm) for n in numbers]
