@@ -1,11 +1,8 @@
 """A bucket's message: one frame a tensor, laid out, filled, sealed and read together.
 
-    message = packed(values, Codec.SPARSE, segments, (values, 4 * k), (coded, sizes), nonzero=k)
-
     message, at = frames(values, Codec.SPARSE, segments, sizes)   # headers; bodies begin
     put(message, at, values, 4 * k)                               # parts of bodies
     seal(message, at, sizes)                                      # checksums
-
     found = read(message, layout, Codec.SPARSE)                              # columns
     values, = found.parts(message, (4 * found.nonzero, torch.float32))
 
@@ -13,11 +10,9 @@ A frame begins with 20 bytes, little endian:
 
     codec u8 | flags u8 | params u16 | numel u32 | nonzero u32 | body bytes u32 | checksum u32
 
-`flags` and `params` belong to the codec; `numel` is the tensor's length, `nonzero` its elements
-that travel; the checksum covers the 16 bytes before it and the body, and is not priced: networks
-have their own. A receiver knows only the layout: damaged frames, or those of another layout, are an
-`InputError`, never a wrong number. Methods that work tensor by tensor use `pack_frame`, `frames_of`
-and `decoder`.
+`flags` and `params` are the codec's; `nonzero` elements of `numel` travel. The checksum, of the 16
+bytes before it and the body, is not priced: networks have their own. Damaged frames and those of
+another layout are an `InputError`. Methods by tensor use `pack_frame`, `frames_of` and `decoder`.
 """
 
 from __future__ import annotations
@@ -44,10 +39,8 @@ from gcsim.compressors.segments import Column, Segments, starts
 from gcsim.errors import InputError, InternalError
 
 HEADER_BYTES = 20
-FLAGS = 4
-"""Row of flags in the table that `read_ahead` gives on a device."""
-IN_ORDER = np.zeros(0, dtype=np.int64)
-"""Begins of pieces that lie one behind the other; see `copy_pieces`."""
+FLAGS = 4  # row of flags in the table that `read_ahead` gives on a device
+IN_ORDER = np.zeros(0, dtype=np.int64)  # begins of pieces one behind the other, of `copy_pieces`
 _FIELDS = (0, 1), (1, 1), (2, 2), (8, 4), (4, 4), (12, 4), (16, 4)
 """(first byte, bytes) of codec, flags, params, nonzero, numel, body bytes, checksum."""
 
@@ -90,10 +83,8 @@ class Frame:
     flags: int
     params: int
     numel: int
-    nonzero: int
-    """Elements that travel."""
-    body: Tensor
-    """uint8 `[body bytes]`, sharing the message's memory."""
+    nonzero: int  # elements that travel
+    body: Tensor  # uint8 `[body bytes]`, sharing the message's memory
 
 
 _FRAME = ("codec", "flags", "params", "numel", "nonzero")
@@ -103,16 +94,14 @@ _FRAME = ("codec", "flags", "params", "numel", "nonzero")
 class Frames:
     """Headers of a message, a column each."""
 
-    at: Column
-    """First byte of the body; -1 where no header fits."""
+    at: Column  # first byte of the body; -1 where no header fits
     size: Column
     codec: Column
     flags: Column
     params: Column
     nonzero: Column
     numel: Column
-    intact: Column
-    """1 where the body fits and the checksum is right."""
+    intact: Column  # 1 where the body fits and the checksum is right
 
     def demand_intact(self, total: int, allowed: Collection[int]) -> None:
         """Raise `InputError` for the first impossible frame of a message of `total` bytes."""
@@ -175,12 +164,10 @@ def frames(
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """(message with its headers, uint8 on the device of `like`; where each body begins).
 
-    `sizes` are the bodies' bytes, `nonzero` the elements that travel (None: all). With `fixed`, all
-    messages of the exchange have these headers, and `read` need not wait for a device; the same
-    holds for the table `part`, the first of equal parts that travel alone. Bodies begin with
-    `parts`: the bytes of all tensors, and how many of each. Raises `InternalError` when a number
-    does not fit its field.
-    """
+    `sizes`: bytes of bodies. `nonzero`: elements that travel (None: all). `fixed`: all messages of
+    the exchange have these headers, or those of the table `part`, the first of equal parts that
+    travel alone; `read` need not wait. `parts`: (bytes of all tensors, how many of each) at the
+    bodies' begin. Raises `InternalError` when a number does not fit its field."""
     travel = segments.length if nonzero is None else nonzero
     row = segments.column(flags), segments.column(params), travel, segments.length
     heads, at, total = _headers_of(codec, sizes, row)
@@ -202,8 +189,7 @@ def frames(
 def _headers_of(
     codec: int, sizes: Column, row: tuple[Column, Column, Column, Column]
 ) -> tuple[NDArray[np.uint8], Column, int]:
-    """(headers of a message's frames; begins of bodies; bytes, -1 where a field is too small).
-    `row`: columns of flags, parameters, elements that travel, elements."""
+    """Headers, begins of bodies and bytes, -1 where a field is too small; `row`: flags to numel."""
     heads, at = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.empty_like(sizes)
     return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
 
@@ -223,7 +209,6 @@ def packed(
 
 
 def _copies(parts: Iterable[Tensor | NDArray[Any]]) -> list[KernelCost]:
-    """The copies of parts of bodies."""
     return [launch("streaming", "aten.cat", n, 2 * n) for part in parts if (n := part.nbytes)]
 
 
@@ -304,8 +289,7 @@ def joined(parts: Iterable[Tensor]) -> Tensor:
 
 
 def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
-    """The headers of an intact message of the layout. Raises `InputError` otherwise, or for another
-    codec. The host waits for a device once, unless headers are `fixed`."""
+    """Headers of an intact message of layout and codec; waits for a device unless `fixed`."""
     return _fixed(message, layout, codec) or _read(message, layout, codec)
 
 
@@ -320,14 +304,13 @@ def read_ahead(
 
 
 def columns_of(found: Frames | Tensor) -> Frames:
-    """The columns of `read_ahead`'s result, for the meter."""
+    """The columns of a `read_ahead`."""
     if isinstance(found, Frames):
         return found
     return Frames(*np.delete(np.from_dlpack(found.cpu()), 2, axis=0))
 
 
 def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames | None:
-    """The headers that all messages of the exchange have."""
     if (exchange := entered()) is None or not exchange.fixed:
         return None
     known = exchange.fixed.get((Segments.of(layout), message.shape, message.dtype))
@@ -337,8 +320,7 @@ def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) 
 def read_known(
     message: Tensor, layout: BucketLayout, codec: int, sizes: Column, nonzero: Column
 ) -> Frames:
-    """`read` where each worker's sent length determines the elements that travel: bodies of these
-    sizes, flags and parameters 0. Does not wait for a device."""
+    """`read` without waiting where lengths sent determine `sizes`; flags and parameters are 0."""
     segments = Segments.of(layout)
     none, length = segments.column(0), segments.length
     heads, at, total = _headers_of(codec, sizes, (none, none, nonzero, length))
@@ -405,7 +387,6 @@ def demand_frames(
 
 @cache
 def _among(allowed: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Whether a codec is allowed, by its number."""
     known = np.zeros(256, dtype=np.bool_)
     known[list(allowed)] = True
     return known
@@ -463,8 +444,7 @@ def pack_frame(
 def read_frames(
     message: Tensor, *, expected: int | Collection[int] = tuple(Codec), most: int | None = None
 ) -> list[Frame]:
-    """The first `most` frames of a message (uint8, one dimension) of unknown layout and an expected
-    codec. Raises `InputError` for a truncated, altered or contradictory message."""
+    """The first `most` frames of a message of unknown layout; `InputError` for a damaged one."""
     found = _headers(message, most or message.numel() // HEADER_BYTES + 1)
     found.demand_intact(
         message.numel(), (expected,) if isinstance(expected, int) else tuple(expected)
@@ -482,9 +462,8 @@ def frames_of(
 
 
 def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message:
-    `add(message, layout, out, weight, **known)`, out += weight * decoded message, in place; `out`
-    is float32 `[layout.numel]`. Raises `InputError` for a damaged or other message."""
+    """Turn `add(frame, part, weight, **known)` of one tensor into that of a message, `add(message,
+    layout, out, weight, **known)`: out += weight * decoded; `InputError` for a damaged message."""
 
     def decorate(add: Callable[..., None]) -> Callable[..., None]:
         @wraps(add)
@@ -535,10 +514,7 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
 def _write_headers(
     heads: Any, at: Any, codec: int, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
 ) -> int:
-    """Fill headers up to their checksums, and begins of bodies; the message's bytes.
-
-    -1 where a number does not fit its field.
-    """
+    """Fill headers up to their checksums, and begins; the bytes, -1 where a field is too small."""
     fits, total = True, 0
     for t in range(sizes.size):
         row = codec, flags[t], params[t], nonzero[t], numel[t], sizes[t]
