@@ -1,11 +1,9 @@
-"""Is what runs beside each other, and the code around an exchange, in the iterations of worlds?
-
-The exact prediction with the world's own figures is the oracle: ranks are alike, so that the step
-of one rank is all there is.
-"""
+"""Worlds have interference, shared nodes, noise and the code around an exchange. Oracle: the exact
+prediction with the world's own figures; ranks are alike, so one rank's step is all there is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,8 +12,10 @@ import pytest
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.queued import Queued
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
-from gcsim.scenarios.uncertainty.figures import uncertain_inputs
+from gcsim.scenarios.uncertainty.collective_times import Column
+from gcsim.scenarios.uncertainty.figures import Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, training_in
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.predict import predict
@@ -56,6 +56,18 @@ HOOKED = replace(DENSE, compressor="fp16", buckets=LAYOUTS)
 NODE = cluster(1, devices=4)
 
 
+def in_worlds(
+    node: Cluster, training: Training, inputs: Sequence[Input], end: float
+) -> tuple[World, Column]:
+    """The world at an end of all inputs; iterations [ps] as stated, in it, and further ones."""
+    world = World({one.name: end for one in inputs})
+    drawn = Drawn(node, training, inputs, [STATED, world, *alone(inputs)])
+    about = Approximation(
+        drawn, node.nodes, training, COMPUTE, [HOOKED], prices=PriceList(node.device), seed=0,
+    )  # fmt: skip
+    return world, about.iteration(HOOKED)
+
+
 @pytest.mark.parametrize("end", [0.0, 1.0])
 @pytest.mark.parametrize(
     "field", ["computation", "bus", "per_tensor", "per_bucket", "passes", "skew", "slowdown", "all"]
@@ -67,12 +79,7 @@ def test_a_world_at_an_end_takes_what_is_predicted_there(field: str, end: float)
         if one.main.key_path[0] == "training" and field in {one.main.field, "all"}
     ]
     assert len(inputs) == (7 if field == "all" else 1)
-    world = World({one.name: end for one in inputs})
-    drawn = Drawn(NODE, TRAINING, inputs, [STATED, world, *alone(inputs)])
-    about = Approximation(
-        drawn, NODE.nodes, TRAINING, COMPUTE, [HOOKED], prices=PriceList(NODE.device), seed=0,
-    )  # fmt: skip
-    as_stated, there, *_ = about.iteration(HOOKED)
+    world, (as_stated, there, *_) = in_worlds(NODE, TRAINING, inputs, end)
     moved = training_in(world, TRAINING, inputs)
     exact = [predict(HOOKED, NODE, COMPUTE, training=one).iteration for one in (TRAINING, moved)]
     assert there / as_stated == pytest.approx(exact[1] / exact[0], rel=5e-3)
@@ -87,14 +94,10 @@ def test_a_loader_limits_the_worlds_in_which_it_is_slow(end: float) -> None:
     found = uncertain_inputs(NODE, training, {"stated": COMPUTE})
     (one,) = (each for each in found if each.measure == "training.input.batch")
     assert one.name == "the loader's time per batch"
-    world = World({one.name: end})
-    drawn = Drawn(NODE, training, [one], [STATED, world, *alone([one])])
-    about = Approximation(
-        drawn, NODE.nodes, training, COMPUTE, [HOOKED], prices=PriceList(NODE.device), seed=0,
-    )  # fmt: skip
+    world, iterations = in_worlds(NODE, training, [one], end)
     moved = training_in(world, training, [one])
     exact = predict(HOOKED, NODE, COMPUTE, training=moved).iteration
-    assert about.iteration(HOOKED)[1] / 1e12 == pytest.approx(exact, rel=0.05)
+    assert iterations[1] / 1e12 == pytest.approx(exact, rel=0.05)
     assert (exact == 2.0) == (end == 1.0)
 
 
@@ -107,13 +110,9 @@ def test_a_gpus_host_that_is_slower_queues_the_hooks_checks_more_slowly(end: flo
     node = replace(NODE, device=replace(NODE.device, host=host))
     found = uncertain_inputs(node, TRAINING, {"stated": COMPUTE})
     (one,) = (each for each in found if each.main.key_path[:3] == ("cluster", "device", "host"))
-    world = World({one.name: end})
-    drawn = Drawn(node, TRAINING, [one], [STATED, world, *alone([one])])
-    about = Approximation(
-        drawn, node.nodes, TRAINING, COMPUTE, [HOOKED], prices=PriceList(node.device), seed=0,
-    )  # fmt: skip
+    world, iterations = in_worlds(node, TRAINING, [one], end)
     moved = cluster_in(world, node, [one])
     exact = predict(HOOKED, moved, COMPUTE, training=TRAINING).iteration
-    assert about.iteration(HOOKED)[1] / 1e12 == pytest.approx(exact, rel=5e-3)
+    assert iterations[1] / 1e12 == pytest.approx(exact, rel=5e-3)
     stated = predict(HOOKED, node, COMPUTE, training=TRAINING).iteration
     assert abs(exact - stated) > 8e-3
