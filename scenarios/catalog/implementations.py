@@ -113,28 +113,27 @@ def installed(method: str, name: str, given: Mapping[str, Any]) -> tuple[str, di
         if key in OPTIONS
     ]:
         raise InputError(problems)
-    return entry.kind or method, {**_shared(method, entry.kind), **entry.defaults, **given}
+    kind = entry.kind or method
+    known, usual = compressor_class(kind).Parameters.model_fields, _defaults(method)
+    shared = {key: value for key, value in usual.items() if key in known}
+    return kind, {**shared, **entry.defaults, **given}
 
 
 def alternatives(
     kind: str, name: str, parameters: Mapping[str, Any]
-) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Title, registered name, implementation and parameters of the same method in other code."""
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method, implementation and stated parameters of the same in other code."""
     own = of(kind, name)
     method = kind if own is None else own.method
-    if own is not None:
-        known = compressor_class(method).Parameters.model_fields
-        given = {key: value for key, value in parameters.items() if key in known}
-        yield f"{OWN}'s hook", method, "", given
-    for entry in _all().get(method, {}).values():
-        if entry is not own and not any(key in OPTIONS for key in parameters):
-            known = compressor_class(entry.kind or method).Parameters.model_fields
-            given = {key: value for key, value in parameters.items() if key in known}
-            yield entry.title, entry.kind or method, entry.name, given
+    if own is not None and own.kind:
+        usual = {**_defaults(kind), **_defaults(method), **own.defaults}
+    else:
+        usual = _defaults(method)
+    stated = {key: value for key, value in parameters.items() if usual.get(key) != value}
+    if not any(key in OPTIONS for key in stated):
+        names = ("", *_all().get(method, {}))
+        yield from ((method, one, stated) for one in names if one != (own.name if own else ""))
 
 
-def _shared(method: str, kind: str) -> dict[str, Any]:
-    """Defaults of a method's parameters that another one has."""
-    known = compressor_class(kind or method).Parameters.model_fields
-    usual = check_parameters(method, {}).model_dump()
-    return {key: value for key, value in usual.items() if key in known}
+def _defaults(method: str) -> dict[str, Any]:
+    return check_parameters(method, {}).model_dump()
