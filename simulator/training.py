@@ -152,6 +152,9 @@ class Training(fields.Setting):
     """Around the dense exchange."""
     hook: Framework = Framework()
     """Around any other method's exchange, the framework's own work included."""
+    between: Literal["workers", "nodes"] = "workers"
+    """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
+    gradients uncompressed (`between_nodes.py`)."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"
     """Stream on which a bucket's exchange computes; communicator: the collectives' own, so that
     exchanges of two buckets never overlap."""
