@@ -59,11 +59,12 @@ class Planner:
 
     def around(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
         """Time of the code around each bucket's exchange."""
-        dense = profile.compressor == DENSE
-        code = self._training.reducer if dense else self._training.hook
+        named, training = profile.compressor, self._training
+        code = training.around(named)
         if code.free or self._cluster.workers == 1:
             return ()
-        checks = 0 if dense else round(self._prices.priced_by(CHECKS, 1).host)
+        checked = named != DENSE and named not in training.others
+        checks = round(self._prices.priced_by(CHECKS, 1).host) if checked else 0
         last = len(profile.buckets) - 1 if self._cluster.nodes > 1 else None
         return tuple(
             picoseconds(
