@@ -235,7 +235,7 @@ class SecondMoments:
                     assert call is not None
                     assert call.given is not None
                     with _metered(segment, number, costs):
-                        values[number] = _moment(layer, role, call.given, call.output_gradient)
+                        values[number] = moment(layer, role, call.given, call.output_gradient)
                     if whole is not None:
                         self._check_alone(number, layer, role, call, whole[number])
         return values, costs
@@ -316,7 +316,7 @@ def _is_batch_norm(layer: nn.Module) -> bool:
     return type(layer) in {torch.nn.BatchNorm1d, torch.nn.BatchNorm2d}
 
 
-def _moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) -> Tensor:
+def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) -> Tensor:
     """The second moment of the layer's weight or bias (`role`), in the parameter's shape."""
     if gradient is None:  # the loss does not depend on this layer's output
         return torch.zeros_like(layer.get_parameter(role))

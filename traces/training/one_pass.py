@@ -7,6 +7,7 @@ parameters get each worker's gradient from its samples' inputs and output gradie
 - Linear: one batched matrix product; Conv2d: one weight gradient a worker.
 - Embedding: one gradient of `workers` tables behind each other.
 - Layer and root-mean-square normalisation, biases: sums over the worker's samples.
+- Second moments: the layer's closed form, on the worker's part.
 
 A layer may be called several times, and parameters may be shared. Sums of float32 have another
 order than passes of one worker: gradients agree to rounding. Other layers, and batch normalisation,
@@ -21,7 +22,7 @@ from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.traces.models.building import trainable
-from gcsim.traces.moments import has_closed_form, is_norm, sequence_normalised
+from gcsim.traces.moments import has_closed_form, is_norm, moment, sequence_normalised
 
 _CLOSE = 1e-3
 """Most relative deviation of a parameter's gradient; rounding leaves 1e-6 or so."""
@@ -40,18 +41,22 @@ def fits(model: nn.Module) -> bool:
 class OnePass:
     """The pass of a model."""
 
-    def __init__(self, model: nn.Module, rows: Sequence[Tensor]) -> None:
-        """`rows` take the gradients, by trained parameter: `[workers, *shape]`."""
+    def __init__(
+        self, model: nn.Module, rows: Sequence[Tensor], moments: Sequence[Tensor] | None = None
+    ) -> None:
+        """`rows` take the gradients, by trained parameter: `[workers, *shape]`; `moments` the
+        samples' second moments (`traces/moments.py`)."""
         self._workers = len(rows[0])
         self._parameters = [parameter for _, parameter in trainable(model)]
-        rows_of = {id(p): row for p, row in zip(self._parameters, rows, strict=True)}
+        added = zip(rows, moments or [None for _ in rows], strict=True)
+        rows_of = {id(p): both for p, both in zip(self._parameters, added, strict=True)}
         self._calls: list[tuple[nn.Module, Tensor, Tensor]] = []
         """Layer, input and output of each call in a pass."""
-        self._own: dict[nn.Module, list[tuple[str, Tensor]]] = {}
-        """Roles of a layer's trained parameters, and their rows."""
+        self._own: dict[nn.Module, list[tuple[str, Tensor, Tensor | None]]] = {}
+        """Roles of a layer's trained parameters, and their rows, of moments too."""
         for layer in filter(has_closed_form, model.modules()):
             named = [(role, id(p)) for role, p in layer.named_parameters(recurse=False)]
-            self._own[layer] = [(role, rows_of[p]) for role, p in named if p in rows_of]
+            self._own[layer] = [(role, *rows_of[p]) for role, p in named if p in rows_of]
 
     def _saw(self, layer: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
         if not output.requires_grad:
@@ -59,8 +64,9 @@ class OnePass:
         self._calls.append((layer, given[0].detach(), output))
 
     def add(self, losses_of: Callable[[], Tensor]) -> Tensor:
-        """Add each worker's gradient of its losses' sum to its rows; `losses_of` is the forward
-        pass and gives each sample's loss, `[workers * batch]`. Returns `[workers, batch]`."""
+        """Add each worker's gradient of its losses' sum, and its moments, to its rows. `losses_of`
+        is the forward pass, and gives each sample's loss, `[workers * batch]`, which is returned as
+        `[workers, batch]`."""
         handles = [layer.register_forward_hook(self._saw) for layer in self._own]
         try:
             for parameter in self._parameters:
@@ -69,8 +75,13 @@ class OnePass:
             outputs = [output for _, _, output in self._calls]
             found = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
             for (layer, given, _), gradient in zip(self._calls, found, strict=True):
-                for role, rows in self._own[layer] if gradient is not None else ():
+                for role, rows, moments in self._own[layer] if gradient is not None else ():
                     rows.add_(_gradient(layer, role, given, gradient, self._workers))
+                    parts = (each.chunk(self._workers) for each in (given, gradient))
+                    for row, *part in (
+                        zip(moments, *parts, strict=True) if moments is not None else ()
+                    ):
+                        row.add_(moment(layer, role, *part))
         finally:
             self._calls.clear()
             for handle in handles:

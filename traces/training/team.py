@@ -173,8 +173,8 @@ class Team:
         own = method.compressor.momentum(method.parameters)[0] > 0
         self._optimizers = [_Stepper(optimizer, r, own_momentum=own) for r in self._replicas]
         small = self.facts.forward_flops * batch <= _AT_ONCE and workers > 1
-        own_passes = self._needs_moments or not alike
-        fitting = at_once and small and not own_passes and one_pass.fits(self._model)
+        fitting = at_once and small and alike and one_pass.fits(self._model)
+        self._moments = torch.zeros_like(self._rows) if fitting and self._needs_moments else None
         self._one_pass = self._checked_pass() if fitting else None
 
     # --- the layout of flat vectors ---------------------------------------------------------------
@@ -223,11 +223,14 @@ class Team:
         if self._one_pass is None:
             losses, moments = zip(*(self._pass(rank, step) for rank in workers), strict=True)
             return list(losses), list(moments)
-        return self._at_once(self._one_pass, step), [None for _ in workers]
+        losses = self._at_once(self._one_pass, step)
+        return losses, [None for _ in workers] if self._moments is None else [*self._moments.cpu()]
 
     def _at_once(self, all_workers: one_pass.OnePass, step: int) -> list[float]:
         """Losses of a step by worker, a pass for each micro-batch; gradients are in the rows."""
-        self._rows.zero_()
+        for rows in (self._rows, self._moments):
+            if rows is not None:
+                rows.zero_()
         total = torch.zeros(len(self._rows), device=self._device)
         for number in range(step * self._micro_batches, (step + 1) * self._micro_batches):
             inputs, labels = self._taken(range(len(self._rows)), number)
@@ -241,15 +244,19 @@ class Team:
 
     def _checked_pass(self) -> one_pass.OnePass | None:
         """The pass of all workers, where it has the first step's results of a pass for each."""
-        apart = [self._pass(rank, 0)[0] for rank in range(len(self._rows))]
-        rows = self._cut(self._rows)
+        apart, by_rank = zip(*(self._pass(rank, 0) for rank in range(len(self._rows))), strict=True)
+        rows, moments = self._cut(self._rows), None
         expected = [each.clone() for each in rows]
-        found = one_pass.OnePass(self._model, rows)
+        if self._moments is not None:
+            moments = self._cut(self._moments)
+            of_moments = self._cut(torch.stack(by_rank).to(self._device))
+        found = one_pass.OnePass(self._model, rows, moments)
         try:
             losses = self._at_once(found, 0)
         except Exception:  # a user's layers or loss that do not take several batches at once
             return None
         right = one_pass.agrees(rows, expected) and np.allclose(losses, apart, rtol=1e-4)
+        right = right and (moments is None or one_pass.agrees(moments, of_moments))
         return found if right else None
 
     def _pass(self, rank: int, step: int) -> tuple[float, Tensor | None]:

@@ -117,10 +117,20 @@ def test_a_comparison_finds_what_no_layer_tells(build: Callable[[], nn.Module]) 
 
 @pytest.mark.parametrize("model", ["small", "normalised", "mixing"])
 def test_a_team_takes_one_pass_where_it_is_the_same(model: str) -> None:
-    """Its samples alone, no batch statistics; weights of all workers equal."""
-    takes = {kind: team(method(kind), model=model)._one_pass for kind in ("topk", "cser")}
-    assert (takes["topk"] is not None) == (model == "small")
-    assert takes["cser"] is None
+    """No batch statistics, each sample alone; weights of all workers equal."""
+    kinds = ("topk", "variance", "cser")
+    takes = [team(method(kind), model=model)._one_pass is not None for kind in kinds]
+    assert takes == [model == "small", model == "small", False]
+
+
+def test_second_moments_are_those_of_a_pass_for_each_worker() -> None:
+    found = []
+    for at_once in (True, False):
+        of = team(method("variance"), accumulation=2, at_once=at_once)
+        assert (of._one_pass is not None) == at_once
+        _, moments = of._passes(3)
+        found.append(torch.stack([each for each in moments if each is not None]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.long
