@@ -115,6 +115,9 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which shares its bus with nobody"
         yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
+    if document.data["cluster"].get("nics_per_node", 1) not in {1, cluster.nics_per_node}:
+        why = f": the transport {transport!r} uses one NIC"
+        yield _said(document, ("cluster", "nics_per_node"), why, "leave it out")
     for node, nic in cluster.nics.items():
         if nic == cluster.network:
             why = f": it is {nic.name}, as cluster.network"

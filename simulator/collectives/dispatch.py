@@ -40,6 +40,7 @@ from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Host, Traffic, Work
+from gcsim.simulator.network.links import Link
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
 """Algorithm of kinds that have one; push-pulls here have servers (`push_pull.py`)."""
@@ -78,7 +79,7 @@ class CollectiveMemo:
         self.cluster = cluster
         self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
         self._held = 0  # approximate bytes of the requests
-        self._fabrics: dict[bool, Fabric] = {}  # for all-to-alls (True) and for other collectives
+        self._fabrics: dict[Link, Fabric] = {}  # by the network, as kinds of requests see it
         self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
@@ -131,13 +132,15 @@ class CollectiveMemo:
 
     def prepare(self, record: CollectiveRecord, server_time: Picoseconds = 0) -> _Request:
         """Prepare the parts of a collective that do not depend on entry times."""
+        kind = "push_pull" if record.by_servers else record.kind
         cluster = self.cluster
-        grouped = record.kind == "all_to_all" and cluster.collectives.grouped != 1
-        if grouped:
+        if kind == "all_to_all":
             cluster = cluster.at_grouped_rates
-        if grouped not in self._fabrics:
-            self._fabrics[grouped] = Fabric.of(cluster)
-        call = call_of(record, cluster, self._fabrics[grouped], server_time)
+        elif kind in {"push_pull", "tree_merge"}:
+            cluster = cluster.at_one_nic
+        if cluster.network not in self._fabrics:
+            self._fabrics[cluster.network] = Fabric.of(cluster)
+        call = call_of(record, cluster, self._fabrics[cluster.network], server_time)
         sent = call.sent
         algorithm = _algorithm(record, sent, cluster)
         copies: tuple[Times, Times] | None = None
