@@ -179,6 +179,7 @@ def measured(
     """Stage 1 of methods on the scenario's gradients, cached if `keep`; `made` as in `measure`."""
     from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
+    from gcsim.traces.stage1.alike import measure_alike
     from gcsim.traces.stage1.measure import Subject, measure
     from gcsim.traces.timing.allocator import keep_freed_memory
 
@@ -204,7 +205,8 @@ def measured(
         workers = source.workers or trace.workers
         part = Fraction(1, len(layouts))
         with progress.task("methods", len(subjects)) as task:
-            return measure(
+            run = measure if scenario.model.transformer is None else measure_alike
+            return run(
                 subjects,
                 trace,
                 layouts,

@@ -152,6 +152,9 @@ class Training(fields.Setting):
     """Around the dense exchange."""
     hook: Framework = Framework()
     """Around any other method's exchange, the framework's own work included."""
+    between: Literal["workers", "nodes"] = "workers"
+    """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
+    gradients uncompressed (`between_nodes.py`)."""
     others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
     """In the place of `hook`, and of its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"

@@ -31,7 +31,7 @@ from gcsim.scenarios.sections.transports import NONE, defaults
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.host import Sums
 from gcsim.simulator.training import Training
-from gcsim.traces.models.registry import MODELS, ModelEntry
+from gcsim.traces.models.registry import ModelEntry, is_shipped
 from gcsim.traces.profile import PassTimes
 
 
@@ -75,8 +75,7 @@ def _code(choice: CompressorChoice) -> dict[str, str]:
 
 
 def _model(model: ModelEntry) -> str | dict[str, Any]:
-    shipped = MODELS.get(model.name)
-    if shipped is not None and (shipped.build, shipped.layers) == (model.build, model.layers):
+    if is_shipped(model):
         return model.name
     if model.layers:
         return {"name": model.name, "layers": [text_of(row) for row in model.layers]}
