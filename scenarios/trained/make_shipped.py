@@ -36,8 +36,8 @@ from gcsim.traces.training.trajectory import Trajectory
 SCENARIOS = ("digits_8", "characters_8")
 FILE = Path(__file__).parent / "long.yaml"
 _TEXTURES = (
-    "name=textures_long", "model=cnn_digits", "batch_size=2", "train.task=textures",
-    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.02, 0.06]}",
+    "name=textures_long", "model=cnn_digits", "batch_size=1", "train.task=textures",
+    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.01, 0.03]}",
 )  # fmt: skip
 _WIDTHS = (
     "name=characters_widths", "batch_size=4", "train.steps=3000", "train.seeds=3",
