@@ -6,6 +6,7 @@ from gcsim.analysis.report.numbers import plural, times
 from gcsim.analysis.report.selection import Verdict
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import estimate
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
 
@@ -43,13 +44,16 @@ def trained(result: Result, found: Verdict) -> list[str]:
     return [*sentences, *(f"{label}: too short to tell: {why}." for label, why in short.items())]
 
 
+_NAMES = ("kind", "label", implementations.KEY)
+
+
 def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
     """Sentence on how a method trained, and over how long."""
     if row is None or row.compressor == DENSE:
         return []
     entries = result.scenario.get("compressors", ())
     own = next((one for one in entries if one.get("label") == row.label), {"kind": row.compressor})
-    given = {key: value for key, value in own.items() if key not in ("kind", "label")}
+    given = {key: value for key, value in own.items() if key not in _NAMES}
     found = on_shipped_tasks(row.compressor, given)
     if not found:
         return [f"No training with {row.label} comes with gcsim."]

@@ -36,7 +36,7 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.named_files import names_a_file
-from gcsim.traces.models.registry import MODELS, ModelEntry
+from gcsim.traces.models.registry import MODELS, ModelEntry, is_shipped
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
@@ -430,8 +430,7 @@ def path_of(model: ModelEntry, folder: Path | None = None) -> Path:
 def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProfile | None:
     """Shipped profile of a scenario's method, if it is of this code."""
     model = scenario.model
-    known = MODELS.get(model.name)
-    if known is None or (known.build, known.layers) != (model.build, model.layers):
+    if not is_shipped(model):
         return None
     found = shipped.read(path_of(model)).get(name_of(model, choice, scenario.buckets))
     if found is None or found.code != shipped.code_of(model, REGISTRY.get(choice.kind)):

@@ -38,6 +38,7 @@ def contradictions(
         *_times(document, cluster),
         *_faults(document, training.faults, sizes),
         *_precision(document, cluster, training),
+        *_between(document, cluster, training),
     ]
 
 
@@ -113,6 +114,23 @@ def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
                 key_path,
                 " = 'auto': the transport 'custom' chooses no algorithm",
                 f"name one: {', '.join(names[:_SOME])}, ...",
+            )
+
+
+def _between(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    """Exchanges between nodes beside what knows all workers alone."""
+    if training.between == "workers":
+        return
+    others = (
+        (cluster.servers > 0, ("cluster", "collectives", "servers"), "parameter servers"),
+        (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
+    )
+    for beside, key_path, what in others:
+        if beside:
+            yield document.problem(
+                ("training", "between"),
+                f" = 'nodes' beside {dotted(key_path)} ({what}): not simulated together",
+                "leave one of the two out",
             )
 
 
