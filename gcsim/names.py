@@ -31,6 +31,8 @@ _SPELLINGS = (
     (re.compile(r"\bib\b"), "infiniband"),
     (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
     (re.compile(r"\bwi-fi\b"), "wifi"),
+    (re.compile(r"^(?:meta-llama|mosaicml|openai-community|qwen)/"), ""),
+    (re.compile(r"\b(\d)\.(\d)(?=b\b)"), r"\1p\2"),
 )
 
 

@@ -36,7 +36,7 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.named_files import names_a_file
-from gcsim.traces.models.registry import MODELS, ModelEntry
+from gcsim.traces.models.registry import MODELS, ModelEntry, is_shipped
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
@@ -61,6 +61,9 @@ class Words:
     gpus: int | None = None
     """GPUs of a node."""
     nodes: int | None = None
+    """1 where only `gpus` is given."""
+    nics: int | None = None
+    """NICs of a node."""
     parameters: str | None = None
     """Size of the model instead of its name: "110M"."""
     network: str | Mapping[str, Any] | None = None
@@ -81,6 +84,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "device": ("cluster", "device"),
     "gpus": ("cluster", "devices_per_node"),
     "nodes": ("cluster", "nodes"),
+    "nics": ("cluster", "nics_per_node"),
     "network": ("cluster", "network"),
     "batch_size": ("batch_size",),
     "precision": ("training", "precision"),
@@ -229,6 +233,8 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     """Settings of the words, and problems of some, which have stand-ins."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
     problems: list[Problem] = []
+    if said.get("gpus", 1) > 1 and said.get("nodes", 1) == 1 and "network" not in said:
+        said |= {"nodes": 1, "network": _STAND_INS["network"]}  # which nothing crosses
 
     def put(name: str, look_up: Callable[[], Any], word: str = "") -> None:
         try:
@@ -424,8 +430,7 @@ def path_of(model: ModelEntry, folder: Path | None = None) -> Path:
 def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProfile | None:
     """Shipped profile of a scenario's method, if it is of this code."""
     model = scenario.model
-    known = MODELS.get(model.name)
-    if known is None or (known.build, known.layers) != (model.build, model.layers):
+    if not is_shipped(model):
         return None
     found = shipped.read(path_of(model)).get(name_of(model, choice, scenario.buckets))
     if found is None or found.code != shipped.code_of(model, REGISTRY.get(choice.kind)):
