@@ -27,6 +27,7 @@ from gcsim.simulator.collectives import dispatch
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
+from gcsim.simulator.goodput import goodput
 from gcsim.simulator.luck import (
     Luck,
     doubted,
@@ -34,7 +35,6 @@ from gcsim.simulator.luck import (
     probability_shorter,
     standard_error,
 )
-from gcsim.simulator.goodput import goodput
 from gcsim.simulator.predict import Prediction, predict
 from gcsim.simulator.steps import step_plan
 from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile

@@ -87,7 +87,8 @@ def test_a_scenarios_cost_includes_it(tmp_path: Path) -> None:
         for changes in (("training.failures=null",), ())
     )
     for one, other in zip(free.rows, failing.rows, strict=True):
-        assert other.iteration_s == one.iteration_s and one.goodput is None
+        assert other.iteration_s == one.iteration_s
+        assert one.goodput is None
         expected = goodput(failures(360_000, 600, 60), other.nodes)
         assert other.goodput == expected
         assert one.cost_per_1000_iterations is not None
