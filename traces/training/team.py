@@ -301,9 +301,7 @@ class Team:
             records.append(tuple(seen.collectives))
             if isinstance(seen, Meter):
                 exchanges.append(metered_exchange(seen, self._moments_of(layout)))
-                judge = ErrorMeter(layout.numel, (0.0, False))
-                judge.add(buckets, found)
-                judge.settle(error)
+                ErrorMeter((0.0, False)).add(buckets, found, error)
             for update, own_update in zip(updates, found, strict=False):  # one replica: the first
                 update[part] = own_update
         return updates, Done(
