@@ -34,9 +34,12 @@ class ErrorMetrics:
     dense: float = 0.0
     difference: float = 0.0
 
-    def __add__(self, other: ErrorMetrics) -> ErrorMetrics:
+    def plus(self, other: ErrorMetrics, weight: float = 1.0) -> ErrorMetrics:
+        """With another bucket's, as often as `weight`."""
         return ErrorMetrics(
-            self.update + other.update, self.dense + other.dense, self.difference + other.difference
+            update=self.update + weight * other.update,
+            dense=self.dense + weight * other.dense,
+            difference=self.difference + weight * other.difference,
         )
 
     @property
