@@ -65,6 +65,25 @@ def finite(values: Tensor) -> Tensor:
     return (bucket_totals(values, _blocks(values), MAGNITUDE) < _INFINITE).all()
 
 
+@kernel_of(loops.finite_part)
+def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor:
+    """One launch."""
+    found = torch.empty(values.numel(), dtype=torch.float32, device=values.device)
+    scaled, divisor = isinstance(scale, torch.Tensor) or scale != 1.0, found
+    if scaled:
+        divisor = torch.as_tensor(scale, dtype=torch.float32).to(values.device)
+    launch(_finite_part, blocks(values.numel()), values.contiguous(), found, faulty, divisor,
+           values.numel(), SCALED=scaled, BLOCK=BLOCK)  # fmt: skip
+    return found
+
+
+@kernel_of(loops.not_finite)
+def not_finite(values: Tensor) -> Tensor:
+    count = torch.zeros(1, dtype=torch.int32, device=values.device)
+    launch(_count_faults, blocks(values.numel()), values.contiguous(), count, values.numel(), BLOCK=BLOCK)
+    return count
+
+
 @kernel_of(loops.squared_length)
 def squared_length(values: Tensor) -> float:
     """In another order than the loop's."""
@@ -143,6 +162,35 @@ def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(out + bucket, _root(tl.sum(total, axis=0)))
     else:
         tl.store(out + bucket, tl.sum(total, axis=0))
+
+
+@triton.jit
+def _infinite(values, n, BLOCK: tl.constexpr):
+    """(a program's block as float32, places, whether they exist, 1 where it is not finite)."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = at < n
+    v = tl.load(values + at, mask=here, other=0.0).to(tl.float32)
+    bits = v.to(tl.int32, bitcast=True) & 0x7F800000
+    return v, at, here, (bits == 0x7F800000).to(tl.int32)
+
+
+@triton.jit
+def _finite_part(
+    values, found, faulty, scale, n, SCALED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    v, at, here, bad = _infinite(values, n, BLOCK)
+    v = tl.where(bad != 0, 0.0, v)
+    if SCALED:
+        v = tl.div_rn(v, tl.load(scale))
+    tl.store(found + at, v, mask=here)
+    tl.store(faulty, 1, mask=tl.max(bad, axis=0) != 0)
+
+
+@triton.jit
+def _count_faults(values, count, n, BLOCK: tl.constexpr):
+    _, _, _, bad = _infinite(values, n, BLOCK)
+    total = tl.sum(bad, axis=0)
+    tl.atomic_add(count, total, mask=total > 0, sem="relaxed")
 
 
 @triton.jit

@@ -1,0 +1,76 @@
+"""Waits and launches of the hook's steps, counted in Triton's interpreter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gcsim
+from gcsim.compressors.ddp.collectives import Collectives
+from gcsim.compressors.requests import AllGather
+from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
+
+CHECKS = {"_finite_part", "_count_faults"}
+"""Kernels of the hook's own."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "checks"),
+    [
+        ("fp16", {}, 2),  # of the gradient, and of the sum in 16 bits
+        ("qsgd", {}, 1),
+        ("ef_signsgd", {}, 1),
+        ("onebit_adam", {"freeze_step": 0}, 1),
+        ("topk", {"ratio": 0.1}, 1),
+        ("dgc", {"ratio": 0.1, "warmup_epochs": 0}, 1),
+        ("powersgd", {}, 1),
+    ],
+)
+def test_a_step_waits_once_and_checks_a_bucket_in_one_launch(
+    kind: str, given: dict[str, Any], checks: int, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many buckets; what a method itself must know (DGC's sums) is not the hook's."""
+    launched: Counter[str] = Counter()
+
+    def counting(run: Callable[..., None]) -> Callable[..., None]:
+        def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+            launched[kernel.fn.__name__] += 1
+            run(kernel, programs, *arguments, **constants)
+
+        return launch
+
+    def step() -> None:
+        model.zero_grad()
+        model(torch.ones(4, 30)).square().sum().backward()
+
+    wrap_launches(monkeypatch, counting)
+    monkeypatch.setattr("gcsim.compressors.ddp.hook.COMPARED", 0)  # of the first steps alone
+    model = DistributedDataParallel(
+        nn.Sequential(*(nn.Linear(30, 30) for _ in range(3))), bucket_cap_mb=0.003
+    )
+    hook = gcsim.ddp_hook(kind, **given).register(model)
+    with whole_methods():
+        for _ in range(3):  # uncompressed, with the buckets' tables, settled
+            launched.clear()
+            with host_copies() as seen:
+                step()
+    buckets = len(hook.layouts)
+    assert buckets >= 3
+    assert sum(launched[each] for each in CHECKS) == checks * buckets
+    own = {"dgc": buckets}.get(kind, 0)
+    assert len(seen) == 1 + own
+
+
+def test_lengths_of_a_variable_gather_are_read_at_once(alone: None) -> None:
+    carried_out = Collectives(None)
+    told = [torch.tensor([7]).view(torch.uint8)], [torch.tensor([9]).view(torch.uint8)]
+    with host_copies() as seen:
+        request = AllGather(payload=torch.zeros(0, dtype=torch.uint8), variable=True, lengths=told)
+        assert carried_out._lengths(request) == [7 + 9 + 2 * 8]
+    assert len(seen) == 1
