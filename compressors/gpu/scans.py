@@ -80,7 +80,14 @@ def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor
 @kernel_of(loops.not_finite)
 def not_finite(values: Tensor) -> Tensor:
     count = torch.zeros(1, dtype=torch.int32, device=values.device)
-    launch(_count_faults, blocks(values.numel()), values.contiguous(), count, values.numel(), BLOCK=BLOCK)
+    launch(
+        _count_faults,
+        blocks(values.numel()),
+        values.contiguous(),
+        count,
+        values.numel(),
+        BLOCK=BLOCK,
+    )
     return count
 
 
