@@ -83,10 +83,10 @@ class Step:
         """Whether the iteration counts on all ranks, of which `faulty` is the maximum; the host
         waits for a device once."""
         updates = [part.update for part in self.parts if part.update is not None]
-        longest = [each for each in torch._foreach_norm(updates, torch.inf)]
+        largest = torch.stack(torch._foreach_norm(updates, torch.inf))
         self.checks.unknown[:0] = [
             (faulty.to(updates[0].device), self._note_overflow),
-            (torch.stack(longest) < torch.inf, self._note_updates),
+            (largest < torch.inf, self._note_updates),
         ]
         try:
             self.checks.require()

@@ -327,11 +327,12 @@ class Approximation:
             times[-1] += per_step * PS_PER_SECOND
         times += nbytes / max(1, nbytes.sum()) * each * passes
         longer: Rows = times - times[:, :1]
-        queued = {} if profile.compressor == DENSE else {CHECKS: longer, STEP_CHECKS: longer[-1:]}
-        for checks, slowed in queued.items():
+        for checks, first in (
+            ((CHECKS, 0), (STEP_CHECKS, -1)) if profile.compressor != DENSE else ()
+        ):
             for figure, count in counts(checks, self._cluster.device, 1).items():
                 if figure[0] in self._cluster.device.host:
-                    slowed += count * self._drawn.slower.get(figure, 0.0)
+                    longer[first:] += count * self._drawn.slower.get(figure, 0.0)
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:

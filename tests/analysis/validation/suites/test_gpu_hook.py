@@ -71,8 +71,8 @@ def test_the_share_that_the_longer_clock_does_not_hide_is_that_of_the_fitted_hal
 
 def test_an_iteration_is_dense_and_its_buckets_stages_and_what_the_hook_queues() -> None:
     """fp16 on BERT-base: 43.26 ms; 14 buckets and 199 tensors of DDP's code; in each bucket the
-    hook's checks of that day, and stages of one launch of Triton (98 us) and one of torch (32 us), whose
-    kernels take 45.8 and 17.8 us."""
+    hook's checks of that day, and stages of one launch of Triton (98 us) and one of torch (32 us),
+    whose kernels take 45.8 and 17.8 us."""
     (one,) = (each for each in suite.SUITE.find().points if each.name == "bert_base, fp16")
     checks = suite.CHECKED[0] * 98e-6 + suite.CHECKED[1] * 32e-6
     around = 14 * (float(suite.HOOK.per_bucket) + checks) + 199 * float(suite.HOOK.per_tensor)
