@@ -79,15 +79,9 @@ def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor
 
 @kernel_of(loops.not_finite)
 def not_finite(values: Tensor) -> Tensor:
-    count = torch.zeros(1, dtype=torch.int32, device=values.device)
-    launch(
-        _count_faults,
-        blocks(values.numel()),
-        values.contiguous(),
-        count,
-        values.numel(),
-        BLOCK=BLOCK,
-    )
+    """Two launches."""
+    n, count = values.numel(), torch.zeros(1, dtype=torch.int32, device=values.device)
+    launch(_count_faults, blocks(n), values.contiguous(), count, n, BLOCK=BLOCK)
     return count
 
 
