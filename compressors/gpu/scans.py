@@ -14,11 +14,11 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding import scans as loops
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Cells, Segments
+from gcsim.compressors.segments import Cells, Segments, starts
 
 MAGNITUDE, SQUARES, ABSOLUTE, PLAIN, NORM = range(5)
 _INFINITE = 0x7F800000
@@ -29,23 +29,23 @@ def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
     the largest |v|, int32, or of a NaN; `SQUARES`, `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v,
     float64; `NORM`: the root of the first, float32."""
     rows = cells.segments.length, cells.segments.begin, cells.size, cells.count
-    elements, begins, sizes, counts = (row.tolist() for row in rows)
-    width = min(BLOCK, 1 << max(0, max(sizes, default=1) - 1).bit_length())
-    pieces = [-(-size // width) for size in sizes]  # programs of a cell
-    several = max(pieces, default=1) > 1
+    elements, begins, sizes, counts = rows
+    width = min(BLOCK, 1 << (int(sizes.max(initial=1)) - 1).bit_length())
+    pieces = -(-sizes // width)  # programs of a cell
+    several = int(pieces.max(initial=1)) > 1
     together = 1 if several else BLOCK // width  # cells of a program
-    slots = [count * each for count, each in zip(counts, pieces, strict=True)]
+    slots = counts * pieces
     dtype = torch.int32 if what == MAGNITUDE else torch.float64
     if what == NORM and not several:
         dtype = torch.float32
-    found = values.new_empty(sum(slots), dtype=dtype)
-    programs = [-(-count // together) * each for count, each in zip(counts, pieces, strict=True)]
+    found = values.new_empty(int(slots.sum()), dtype=dtype)
+    programs = -(-counts // together) * pieces
     parts = parts_of(values, elements, programs, begins, sizes, pieces, starts(slots))
     launch_parts(_reduce, parts, values.contiguous(), found, WHAT=what, ROWS=together, WIDTH=width)
     if not several:
         return found
     if len(counts) == 1 and what != NORM:
-        alone = found.view(counts[0], pieces[0])
+        alone = found.view(int(counts[0]), int(pieces[0]))
         return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
     ends = np.repeat(pieces, counts).cumsum()
     cuts = there([0, *ends], values.device)
