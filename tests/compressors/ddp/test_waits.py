@@ -13,8 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
 from gcsim.compressors.ddp.collectives import Collectives
+from gcsim.compressors.ddp.hook import DdpHook
 from gcsim.compressors.requests import AllGather
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
+from tests.compressors.standin import pretended_gpu
 
 CHECKS = {"_finite_part", "_count_faults"}
 """Kernels of the hook's own."""
@@ -64,6 +66,45 @@ def test_a_step_waits_once_and_checks_a_bucket_in_one_launch(
     assert buckets >= 3
     assert sum(launched[each] for each in CHECKS) == checks * buckets
     assert len(seen) == 1 + 2 * buckets * (kind == "dgc")
+
+
+def test_a_buckets_kernels_run_on_the_hooks_stream_before_the_next_bucket_is_written(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the stand-in: QSGD launches nothing on the stream of the backward pass, and nothing of a
+    bucket behind the gradients of a later one."""
+    seen: list[tuple[Any, set[str]]] = []
+    exchange = DdpHook.exchange
+    with pretended_gpu() as gpu, whole_methods():
+
+        def noting(run: Callable[..., None]) -> Callable[..., None]:
+            def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+                seen.append((gpu.current_stream(), set(gpu.known())))
+                run(kernel, programs, *arguments, **constants)
+
+            return launch
+
+        def written_then_exchanged(self: DdpHook, bucket: Any) -> Any:
+            gpu.state(f"{step}.{bucket.index()}")
+            return exchange(self, bucket)
+
+        wrap_launches(monkeypatch, noting)
+        monkeypatch.setattr(DdpHook, "exchange", written_then_exchanged)
+        model = DistributedDataParallel(
+            nn.Sequential(*(nn.Linear(30, 30) for _ in range(3))), bucket_cap_mb=0.003
+        )
+        hook = gcsim.ddp_hook("qsgd").register(model)
+        for step in range(3):  # noqa: B007 - stated above
+            seen.clear()
+            model.zero_grad()
+            model(torch.ones(4, 30)).square().sum().backward()
+        (stream,) = {stream for stream, _ in seen}
+        assert stream is not gpu.computing
+        buckets = len(hook.layouts)
+        of_bucket = Counter(sum(each.startswith("2.") for each in behind) for _, behind in seen)
+        assert set(of_bucket) == set(range(1, buckets + 1))
+        assert len(set(of_bucket.values())) == 1
+        assert gpu.waits == 0
 
 
 def test_lengths_of_a_variable_gather_are_read_at_once(alone: None) -> None:
