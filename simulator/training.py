@@ -78,6 +78,20 @@ class Faults(fields.Setting):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failures(fields.Setting):
+    """Failures of a long training, and the checkpoints against them (`goodput.py`)."""
+
+    mtbf: fields.PositiveSeconds
+    """Mean seconds between failures of one node."""
+    restart: fields.Seconds
+    """Seconds from a failure until the training runs again."""
+    checkpoint: fields.PositiveSeconds
+    """Seconds for which a checkpoint stops the training."""
+    every: fields.PositiveSeconds | None = None
+    """Seconds of training between two checkpoints; None: the best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interference(fields.Setting):
     """Slowdown of simultaneous computation and communication (`events/even_cluster.py`)."""
 
@@ -152,6 +166,11 @@ class Training(fields.Setting):
     """Around the dense exchange."""
     hook: Framework = Framework()
     """Around any other method's exchange, the framework's own work included."""
+    between: Literal["workers", "nodes"] = "workers"
+    """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
+    gradients uncompressed (`between_nodes.py`)."""
+    others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
+    """In the place of `hook`, and of its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"
     """Stream on which a bucket's exchange computes; communicator: the collectives' own, so that
     exchanges of two buckets never overlap."""
@@ -178,6 +197,8 @@ class Training(fields.Setting):
     iterations: Annotated[int, fields.Limits(least=1, most=100_000)] = 100
     """Consecutive iterations over which random times are averaged; memory limits them."""
     faults: Faults | None = None
+    failures: Failures | None = None
+    """None: the training never fails, and writes no checkpoints."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -188,6 +209,10 @@ class Training(fields.Setting):
     def waits(self) -> Fraction:
         """`exposed`; 1 where `overlap` is `none`."""
         return Fraction(1) if self.overlap == "none" else self.exposed
+
+    def around(self, method: str) -> Framework:
+        """Code around a method's exchange."""
+        return self.reducer if method == "none" else self.others.get(method, self.hook)
 
     def machines(self, cluster: Cluster) -> Machines | None:
         """Machines whose ranks share cores; None where there is a core for each stream."""

@@ -31,6 +31,7 @@ Drives the same `exchange` as the simulation: given the same gradients, updates 
 from __future__ import annotations
 
 import io
+import os
 import queue
 import threading
 import time
@@ -39,16 +40,18 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.ddp import saved
+from gcsim.compressors.ddp.between import NodeCollectives
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.measured import Measured, Sums, median_gap
 from gcsim.compressors.ddp.model import (
     agree,
     group_for,
+    group_of,
     one_device,
     require_ddp_support,
     require_dense,
@@ -85,6 +88,8 @@ def ddp_hook(
     scaler: Any = None,
     other_buckets: Mapping[str, Sequence[int]] | None = None,
     training_steps: int | None = None,
+    between: Literal["workers", "nodes"] = "workers",
+    devices_per_node: int | None = None,
     **parameters: Any,
 ) -> DdpHook:
     """A compressor as DDP communication hook; `register` it on the model on every rank.
@@ -103,6 +108,9 @@ def ddp_hook(
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
     training_steps : iterations of the training, where `dense_steps` is a share of them
+    between : nodes: a node's ranks sum their gradients uncompressed, and the nodes exchange the
+        sums (`between.py`)
+    devices_per_node : ranks of each node, for that; by default torchrun's `LOCAL_WORLD_SIZE`
     parameters : the compressor's, and options of any (`dense_steps`, `payload`, `dense_tensors`)
 
     Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
@@ -125,7 +133,13 @@ def ddp_hook(
                 hint = "each bucket, counted from 0, has one compressor"
                 raise InputError(message, place=f"other_buckets.{name}", hint=hint)
         others |= dict.fromkeys(numbers, other)
-    setup = _Setup(method, others, seed, check_finite)
+    devices = 1
+    if between == "nodes":
+        devices = devices_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        if devices < 1:
+            hint = "say devices_per_node=8, or start with torchrun"
+            raise InputError("is unknown", place="devices_per_node", hint=hint)
+    setup = _Setup(method, others, seed, check_finite, devices)
     return DdpHook(setup, process_group=process_group, scaler=scaler)
 
 
@@ -145,6 +159,8 @@ class _Setup(NamedTuple):
     others: Mapping[int, _Method]
     seed: int
     check_finite: bool
+    devices: int
+    """Ranks of a node that are one worker of the method."""
 
 
 def _method(
@@ -167,7 +183,7 @@ class DdpHook:
 
     def __init__(self, setup: _Setup, *, process_group: Any = None, scaler: Any = None) -> None:
         self._setup = setup
-        self._method, self._others, self._seed, self._check_finite = setup
+        self._method, self._others, self._seed, self._check_finite, self._devices = setup
         self.kind, self.parameters = self._method.kind, self._method.checked.parameters
         self.step = 0
         """Step of the compressor in the last exchanged iteration; negative before it begins."""
@@ -178,7 +194,7 @@ class DdpHook:
         self.scaler = scaler
         """The loop's `GradScaler`; may be set before `register`."""
         self._group = process_group
-        self._collectives: Collectives
+        self._collectives: Collectives | NodeCollectives
         self._device: torch.device
         self._beside: Beside
         self._now: Clock
@@ -220,7 +236,7 @@ class DdpHook:
         trained = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
         device = one_device(trained)
         group, carries = group_for(model, self._group, device)
-        self._collectives = Collectives(group, device if carries else None)
+        self._collectives = collectives = Collectives(group, device if carries else None)
         self._beside, self._now = Beside(device), clock_of(device)
         self._device = device
         with self._beside.after():
@@ -234,6 +250,13 @@ class DdpHook:
                 },
             )
         require_float32(trained)
+        if self._devices > 1:
+            self._collectives = NodeCollectives(
+                collectives,
+                self._devices,
+                partial(group_of, model, device),
+                device if carries else None,
+            )
         self._method.checked.require_names(name for name, _ in trained)
         self._forming = 2 if model.static_graph else 1
         self.step = -1 - self._forming
@@ -321,7 +344,8 @@ class DdpHook:
     def _facts(self) -> dict[str, Any]:
         """Arguments that distinguish hooks, without state."""
         others = {number: self._others[number].plain() for number in sorted(self._others)}
-        return {**self._method.plain(), "other_buckets": others, "seed": self._seed}
+        found = {**self._method.plain(), "other_buckets": others, "seed": self._seed}
+        return found if self._devices == 1 else {**found, "devices_per_node": self._devices}
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments and state of a copy or pickle, which serves no model and has no group."""
@@ -414,6 +438,8 @@ class DdpHook:
         """The update of a bucket, which `step` may undo."""
         if step.number >= 0:
             step.remember(self._members, layout.index)
+        if isinstance(self._collectives, NodeCollectives):
+            gradient = self._collectives.mean(gradient)
         bucket = Bucket(layout=layout, gradient=gradient, loss=step.loss)
         try:
             return self._update(bucket, step.number, step.checks)

@@ -27,6 +27,7 @@ from gcsim.simulator.collectives import dispatch
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
+from gcsim.simulator.goodput import goodput
 from gcsim.simulator.luck import (
     Luck,
     doubted,
@@ -56,6 +57,7 @@ def make_rows(
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
     one_device = _OneDevice(scenario, uncompressed, compute, prices, uncertainty)
     stored = scenario.training.gradient_bytes * profiles[0].model.parameters
+    failures = scenario.training.failures
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
@@ -100,6 +102,7 @@ def make_rows(
                     iteration_p95_s=_scaled(times.iteration_p95, scale),
                     throughput_with_faults_samples_per_s=faulty.throughput if faulty else None,
                     lost_to_faults_s=faulty.lost if faulty else None,
+                    goodput=None if failures is None else goodput(failures, nodes),
                     iteration_error_s=luck.error,
                     scaling_efficiency_error=_scaling_error(alone, times),
                     algorithms="; ".join(times.algorithms),
@@ -112,6 +115,7 @@ def make_rows(
             rows[-1] = replace(rows[-1], **over)
             if scenario.cost_per_hour is not None:
                 cost = scenario.cost_per_hour * nodes * 1000 * rows[-1].iteration_s / 3600
+                cost /= rows[-1].goodput or 1.0
                 rows[-1] = replace(rows[-1], cost_per_1000_iterations=cost)
     return tuple(rows)
 
@@ -309,17 +313,20 @@ class _Told:
             found = self._known[record] = self._described(record)
         return replace(found, last=last)
 
+    def _of_all(self, values: tuple[int, ...], record: CollectiveRecord) -> tuple[int, ...]:
+        return tuple(dispatch.of_all_ranks(values, record, self._cluster).tolist())
+
     def _described(self, record: CollectiveRecord) -> Collective:
         workers = self._cluster.workers
-        sent = dispatch.sizes_sent(record, workers)
+        sent = dispatch.sizes_sent(record, dispatch.taking_part(record, self._cluster).workers)
         received = tuple(dispatch.sizes_received(record, sent))
         if record.kind == "all_gather":  # its own part it has already
             received = tuple(size - own for size, own in zip(received, sent, strict=True))
         handled = dispatch.traffic_of(record, self._cluster).nbytes
         return Collective(
             algorithm=dispatch.algorithm_of(record, self._cluster).title,
-            sent=sent,
-            received=received,
+            sent=self._of_all(sent, record),
+            received=self._of_all(received, record),
             moved=tuple(handled[:workers].tolist()),
             messages=int(handled.sum()) // 2,
         )

@@ -96,10 +96,12 @@ def measure(
     workers: int,
     seed: int,
     provenance: Mapping[str, object],
+    weights: Sequence[float] = (),
     advance: Callable[[str], None] = lambda kind: None,
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
 ) -> list[TrafficProfile]:
-    """Run each compressor on the gradients; one profile each, in order. `advance` gets the
+    """Run each compressor on the gradients; one profile each, in order. `weights` of the buckets
+    count in the errors, by default as 1. `advance` gets the
     compressor's kind after each bucket, `made` each new profile with the number of its subject.
     Raises `InputError` when the trace has too few workers, or a gradient holds NaN or infinity."""
     if workers > gradients.workers:
@@ -115,9 +117,9 @@ def measure(
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
         give_back_freed_memory()  # the model's, or the last compressor's
-        for layout in layouts:
+        for layout, weight in zip(layouts, weights or [1.0] * len(layouts), strict=True):
             shelf.open(layout)
-            _measure_bucket(subject, note, shelf, seed)
+            _measure_bucket(subject, note, shelf, seed, weight)
             advance(subject.kind)
         profiles.append(_profile(subject, note, gradients, layouts, workers, provenance))
         made(number, profiles[-1])
@@ -188,7 +190,9 @@ class _Shelf:
         return read
 
 
-def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) -> None:
+def _measure_bucket(
+    subject: Subject, note: _Notes, shelf: _Shelf, seed: int, weight: float
+) -> None:
     cls, parameters = subject.compressor, subject.parameters
     team = [
         new_member(cls, Worker(rank=rank, count=shelf.workers, seed=seed), parameters)
@@ -220,7 +224,7 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
             index = number // window
             while len(note.scores) <= index:
                 note.scores.append(ErrorMetrics())
-            errors.settle(note.scores[index])
+            errors.settle(note.scores[index], weight)
             _require_finite(cls, note.scores[index], first + number)
         del buckets, updates  # before the next are read
     note.exchanges.append(exchanges)

@@ -81,11 +81,11 @@ class ErrorMeter:
         for total, each in zip([self._dense, *self._updates], [gradients, *judged], strict=True):
             _mean(each, total)
 
-    def settle(self, score: ErrorMetrics) -> None:
-        """Close the window and add this bucket's part to its score."""
+    def settle(self, score: ErrorMetrics, weight: float = 1.0) -> None:
+        """Close the window and add this bucket's part to its score, as often as `weight`."""
         assert self._dense is not None
-        share = 1 / len(self._updates)
-        score.dense += squared_length(self._dense)
+        share = weight / len(self._updates)
+        score.dense += weight * squared_length(self._dense)
         for update in self._updates:
             score.update += share * squared_length(update)
             score.difference += share * squared_length(update.sub_(self._dense))
