@@ -24,6 +24,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import is_users, own_mistakes
 from gcsim.compressors.participation import check_finite
 from gcsim.compressors.requests import AllReduce, Request
+from gcsim.compressors.state import tensors_in
 from gcsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -114,7 +115,12 @@ class Step:
         if member.memory(member.parameters) == "none" and not is_users(type(member)):
             self._before[number] = layout, member
             return
+        held = list(tensors_in(vars(member)))
+        copies = [torch.empty_like(each) for each in held]
+        if held:
+            torch._foreach_copy_(copies, held)  # in few launches
         same = {id(each): each for each in (layout, member.worker, member.parameters)}
+        same |= zip(map(id, held), copies, strict=True)
         with own_mistakes(type(member), "__init__"):
             self._before[number] = layout, copy.deepcopy(member, same)
 

@@ -12,10 +12,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
+from gcsim.compressors.base import Worker
+from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.hook import DdpHook
+from gcsim.compressors.ddp.steps import Step
+from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.registry import create
 from gcsim.compressors.requests import AllGather
+from gcsim.compressors.state import plain, tensors_in
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
+from tests.compressors.gpu.test_launches_of_rounding import Operators
+from tests.compressors.shared import layout_of_shapes
 from tests.compressors.standin import pretended_gpu
 
 CHECKS = {"_finite_part", "_count_faults"}
@@ -105,6 +113,29 @@ def test_a_buckets_kernels_run_on_the_hooks_stream_before_the_next_bucket_is_wri
         assert set(of_bucket) == set(range(1, buckets + 1))
         assert len(set(of_bucket.values())) == 1
         assert gpu.waits == 0
+
+
+@pytest.mark.parametrize("kind", ["powersgd", "ef_signsgd", "onebit_adam"])
+def test_a_members_copy_is_one_operator_and_all_of_its_tensors(kind: str) -> None:
+    """PowerSGD has a query for each of 16 matrices, and an error; no copy shares memory."""
+    layout = layout_of_shapes([(30, 20)] * 16)
+    member = create(kind, Worker(rank=0, count=1, seed=0), {})
+    for number in range(3):
+        gradient = torch.randn(layout.numel, generator=torch.Generator().manual_seed(number))
+        with torch.no_grad():
+            lockstep([member.exchange(Bucket(layout=layout, gradient=gradient), number)])
+    step, members = Step(3, None, regrouped=False), {0: (layout, member)}
+    with Operators() as operators:
+        step.remember(members, 0)
+    assert set(operators.seen) == {"_foreach_copy_"}
+    before, held = plain(vars(member)), list(tensors_in(vars(member)))
+    for each in held:
+        each.fill_(7)
+    step.undo(members)
+    after = plain(vars(members[0][1]))
+    assert before[0] == after[0]
+    assert len(held) >= (17 if kind == "powersgd" else 2)
+    assert all(torch.equal(one, after[1][name]) for name, one in before[1].items())
 
 
 def test_lengths_of_a_variable_gather_are_read_at_once(alone: None) -> None:
