@@ -20,6 +20,7 @@ from typing import Any
 from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.checks.conflicts import contradictions
 from gcsim.scenarios.checks.fits import DoesNotFitError, misfits
 from gcsim.scenarios.checks.ineffective import idle
@@ -224,11 +225,14 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         parameters = {
             key: value if (share := per_cent(value)) is None else float(share)
             for key, value in given.items()
-            if key not in ("kind", "label")
+            if key not in ("kind", "label", implementations.KEY)
         }
+        code = given.get(implementations.KEY)
+        code = code if isinstance(code, str) and code != implementations.OWN else ""
         try:
             kind, in_name = method_named(given["kind"])
-            checked = method_of(kind, {**in_name, **parameters}).parameters
+            kind, stated = implementations.installed(kind, code, {**in_name, **parameters})
+            checked = method_of(kind, stated).parameters
         except InputError as error:
             problems += [_in_place(document, key_path, problem) for problem in error.problems]
             continue
@@ -236,7 +240,10 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         if label == "":  # the schema says so
             continue
         choices[key_path] = CompressorChoice(
-            kind=kind, label="" if label is None else str(label), parameters=checked.model_dump()
+            kind=kind,
+            label="" if label is None else str(label),
+            parameters=checked.model_dump(),
+            implementation=code,
         )
     first: dict[str, str] = {}
     labelled = _labelled(tuple(choices.values()))
@@ -274,8 +281,12 @@ def _labelled(choices: Sequence[CompressorChoice]) -> tuple[CompressorChoice, ..
 
 
 def _label(choice: CompressorChoice, others: Sequence[CompressorChoice]) -> str:
-    like = [other.parameters for other in others if other.kind == choice.kind]
+    code = choice.implementation
+    alike = [other for other in others if (other.kind, other.implementation) == (choice.kind, code)]
+    like = [other.parameters for other in alike]
     kind = _DENSE if choice.kind == "none" else choice.kind
+    if code and (entry := implementations.of(kind, code)):
+        kind = f"{entry.method} {code}"
     return " ".join((kind, *_differing(choice.parameters, like)))
 
 

@@ -91,11 +91,13 @@ def simulated_run(
     """
     # they bring numba, which a result from the cache does without
     from gcsim.scenarios.running.faults import faulty_runs, told_faults
+    from gcsim.scenarios.running.installed import as_installed
     from gcsim.scenarios.running.provenance import provenance
     from gcsim.scenarios.running.rows import make_rows, make_timelines
     from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
 
     started = time.perf_counter()
+    scenario, profiles = as_installed(scenario, profiles)
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)

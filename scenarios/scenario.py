@@ -63,6 +63,8 @@ class CompressorChoice:
     label: str
     parameters: dict[str, object]
     """Checked, defaults filled in."""
+    implementation: str = ""
+    """Stated code that carries it out (`catalog/implementations.py`); "": gcsim's."""
     via: str = ""
     """In a run: carrier of its push-pulls, and parameter servers that carry more (`WAYS`)."""
 

@@ -59,11 +59,12 @@ class Planner:
 
     def around(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
         """Time of the code around each bucket's exchange."""
-        dense = profile.compressor == DENSE
-        code = self._training.reducer if dense else self._training.hook
+        named, training = profile.compressor, self._training
+        code = training.around(named)
         if code.free or self._cluster.workers == 1:
             return ()
-        checks = 0 if dense else round(self._prices.priced_by(CHECKS, 1).host)
+        checked = named != DENSE and named not in training.others
+        checks = round(self._prices.priced_by(CHECKS, 1).host) if checked else 0
         last = len(profile.buckets) - 1 if self._cluster.nodes > 1 else None
         return tuple(
             picoseconds(
@@ -120,7 +121,8 @@ class Planner:
                 f"bucket {bucket}: {len(exchange.computes)} computations around "
                 f"{len(exchange.collectives)} collectives"
             )
-        payloads = self._cluster.workers
+        between = {record.scope for record in exchange.collectives} >= {"nodes"}
+        payloads = self._cluster.nodes if between else self._cluster.workers
         names = [f"{compute.stage}, bucket {bucket}" for compute in exchange.computes]
         times = [self._prices.compute_time(compute, payloads) for compute in exchange.computes]
         kinds = kinds_of(exchange)
@@ -135,20 +137,18 @@ class Planner:
         return BucketWork(
             before=tuple(before),
             collectives=exchange.collectives,
-            server_times=self._server_times(exchange),
+            server_times=self._server_times(exchange, payloads),
             after=tuple(after),
         )
 
-    def _server_times(self, exchange: Exchange) -> tuple[Picoseconds, ...]:
+    def _server_times(self, exchange: Exchange, payloads: int) -> tuple[Picoseconds, ...]:
         if not exchange.servers:
             return ()
         return tuple(
             0
             if compute is None
             else self._prices.compute_time(
-                compute,
-                self._cluster.workers,
-                self._cluster.servers if record.kind == "push_pull" else 1,
+                compute, payloads, self._cluster.servers if record.kind == "push_pull" else 1
             )
             for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
         )

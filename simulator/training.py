@@ -154,6 +154,11 @@ class Training(fields.Setting):
     """Around the dense exchange."""
     hook: Framework = Framework()
     """Around any other method's exchange, the framework's own work included."""
+    between: Literal["workers", "nodes"] = "workers"
+    """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
+    gradients uncompressed (`between_nodes.py`)."""
+    others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
+    """In the place of `hook`, and of its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"
     """Stream on which a bucket's exchange computes; communicator: the collectives' own, so that
     exchanges of two buckets never overlap."""
@@ -200,6 +205,10 @@ class Training(fields.Setting):
     def waits(self) -> Fraction:
         """`exposed`; 1 where `overlap` is `none`."""
         return Fraction(1) if self.overlap == "none" else self.exposed
+
+    def around(self, method: str) -> Framework:
+        """Code around a method's exchange."""
+        return self.reducer if method == "none" else self.others.get(method, self.hook)
 
     def machines(self, cluster: Cluster) -> Machines | None:
         """Machines whose ranks share cores; None where there is a core for each stream."""

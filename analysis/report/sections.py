@@ -19,6 +19,7 @@ from gcsim.analysis.report.selection import Verdict, best_known, expected_s
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, short, uncompressed
 from gcsim.scenarios.advice.changes import LEAST
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Change, Evidence, Findings, Limits
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import CompressorChoice
@@ -365,7 +366,8 @@ def _deploy(advice: Recommendation) -> list[str]:
     if given is None:
         return []
     kind, label = given.pop("kind"), given.pop("label")
-    lines = paste(CompressorChoice(kind=kind, label=label, parameters=given))
+    code = given.pop(implementations.KEY, "")
+    lines = paste(CompressorChoice(kind=kind, label=label, parameters=given, implementation=code))
     if len(lines) == 1:  # no code
         return lines if row.compressor == DENSE else [f"{short(row)}: {lines[0]}"]
     safe = advice.safe

@@ -16,10 +16,12 @@ from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios.trained.horizon import TELLING
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
 FASTEST = "> "
 NOT = "-"
+SHORT = "too short"
 _LABEL = 18  # cells of a label beside the numbers on 80
 
 Column = tuple[str, Callable[[TrainedRow], str]]
@@ -53,7 +55,7 @@ def ranked(result: TrainingResult) -> list[TrainedRow]:
     return sorted(
         (row for row in result.rows if row.workers == largest),
         key=lambda row: (
-            bool(row.untrained),
+            bool(row.untrained or row.too_short),
             -(row.speedup_to_target or 0.0),
             _falls_short(result, row),
         ),
@@ -83,7 +85,9 @@ def legend(result: TrainingResult) -> str:
         "Against dense float32 training. steps: until the target stays reached, on samples that "
         "are held out. to target: simulated seconds until then; median of "
         f"{plural(seeds, 'seed')}; range: holds a further seed in 8 of 10 cases, over draws "
-        "of the uncertain inputs (0: not reached). reached: seeds that reach the target."
+        "of the uncertain inputs (0: not reached). reached: seeds that reach the target. delays: "
+        "whole gradients that were sent, of methods that send parts; fewer than "
+        f"{TELLING} are too short to tell."
     )
 
 
@@ -95,12 +99,15 @@ def answer(result: TrainingResult) -> list[str]:
     quick = max(rows, key=lambda row: row.speedup_per_iteration or 0.0)
     if quick is not best and quick.compressor != DENSE:
         gain = times(quick.speedup_per_iteration or 0.0)
-        if quick.steps_against_dense is None:
+        if quick.too_short:
+            then = "was trained for too few steps to tell"
+        elif quick.steps_against_dense is None:
             then = "does not reach the target in most runs"
         else:
             then = f"needs {times(quick.steps_against_dense)} the steps of dense training"
         said.append(f"{quick.label} has the fastest iteration ({gain}) but {then}.")
     said += [f"{row.label}: not trained: {row.untrained}." for row in rows if row.untrained]
+    said += [f"{row.label}: too short to tell: {row.too_short}." for row in rows if row.too_short]
     for row in rows:
         early = [(how, why) for how, why in zip(row.ended, row.why, strict=True) if why]
         if early:
@@ -165,6 +172,7 @@ def _like_dense(row: TrainedRow) -> bool:
 def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
     """Headings and cells of the table, without those for a wide terminal."""
     measure, cost = result.measure, result.scenario.get("cost")
+    limited = any(row.delays is not None for row in rows)
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
@@ -176,7 +184,8 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
         ("iteration\n[x]", lambda row: _number(row.speedup_per_iteration)),
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
         *((accuracy,) if measure == "accuracy" else (loss,)),
-        ("reached", lambda row: f"{row.reached}/{len(row.ended)}"),
+        ("reached", lambda row: SHORT if row.too_short else f"{row.reached}/{len(row.ended)}"),
+        *((("delays", lambda row: _significant(row.delays, 1.0)),) if limited else ()),
         *((("cost to\ntarget", lambda row: _cost(row, cost["per_hour"])),) if cost else ()),
     )
     return tuple((heading, _of_trained(cell)) for heading, cell in columns)

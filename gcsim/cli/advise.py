@@ -31,7 +31,12 @@ def advise(
     gpus: Annotated[
         str | None, typer.Option("--gpus", metavar="N", help="GPUs per node. Default: 1.")
     ] = None,
-    nodes: Annotated[str | None, typer.Option("--nodes", metavar="N", help="Machines.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", metavar="N", help="Machines. Default with --gpus: 1.")
+    ] = None,
+    nics: Annotated[
+        str | None, typer.Option("--nics", metavar="N", help="NICs per node. Default: 1.")
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option("--network", metavar="LINK", help='"25 Gbit/s", or of gcsim list links.'),
@@ -106,6 +111,7 @@ def advise(
         device=device,
         gpus=number(gpus),
         nodes=number(nodes),
+        nics=number(nics),
         network=network,
         parameters=parameters,
         precision=precision,

@@ -62,6 +62,9 @@ class Words:
     gpus: int | None = None
     """GPUs of a node."""
     nodes: int | None = None
+    """1 where only `gpus` is given."""
+    nics: int | None = None
+    """NICs of a node."""
     parameters: str | None = None
     """Size of the model instead of its name: "110M"."""
     network: str | Mapping[str, Any] | None = None
@@ -85,6 +88,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "device": ("cluster", "device"),
     "gpus": ("cluster", "devices_per_node"),
     "nodes": ("cluster", "nodes"),
+    "nics": ("cluster", "nics_per_node"),
     "network": ("cluster", "network"),
     "batch_size": ("batch_size",),
     "precision": ("training", "precision"),
@@ -237,6 +241,8 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     """Settings of the words, and problems of some, which have stand-ins."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
     problems: list[Problem] = []
+    if said.get("gpus", 1) > 1 and said.get("nodes", 1) == 1 and "network" not in said:
+        said |= {"nodes": 1, "network": _STAND_INS["network"]}  # which nothing crosses
 
     def put(name: str, look_up: Callable[[], Any], word: str = "") -> None:
         try:

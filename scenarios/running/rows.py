@@ -313,17 +313,20 @@ class _Told:
             found = self._known[record] = self._described(record)
         return replace(found, last=last)
 
+    def _of_all(self, values: tuple[int, ...], record: CollectiveRecord) -> tuple[int, ...]:
+        return tuple(dispatch.of_all_ranks(values, record, self._cluster).tolist())
+
     def _described(self, record: CollectiveRecord) -> Collective:
         workers = self._cluster.workers
-        sent = dispatch.sizes_sent(record, workers)
+        sent = dispatch.sizes_sent(record, dispatch.taking_part(record, self._cluster).workers)
         received = tuple(dispatch.sizes_received(record, sent))
         if record.kind == "all_gather":  # its own part it has already
             received = tuple(size - own for size, own in zip(received, sent, strict=True))
         handled = dispatch.traffic_of(record, self._cluster).nbytes
         return Collective(
             algorithm=dispatch.algorithm_of(record, self._cluster).title,
-            sent=sent,
-            received=received,
+            sent=self._of_all(sent, record),
+            received=self._of_all(received, record),
             moved=tuple(handled[:workers].tolist()),
             messages=int(handled.sum()) // 2,
         )

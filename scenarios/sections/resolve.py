@@ -13,8 +13,10 @@ from typing import Any
 from gcsim import units
 from gcsim.compressors.options.method import method_of
 from gcsim.scenarios import catalog
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.reading.values import text_of
 from gcsim.scenarios.scenario import (
+    CompressorChoice,
     ProfiledCompute,
     RecordedCompute,
     RecordedGradients,
@@ -49,7 +51,7 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
         entries["compute"] = _compute(scenario.compute)
     entries["compressors"] = [
         {
-            "kind": choice.kind,
+            **_code(choice),
             "label": choice.label,
             **method_of(choice.kind, choice.parameters).parameters.model_dump(mode="json"),
         }
@@ -63,6 +65,13 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
         entries["cost"] = {"per_hour": scenario.cost_per_hour}
     entries["seed"] = scenario.seed
     return entries
+
+
+def _code(choice: CompressorChoice) -> dict[str, str]:
+    entry = implementations.of(choice.kind, choice.implementation)
+    if entry is None or not choice.implementation:
+        return {"kind": choice.kind}
+    return {"kind": entry.method, implementations.KEY: entry.name}
 
 
 def _model(model: ModelEntry) -> str | dict[str, Any]:

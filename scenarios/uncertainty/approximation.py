@@ -76,18 +76,19 @@ class Drawn:
         self.passes = np.array([passes_in(world, inputs) for world in worlds])
         """Factor on the stated forward and backward passes."""
         self.around = {
-            dense: np.array(
+            named: np.array(
                 [
                     [
                         float(figure)
                         for figure in (code.per_tensor, code.per_bucket, code.per_step, code.passes)
                     ]
-                    for code in (one.reducer if dense else one.hook for one in self.trainings)
+                    for code in (one.around(named) for one in self.trainings)
                 ]
             ).T
-            for dense in (True, False)
+            for named in (DENSE, "", *training.others)
         }
-        """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass."""
+        """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass, by
+        method; "": of all others."""
         self.loading = np.array(
             [0.0 if one.input is None else float(one.input.batch) for one in self.trainings]
         ) * PS_PER_SECOND  # fmt: skip
@@ -313,7 +314,8 @@ class Approximation:
         """Extra time of the code around each bucket's exchange."""
         if self._cluster.workers == 1:
             return np.zeros((exchanges, len(self._worlds)))
-        figures = self._drawn.around[profile.compressor == DENSE]
+        around, named = self._drawn.around, profile.compressor
+        figures = around.get(named, around[""])
         per_tensor, per_bucket, per_step, passes = figures
         if not figures.any():
             return np.zeros((exchanges, len(self._worlds)))
@@ -327,7 +329,7 @@ class Approximation:
             times[-1] += per_step * PS_PER_SECOND
         times += nbytes / max(1, nbytes.sum()) * each * passes
         longer: Rows = times - times[:, :1]
-        if profile.compressor != DENSE:
+        if named not in around:
             for figure, count in counts(CHECKS, self._cluster.device, 1).items():
                 if figure[0] in self._cluster.device.host:
                     longer = longer + count * self._drawn.slower.get(figure, 0.0)

@@ -294,7 +294,8 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
                     signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
                     put_chunk(codes, length, 1, first, signs)
                 if grouped and bits == 16:
-                    body[2 * first : 2 * (first + length)] = halves[: 2 * length]
+                    for i in range(2 * length):
+                        body[2 * first + i] = halves[i]
                 elif not whole:
                     if grouped:
                         for i in range(length):

@@ -169,7 +169,8 @@ def _choose(
                 for j in range(index.size):
                     index[j] = own[index[j]]
             else:
-                index[:] = own[: k[t]]
+                for j in range(index.size):
+                    index[j] = own[j]
         else:
             # the marking pass has added up a marked tensor already
             if added.size and not marked:
