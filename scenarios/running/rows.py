@@ -70,6 +70,7 @@ def make_rows(
             workers = nodes * scenario.cluster.devices_per_node
             wire = profile.wire_bytes(workers)
             faulty = faulty_runs[number][size]
+            holds = scenario.memory_of(choice, max(layout.numel for layout in profile.buckets))
             baseline = None if dense is None else simulated[dense][size]
             rows.append(
                 Row(
@@ -95,6 +96,9 @@ def make_rows(
                     cosine_similarity=profile.quality.cosine_similarity,
                     steps_run=sum(len(phase.steps) for phase in profile.phases),
                     memory=method.memory(parameters),
+                    device_memory_low_bytes=None if holds is None else holds.low,
+                    device_memory_high_bytes=None if holds is None else holds.high,
+                    fits=None if holds is None else holds.fits,
                     period=profile.period,
                     optimizer_s=times.optimizer,
                     input_s=times.input,
