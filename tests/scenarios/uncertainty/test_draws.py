@@ -34,8 +34,8 @@ from gcsim.scenarios.uncertainty.worlds import (
     cluster_in,
     draw,
     passes_in,
+    slowness,
     training_in,
-    value,
 )
 from gcsim.simulator.collectives.nccl import enabled, predicted
 from gcsim.simulator.devices.device import Device, KernelRate
@@ -202,9 +202,9 @@ def test_each_part_of_a_range_is_drawn_once(
     inputs = [one("a", figure(low, factor * low, low)), one("b", figure(1.0, 2.0, 1.5))]
     worlds = draw(inputs, count, seed)
     for name in "ab":
-        slowness = [world.slowness[name] for world in worlds]
-        assert sorted(int(share * count) for share in slowness) == list(range(count))
-    drawn = [value(inputs[0], world.slowness["a"]) for world in worlds]
+        shares = [world.slowness[name] for world in worlds]
+        assert sorted(int(share * count) for share in shares) == list(range(count))
+    drawn = inputs[0].main.values(slowness(inputs[0], worlds))
     assert all(low * 0.9999 <= each <= factor * low * 1.0001 for each in drawn)
     logs = np.log(np.array(drawn) / low) / np.log(factor)
     if factor > 1.1:  # else the digits count
@@ -220,7 +220,7 @@ def test_a_wider_range_never_gives_a_narrower_interval(
     def interval(width: float) -> tuple[float, list[float]]:
         inputs = [one("a", figure(1e-4 / width, 1e-4 * width, 1e-4)), one("b", figure(1, 2, 1))]
         worlds = draw(inputs, 64, seed)
-        drawn = [value(inputs[0], world.slowness["a"]) for world in worlds]
+        drawn = inputs[0].main.values(slowness(inputs[0], worlds))
         low, high = np.percentile(drawn, (10, 90))
         return high - low, [world.slowness["b"] for world in worlds]
 
@@ -375,7 +375,7 @@ def test_draws_are_near_the_exact_simulation_of_their_worlds(
     found = rows(run(scenario))
     for number, world in enumerate(draw(inputs, 8, scenario.seed)):
         cluster = cluster_in(world, scenario.cluster_at(4), inputs)
-        there = longer(times["stated"], passes_in(world, inputs))
+        there = longer(times["stated"], passes_in([world], inputs)[0])
         for method in METHODS:
             alone = predict(method, cluster, there, training=training, spans=False).iteration
             about = found[method.compressor].iteration_draws_s[number]
@@ -446,7 +446,7 @@ def compare(
     exact_times: list[list[float]] = [[] for _ in methods]
     for world in draw(inputs, scenario.draws, scenario.seed):
         there = cluster_in(world, cluster, inputs)
-        compute = longer(times["stated"], passes_in(world, inputs))
+        compute = longer(times["stated"], passes_in([world], inputs)[0])
         changed = training_in(world, training, inputs)
         for method, known_times in zip(methods, exact_times, strict=True):
             alone = predict(method, there, compute, training=changed, spans=False)
