@@ -140,7 +140,7 @@ def simulate(
     with progress.task("cluster sizes", len(scenario.node_counts)) as task:
         for nodes in scenario.node_counts:
             cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
-            averager = Averager(cluster, training, scenario.seed)
+            averager = Averager.of(cluster, training, scenario.seed)
             about = None
             if inputs:
                 about = Approximation(
