@@ -104,7 +104,7 @@ def of(kind: str, name: str = "") -> Implementation | None:
 def installed(method: str, name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Registered name and parameters with which an implementation of a method runs. Raises
     `InputError` for an unknown one, and for options, which are gcsim's."""
-    entry = of(method, name)
+    entry = of(method, name) if name else None
     if entry is None:
         return method, dict(given)
     if problems := [

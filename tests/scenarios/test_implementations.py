@@ -45,6 +45,8 @@ def test_pytorchs_hook_is_the_method_with_its_operators_and_parameters(tmp_path:
     wanted = {"rank": 2, "start": 2, "min_compression_rate": 2.0, "epsilon": 0.0}
     assert wanted.items() <= choice.parameters.items()
     assert reread(tmp_path, scenario).compressors == scenario.compressors
+    by_kind = load(tmp_path, f"{FILE}  - {{kind: torch_powersgd, dense_steps: 3}}\n").compressors[1]
+    assert by_kind.parameters["start"] == 1000  # the hook's own default
 
 
 @pytest.mark.parametrize(
