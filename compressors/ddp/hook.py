@@ -24,7 +24,8 @@ Drives the same `exchange` as the simulation: given the same gradients, updates 
 - **Memory.** Compressors work on the gradients' device. On a GPU they have a stream of their own,
   behind the event at which DDP's bucket is complete and beside the backward pass; payloads travel
   over NCCL where the model's group does, else through host memory over Gloo. DDP's stream waits for
-  the future; the host waits only until all is queued. Not run on a GPU yet.
+  the future. The host waits once a step, to know that it counts, and where a method or a collective
+  must know a length.
 """
 
 from __future__ import annotations
@@ -405,9 +406,9 @@ class DdpHook:
     def _take(self, step: Step, part: Part, *, last: bool) -> None:
         """Exchange a bucket; with the last one, hand all updates to DDP."""
         if self.scaler is not None and part is step.parts[0]:
-            step.scale = float(self.scaler.get_scale())
+            step.scale = _scale_of(self.scaler)
         gradient = step.unscale(part)
-        agreed = self._collectives.begin_maximum(step.overflowed()) if last else None
+        agreed = self._collectives.begin_maximum(step.faulty) if last else None
         if not step.regrouped:
             step.scaled(part, self._exchange(step, part.layout, gradient))
         if agreed is None:
@@ -420,9 +421,7 @@ class DdpHook:
         else:
             for number in [number for number in self._members if number > part.layout.index]:
                 del self._members[number]  # DDP has fewer buckets than before
-        step.check()
-        overflow = bool(agreed())
-        if not overflow and step.shared() is None:
+        if step.counts(agreed()):
             step.end([each.update for each in step.parts])
             return
         step.undo(self._members)
@@ -430,7 +429,7 @@ class DdpHook:
             self.step -= 1
         if self._refuses:
             title = self._method.checked.compressor.about.title
-            error = step.error(title, self._collectives.group, overflow)
+            error = step.error(title, self._collectives.group)
             step.end([error] * len(step.parts))
         else:
             step.end([torch.full_like(each.buffer, torch.inf) for each in step.parts])
@@ -456,7 +455,7 @@ class DdpHook:
         sums = self._sums.setdefault(index, Sums()) if step >= first else Sums()
         sums.elements = bucket.layout.numel
         sums.steps += 1
-        started = self._now()
+        instants = [self._now()]
         reply = None
         while True:
             try:
@@ -466,17 +465,17 @@ class DdpHook:
                 update: Tensor = stop.value
                 if 0 <= step < COMPARED:
                     self._collectives.require_alike(index, None)
-                sums.took("whole_s", started, self._now())
+                sums.instants.append([*instants, self._now()])
                 return update
             sums.sent_bytes += sum(tensor.nbytes for tensor in tensors_sent(request))
-            asked = self._now()
+            instants.append(self._now())
             try:
                 if 0 <= step < COMPARED:
                     self._collectives.require_alike(index, request)
                 reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)
-            sums.took("exchanged_s", asked, self._now())
+            instants.append(self._now())
             with checks:
                 check_sum(request, reply)
 
@@ -516,6 +515,12 @@ class _Named:
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]
         return state.exchange(bucket)  # without annotations: DDP reads them, as objects
+
+
+def _scale_of(scaler: Any) -> Tensor | float:
+    """The loss's scale, on its device; `get_scale` would wait for that."""
+    scale = getattr(scaler, "_scale", None)
+    return scale if isinstance(scale, torch.Tensor) else float(scaler.get_scale())
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:

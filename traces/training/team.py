@@ -219,8 +219,8 @@ class Team:
         """Losses and second moments of a step, by worker; gradients are in the rows."""
         workers = range(len(self._rows))
         if self._one_pass is None:
-            losses, moments = zip(*(self._pass(rank, step) for rank in workers), strict=True)
-            return list(losses), list(moments)
+            found = [self._pass(rank, step) for rank in workers]
+            return [loss for loss, _ in found], [moment for _, moment in found]
         losses = self._at_once(self._one_pass, step)
         return losses, [None for _ in workers] if self._moments is None else [*self._moments]
 
