@@ -38,7 +38,7 @@ SCENARIOS = ("digits_8", "characters_8")
 FILE = Path(__file__).parent / "long.yaml"
 _TEXTURES = (
     "name=textures_long", "model=cnn_digits", "batch_size=1", "train.task=textures",
-    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.01, 0.03]}",
+    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.003, 0.01]}",
 )  # fmt: skip
 _WIDTHS = (
     "name=characters_widths", "batch_size=4", "train.steps=3000", "train.seeds=3",

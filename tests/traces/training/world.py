@@ -42,6 +42,21 @@ class Wild(Compressor):
         return 1e4
 
 
+class Nothing(Compressor):
+    """The mean of each bucket's first element alone; a quantizer, whose horizon has no end."""
+
+    about = About(
+        title="Nothing", family="quantization", collective="all-reduce", bits="32 / n",
+        paper="none: a test",
+    )  # fmt: skip
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        first: torch.Tensor = yield AllReduce(tensor=bucket.gradient[:1] / self.worker.count)
+        update = torch.zeros_like(bucket.gradient)
+        update[:1] = first
+        return update
+
+
 class WildAtOddSeeds(Wild):
     """Dense with even seeds."""
 
