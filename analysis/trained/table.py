@@ -81,14 +81,18 @@ def title(result: TrainingResult) -> str:
 def legend(result: TrainingResult) -> str:
     """Meanings of the columns."""
     seeds = len(result.rows[0].ended)
-    return (
+    said = (
         "Against dense float32 training. steps: until the target stays reached, on samples that "
         "are held out. to target: simulated seconds until then; median of "
         f"{plural(seeds, 'seed')}; range: holds a further seed in 8 of 10 cases, over draws "
-        "of the uncertain inputs (0: not reached). reached: seeds that reach the target. delays: "
-        "whole gradients that were sent, of methods that send parts; fewer than "
-        f"{TELLING} are too short to tell."
+        "of the uncertain inputs (0: not reached). reached: seeds that reach the target."
     )
+    if any(row.delays is not None for row in result.rows):
+        said += (
+            " delays: whole gradients that were sent, of methods that send parts; fewer than "
+            f"{TELLING} are too short to tell."
+        )
+    return said
 
 
 def answer(result: TrainingResult) -> list[str]:
@@ -128,7 +132,7 @@ def answer(result: TrainingResult) -> list[str]:
     if any(row.workers != result.trained_workers for row in result.rows):
         said.append(
             f"Trained with {plural(result.trained_workers, 'worker')}: other sizes have their "
-            "steps and their batch a worker."
+            "steps and their batch per worker."
         )
     return said
 

@@ -84,10 +84,7 @@ UNDERSTOOD = {
     ("network", "efa_100gb"): "EFA 100",
     ("network", "wifi_802.11ac"): "WiFi 5 | 802.11ac",
     ("network", "lte"): "4G | LTE",
-    (
-        "network",
-        "100mbit_ethernet",
-    ): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s",
+    ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s",
     ("network", "400gbe"): "400G | 800G",
 }
 """By kind and entry: the words for it, apart by |."""

@@ -128,8 +128,8 @@ def test_an_options_path_counts_from_where_the_user_is(folder: Path) -> None:
     assert load(folder, "cluster.network=other.yaml").cluster.network.latency == 44 * US
     (found,) = problems(folder, "cluster.network=link.yaml")
     assert found == (
-        "--set cluster.network: error: there is no file link.yaml; a path counts from the "
-        "scenario file's folder, with --set from where you are"
+        "--set cluster.network: error: there is no file link.yaml; paths are relative to the "
+        "scenario file's folder, with --set to the current one"
     )
 
 
@@ -221,9 +221,7 @@ def test_a_device_that_has_changed_since_is_refused(folder: Path, tmp_path: Path
     with pytest.raises(InputError) as caught:
         load_scenario(again)
     (problem,) = caught.value.problems
-    assert problem.message.endswith(
-        f"{file}'s mine is not what it was when this scenario was resolved"
-    )
+    assert problem.message.endswith(f"{file}'s mine has changed since this scenario was resolved")
     assert problem.hint == f"write `device: {file}:mine` to use what it is now"
     file.unlink()
     with pytest.raises(InputError, match="there is no file"):
