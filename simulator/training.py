@@ -11,6 +11,7 @@ from gcsim import fields
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
+from gcsim.traces.models.transformer import Checkpointing
 
 Overlap = Literal["ddp", "none", "by_tensor"]
 """Overlap of the exchange with the backward pass.
@@ -25,6 +26,7 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 
 GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
+Tokens = Annotated[int, fields.Limits(least=1, most=1 << 20)]
 Node = Annotated[int, fields.Index("node")]
 Worker = Annotated[int, fields.Index("worker")]
 
@@ -75,6 +77,20 @@ class Faults(fields.Setting):
     restart: fields.Seconds
     """Seconds that all workers lose when a process group forms anew (elastic restart)."""
     deaths: Annotated[tuple[Fault, ...], fields.Limits(least=1, most=1_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures(fields.Setting):
+    """Failures of a long training, and the checkpoints against them (`goodput.py`)."""
+
+    mtbf: fields.PositiveSeconds
+    """Mean seconds between failures of one node."""
+    restart: fields.Seconds
+    """Seconds from a failure until the training runs again."""
+    checkpoint: fields.PositiveSeconds
+    """Seconds for which a checkpoint stops the training."""
+    every: fields.PositiveSeconds | None = None
+    """Seconds of training between two checkpoints; None: the best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +184,16 @@ class Training(fields.Setting):
     """Seconds after a worker's last bucket is decoded; 0: included in backward."""
     accumulation: Batches = 1
     """Micro-batches per iteration; only the last exchanges."""
+    checkpointing: Checkpointing = "none"
+    """Activations that the backward pass computes again, of a model by formula."""
+    flash_attention: bool = True
+    """Whether attention keeps no scores."""
+    sequence: Tokens | None = None
+    """Tokens of a sample, of a model by formula; None: the model's."""
+    optimizer_state: Literal["adam", "momentum", "none"] = "adam"
+    """What the optimizer keeps; it affects no time."""
+    device_memory: fields.Bytes | None = None
+    """Memory of a device; None: the catalogue's."""
     local_steps: Batches = 1
     """Iterations per exchange."""
     input: InputLoading | None = None
@@ -183,6 +209,8 @@ class Training(fields.Setting):
     iterations: Annotated[int, fields.Limits(least=1, most=100_000)] = 100
     """Consecutive iterations over which random times are averaged; memory limits them."""
     faults: Faults | None = None
+    failures: Failures | None = None
+    """None: the training never fails, and writes no checkpoints."""
 
     @property
     def gradient_bytes(self) -> int:

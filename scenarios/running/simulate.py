@@ -94,9 +94,16 @@ def compute_times(
 ) -> dict[str, ComputeTimes]:
     """Forward and backward times for `simulate`, as stated and at their range's ends."""
 
+    training, network = scenario.training, scenario.model.transformer
+    again = Fraction(0)
+    if network is not None:
+        flash = training.flash_attention
+        flops = network.computed_again(training.checkpointing, flash=flash)
+        again = Fraction(flops, profile.model.forward_flops)
+
     def on(device: Device) -> ComputeTimes:
-        precision = scenario.training.precision
-        return training_times(profile.model, profile.buckets, device, passes, precision)
+        model, precision = profile.model, training.precision
+        return training_times(model, profile.buckets, device, passes, precision, again=again)
 
     device = scenario.cluster.device
     return {
