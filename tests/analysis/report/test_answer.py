@@ -166,7 +166,7 @@ def test_it_is_said_when_dense_wins(result: Result) -> None:
     # 0.1 s / 0.15 s = 0.667
     assert plain(at(result, none={32: 0.1}, fp16={32: 0.15}, dgc={32: 0.3})) == [
         "Use: dense: 100 ms; FP16 0.667x dense, P(pays) 0 %.",
-        "Try: train uncompressed: no method is more than 1% faster.",
+        "Try: train uncompressed: no method is more than 1\N{NO-BREAK SPACE}% faster.",
     ]
 
 
@@ -337,7 +337,7 @@ def test_within_two_standard_errors_of_dense_it_is_not_sure_that_compression_pay
 def test_dense_is_not_said_to_win_by_luck_either(result: Result) -> None:
     near = at(result, none={32: 0.1}, fp16={32: 0.105})
     assert "FP16 probably slows this down (0.952x, 9 in 10)" in answer(noisy(near, 0.003))[1]
-    assert "no method is more than 1% faster" in answer(near)[1]
+    assert "no method is more than 1\N{NO-BREAK SPACE}% faster" in answer(near)[1]
 
 
 def test_methods_that_luck_may_reverse_are_rivals(result: Result) -> None:
