@@ -215,7 +215,9 @@ def _winner(found: Verdict) -> str:
     if found.to_try is None:
         return "nothing" if found.dense is None else name_of(found.dense)
     sure = found.pays in (None, "yes")
-    return found.to_try.label + ("" if sure else f" (pays with {percent(found.probability)})")
+    return found.to_try.label + (
+        "" if sure else f" (pays with {percent(found.probability or 0.0)})"
+    )
 
 
 def _dense_at_first(result: Result) -> list[str]:

@@ -144,7 +144,7 @@ def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
     risky = chosen is not None and chosen is best and chosen is not found.safe
     pays: str = found.pays or "-"
     if pays in ("likely", "not known"):
-        pays = percent(found.probability)
+        pays = percent(found.probability or 0.0)
     return [
         *_named(chosen, ranges=ranges, mark=" *" if risky else ""),
         *_named(best, ranges=ranges),

@@ -299,7 +299,7 @@ def _of_size(text: str, model: str | None) -> str:
 
 
 def _million(count: int) -> str:
-    return f"{count / 1e6:.3g} million"
+    return f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"
 
 
 def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Problem]:
