@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.intervals import spreads
-from gcsim.analysis.report.numbers import fixed, plural, significant
+from gcsim.analysis.report.numbers import fixed, percent, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.scenarios.result import PERCENTILES, Row
@@ -144,7 +144,7 @@ def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
     risky = chosen is not None and chosen is best and chosen is not found.safe
     pays: str = found.pays or "-"
     if pays in ("likely", "not known"):
-        pays = f"{found.probability:.0%}"
+        pays = percent(found.probability or 0.0)
     return [
         *_named(chosen, ranges=ranges, mark=" *" if risky else ""),
         *_named(best, ranges=ranges),

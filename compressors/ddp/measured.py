@@ -97,7 +97,7 @@ def measured_in(path: Path) -> Measured | None:
 
 def _measured(body: dict[str, Any], path: Path) -> Measured:
     if body.pop("schema", None) != SCHEMA:
-        raise InputError(f"is no measurement of schema {SCHEMA}", place=str(path), hint=_HINT)
+        raise InputError(f"is not a measurement of schema {SCHEMA}", place=str(path), hint=_HINT)
     try:
         return _MEASURED.validate_json(json.dumps(body))
     except ValidationError as error:

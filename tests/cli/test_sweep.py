@@ -253,7 +253,7 @@ def test_speedups_that_are_open_stand_with_their_range(width: int) -> None:
     # the middle 80 % of 0.14 to 0.26 s: 0.152 to 0.248; 27 of 41 from 0.3 to 0.6 s are below 0.5
     assert "1 topk * 2.50 2.02-3.29 topk 2.50 2.02-3.29 yes" in text
     assert "2 topk * 2.50 - topk 2.50 - yes" in text
-    assert "3 none 1.00 - topk 1.11 0.88-1.52 66%" in text
+    assert "3 none 1.00 - topk 1.11 0.88-1.52 66 %" in text
     assert "4 failed" in text
     assert "range: 10th to 90th percentile over draws" in text.replace("\n", " ")
     assert lines[-1].endswith("pays in 2 of 3 points, and may in 1 more. 1 point failed.")
