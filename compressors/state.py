@@ -108,7 +108,7 @@ def restored(  # noqa: PLR0911 (a case each)
             return old.copy_(tensor)
         return tensor
     if kind in ("array", "scalar"):
-        values = restored(content[0], tensors).numpy()
+        values = restored(content[0], tensors).numpy(force=True)
         return values if kind == "array" else values[()]
     if kind == "dtype":
         return getattr(torch, content[0])

@@ -22,6 +22,7 @@ from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.checks.conflicts import contradictions
+from gcsim.scenarios.checks.fits import DoesNotFitError, misfits
 from gcsim.scenarios.checks.ineffective import idle
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.rate_trace import read_traces
@@ -125,6 +126,9 @@ def scenario_of(
         if model is not None:
             problems += workload.misfit_of_task(document, task, model)
             problems += untrainable(document, model, file.gradients.source, compressors)
+            if not problems:
+                model, mistakes = workload.by_formula(document, model, training)
+                problems += mistakes
     if file is not None and file.name is None and not FILE_NAME.fullmatch(path.stem):
         message = f"the file's name {path.stem!r} cannot name the folder of the results"
         problems.append(
@@ -163,7 +167,24 @@ def scenario_of(
         resolved={},
         files=files,
     )
+    scenario = _fitting(document, scenario, warn)
     return replace(scenario, resolved=resolved(scenario, file.description))
+
+
+def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:
+    """The scenario with the methods that fit in its devices; `DoesNotFitError` if none does."""
+    found = {one.label: one for one in misfits(scenario)}
+    left = tuple(choice for choice in scenario.compressors if choice.label not in found)
+    if found and not left:
+        misfit = min(found.values(), key=lambda one: one.memory.low)
+        place = document.place(("cluster", "device"))
+        raise DoesNotFitError(misfit, scenario.model.name, place)
+    for number, choice in enumerate(scenario.compressors):
+        if choice.label in found and warn:
+            place = document.place(("compressors", number))
+            _LOG.warning("%s: warning: %s; left out", place, found[choice.label].message())
+    texts = tuple(one.message() for one in found.values())
+    return replace(scenario, compressors=left, left_out=texts)
 
 
 def _buckets(file: ScenarioFile) -> DdpBuckets:

@@ -128,6 +128,7 @@ def simulated_run(
         timelines=make_timelines(scenario, simulated) if timelines else (),
         faulty=told_faults(scenario, faulty),
         inputs=uncertainty.told(),
+        left_out=scenario.left_out,
     )
 
 

@@ -11,6 +11,7 @@ from gcsim import fields
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
+from gcsim.traces.models.transformer import Checkpointing
 
 Overlap = Literal["ddp", "none", "by_tensor"]
 """Overlap of the exchange with the backward pass.
@@ -25,6 +26,7 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 
 GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
+Tokens = Annotated[int, fields.Limits(least=1, most=1 << 20)]
 Node = Annotated[int, fields.Index("node")]
 Worker = Annotated[int, fields.Index("worker")]
 
@@ -182,6 +184,16 @@ class Training(fields.Setting):
     """Seconds after a worker's last bucket is decoded; 0: included in backward."""
     accumulation: Batches = 1
     """Micro-batches per iteration; only the last exchanges."""
+    checkpointing: Checkpointing = "none"
+    """Activations that the backward pass computes again, of a model by formula."""
+    flash_attention: bool = True
+    """Whether attention keeps no scores."""
+    sequence: Tokens | None = None
+    """Tokens of a sample, of a model by formula; None: the model's."""
+    optimizer_state: Literal["adam", "momentum", "none"] = "adam"
+    """What the optimizer keeps; it affects no time."""
+    device_memory: fields.Bytes | None = None
+    """Memory of a device; None: the catalogue's."""
     local_steps: Batches = 1
     """Iterations per exchange."""
     input: InputLoading | None = None

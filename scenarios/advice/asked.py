@@ -30,6 +30,7 @@ from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
+from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
 from gcsim.scenarios.reading.overrides import apply
@@ -76,6 +77,9 @@ class Words:
     batch_size: int | None = None
     """Samples per GPU."""
     precision: str | None = None
+    sequence: int | None = None
+    """Tokens of a sample, of a model by formula."""
+    checkpointing: str | None = None
     loop: str | None = None
     """Framework that trains: ddp, horovod, paddle, deepspeed, own."""
     limited: bool | None = None
@@ -93,6 +97,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "network": ("cluster", "network"),
     "batch_size": ("batch_size",),
     "precision": ("training", "precision"),
+    "sequence": ("training", "sequence"),
+    "checkpointing": ("training", "checkpointing"),
     "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
@@ -181,6 +187,8 @@ def asked(
     if problems:
         try:
             found.scenario  # noqa: B018
+        except DoesNotFitError:  # with a stand-in
+            pass
         except InputError as error:
             problems += error.problems
         raise InputError(problems)

@@ -19,6 +19,7 @@ from gcsim.scenarios.result import HIGH, LOW, Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.figures import Column
 from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import seconds
@@ -70,6 +71,7 @@ def make_rows(
             workers = nodes * scenario.cluster.devices_per_node
             wire = profile.wire_bytes(workers)
             faulty = faulty_runs[number][size]
+            holds = scenario.memory_of(choice, max(layout.numel for layout in profile.buckets))
             baseline = None if dense is None else simulated[dense][size]
             rows.append(
                 Row(
@@ -95,6 +97,9 @@ def make_rows(
                     cosine_similarity=profile.quality.cosine_similarity,
                     steps_run=sum(len(phase.steps) for phase in profile.phases),
                     memory=method.memory(parameters),
+                    device_memory_low_bytes=None if holds is None else holds.low,
+                    device_memory_high_bytes=None if holds is None else holds.high,
+                    fits=None if holds is None else holds.fits,
                     period=profile.period,
                     optimizer_s=times.optimizer,
                     input_s=times.input,
@@ -200,7 +205,7 @@ class _OneDevice:
         self._known: dict[int, Prediction] = {}
 
     @cached_property
-    def _worlds(self) -> Sequence[float]:
+    def _worlds(self) -> Column:
         """Iteration of each drawn world over the stated one."""
         inputs, worlds = self._uncertainty.inputs, self._uncertainty.worlds
         about = Approximation(
@@ -209,7 +214,7 @@ class _OneDevice:
             prices=self._prices, seed=self._scenario.seed,
         )  # fmt: skip
         times = about.iteration(self._profile)
-        ratios: list[float] = (times[1 : 1 + len(worlds)] / times[0]).tolist()
+        ratios: Column = times[1 : 1 + len(worlds)] / times[0]
         return ratios
 
     def draws(self, alone: Prediction) -> tuple[float, ...]:

@@ -104,6 +104,8 @@ def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
     scenarios, by default all."""
     every = [load_scenario(FILE, changes) for changes in LONG]
     loaded = [one for one in every if not names or one.name in names]
+    if unknown := {*names} - {one.name for one in every}:
+        raise InputError(f"no long training {min(unknown)!r}")
     plans = [plan_of(scenario) for scenario in loaded]
     for seeds in range(1, 1 + max((plan.seeds for plan in plans), default=0)):
         for scenario, plan in zip(loaded, plans, strict=True):

@@ -68,6 +68,9 @@ class ModelEntry:
     loss: str = ""
     """`package.module:function` of output and labels: a batch's mean loss, or each sample's,
     `[batch]`; "": cross-entropy."""
+    saved: int = 0
+    """Bytes of activations that the backward pass needs of a sample, in float32 (`saved.py`); 0:
+    unknown, or by formula."""
     table: tuple[TableLayer, ...] = ()
     """Rows of a user's table."""
     transformer: Transformer | None = None
@@ -104,6 +107,7 @@ def _shipped() -> dict[str, ModelEntry]:
             input="tokens" if row["input"] == "tokens" else "samples",
             task=row["task"],
             auxiliary_weight=float(row["auxiliary_weight"] or 0),
+            saved=int(row["saved"]),
         )
         for row in _rows("models.csv")
     } | {

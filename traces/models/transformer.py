@@ -99,8 +99,8 @@ class Transformer:
             yield "wpe.weight", (self.positions, width), 0, self.sequence * width
         block = list(self._block())
         for number in range(self.blocks):
-            for name, *rest in block:
-                yield f"{stem}.{number}.{name}", *rest
+            for name, shape, flops, outputs in block:
+                yield f"{stem}.{number}.{name}", shape, flops, outputs
         yield from self._norm("last_norm", width, head * self.tied)
         if not self.tied:
             yield "lm_head.weight", (self.vocabulary, width), head, self.sequence * self.vocabulary

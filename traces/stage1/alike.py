@@ -48,11 +48,11 @@ def measure_alike(
     typical = [found[len(found) // 2] for found in kinds.values()]
     counts = [sum(layout.numel for layout in found) for found in kinds.values()]
     cuts = [[cut(layout, rows) for layout in typical] for rows in (_ROWS, 2 * _ROWS)]
+
     small, large = (
         measure(
             subjects, gradients, shapes, workers=workers, seed=seed, provenance=provenance,
             weights=[count / shape.numel for count, shape in zip(counts, shapes, strict=True)],
-            advance=advance,
         )
         for shapes in cuts
     )  # fmt: skip
@@ -63,6 +63,8 @@ def measure_alike(
     for number, (one, two) in enumerate(zip(small, large, strict=True)):
         found.append(_whole(one, two, steps, layouts, order))
         made(number, found[-1])
+        for _ in layouts:
+            advance(two.compressor)
     return found
 
 
@@ -122,8 +124,8 @@ def _along(small: Any, large: Any, steps: Fraction, name: str = "") -> Any:
         return tuple(_along(one, two, steps, name) for one, two in pairs)
     if is_dataclass(large):
         names = [field.name for field in fields(large)]
-        pairs = {name: (getattr(small, name), getattr(large, name)) for name in names}
-        values = {name: _along(*pair, steps, name) for name, pair in pairs.items()}
+        ends = {name: (getattr(small, name), getattr(large, name)) for name in names}
+        values = {name: _along(one, two, steps, name) for name, (one, two) in ends.items()}
         return replace(large, **values)  # type: ignore[type-var]
     return large
 

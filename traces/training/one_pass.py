@@ -54,7 +54,8 @@ class OnePass:
         samples' second moments (`traces/moments.py`)."""
         self._workers = len(rows[0])
         self._parameters = [parameter for _, parameter in trainable(model)]
-        added = zip(rows, moments or [None for _ in rows], strict=True)
+        own: Sequence[Tensor | None] = moments or [None for _ in rows]
+        added = zip(rows, own, strict=True)
         rows_of = {id(p): both for p, both in zip(self._parameters, added, strict=True)}
         self._calls: list[tuple[nn.Module, Tensor, Tensor]] = []
         """Layer, input and output of each call in a pass."""
@@ -123,7 +124,8 @@ def _gradient(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, work
             (layer.stride, layer.padding, layer.dilation, layer.groups),
         )
         parts = zip(given.chunk(workers), gradient.chunk(workers), strict=True)
-        return torch.stack([conv2d_weight(one, shape, delta, *form) for one, delta in parts])
+        weight_of: Any = conv2d_weight
+        return torch.stack([weight_of(one, shape, delta, *form) for one, delta in parts])
     deltas = gradient.reshape(workers, -1, gradient.shape[-1])  # [workers, places, out]
     return deltas.transpose(1, 2) @ given.reshape(workers, -1, given.shape[-1])
 

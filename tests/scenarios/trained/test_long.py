@@ -123,5 +123,8 @@ def test_the_long_scenarios_tell() -> None:
         "characters_widths": 24,
     }
     assert len({*named["characters_widths"]}) == 3
+    model = make_shipped._first(alone[0]).facts["model"]
+    assert isinstance(model, dict)
+    assert "transformer" not in model  # fields at their defaults are in no file's name
     paths = {shipped.path_of(make_shipped._first(one).facts) for one in alone}
     assert len(paths) == 16 + 16 + 24

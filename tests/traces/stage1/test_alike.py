@@ -3,7 +3,7 @@ network, measured bucket by bucket at full size."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -32,6 +32,7 @@ NEAR = {"topk": {"ratio": 0.01}, "dgc": {"ratio": 0.01}, "terngrad": {}, "cser":
 def both(methods: dict[str, dict[str, Any]], blocks: int) -> list[list[TrafficProfile]]:
     """Profiles of the whole network, and by kinds of buckets."""
     entry = MODELS["gpt2_medium"]
+    assert entry.transformer is not None
     network = replace(
         entry.transformer, blocks=blocks, width=256, heads=4, kv_heads=4, inner=1024,
         vocabulary=1024, positions=64, sequence=64,
@@ -53,13 +54,13 @@ def both(methods: dict[str, dict[str, Any]], blocks: int) -> list[list[TrafficPr
 
 def costs(profile: TrafficProfile) -> dict[tuple[str, ...], Fraction]:
     """Launches, bytes and FLOPs of a mean iteration, by stage and kernel."""
-    found: Counter[tuple[str, ...]] = Counter()
+    found: defaultdict[tuple[str, ...], Fraction] = defaultdict(Fraction)
     for weight, _, exchange in weighted(profile):
         for compute in exchange.computes:
             for cost in (*compute.fixed, *compute.per_payload, *compute.per_part):
                 for what in ("launches", "nbytes", "flops"):
                     found[compute.stage, cost.kind, cost.name, what] += weight * getattr(cost, what)
-    return dict(found)
+    return found
 
 
 @pytest.mark.parametrize("blocks", [2, 3, 6])
