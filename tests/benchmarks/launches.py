@@ -139,7 +139,8 @@ def _counting(counted: list[int]) -> Iterator[None]:
 
 def of_the_hook() -> dict[str, Counts]:
     """Launches of the DDP hook's own checks of a bucket and of a step, beside methods' stages."""
-    layout, nobody = _shrunk(layout_of("bert_base", 5), SHRINK), Any
+    nobody: Any = None
+    layout = _shrunk(layout_of("bert_base", 5), SHRINK)
     values = _gradient(layout.numel)
     counted, step, after = [0, 0, 0], Step(0, None, regrouped=False), []
     with _counting(counted):
