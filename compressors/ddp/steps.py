@@ -114,7 +114,7 @@ class Step:
         if member.memory(member.parameters) == "none" and not is_users(type(member)):
             self._before[number] = layout, member
             return
-        held = list(tensors_in(vars(member)))
+        held = [each for each in tensors_in(vars(member)) if _is_plain(each)]
         copies = [torch.empty_like(each) for each in held]
         if held:
             torch._foreach_copy_(copies, held)  # in few launches
@@ -169,6 +169,10 @@ class Step:
             part.promise.set_result(result)
         self.parts.clear()
         self._before.clear()
+
+
+def _is_plain(one: Tensor) -> bool:
+    return type(one) is torch.Tensor and one.layout == torch.strided and not one.requires_grad
 
 
 def _update(part: Part) -> Tensor:
