@@ -112,7 +112,7 @@ class Sums:
     steps: int = 0
     sent_bytes: int = 0
     instants: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=TIMED))
-    """Of each step: its begin, begin and end of each collective, its end."""
+    """A list a step: its begin, begin and end of each collective, its end."""
 
     def mean(self) -> MeasuredBucket:
         """Means of a step; waits for the device."""
