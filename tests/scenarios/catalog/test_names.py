@@ -114,9 +114,8 @@ UNKNOWN = [
     ("device", "TPUv3"),
     ("device", "GPU"),
     ("model", "UNet"),
-    ("model", "Llama-3 8B"),
+    ("model", "Llama-4 Scout"),
     ("model", "T5"),
-    ("model", "gpt-3"),
 ]
 """Words for which no entry stands: no suggestion is better than a wrong one."""
 
