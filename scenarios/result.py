@@ -79,6 +79,8 @@ class Row:
     """Throughput of the finished iterations in the run of `training.faults`, if any."""
     lost_to_faults_s: float | None = None
     """Seconds of that run without an iteration that was finished."""
+    goodput: float | None = None
+    """Share of a long training's time that counts, with `training.failures`; costs include it."""
     iteration_error_s: float | None = None
     """Standard error of `iteration_s`, by batch means; None if not random or for one iteration."""
     scaling_efficiency_error: float | None = None

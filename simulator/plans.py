@@ -25,12 +25,15 @@ from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
 
 DENSE = "none"
 """Compressor for which a framework needs no hook."""
-CHECKS = Compute(
-    stage="encode",
-    fixed=(KernelCost(kind="streaming", name="ddp.bucket", launches=1, elements=0, nbytes=0),),
+CHECKS, STEP_CHECKS = (
+    Compute(
+        stage="encode",
+        fixed=(KernelCost(kind="streaming", name=name, launches=1, elements=0, nbytes=0),),
+    )
+    for name in ("ddp.bucket", "ddp.step")
 )
-"""Checks of a bucket by gcsim's hook: whether gradient and update are finite. A GPU's host queues
-them; their bytes are in `Framework.passes`."""
+"""Checks by gcsim's hook, of a bucket and of a step: whether gradients and updates are finite. A
+GPU's host queues them; their bytes are in `Framework.passes`."""
 
 
 class Planner:
@@ -64,16 +67,21 @@ class Planner:
         if code.free or self._cluster.workers == 1:
             return ()
         checked = named != DENSE and named not in training.others
-        checks = round(self._prices.priced_by(CHECKS, 1).host) if checked else 0
-        last = len(profile.buckets) - 1 if self._cluster.nodes > 1 else None
+        checks, step_checks = (
+            round(self._prices.priced_by(each, 1).host) if checked else 0
+            for each in (CHECKS, STEP_CHECKS)
+        )
+        per_step = code.per_step if self._cluster.nodes > 1 else 0
+        last = len(profile.buckets) - 1
         return tuple(
             picoseconds(
                 len(layout.slices) * code.per_tensor
                 + code.per_bucket
-                + (code.per_step if place == last else 0)
+                + (per_step if place == last else 0)
             )
             + self._passes(layout.numel, code.passes)
             + checks
+            + (step_checks if place == last else 0)
             for place, layout in enumerate(profile.buckets)
         )
 

@@ -80,6 +80,20 @@ class Faults(fields.Setting):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failures(fields.Setting):
+    """Failures of a long training, and the checkpoints against them (`goodput.py`)."""
+
+    mtbf: fields.PositiveSeconds
+    """Mean seconds between failures of one node."""
+    restart: fields.Seconds
+    """Seconds from a failure until the training runs again."""
+    checkpoint: fields.PositiveSeconds
+    """Seconds for which a checkpoint stops the training."""
+    every: fields.PositiveSeconds | None = None
+    """Seconds of training between two checkpoints; None: the best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interference(fields.Setting):
     """Slowdown of simultaneous computation and communication (`events/even_cluster.py`)."""
 
@@ -195,6 +209,8 @@ class Training(fields.Setting):
     iterations: Annotated[int, fields.Limits(least=1, most=100_000)] = 100
     """Consecutive iterations over which random times are averaged; memory limits them."""
     faults: Faults | None = None
+    failures: Failures | None = None
+    """None: the training never fails, and writes no checkpoints."""
 
     @property
     def gradient_bytes(self) -> int:

@@ -323,11 +323,11 @@ def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) 
     if _is_sequence_layer(layer):
         return _sequence_moment(layer, role, given, gradient)
     if role == "bias":
-        return _bias_moment(_channels_last(layer, gradient))
+        return _bias_moment(channels_last(layer, gradient))
     if isinstance(layer, torch.nn.Conv2d):
         return _conv2d_moment(layer, given, gradient)
     if _is_batch_norm(layer):
-        return _bias_moment(_channels_last(layer, gradient * _normalised(layer, given)))
+        return _bias_moment(channels_last(layer, gradient * _normalised(layer, given)))
     return _linear_moment(given, gradient)
 
 
@@ -342,7 +342,7 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
         found = found.sum(1) if isinstance(layer, torch.nn.Embedding) else found
         scale *= largest
     elif role == "bias":
-        expected = _channels_last(layer, gradient).flatten(0, -2).sum(0)
+        expected = channels_last(layer, gradient).flatten(0, -2).sum(0)
     elif isinstance(layer, torch.nn.Conv2d):
         batch, outputs, *places = gradient.shape
         summed = gradient.view(batch, layer.groups, outputs // layer.groups, *places).sum(2)
@@ -359,7 +359,7 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
         scale *= float(given.abs().max())
     elif _is_batch_norm(layer):
         normalised = _normalised(layer, given)
-        expected = _channels_last(layer, gradient * normalised).flatten(0, -2).sum(0)
+        expected = channels_last(layer, gradient * normalised).flatten(0, -2).sum(0)
         scale *= float(normalised.abs().max())
     else:
         expected = gradient.flatten(0, -2).sum(1) @ given.flatten(0, -2)
@@ -368,7 +368,7 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
     return float((expected - found).abs().max()) <= 1e-5 * scale
 
 
-def _channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
+def channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
     """`[B, …, out]`."""
     second = isinstance(layer, torch.nn.Conv2d) or _is_batch_norm(layer)
     return gradient.movedim(1, -1) if second else gradient

@@ -32,6 +32,7 @@ from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import open_questions
+from gcsim.scenarios.advice.other_code import other_code
 from gcsim.scenarios.checks.fits import gib
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -130,6 +131,7 @@ class Advice(sections.Recommendation):
                 for one in self.changes
             ],
             "limits_s": {label: asdict(one) for label, one in self.limits.items()},
+            "other_code": [asdict(one) for one in self.findings.other_code],
             "open": [asdict(one) for one in self.findings.open],
             **(
                 {"plans": [self._planned(one) for one in self.plans]}
@@ -275,7 +277,10 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
         task.advance()
         parts = limits(engine, named)
         task.advance()
-    return replace(evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts)
+    others = () if found.use is None else tuple(other_code(engine, found.use.label))
+    return replace(
+        evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts, other_code=others
+    )
 
 
 _MATTERS = 0.1  # relative change of dense training's time that makes an answer matter

@@ -279,6 +279,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
     if uncertain(found.rows):
         notes.append(_range(found.rows))
+    notes += _useful(result, found.rows)
     notes += [COSTS] if money(found.rows) else []
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
@@ -312,8 +313,21 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
     scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
     faulty = [FAULTY] if WITH_FAULTS in other_columns(rows) else []
     drawn = [DRAWN] if are_synthetic(result) else []
+    faulty += _useful(result, rows)
     faulty += [COSTS] if money(rows) else []
     return [*notes, _legend(result, rows), *faulty, *scale_free, *drawn]
+
+
+def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
+    """Goodput of a training whose nodes fail."""
+    if rows[0].goodput is None:
+        return []
+    failures = result.scenario["training"]["failures"]
+    return [
+        f"goodput: {100 * rows[0].goodput:.0f} % of the time counts on "
+        f"{plural(rows[0].nodes, 'node')}, each of which fails every {failures['mtbf']}; costs "
+        "include it."
+    ]
 
 
 def _marks(found: Verdict) -> list[str]:

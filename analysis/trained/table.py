@@ -43,7 +43,7 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 def html(result: TrainingResult) -> str:
     """The same for a notebook."""
     rows = ranked(result)
-    columns = columns_of(result, rows)
+    columns = (*columns_of(result, rows), _DELAYS)
     headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
     lines = [[row.label, *(cell(row) for _, cell in columns)] for row in rows]
     return html_table(title(result), headings, lines, [legend(result), *answer(result)])
@@ -172,7 +172,6 @@ def _like_dense(row: TrainedRow) -> bool:
 def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
     """Headings and cells of the table, without those for a wide terminal."""
     measure, cost = result.measure, result.scenario.get("cost")
-    limited = any(row.delays is not None for row in rows)
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
@@ -184,8 +183,7 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
         ("iteration\n[x]", lambda row: _number(row.speedup_per_iteration)),
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
         *((accuracy,) if measure == "accuracy" else (loss,)),
-        ("reached", lambda row: SHORT if row.too_short else f"{row.reached}/{len(row.ended)}"),
-        *((("delays", lambda row: _significant(row.delays, 1.0)),) if limited else ()),
+        ("reached", lambda row: NOT if row.too_short else f"{row.reached}/{len(row.ended)}"),
         *((("cost to\ntarget", lambda row: _cost(row, cost["per_hour"])),) if cost else ()),
     )
     return tuple((heading, _of_trained(cell)) for heading, cell in columns)
@@ -210,9 +208,14 @@ def _number(value: float | None) -> str:
 
 def _range(row: TrainedRow) -> str:
     low, high = row.speedup_to_target_low, row.speedup_to_target_high
+    if row.too_short:
+        return SHORT
     if low is None or high == 0 or row.compressor == DENSE:
         return NOT
     return f"{fixed(low, 2)}-{'inf' if high is None else fixed(high, 2)}"
+
+
+_DELAYS: Column = ("delays", _of_trained(lambda row: _significant(row.delays, 1.0)))
 
 
 def _table(result: TrainingResult, width: int) -> Table:
@@ -220,6 +223,7 @@ def _table(result: TrainingResult, width: int) -> Table:
     rows = ranked(result)
     columns = list(columns_of(result, rows))
     more: list[Column] = [
+        *([_DELAYS] if any(row.delays is not None for row in rows) else ()),
         ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
         ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
         ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),

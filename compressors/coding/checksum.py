@@ -77,9 +77,9 @@ def _blake2b(block: Any) -> Any:
     Sixteen variables, which registers hold, are a third faster than an array of them.
     """
     first = START[0] ^ KEYLESS_OF_FOUR_BYTES
-    a0, a1, a2, a3, b0, b1, b2, b3 = first, START[1], START[2], START[3], START[4], START[5], START[6], START[7]
-    c0, c1, c2, c3 = START[0], START[1], START[2], START[3]
-    d0, d1, d2, d3 = START[4] ^ np.uint64(32), START[5], ~START[6], START[7]  # the last block
+    a0, a1, a2, a3, b0, b1, b2, b3 = START
+    c0, c1, c2, c3, d0, d1, d2, d3 = START
+    a0, d0, d2 = first, d0 ^ np.uint64(32), ~d2  # 32 bytes, the last block
     for turn in range(ROUNDS):  # columns of a square, then its diagonals, are mixed
         order = ORDERS[turn % 10]
         a0, b0, c0, d0 = _mixed(a0, b0, c0, d0, block[order[0]], block[order[1]])

@@ -549,7 +549,8 @@ def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
         frame = message[at[t] - HEADER_BYTES : at[t] + sizes[t]]
         for i in range(HEADER_BYTES - 4):
             same &= frame[i] == heads[t, i]
-        same &= number_at(frame, HEADER_BYTES - 4, 4) == checksum(frame, frame[HEADER_BYTES:], block)
+        found = checksum(frame, frame[HEADER_BYTES:], block)
+        same &= number_at(frame, HEADER_BYTES - 4, 4) == found
     return same
 
 

@@ -154,7 +154,7 @@ def _factors(like: Tensor, sides: Sequence[tuple[int, int]]) -> tuple[Tensor, li
 
 
 def _views(flat: Tensor, sides: Sequence[tuple[int, int]]) -> list[Tensor]:
-    parts = flat.split([rows * rank for rows, rank in sides])
+    parts = torch.split(flat, [rows * rank for rows, rank in sides])
     return [part.view(1, *side) for part, side in zip(parts, sides, strict=True)]
 
 

@@ -47,9 +47,14 @@ from gcsim.traces.synthetic.fit_file import DEFAULT
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 _BITS = re.compile(
-    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])(?:b|bit|b/s|bit/s|[Bb]ps|igabit)?\s*"
+    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
+    r"(?:b|bit|b/s|bit/s|[Bb]ps|igabit|egabit|[Bb]?[Ee]|(?i:base-?\w+))?\s*"
 )
-"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s"."""
+"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "10GBASE-T"."""
+_PORT = re.compile(
+    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws)(?!\w)", re.IGNORECASE
+)
+"""Words that name a card or a plug, no rate."""
 _MOBILE = {"3g", "4g", "5g"}
 
 
@@ -354,7 +359,8 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
         return dict(said)
     if said in catalog.links() or names_a_file(said):
         return said
-    if (bits := _BITS.fullmatch(said.strip())) and said.lower() not in _MOBILE:
+    said = " ".join(_PORT.sub(" ", said).split()) or said
+    if (bits := _BITS.fullmatch(said)) and said.lower() not in _MOBILE:
         said = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
     else:
         with suppress(InputError):

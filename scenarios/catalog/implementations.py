@@ -22,8 +22,8 @@ from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.training import Framework
 
-OWN = "gcsim"
-"""Name of the default implementation."""
+OWN, OWN_TITLE = "gcsim", "gcsim's hook"
+"""The default implementation."""
 KEY = "implementation"
 
 

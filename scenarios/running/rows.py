@@ -27,6 +27,7 @@ from gcsim.simulator.collectives import dispatch
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
+from gcsim.simulator.goodput import goodput
 from gcsim.simulator.luck import (
     Luck,
     doubted,
@@ -56,6 +57,7 @@ def make_rows(
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
     one_device = _OneDevice(scenario, uncompressed, compute, prices, uncertainty)
     stored = scenario.training.gradient_bytes * profiles[0].model.parameters
+    failures = scenario.training.failures
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
@@ -104,6 +106,7 @@ def make_rows(
                     iteration_p95_s=_scaled(times.iteration_p95, scale),
                     throughput_with_faults_samples_per_s=faulty.throughput if faulty else None,
                     lost_to_faults_s=faulty.lost if faulty else None,
+                    goodput=None if failures is None else goodput(failures, nodes),
                     iteration_error_s=luck.error,
                     scaling_efficiency_error=_scaling_error(alone, times),
                     algorithms="; ".join(times.algorithms),
@@ -116,6 +119,7 @@ def make_rows(
             rows[-1] = replace(rows[-1], **over)
             if scenario.cost_per_hour is not None:
                 cost = scenario.cost_per_hour * nodes * 1000 * rows[-1].iteration_s / 3600
+                cost /= rows[-1].goodput or 1.0
                 rows[-1] = replace(rows[-1], cost_per_1000_iterations=cost)
     return tuple(rows)
 

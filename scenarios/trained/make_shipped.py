@@ -6,7 +6,7 @@ the same bits, until steps of every kind have come, on the same kind of processo
 this code, with its kernels. One thread: equal seeds give equal files on processors of one kind with
 equal versions, which the files name.
 
-    nice python -m gcsim.scenarios.trained.make_shipped --long [characters | textures | widths]…
+    nice python -m gcsim.scenarios.trained.make_shipped --long [characters_long | …]
 
 Hours for the long ones (`LONG`): every method with one seed, then with the next, each trajectory
 written at once. A kill loses seconds; the same command continues. Two commands with different names
@@ -34,19 +34,27 @@ from gcsim.traces.training.loop import asked_for
 from gcsim.traces.training.trajectory import Trajectory
 
 SCENARIOS = ("digits_8", "characters_8")
-FOLDER = Path(__file__).parent / "long"
-_WIDER = (
-    "model={{build: 'gcsim.traces.networks.gpt2:transformer_tiny_{}', input_shape: [32], "
+FILE = Path(__file__).parent / "long.yaml"
+_TEXTURES = (
+    "name=textures_long", "model=cnn_digits", "batch_size=1", "train.task=textures",
+    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.01, 0.03]}",
+)  # fmt: skip
+_WIDTHS = (
+    "name=characters_widths", "batch_size=4", "train.steps=3000", "train.seeds=3",
+    "train.target={loss: 2.2}",
+    "compressors=[none, topk, {kind: powersgd, rank: 2}, ef_signsgd, qsgd, terngrad, cser, "
+    "{kind: randomk, error_feedback: true}]",
+)  # fmt: skip
+_MODEL = (
+    "model={{build: 'gcsim.traces.networks.gpt2:transformer_tiny{}', input_shape: [32], "
     "classes: 97, input: tokens}}"
 )
-LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("characters", ()),
-    ("textures", ()),
-    ("widths", ()),
-    ("widths", (_WIDER.format("x2"),)),
-    ("widths", (_WIDER.format("x4"),)),
+LONG: tuple[tuple[str, ...], ...] = (
+    (),
+    _TEXTURES,
+    *((*_WIDTHS, _MODEL.format(width)) for width in ("", "_x2", "_x4")),
 )
-"""Scenarios of long trajectories, files in `FOLDER` and changes to them, the most telling first."""
+"""Changes to `FILE`, the scenario of long trajectories: text, images, text at three widths."""
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
 """Parameter that counts the steps before a method compresses."""
 
@@ -92,13 +100,12 @@ def _first(alone: Scenario) -> Run:
 
 
 def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
-    """Scenarios of one method each, with the first seed of all, then with two, and so on; of the
-    files `names`, by default all."""
-    loaded = [
-        load_scenario(FOLDER / f"{name}.yaml", changes)
-        for name, changes in LONG
-        if not names or name in names
-    ]
+    """Scenarios of one method each, with the first seed of all, then with two, and so on; of some
+    scenarios, by default all."""
+    every = [load_scenario(FILE, changes) for changes in LONG]
+    loaded = [one for one in every if not names or one.name in names]
+    if unknown := {*names} - {one.name for one in every}:
+        raise InputError(f"no long training {min(unknown)!r}")
     plans = [plan_of(scenario) for scenario in loaded]
     for seeds in range(1, 1 + max((plan.seeds for plan in plans), default=0)):
         for scenario, plan in zip(loaded, plans, strict=True):

@@ -45,7 +45,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import CHECKS, DENSE, Planner, shared
+from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, shared
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.noise import longest, slowdowns
@@ -329,10 +329,10 @@ class Approximation:
             times[-1] += per_step * PS_PER_SECOND
         times += nbytes / max(1, nbytes.sum()) * each * passes
         longer: Rows = times - times[:, :1]
-        if named not in around:
-            for figure, count in counts(CHECKS, self._cluster.device, 1).items():
+        for checks, first in () if named in around else ((CHECKS, 0), (STEP_CHECKS, -1)):
+            for figure, count in counts(checks, self._cluster.device, 1).items():
                 if figure[0] in self._cluster.device.host:
-                    longer = longer + count * self._drawn.slower.get(figure, 0.0)
+                    longer[first:] += count * self._drawn.slower.get(figure, 0.0)
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:

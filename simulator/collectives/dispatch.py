@@ -86,8 +86,8 @@ def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
     traffic = _algorithm(record, call.sent, part).traffic(call)
     if record.scope == "all":
         return traffic
-    columns = (of_all_ranks(each, record, cluster) for each in (traffic.ends, traffic.nbytes))
-    return Traffic.of_ranks(*columns, cluster.devices_per_node)
+    ends, nbytes = (of_all_ranks(each, record, cluster) for each in (traffic.ends, traffic.nbytes))
+    return Traffic.of_ranks(ends, nbytes, cluster.devices_per_node)
 
 
 def execute(
@@ -170,12 +170,14 @@ class CollectiveMemo:
                 carry_out(whole, entries, server_time, phase_key(key, node))
                 for node, entries in enumerate(by_node)
             ]
-            return np.maximum(np.concatenate(exits), starts.max())
+            found: Times = np.maximum(np.concatenate(exits), starts.max())
+            return found
         first = carry_out(whole, by_node[:, 0], server_time, key)
         if 1 not in by_node.shape:
             sent = sizes_sent(whole, self.cluster.nodes)
             first = first + copy_times(sizes_received(whole, sent), copy_link(self.cluster))
-        return np.maximum(np.repeat(first, by_node.shape[1]), starts.max())
+        found = np.maximum(np.repeat(first, by_node.shape[1]), starts.max())
+        return found
 
     @classmethod
     def of(cls, cluster: Cluster) -> CollectiveMemo:

@@ -24,7 +24,7 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import is_users, location_of_class, new_member, own_mistakes
-from gcsim.compressors.participation import participate
+from gcsim.compressors.participation import Finite, participate
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.traces.profile import (
     Compute,
@@ -201,33 +201,38 @@ def _measure_bucket(
     needs_moments = "second_moments" in cls.requires
     window = cls.window(parameters)
     replicas = cls.properties(parameters).replicas
-    apart = replicas == "differ"
-    errors = ErrorMeter(shelf.layout.numel, cls.momentum(parameters), apart=apart)
-    exchanges = []
+    errors = ErrorMeter(cls.momentum(parameters), replicas)
+    # passes over memory that gcsim's own methods save: the trace has checked its gradients, the
+    # meter of errors sees updates that are not finite, and tests say that nothing is modified
+    finite: Finite = True if is_users(cls) else "sums"
+    exchanges, scores = [], []
     first = cls.warmup_steps(parameters)
     for number in range(note.steps):
         buckets = shelf.buckets(number, needs_moments)
+        score = ErrorMetrics() if (number + 1) % window == 0 else None
         meter = Meter(shelf.workers)
         with torch.no_grad():
             updates = lockstep(
-                [participate(w, b, first + number) for w, b in zip(team, buckets, strict=True)],
+                [
+                    participate(w, b, first + number, finite=finite, unmodified=is_users(cls))
+                    for w, b in zip(team, buckets, strict=True)
+                ],
                 meter,
             )
-            errors.add(buckets, updates)
-        if replicas == "identical":
-            _require_equal(cls, updates, first + number)
+            equal = errors.add(buckets, updates, score)
         moments = (
             Compute(stage="moments", fixed=total(shelf.moment_costs)) if needs_moments else None
         )
         exchanges.append(metered_exchange(meter, moments))
-        if (number + 1) % window == 0:
-            index = number // window
-            while len(note.scores) <= index:
-                note.scores.append(ErrorMetrics())
-            errors.settle(note.scores[index], weight)
-            _require_finite(cls, note.scores[index], first + number)
+        if score is not None:
+            _require_finite(cls, score, first + number)
+            scores.append(score)
+        if not equal:
+            raise _apart(cls, first + number)
         del buckets, updates  # before the next are read
     note.exchanges.append(exchanges)
+    before = note.scores or [ErrorMetrics()] * len(scores)
+    note.scores = [so_far.plus(own, weight) for so_far, own in zip(before, scores, strict=True)]
 
 
 def _meet_others(subject: Subject, layout: BucketLayout) -> None:
@@ -248,26 +253,21 @@ def _meet_others(subject: Subject, layout: BucketLayout) -> None:
     for step in range(first, first + 2):
         with torch.no_grad():
             exchanges = [participate(w, b, step) for w, b in zip(team, buckets, strict=True)]
-            _require_equal(cls, lockstep(exchanges, share=False), step)  # each for itself
-
-
-def _require_equal(cls: type[Compressor], updates: Sequence[torch.Tensor], step: int) -> None:
-    if any(not torch.equal(updates[0], other) for other in updates[1:]):
-        raise _apart(cls, f"updates differ at step {step}")
+            updates = lockstep(exchanges, share=False)  # each for itself
+            if not torch.equal(*updates):
+                raise _apart(cls, step)
 
 
 def _require_finite(cls: type[Compressor], score: ErrorMetrics, step: int) -> None:
     if math.isfinite(score.update) and math.isfinite(score.difference):
         return
     found = f"the mean of its workers' updates at step {step} is beyond float32"
-    if not is_users(cls):
-        raise InternalError(f"{cls.about.title}: {found}")
-    place = f"{cls.about.title}, {location_of_class(cls)}"
+    place = f"{cls.about.title}, {location_of_class(cls)}" if is_users(cls) else cls.about.title
     raise InputError(found, place=place, hint="an update has about the size of the gradients")
 
 
-def _apart(cls: type[Compressor], found: str) -> InputError | InternalError:
-    title = cls.about.title
+def _apart(cls: type[Compressor], step: int) -> InputError | InternalError:
+    title, found = cls.about.title, f"updates differ at step {step}"
     if not is_users(cls):
         return InternalError(f"{title}: {found}")
     return InputError(

@@ -9,10 +9,10 @@ parameters get each worker's gradient from its samples' inputs and output gradie
 - Layer and root-mean-square normalisation, biases: sums over the worker's samples.
 - Second moments: the layer's closed form, on the worker's part.
 
-A layer may be called several times, and parameters may be shared. Sums of float32 have another
-order than passes of one worker: gradients agree to rounding. Other layers, and batch normalisation,
-in which samples meet, have no such form (`fits`). A comparison with passes of one worker (`agrees`)
-rules out models that use parameters outside of these layers, mix samples, or draw (dropout).
+Sums of float32 have another order than in passes of one worker: gradients agree to rounding. Other
+layers, and batch normalisation, where samples meet, have no such form (`fits`). A comparison with
+passes of one worker (`agrees`) rules out models that use parameters outside of these layers, mix
+samples, or draw (dropout).
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from typing import Any
 
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
 from gcsim.traces.models.building import trainable
-from gcsim.traces.moments import has_closed_form, is_norm, moment, sequence_normalised
+from gcsim.traces.moments import (
+    channels_last,
+    has_closed_form,
+    is_norm,
+    moment,
+    sequence_normalised,
+)
 
 _CLOSE = 1e-3
 """Most relative deviation of a parameter's gradient; rounding leaves 1e-6 or so."""
@@ -48,7 +54,8 @@ class OnePass:
         samples' second moments (`traces/moments.py`)."""
         self._workers = len(rows[0])
         self._parameters = [parameter for _, parameter in trainable(model)]
-        added = zip(rows, moments or [None for _ in rows], strict=True)
+        own: Sequence[Tensor | None] = moments or [None for _ in rows]
+        added = zip(rows, own, strict=True)
         rows_of = {id(p): both for p, both in zip(self._parameters, added, strict=True)}
         self._calls: list[tuple[nn.Module, Tensor, Tensor]] = []
         """Layer, input and output of each call in a pass."""
@@ -77,10 +84,10 @@ class OnePass:
             for (layer, given, _), gradient in zip(self._calls, found, strict=True):
                 for role, rows, moments in self._own[layer] if gradient is not None else ():
                     rows.add_(_gradient(layer, role, given, gradient, self._workers))
-                    parts = (each.chunk(self._workers) for each in (given, gradient))
-                    for row, *part in (
-                        zip(moments, *parts, strict=True) if moments is not None else ()
-                    ):
+                    own = zip(
+                        given.chunk(self._workers), gradient.chunk(self._workers), strict=True
+                    )
+                    for row, part in zip(moments, own, strict=True) if moments is not None else ():
                         row.add_(moment(layer, role, *part))
         finally:
             self._calls.clear()
@@ -103,41 +110,32 @@ def agrees(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 def _gradient(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, workers: int) -> Tensor:
     """A parameter's gradient `[workers, *shape]`, from the layer's input `[samples, …]` and the
     gradient at its output `[samples, …]`."""
-    shape = layer.get_parameter(role).shape
-    if isinstance(layer, torch.nn.Embedding):
-        return _embedding(layer, given, gradient, workers)
-    if is_norm(layer):
-        terms = gradient * sequence_normalised(layer, given) if role == "weight" else gradient
-        return terms.reshape(workers, -1, *shape).sum(1)
-    if isinstance(layer, torch.nn.Conv2d):
-        if role == "bias":
-            return gradient.view(workers, -1, *gradient.shape[1:]).sum((1, 3, 4))
-        return _conv2d(layer, given, gradient, workers)
-    deltas = gradient.reshape(workers, -1, gradient.shape[-1])  # [workers, places, out]
-    if role == "bias":
-        return deltas.sum(1)
-    return deltas.transpose(1, 2) @ given.reshape(workers, -1, given.shape[-1])
-
-
-def _conv2d(layer: nn.Conv2d, given: Tensor, gradient: Tensor, workers: int) -> Tensor:
     from torch.nn.grad import conv2d_weight
 
-    own = [
-        conv2d_weight(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            inputs, layer.weight.shape, deltas, layer.stride, layer.padding, layer.dilation,
-            layer.groups,
+    if isinstance(layer, torch.nn.Embedding):
+        return _embedding(layer, given, gradient, workers)
+    if role == "bias" or is_norm(layer):
+        terms = channels_last(layer, gradient)
+        terms = terms if role == "bias" else terms * sequence_normalised(layer, given)
+        return terms.reshape(workers, -1, *layer.get_parameter(role).shape).sum(1)
+    if isinstance(layer, torch.nn.Conv2d):
+        shape, form = (
+            layer.weight.shape,
+            (layer.stride, layer.padding, layer.dilation, layer.groups),
         )
-        for inputs, deltas in zip(given.chunk(workers), gradient.chunk(workers), strict=True)
-    ]  # fmt: skip
-    return torch.stack(own)
+        parts = zip(given.chunk(workers), gradient.chunk(workers), strict=True)
+        weight_of: Any = conv2d_weight
+        return torch.stack([weight_of(one, shape, delta, *form) for one, delta in parts])
+    deltas = gradient.reshape(workers, -1, gradient.shape[-1])  # [workers, places, out]
+    return deltas.transpose(1, 2) @ given.reshape(workers, -1, given.shape[-1])
 
 
 def _embedding(layer: nn.Embedding, tokens: Tensor, gradient: Tensor, workers: int) -> Tensor:
     classes, width = layer.weight.shape
     first = classes * torch.arange(workers, device=tokens.device)[:, None]
-    rows = tokens.reshape(workers, -1) + first  # of the tables behind each other
+    rows = (tokens.reshape(workers, -1) + first).flatten()  # of the tables behind each other
     tables: Tensor = torch.ops.aten.embedding_dense_backward(
-        gradient.reshape(-1, width), rows.flatten(), workers * classes, -1, False
+        gradient.reshape(-1, width), rows, workers * classes, -1, False
     )
     found = tables.view(workers, classes, width)
     if layer.padding_idx is not None:

@@ -7,8 +7,8 @@ The update replaces the mean gradient. Gradients lie in one flat vector a worker
 DDP's buckets, so a bucket is a slice of it; weights in one flat vector, of which the model's
 parameters are views. Where a method's workers differ between synchronisations, each has weights and
 an optimiser of its own; the judged model is their mean. Each worker's batch statistics normalise
-its own batch, and the running ones are worker 0's, as with DDP's `broadcast_buffers`. Weights and
-passes are on the device; gradients are copied to the CPU and compressed there. With several
+its own batch, and the running ones are worker 0's, as with DDP's `broadcast_buffers`. Weights,
+gradients and compressors are on the device. With several
 micro-batches a step, the loss is the mean over all of their samples, and one exchange follows.
 
 Where workers' weights are equal, all gradients of a small model come from one pass of all batches
@@ -146,9 +146,9 @@ class Team:
         named = [(name, tuple(p.shape)) for name, p in trainable(self._model)]
         self.layouts = bucket_layouts(named, order, first=limits[0], cap=limits[1])
         self._pieces = [piece for layout in self.layouts for piece in layout.slices]
-        self._gradients = torch.zeros(workers, sum(layout.numel for layout in self.layouts))
-        self._rows = self._gradients.to(self._device)
-        """Rows in which backward passes leave gradients: the same tensor on a CPU."""
+        elements = sum(layout.numel for layout in self.layouts)
+        self._rows = torch.zeros(workers, elements, device=self._device)
+        """Rows in which backward passes leave gradients, by worker."""
         self._views = [self._cut(flat) for flat in self._rows]
         self._moment_costs: dict[int, Costs] = {}
         """Kernels of second moments by parameter, of the first pass alone, as all are alike."""
@@ -164,7 +164,7 @@ class Team:
             for _ in self.layouts
         ]
         alike = method.compressor.properties(method.parameters).replicas == "identical"
-        live = torch.empty(self._gradients.shape[1], device=self._device)
+        live = torch.empty_like(self._rows[0])
         for view, parameter in zip(self._cut(live), self._parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
@@ -207,10 +207,8 @@ class Team:
         """Train one step at a learning rate; `metered` counts its kernels and judges its update.
         Raises `InputError` for faults of a user's compressor or model."""
         losses, moments = self._passes(number)
-        if self._rows is not self._gradients:
-            self._gradients.copy_(self._rows)
         loss = sum(losses) / len(losses)
-        if not (math.isfinite(loss) and all_finite(self._gradients.view(-1))):
+        if not (math.isfinite(loss) and all_finite(self._rows.view(-1))):
             return Done(loss=loss, finite=False)
         with torch.no_grad():
             updates, done = self._exchange(number, losses, moments, metered)
@@ -219,12 +217,12 @@ class Team:
 
     def _passes(self, step: int) -> tuple[list[float], list[Tensor | None]]:
         """Losses and second moments of a step, by worker; gradients are in the rows."""
-        workers = range(len(self._gradients))
+        workers = range(len(self._rows))
         if self._one_pass is None:
-            losses, moments = zip(*(self._pass(rank, step) for rank in workers), strict=True)
-            return list(losses), list(moments)
+            found = [self._pass(rank, step) for rank in workers]
+            return [loss for loss, _ in found], [moment for _, moment in found]
         losses = self._at_once(self._one_pass, step)
-        return losses, [None for _ in workers] if self._moments is None else [*self._moments.cpu()]
+        return losses, [None for _ in workers] if self._moments is None else [*self._moments]
 
     def _at_once(self, all_workers: one_pass.OnePass, step: int) -> list[float]:
         """Losses of a step by worker, a pass for each micro-batch; gradients are in the rows."""
@@ -249,7 +247,7 @@ class Team:
         expected = [each.clone() for each in rows]
         if self._moments is not None:
             moments = self._cut(self._moments)
-            of_moments = self._cut(torch.stack(by_rank).to(self._device))
+            of_moments = self._cut(torch.stack(by_rank))
         found = one_pass.OnePass(self._model, rows, moments)
         try:
             losses = self._at_once(found, 0)
@@ -298,7 +296,7 @@ class Team:
         if moments is None:
             return None
         self._moment_costs = self._moment_costs or moments.costs
-        return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces]).cpu()
+        return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces])
 
     def _taken(self, ranks: Sequence[int], number: int) -> tuple[Tensor, Tensor]:
         """A micro-batch of some workers, behind each other."""
@@ -326,7 +324,7 @@ class Team:
     ) -> tuple[list[Tensor], Done]:
         """The update of each replica, float32 `[n]`."""
         records, exchanges, error = [], [], ErrorMetrics()
-        updates = [torch.empty_like(self._gradients[0]) for _ in self._replicas]
+        updates = [torch.empty_like(self._rows[0]) for _ in self._replicas]
         start = 0
         for layout, members in zip(self.layouts, self._members, strict=True):
             part = slice(start, start + layout.numel)
@@ -338,7 +336,7 @@ class Team:
                     second_moment=None if moment is None else moment[part],
                     loss=loss,
                 )
-                for gradient, moment, loss in zip(self._gradients, moments, losses, strict=True)
+                for gradient, moment, loss in zip(self._rows, moments, losses, strict=True)
             ]
             seen = Meter(len(members)) if metered else Collectives()
             found = lockstep(
@@ -353,9 +351,7 @@ class Team:
             records.append(tuple(seen.collectives))
             if isinstance(seen, Meter):
                 exchanges.append(metered_exchange(seen, self._moments_of(layout)))
-                judge = ErrorMeter(layout.numel, (0.0, False))
-                judge.add(buckets, found)
-                judge.settle(error)
+                ErrorMeter((0.0, False)).add(buckets, found, error)
             for update, own_update in zip(updates, found, strict=False):  # one replica: the first
                 update[part] = own_update
         return updates, Done(
@@ -368,7 +364,7 @@ class Team:
 
     def _apply(self, updates: Sequence[Tensor], rate: float) -> None:
         for optimizer, update in zip(self._optimizers, updates, strict=True):
-            optimizer.step(update.to(self._device), rate)
+            optimizer.step(update, rate)
 
     def _moments_of(self, layout: BucketLayout) -> Compute | None:
         """Cost of the second moments of a bucket."""
@@ -428,12 +424,10 @@ class Team:
         """Bring a fresh team to `checkpoint.read`'s result. Raises `CannotBeKeptError` for another
         model's."""
         own, state = [*self._replicas, *self._model.buffers()], self.state()
-        checkpoint.restore(state, kept)
+        checkpoint.restore(state, kept, self._device)
         read = [*state.get("replicas", ()), *state.get("buffers", ())]
         if [id(tensor) for tensor in read] != [id(tensor) for tensor in own]:
             raise CannotBeKeptError("tensors of other shapes")
-        for optimizer in self._optimizers:
-            optimizer.restore_on(self._device)
 
 
 _EPSILON = 1e-8
@@ -458,12 +452,6 @@ class _Stepper:
                 self._adam_step(gradient, rate)
             else:
                 self._sgd_step(gradient, rate)
-
-    def restore_on(self, device: torch.device) -> None:
-        """Move vectors read on the CPU to the weights' device."""
-        for name, value in self.state.items():
-            if isinstance(value, torch.Tensor) and value.dim():
-                self.state[name] = value.to(device)
 
     def _sgd_step(self, gradient: Tensor, rate: float) -> None:
         from torch.optim.sgd import sgd

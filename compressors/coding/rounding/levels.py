@@ -252,7 +252,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
     as bytes, or packed bit after bit."""
 
     @loop
-    def walk(
+    def walk(  # noqa: PLR0912
         start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any,
         numbers: Any, given: Any, keys: Any, bounds: Any, group: int, bits: int, base: int,
         out: Any, places: Any,

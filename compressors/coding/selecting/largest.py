@@ -146,7 +146,7 @@ def _bound(
 
 
 @loop
-def _choose(
+def _choose(  # noqa: PLR0912
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, firsts: Any,
     ranked: Any, up: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any,
     taken: Any, strange: Any,

@@ -38,7 +38,7 @@ import sys
 from pathlib import Path
 from gcsim.scenarios.trained import make_shipped
 from gcsim.traces.training import shipped
-make_shipped.FOLDER, make_shipped.LONG = Path(sys.argv[1]), (("small", ()),)
+make_shipped.FILE, make_shipped.LONG = Path(sys.argv[1]) / "small.yaml", ((),)
 shipped.FOLDER = Path(sys.argv[1]) / "shipped"
 make_shipped.make_long()
 """
@@ -48,8 +48,8 @@ make_shipped.make_long()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "small.yaml").write_text(TEXT)
     (tmp_path / "shipped").mkdir()
-    monkeypatch.setattr(make_shipped, "FOLDER", tmp_path)
-    monkeypatch.setattr(make_shipped, "LONG", (("small", ()),))
+    monkeypatch.setattr(make_shipped, "FILE", tmp_path / "small.yaml")
+    monkeypatch.setattr(make_shipped, "LONG", ((),))
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path
@@ -119,9 +119,12 @@ def test_the_long_scenarios_tell() -> None:
             named.setdefault(one.name, []).append(one.model.name)
     assert {name: len(models) for name, models in named.items()} == {
         "characters_long": 16,
-        "textures_long": 15,
+        "textures_long": 16,
         "characters_widths": 24,
     }
     assert len({*named["characters_widths"]}) == 3
+    model = make_shipped._first(alone[0]).facts["model"]
+    assert isinstance(model, dict)
+    assert "transformer" not in model  # fields at their defaults are in no file's name
     paths = {shipped.path_of(make_shipped._first(one).facts) for one in alone}
-    assert len(paths) == 16 + 15 + 24
+    assert len(paths) == 16 + 16 + 24

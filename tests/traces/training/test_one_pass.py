@@ -138,7 +138,7 @@ def test_second_moments_are_those_of_a_pass_for_each_worker() -> None:
 def test_trainings_end_alike_over_twelve_seeds(kind: str) -> None:
     """Rounding alone differs: held-out losses of 150 steps do not differ by more than three
     standard errors of their difference in mean."""
-    ends = []
+    ends: list[list[float]] = []
     for at_once in (True, False):
         ends.append([])
         for seed in range(12):

@@ -27,6 +27,7 @@ from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.plans import CHECKS, STEP_CHECKS
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Framework, Training
 from gcsim.traces.buckets import bucket_layouts
@@ -51,6 +52,8 @@ _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50
 """Measured bucket, number of buckets, and tensors, by model."""
 HOOK = Framework(per_bucket=Fraction(313, 10**6), per_tensor=Fraction(218, 10**7))
 """DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
+CHECKED = 2, 6
+"""Launches of Triton and of torch by the hook's checks of a bucket on that day."""
 _PHASES = {"gradient_sampling_bayes": "sampled"}
 _TORCH: dict[str, tuple[str, dict[str, object]]] = {
     "fp16_compress_hook": ("torch_fp16", {}),
@@ -203,10 +206,24 @@ def iteration(model: str, profile: TrafficProfile, device: Device, **code: Frame
         ComputeTimes(
             forward=0, backward=passes, parts=(passes // buckets,) * buckets, provenance=""
         ),
-        training=Training(hook=HOOK, others=code),
+        training=Training(hook=_hook(device, buckets), others=code),
         spans=False,
     )
     return found.iteration
+
+
+def _hook(device: Device, buckets: int) -> Framework:
+    """`HOOK` with the checks of that day in the place of today's, which every plan has."""
+    one = CHECKS.fixed[0]
+    names = zip((_TRITON, "aten.add"), CHECKED, strict=True)
+    then = [replace(one, name=name, launches=count) for name, count in names]
+    prices = PriceList(device)
+    host, now, step = (
+        prices.priced_by(each, 1).host
+        for each in (replace(CHECKS, fixed=tuple(then)), CHECKS, STEP_CHECKS)
+    )
+    more = (host - now - step / buckets) / PS_PER_SECOND
+    return replace(HOOK, per_bucket=HOOK.per_bucket + more)
 
 
 def _stage(row: Row, served: set[str], devices: Devices) -> Point:
