@@ -171,7 +171,6 @@ def test_every_priced_figure_is_in_effect_in_some_case(tmp_path: Path) -> None:
             if present:
                 known.add(str(keys[-1]))
     stated_alone = {"mean", "timeout", "segment", "grant", "batch", "horizon", "restart"}
-    stated_alone.add("device_memory")
     assert every - known == stated_alone  # of mappings that no scenario has by default
 
 
