@@ -36,7 +36,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "dryden": ("Dryden's adaptive quantisation", "Dryden's adaptive quantization"),
     "variance": ("variance-based compression",),
     "variance_hybrid": ("variance-based compression with a threshold",),
-    "fp16": ("half precision", "half", "float16"),
+    "fp16": ("half precision", "half", "float16", "fp16 compression"),
     "bf16": ("bfloat16",),
     "fp8": ("float8",),
     "dynamic_8bit": ("8-bit", "8-bit dynamic tree"),
@@ -60,7 +60,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "torch_quantization_perchannel": ("quantization_perchannel_hook",),
 }
 _PARAMETERS = (
-    ("ratio", re.compile(r"[\s,(]*(?:ratio)?\s*=?\s*(\d+(?:\.\d+)?)\s*%\)?$")),
+    ("ratio", re.compile(r"[\s,(]*(?:ratio)?\s*=?\s*(\d+(?:\.\d+)?)\s*(?:%|per ?cent)\)?$")),
     ("rank", re.compile(r"[\s,(-]*(?:rank|r)[\s=-]*(\d+)\)?$")),
     ("bits", re.compile(r"[\s,(-]*(\d+)[\s-]*bits?\)?$")),
     ("number", re.compile(r"[\s,(=-]+(\d+(?:\.\d+)?(?:e-\d+)?)\)?$")),
@@ -82,7 +82,7 @@ def method_named(word: str) -> tuple[str, dict[str, Any]]:
     if kind is None:
         own = compact(word)
         like = sorted({one for text, one in _names().items() if own and own in text})
-        hint = f"there are {', '.join(like)}" if like else did_you_mean(word, REGISTRY)
+        hint = f"there are {', '.join(like)}" if like else did_you_mean(word, REGISTRY, near=70)
         raise InputError(f"unknown compressor {word!r}", hint=hint)
     if kind != word.lower():
         said = (f"{key} {value:g}" for key, value in given.items())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from gcsim.compressors import mistakes, requests
 from gcsim.compressors.base import Compressor
@@ -22,9 +22,11 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import unpriced
 from gcsim.errors import InputError
 
+Finite = bool | Literal["sums"]
+
 
 def participate(
-    member: Compressor, bucket: Bucket, step: int, *, finite: bool = True, unmodified: bool = True
+    member: Compressor, bucket: Bucket, step: int, *, finite: Finite = True, unmodified: bool = True
 ) -> requests.Exchange:
     """`member.exchange(bucket, step)`, guarded. A gradient with gaps in memory is copied first:
     another order of addition rounds differently.
@@ -33,13 +35,13 @@ def participate(
     of the bucket's length or is not finite (with the parameter's name); later, for a sum beyond the
     format's range, a damaged payload, a modified gradient (others read it too), an invalid request
     or update, an update that is not finite, and exceptions or refused requests of a user's
-    compressor, with file and line. `finite`: check gradient and update; `unmodified`: compare the
-    gradient; each takes two passes.
+    compressor, with file and line. `finite`: check gradient and update, or the sums in 16 bits
+    alone; `unmodified`: compare the gradient; each takes two passes.
     """
     cls, title = type(member), member.about.title
     with named(title), mistakes.own_mistakes(cls):
         bucket = _in_one_piece(bucket)
-        if finite:
+        if finite is True:
             check_finite(bucket)
         before = _fingerprint(bucket) if unmodified else 0
         exchange = member.exchange(bucket, step)
@@ -56,7 +58,7 @@ def participate(
                 place=mistakes.location_of_class(cls),
                 hint="clone what is to be changed: all compressors see the same gradients",
             )
-        if fault := _fault_of(update, bucket, finite):
+        if fault := _fault_of(update, bucket, finite is True):
             raise InputError(
                 fault[0], place=mistakes.location_of_return(exchange, cls), hint=fault[1]
             )
@@ -134,7 +136,7 @@ def named(title: str) -> Iterator[None]:
 
 
 def _guarded(
-    exchange: requests.Exchange, cls: type[Compressor], title: str, finite: bool
+    exchange: requests.Exchange, cls: type[Compressor], title: str, finite: Finite
 ) -> requests.Exchange:
     """The exchange, whose server-side callables name the compressor too."""
 
@@ -181,7 +183,7 @@ def _out_of_range(values: Tensor, what: str) -> tuple[str, str] | None:
 
 
 def _fault_of_request(  # noqa: PLR0911 - one for each fault
-    request: Any, finite: bool
+    request: Any, finite: Finite
 ) -> tuple[str, str] | None:
     """Fault of a request that a worker yields, with a remedy."""
     kind = type(request).__name__

@@ -8,7 +8,7 @@ gcsim's compressors, and runs none of their code.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -33,6 +33,17 @@ def plain(value: object) -> tuple[Any, dict[str, Tensor]]:
     found: _Numbered = {}
     structure = _written(value, found)
     return structure, {name: one.detach().contiguous().clone() for name, one in found.values()}
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Tensors in collections and objects of ours."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(each)
+    elif not isinstance(value, _PLAIN) and _may_be_made(type(value)):
+        yield from tensors_in(_attributes(value))
 
 
 def _written(  # noqa: PLR0911 (a case each)
@@ -97,7 +108,7 @@ def restored(  # noqa: PLR0911 (a case each)
             return old.copy_(tensor)
         return tensor
     if kind in ("array", "scalar"):
-        values = restored(content[0], tensors).numpy()
+        values = restored(content[0], tensors).numpy(force=True)
         return values if kind == "array" else values[()]
     if kind == "dtype":
         return getattr(torch, content[0])

@@ -39,20 +39,10 @@ class Instant:
             each._event.synchronize()
         return float(earlier._event.elapsed_time(self._event)) / 1e3  # milliseconds
 
-    @property
-    def past(self) -> bool:
-        """Whether the device has reached it; does not wait."""
-        return bool(self._event.query())  # type: ignore[no-untyped-call]  # torch's own
-
 
 def clock_of(device: torch.device, host: Callable[[], float] = time.perf_counter) -> Clock:
     """Instants on that device; those of `host` where nothing is queued."""
     return partial(Instant, device) if has_streams(device) else host
-
-
-def is_past(instant: Any) -> bool:
-    """Whether the difference to it is known without waiting."""
-    return instant.past if isinstance(instant, Instant) else True
 
 
 class Beside:

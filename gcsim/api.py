@@ -145,6 +145,8 @@ def advise(
     parameters: str | None = None,
     batch_size: int | None = None,
     precision: str | None = None,
+    sequence: int | None = None,
+    checkpointing: str | None = None,
     loop: str | None = None,
     limited: bool | None = None,
     cost_per_hour: float | None = None,
@@ -174,6 +176,9 @@ def advise(
     precision, loop, limited
         Of the passes; the framework that trains (ddp, horovod, paddle, deepspeed, own); whether
         `tc` or a provider sets the network's rate. What is not said and matters is in the answer.
+    sequence, checkpointing
+        Tokens of a sample, and what is computed again (none, selective, full), of a model by
+        formula.
     batch_size
         Samples per GPU; 32, of sequences at most as many as hold 4,096 tokens.
     cost_per_hour
@@ -188,7 +193,8 @@ def advise(
     Raises
     ------
     InputError
-        With every problem of the scenario and of the words.
+        With every problem of the scenario and of the words; or, where no method fits in the
+        devices' memory, by how much, and what would fit.
     """
     from gcsim.analysis.advice.advice import advice
     from gcsim.scenarios.advice.asked import Words, asked, asked_of
@@ -197,7 +203,8 @@ def advise(
     words = Words(
         model=model, device=device, gpus=gpus, nodes=nodes, network=network,
         parameters=parameters, batch_size=batch_size, precision=precision, loop=loop,
-        limited=limited, cost_per_hour=cost_per_hour,
+        limited=limited, cost_per_hour=cost_per_hour, sequence=sequence,
+        checkpointing=checkpointing,
     )  # fmt: skip
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={value}" for key, value in overrides.items()]

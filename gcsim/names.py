@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gcsim.errors import InputError, did_you_mean
 
@@ -21,16 +21,25 @@ _IDLE = re.compile(
     r"|hbm\d?e?|gddr\d\w?)\b"
 )
 """Words that tell no entry from another."""
+_MEMORY = re.compile(r"\b\d+ ?gb?\b", re.IGNORECASE)
+_VARIANTS = {"ti", "s"}
+"""Ends that make another card: an L40 is no L40S."""
 _NEAR = 78
 """Per cent: "B200" is no mistyped "h200", "alexnt" is "alexnet"."""
+_LETTERS = 3
+"""Shorter words are no mistyped names: "GH200" is no "h200"."""
 _GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gigabit|g)"
 _SPELLINGS = (
-    (re.compile(rf"\b(\d+) ?(?:gbe\b|{_GIGABIT} ?ethernet\b|{_GIGABIT} (?=roce))"), r"\1gbe "),
-    (re.compile(r"\bgigabit ethernet\b"), "1gbe"),
+    (re.compile(r"(\d)gbase-?\w+"), r"\1gbe"),
+    (re.compile(rf"\b(\d+) ?(?:gb?e\b|{_GIGABIT} ?ethernet\b|{_GIGABIT} (?=roce))"), r"\1gbe "),
+    (re.compile(r"\b(\d+) ?(?:gbps|gbit|gb/s)(/s)?(?!\w)"), r"\1g"),
+    (re.compile(r"^gigabit( ethernet)?$|\b1000base-?\w+"), "1gbe"),
     (re.compile(r"\bone ?-?bit"), "1bit"),
     (re.compile(r"\bib\b"), "infiniband"),
     (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
     (re.compile(r"\bwi-fi\b"), "wifi"),
+    (re.compile(r"^(?:meta-llama|mosaicml|openai-community|qwen)/"), ""),
+    (re.compile(r"\b(\d)\.(\d)(?=b\b)"), r"\1p\2"),
 )
 
 
@@ -53,15 +62,33 @@ def entry_named(
     if word in titles:
         return word
     found = _matches(word, titles)
+    if not found and _MEMORY.search(word):  # says nothing of a card that has one size
+        plain = _matches(_MEMORY.sub("", word), titles)
+        found = [one for one in plain if not _MEMORY.search(" ".join(titles[one]))]
+        found = [one for one in found if not _MEMORY.search(one.replace("_", " "))]
     if len(found) == 1:
         if found[0] != word.lower():
             say(kind, word, found[0])
         return found[0]
     own = compact(word)
     found = found or [name for name in titles if own and compact(name).startswith(own)]
-    hint = f"there are {', '.join(found)}" if found else did_you_mean(word, titles, near=_NEAR)
+    hint = did_you_mean(word, _alike(word, titles), near=_NEAR)
+    if found:
+        hint = f"there are {', '.join(found)}"
+    elif not hint.endswith("?"):
+        hint = "known: " + ", ".join(sorted(titles))
     joined = " " if hint.endswith("?") else "; "
     raise InputError(f"unknown {kind} {word!r}", hint=joined.join(filter(None, (hint, others))))
+
+
+def _alike(word: str, names: Iterable[str]) -> list[str]:
+    """Names of which a word may be a misspelling: of the same numbers, and no short letters."""
+    letters, numbers = "".join(re.findall(r"[^\W\d_]", word)), re.findall(r"\d+", word)
+    return [
+        name
+        for name in names
+        if len(letters) > _LETTERS and (not numbers or re.findall(r"\d+", name) == numbers)
+    ]
 
 
 @functools.cache
@@ -81,6 +108,7 @@ def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
         name
         for name, texts in titles.items()
         if any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
+        and not _VARIANTS & (_runs(name) - _runs(word))
     ]
     return [one for one in found if not any(one.startswith(f"{other}_") for other in found)]
 
@@ -93,7 +121,11 @@ def _normal(text: str) -> str:
 
 
 def _pieces(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+", _normal(text))
+    return re.findall(r"\d+\.\d+|[^\W_]+", _normal(text))
+
+
+def _runs(text: str) -> set[str]:
+    return set(re.findall(r"[^\W\d_]+|\d+", text.casefold()))
 
 
 def compact(text: str) -> str:

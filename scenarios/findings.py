@@ -68,6 +68,16 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCode:
+    """The advised method in other code."""
+
+    title: str
+    implementation: str
+    iteration_s: float
+    """Median over the drawn worlds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Answer to an open question about the cluster."""
 
@@ -103,5 +113,7 @@ class Findings:
     """Limits of dense training and the advised methods, by label."""
     known: Mapping[str, Evidence] = field(default_factory=dict)
     """Evidence that a model trains with methods faster than the safe one, by label."""
+    other_code: tuple[OtherCode, ...] = ()
+    """The method to use in other code than the one that is priced, where some is known."""
     open: tuple[Open, ...] = ()
     """Open answers that would change the advice."""

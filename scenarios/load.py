@@ -20,7 +20,9 @@ from typing import Any
 from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.checks.conflicts import contradictions
+from gcsim.scenarios.checks.fits import DoesNotFitError, misfits
 from gcsim.scenarios.checks.ineffective import idle
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.rate_trace import read_traces
@@ -124,6 +126,9 @@ def scenario_of(
         if model is not None:
             problems += workload.misfit_of_task(document, task, model)
             problems += untrainable(document, model, file.gradients.source, compressors)
+            if not problems:
+                model, mistakes = workload.by_formula(document, model, training)
+                problems += mistakes
     if file is not None and file.name is None and not FILE_NAME.fullmatch(path.stem):
         message = f"the file's name {path.stem!r} cannot name the folder of the results"
         problems.append(
@@ -162,7 +167,24 @@ def scenario_of(
         resolved={},
         files=files,
     )
+    scenario = _fitting(document, scenario, warn)
     return replace(scenario, resolved=resolved(scenario, file.description))
+
+
+def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:
+    """The scenario with the methods that fit in its devices; `DoesNotFitError` if none does."""
+    found = {one.label: one for one in misfits(scenario)}
+    left = tuple(choice for choice in scenario.compressors if choice.label not in found)
+    if found and not left:
+        misfit = min(found.values(), key=lambda one: one.memory.low)
+        place = document.place(("cluster", "device"))
+        raise DoesNotFitError(misfit, scenario.model.name, place)
+    for number, choice in enumerate(scenario.compressors):
+        if choice.label in found and warn:
+            place = document.place(("compressors", number))
+            _LOG.warning("%s: warning: %s; left out", place, found[choice.label].message())
+    texts = tuple(one.message() for one in found.values())
+    return replace(scenario, compressors=left, left_out=texts)
 
 
 def _buckets(file: ScenarioFile) -> DdpBuckets:
@@ -203,11 +225,14 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         parameters = {
             key: value if (share := per_cent(value)) is None else float(share)
             for key, value in given.items()
-            if key not in ("kind", "label")
+            if key not in ("kind", "label", implementations.KEY)
         }
+        code = given.get(implementations.KEY)
+        code = code if isinstance(code, str) and code != implementations.OWN else ""
         try:
             kind, in_name = method_named(given["kind"])
-            checked = method_of(kind, {**in_name, **parameters}).parameters
+            kind, stated = implementations.installed(kind, code, {**in_name, **parameters})
+            checked = method_of(kind, stated).parameters
         except InputError as error:
             problems += [_in_place(document, key_path, problem) for problem in error.problems]
             continue
@@ -215,7 +240,10 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
         if label == "":  # the schema says so
             continue
         choices[key_path] = CompressorChoice(
-            kind=kind, label="" if label is None else str(label), parameters=checked.model_dump()
+            kind=kind,
+            label="" if label is None else str(label),
+            parameters=checked.model_dump(),
+            implementation=code,
         )
     first: dict[str, str] = {}
     labelled = _labelled(tuple(choices.values()))
@@ -253,8 +281,12 @@ def _labelled(choices: Sequence[CompressorChoice]) -> tuple[CompressorChoice, ..
 
 
 def _label(choice: CompressorChoice, others: Sequence[CompressorChoice]) -> str:
-    like = [other.parameters for other in others if other.kind == choice.kind]
+    code = choice.implementation
+    alike = [other for other in others if (other.kind, other.implementation) == (choice.kind, code)]
+    like = [other.parameters for other in alike]
     kind = _DENSE if choice.kind == "none" else choice.kind
+    if code and (entry := implementations.of(kind, code)):
+        kind = f"{entry.method} {code}"
     return " ".join((kind, *_differing(choice.parameters, like)))
 
 

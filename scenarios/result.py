@@ -79,6 +79,8 @@ class Row:
     """Throughput of the finished iterations in the run of `training.faults`, if any."""
     lost_to_faults_s: float | None = None
     """Seconds of that run without an iteration that was finished."""
+    goodput: float | None = None
+    """Share of a long training's time that counts, with `training.failures`; costs include it."""
     iteration_error_s: float | None = None
     """Standard error of `iteration_s`, by batch means; None if not random or for one iteration."""
     scaling_efficiency_error: float | None = None
@@ -143,6 +145,12 @@ class Row:
     """Cost until the target, median over seeds, if known."""
     wire_bytes_over_training: float | None = None
     """Mean of `wire_bytes_per_worker` over trainings; None if unknown or within a tenth of it."""
+    device_memory_low_bytes: float | None = None
+    """Memory that a worker takes at least; None, as the following, where unknown."""
+    device_memory_high_bytes: float | None = None
+    """At most."""
+    fits: Literal["yes", "no", "perhaps"] | None = None
+    """Whether that is in the device; None also where its memory is unknown."""
 
 
 LISTS = ("iteration_draws_s", "iteration_batches_s", "speedups_to_target")
@@ -326,6 +334,8 @@ class Result:
     """Break-evens and changes at the largest size, if asked for and something is dense."""
     trained: Trained | None = None
     """Known trajectories, if any; not in `results.json`."""
+    left_out: tuple[str, ...] = ()
+    """Methods that do not fit in the devices' memory, and by how much."""
 
     def document(self) -> dict[str, Any]:
         """Document of `results.json`."""
@@ -335,6 +345,7 @@ class Result:
             "provenance": self.provenance,
             "rows": [columns_of(row) for row in self.rows],
             "inputs": [columns_of(one) for one in self.inputs],
+            **({"left_out": list(self.left_out)} if self.left_out else {}),
             "advice": None if self.advice is None else asdict(self.advice),
             "wall": self.wall,
         }

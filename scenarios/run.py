@@ -91,11 +91,13 @@ def simulated_run(
     """
     # they bring numba, which a result from the cache does without
     from gcsim.scenarios.running.faults import faulty_runs, told_faults
+    from gcsim.scenarios.running.installed import as_installed
     from gcsim.scenarios.running.provenance import provenance
     from gcsim.scenarios.running.rows import make_rows, make_timelines
     from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
 
     started = time.perf_counter()
+    scenario, profiles = as_installed(scenario, profiles)
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
@@ -126,6 +128,7 @@ def simulated_run(
         timelines=make_timelines(scenario, simulated) if timelines else (),
         faulty=told_faults(scenario, faulty),
         inputs=uncertainty.told(),
+        left_out=scenario.left_out,
     )
 
 
@@ -177,6 +180,7 @@ def measured(
     """Stage 1 of methods on the scenario's gradients, cached if `keep`; `made` as in `measure`."""
     from gcsim.compressors.conformance import refuse_side_channels
     from gcsim.traces.buckets import bucket_layouts
+    from gcsim.traces.stage1.alike import measure_alike
     from gcsim.traces.stage1.measure import Subject, measure
     from gcsim.traces.timing.allocator import keep_freed_memory
 
@@ -202,7 +206,8 @@ def measured(
         workers = source.workers or trace.workers
         part = Fraction(1, len(layouts))
         with progress.task("methods", len(subjects)) as task:
-            return measure(
+            run = measure if scenario.model.transformer is None else measure_alike
+            return run(
                 subjects,
                 trace,
                 layouts,

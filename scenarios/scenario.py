@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+from gcsim.compressors.options.method import method_of
 from gcsim.fields import POSITIVE, Bytes, Key, Limits
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.memory import Memory, memory
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import PassTimes
@@ -61,6 +63,8 @@ class CompressorChoice:
     label: str
     parameters: dict[str, object]
     """Checked, defaults filled in."""
+    implementation: str = ""
+    """Stated code that carries it out (`catalog/implementations.py`); "": gcsim's."""
     via: str = ""
     """In a run: carrier of its push-pulls, and parameter servers that carry more (`WAYS`)."""
 
@@ -120,6 +124,8 @@ class Scenario:
     """Cost of a node per hour, in any currency, if stated."""
     resolved: dict[str, object]
     """The file with every default, in plain values with units, to run again."""
+    left_out: tuple[str, ...] = ()
+    """Methods that do not fit in the devices' memory, and by how much."""
     files: Mapping[str, str] = field(default_factory=dict)
     """File, outside the catalogue, of a link or device, by setting."""
 
@@ -128,6 +134,21 @@ class Scenario:
         """Number of the first uncompressed compressor, the base of speedups."""
         kinds = [choice.kind for choice in self.compressors]
         return kinds.index("none") if "none" in kinds else None
+
+    def memory_of(self, choice: CompressorChoice, largest: int = 0) -> Memory | None:
+        """Memory of a worker with this method, `largest` elements in the largest bucket (0:
+        unknown); None where unknown."""
+        method, parameters = method_of(choice.kind, choice.parameters)
+        return memory(
+            self.model,
+            self.batch_size,
+            self.training,
+            workers=self.cluster.workers,
+            device=self.training.device_memory or self.cluster.device.memory,
+            dense=choice.kind == "none",
+            state=method.memory(parameters),
+            largest=largest,
+        )
 
     def cluster_at(self, nodes: int) -> Cluster:
         """The cluster with `nodes` machines: a point of the sweep."""

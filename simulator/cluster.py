@@ -32,6 +32,9 @@ AllReduceAlgorithm = Literal[
     "nccl_tree_ll",
     "nccl_tree_ll128",
     "nccl_tree_simple",
+    "nccl_nvls_simple",
+    "nccl_nvls_tree_simple",
+    "nccl_collnet_simple",
 ]
 AllGatherAlgorithm = Literal[
     "auto",
@@ -116,14 +119,17 @@ class Racks(Setting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """`nodes` machines with one network NIC and `devices_per_node` workers each. Worker r is device
-    r mod devices_per_node of node r // devices_per_node."""
+    """`nodes` machines with `devices_per_node` workers each. Worker r is device r mod
+    devices_per_node of node r // devices_per_node."""
 
     nodes: int
     devices_per_node: int
     device: Device
     network: Link
-    """Between a node's network NIC and the switch, each direction."""
+    """Between all network NICs of a node and the switch, each direction."""
+    nics_per_node: Count = 1
+    """Equal network NICs, among which NCCL divides a collective's channels; a message of its own
+    (`at_one_nic`) has one."""
     intra_node: Link
     """Between a device and its node's memory (PCIe) or another device, each direction."""
     shared_memory: Link | None = None
@@ -189,7 +195,15 @@ class Cluster:
     @property
     def at_grouped_rates(self) -> Cluster:
         """The cluster with an all-to-all's network rates (`Collectives.grouped`)."""
-        share = self.collectives.grouped
+        return self._at(self.collectives.grouped)
+
+    @property
+    def at_one_nic(self) -> Cluster:
+        """The cluster as messages see it that one channel carries."""
+        return self._at(Fraction(1, self.nics_per_node))
+
+    def _at(self, share: Fraction) -> Cluster:
+        """The cluster with a share of the network's rates."""
         if share == 1:
             return self
 

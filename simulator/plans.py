@@ -25,12 +25,15 @@ from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
 
 DENSE = "none"
 """Compressor for which a framework needs no hook."""
-CHECKS = Compute(
-    stage="encode",
-    fixed=(KernelCost(kind="streaming", name="ddp.bucket", launches=1, elements=0, nbytes=0),),
+CHECKS, STEP_CHECKS = (
+    Compute(
+        stage="encode",
+        fixed=(KernelCost(kind="streaming", name=name, launches=1, elements=0, nbytes=0),),
+    )
+    for name in ("ddp.bucket", "ddp.step")
 )
-"""Checks of a bucket by gcsim's hook: whether gradient and update are finite. A GPU's host queues
-them; their bytes are in `Framework.passes`."""
+"""Checks by gcsim's hook, of a bucket and of a step: whether gradients and updates are finite. A
+GPU's host queues them; their bytes are in `Framework.passes`."""
 
 
 class Planner:
@@ -59,20 +62,26 @@ class Planner:
 
     def around(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
         """Time of the code around each bucket's exchange."""
-        dense = profile.compressor == DENSE
-        code = self._training.reducer if dense else self._training.hook
+        named, training = profile.compressor, self._training
+        code = training.around(named)
         if code.free or self._cluster.workers == 1:
             return ()
-        checks = 0 if dense else round(self._prices.priced_by(CHECKS, 1).host)
-        last = len(profile.buckets) - 1 if self._cluster.nodes > 1 else None
+        checked = named != DENSE and named not in training.others
+        checks, step_checks = (
+            round(self._prices.priced_by(each, 1).host) if checked else 0
+            for each in (CHECKS, STEP_CHECKS)
+        )
+        per_step = code.per_step if self._cluster.nodes > 1 else 0
+        last = len(profile.buckets) - 1
         return tuple(
             picoseconds(
                 len(layout.slices) * code.per_tensor
                 + code.per_bucket
-                + (code.per_step if place == last else 0)
+                + (per_step if place == last else 0)
             )
             + self._passes(layout.numel, code.passes)
             + checks
+            + (step_checks if place == last else 0)
             for place, layout in enumerate(profile.buckets)
         )
 
@@ -120,7 +129,8 @@ class Planner:
                 f"bucket {bucket}: {len(exchange.computes)} computations around "
                 f"{len(exchange.collectives)} collectives"
             )
-        payloads = self._cluster.workers
+        between = {record.scope for record in exchange.collectives} >= {"nodes"}
+        payloads = self._cluster.nodes if between else self._cluster.workers
         names = [f"{compute.stage}, bucket {bucket}" for compute in exchange.computes]
         times = [self._prices.compute_time(compute, payloads) for compute in exchange.computes]
         kinds = kinds_of(exchange)
@@ -135,20 +145,18 @@ class Planner:
         return BucketWork(
             before=tuple(before),
             collectives=exchange.collectives,
-            server_times=self._server_times(exchange),
+            server_times=self._server_times(exchange, payloads),
             after=tuple(after),
         )
 
-    def _server_times(self, exchange: Exchange) -> tuple[Picoseconds, ...]:
+    def _server_times(self, exchange: Exchange, payloads: int) -> tuple[Picoseconds, ...]:
         if not exchange.servers:
             return ()
         return tuple(
             0
             if compute is None
             else self._prices.compute_time(
-                compute,
-                self._cluster.workers,
-                self._cluster.servers if record.kind == "push_pull" else 1,
+                compute, payloads, self._cluster.servers if record.kind == "push_pull" else 1
             )
             for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
         )

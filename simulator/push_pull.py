@@ -101,27 +101,26 @@ def _without_server(exchange: Exchange, cluster: Cluster) -> Exchange:
     def add_lengths(record: CollectiveRecord) -> None:
         if record.variable:
             sizes = (LENGTH_BYTES,) * len(record.sent)
-            add(CollectiveRecord(kind="all_gather", sent=sizes), _NOTHING)
+            add(CollectiveRecord(kind="all_gather", sent=sizes, scope=record.scope), _NOTHING)
 
     served = exchange.servers or (None,) * len(exchange.collectives)
     for record, server, then in zip(
         exchange.collectives, served, exchange.computes[1:], strict=True
     ):
         chosen = way(record, cluster) if record.kind == "push_pull" else SERVED
+        whole = CollectiveRecord(kind="all_gather", sent=record.sent, scope=record.scope)
         if chosen == SERVED:
             add(record, then, server)
         elif chosen == "all_gather":
             add_lengths(record)
-            add(CollectiveRecord(kind="all_gather", sent=record.sent), _one(server, then))
+            add(whole, _one(server, then))
         else:
-            stripes = CollectiveRecord(
-                kind="all_to_all", sent=record.sent, variable=record.variable
-            )
+            stripes = replace(whole, kind="all_to_all", variable=record.variable)
             add(stripes, replace(server or _NOTHING, striped=True))
             add_lengths(record)
             count = len(record.sent)
             answers = (-(-record.pulled // count),) * count
-            add(CollectiveRecord(kind="all_gather", sent=answers, part=True), then)
+            add(replace(whole, sent=answers, part=True), then)
     return replace(
         exchange, computes=tuple(computes), collectives=tuple(collectives), servers=tuple(servers)
     )

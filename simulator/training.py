@@ -11,6 +11,7 @@ from gcsim import fields
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
+from gcsim.traces.models.transformer import Checkpointing
 
 Overlap = Literal["ddp", "none", "by_tensor"]
 """Overlap of the exchange with the backward pass.
@@ -25,6 +26,7 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 
 GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
+Tokens = Annotated[int, fields.Limits(least=1, most=1 << 20)]
 Node = Annotated[int, fields.Index("node")]
 Worker = Annotated[int, fields.Index("worker")]
 
@@ -75,6 +77,20 @@ class Faults(fields.Setting):
     restart: fields.Seconds
     """Seconds that all workers lose when a process group forms anew (elastic restart)."""
     deaths: Annotated[tuple[Fault, ...], fields.Limits(least=1, most=1_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures(fields.Setting):
+    """Failures of a long training, and the checkpoints against them (`goodput.py`)."""
+
+    mtbf: fields.PositiveSeconds
+    """Mean seconds between failures of one node."""
+    restart: fields.Seconds
+    """Seconds from a failure until the training runs again."""
+    checkpoint: fields.PositiveSeconds
+    """Seconds for which a checkpoint stops the training."""
+    every: fields.PositiveSeconds | None = None
+    """Seconds of training between two checkpoints; None: the best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +168,11 @@ class Training(fields.Setting):
     """Around the dense exchange."""
     hook: Framework = Framework()
     """Around any other method's exchange, the framework's own work included."""
+    between: Literal["workers", "nodes"] = "workers"
+    """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
+    gradients uncompressed (`between_nodes.py`)."""
+    others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
+    """In the place of `hook`, and of its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"
     """Stream on which a bucket's exchange computes; communicator: the collectives' own, so that
     exchanges of two buckets never overlap."""
@@ -163,6 +184,16 @@ class Training(fields.Setting):
     """Seconds after a worker's last bucket is decoded; 0: included in backward."""
     accumulation: Batches = 1
     """Micro-batches per iteration; only the last exchanges."""
+    checkpointing: Checkpointing = "none"
+    """Activations that the backward pass computes again, of a model by formula."""
+    flash_attention: bool = True
+    """Whether attention keeps no scores."""
+    sequence: Tokens | None = None
+    """Tokens of a sample, of a model by formula; None: the model's."""
+    optimizer_state: Literal["adam", "momentum", "none"] = "adam"
+    """What the optimizer keeps; it affects no time."""
+    device_memory: fields.Bytes | None = None
+    """Memory of a device; None: the catalogue's."""
     local_steps: Batches = 1
     """Iterations per exchange."""
     input: InputLoading | None = None
@@ -178,6 +209,8 @@ class Training(fields.Setting):
     iterations: Annotated[int, fields.Limits(least=1, most=100_000)] = 100
     """Consecutive iterations over which random times are averaged; memory limits them."""
     faults: Faults | None = None
+    failures: Failures | None = None
+    """None: the training never fails, and writes no checkpoints."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -188,6 +221,10 @@ class Training(fields.Setting):
     def waits(self) -> Fraction:
         """`exposed`; 1 where `overlap` is `none`."""
         return Fraction(1) if self.overlap == "none" else self.exposed
+
+    def around(self, method: str) -> Framework:
+        """Code around a method's exchange."""
+        return self.reducer if method == "none" else self.others.get(method, self.hook)
 
     def machines(self, cluster: Cluster) -> Machines | None:
         """Machines whose ranks share cores; None where there is a core for each stream."""

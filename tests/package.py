@@ -4,7 +4,9 @@
 
 Builds the sdist and, from it, the wheel, checks that both hold every file of the rooms, installs
 each into a new environment with the newest libraries of the index, without `constraints.txt`, and
-runs what a user runs first, elsewhere, with an empty cache. Exit code 1 and the output on failure.
+runs what a user runs first, elsewhere, with an empty cache. `uvx` and `pipx run` then take the
+wheel from the folder as an index; `uvx` makes the small installation (docs/advice.md), of which
+size and seconds are shown. Exit code 1 and the output on failure.
 """
 
 from __future__ import annotations
@@ -42,13 +44,14 @@ class Half(Compressor[Parameters]):
         total = yield AllReduce(tensor=bucket.gradient.half())
         return total.float() / self.worker.count
 """
+_ADVISE = "advise --model resnet50 --device v100 --gpus 4 --nodes 8 --network 25gbe"
 _COMMANDS = (
     # arguments of gcsim, and what the answer has in it
     ("--version", f"gcsim {gcsim.__version__}"),
     ("list scenarios", "alexnet_32node"),
     ("check my_half:Half", "passes all"),
     ("run lenet_2node --set 'compressors=[none, fp16, {kind: my_half:Half, label: mine}]'", "mine"),
-    ("advise --model resnet50 --device v100 --gpus 4 --nodes 8 --network 25gbe", "Use"),
+    (_ADVISE, "Use"),
     ("train digits_8", "QSGD 8 bit"),
     ("validate papers", "papers"),
 )
@@ -69,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for file in (wheel, folder / f"{stem}.tar.gz"):
         with tempfile.TemporaryDirectory(prefix="gcsim-package-") as place:
             _try(file, Path(place))
+    with tempfile.TemporaryDirectory(prefix="gcsim-package-") as place:
+        _from_index(folder, Path(place))
     return 0
 
 
@@ -115,9 +120,37 @@ def _try(file: Path, place: Path) -> None:
         print(f"{file.name}: gcsim {words} ({time.monotonic() - start:.0f} s)", flush=True)
 
 
+def _from_index(folder: Path, place: Path) -> None:
+    """Answer with `uvx` in the small installation, and start with `pipx run` in a whole one."""
+    venv.create(place / "venv", with_pip=True)
+    tools = place / "venv/bin"
+    _run([str(tools / "python"), "-m", "pip", "install", "uv", "pipx"], place)
+    (page,) = re.findall(r"^printf .* > small\.txt$", (ROOT / "docs/advice.md").read_text(), re.M)
+    _run(["sh", "-c", page], place)
+    uvx = [str(tools / "uvx"), "-p", sys.executable, "--find-links", str(folder)]
+    small = [*uvx, "--overrides", "small.txt", "gcsim"]
+    _run([*small, "--version"], place)
+    for words in (_ADVISE, _ADVISE):
+        start = time.monotonic()
+        if "Use" not in (shown := _run([*small, *words.split()], place)):
+            sys.exit(f"uvx gcsim {words}: no 'Use' in:\n{shown}")
+        print(f"uvx gcsim {words} ({time.monotonic() - start:.1f} s)", flush=True)
+    print(f"the small installation: {_run(['du', '-smL', 'uv'], place).split()[0]} MB", flush=True)
+    whole = [
+        str(tools / "pipx"),
+        "run",
+        "--backend",
+        "pip",
+        f"--pip-args=--find-links={folder}",
+        "gcsim",
+    ]
+    print(f"pipx run gcsim --version: {_run([*whole, '--version'], place)}", flush=True)
+
+
 def _run(command: Sequence[str], folder: Path) -> str:
     """What it prints; a failure ends all."""
     own = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    own |= {"UV_CACHE_DIR": str(folder / "uv"), "PIPX_HOME": str(folder / "pipx")}
     own["GCSIM_CACHE_DIR"] = str(folder / ".cache")
     done = subprocess.run(
         command, cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

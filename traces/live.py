@@ -37,7 +37,7 @@ from gcsim.traces.tasks.registry import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkerGradients:
-    """One worker's gradients in one iteration, on the CPU."""
+    """One worker's gradients in one iteration, on the model's device."""
 
     iteration: int
     """From 0, after the warm-up."""
@@ -137,10 +137,8 @@ class LiveTrainer:
                     iteration=iteration,
                     worker=worker,
                     loss=loss,
-                    gradients=tuple(gradient.cpu() for gradient in own),
-                    second_moments=(
-                        tuple(value.cpu() for value in moments.values) if moments else None
-                    ),
+                    gradients=tuple(own),
+                    second_moments=moments.values if moments else None,
                     moment_costs=moments.costs if moments else {},
                 )
                 del own, moments

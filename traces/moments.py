@@ -103,7 +103,7 @@ class SecondMoments:
         return [
             module
             for module in model.modules()
-            if _has_closed_form(module)
+            if has_closed_form(module)
             and all(owners[id(p)] == 1 for p in module.parameters(recurse=False))
         ]
 
@@ -235,7 +235,7 @@ class SecondMoments:
                     assert call is not None
                     assert call.given is not None
                     with _metered(segment, number, costs):
-                        values[number] = _moment(layer, role, call.given, call.output_gradient)
+                        values[number] = moment(layer, role, call.given, call.output_gradient)
                     if whole is not None:
                         self._check_alone(number, layer, role, call, whole[number])
         return values, costs
@@ -300,7 +300,7 @@ _LIMIT = 64 * 1024 * 1024
 """Bytes of per-sample intermediates alive at once."""
 
 
-def _has_closed_form(layer: nn.Module) -> bool:
+def has_closed_form(layer: nn.Module) -> bool:
     """Whether a call of `layer` is exactly torch's Linear, Conv2d, batch normalisation (of one
     process), or a sequence layer, on its own weight and bias."""
     own = {name for name, _ in layer.named_parameters(recurse=False)}
@@ -316,18 +316,18 @@ def _is_batch_norm(layer: nn.Module) -> bool:
     return type(layer) in {torch.nn.BatchNorm1d, torch.nn.BatchNorm2d}
 
 
-def _moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) -> Tensor:
+def moment(layer: nn.Module, role: str, given: Tensor, gradient: Tensor | None) -> Tensor:
     """The second moment of the layer's weight or bias (`role`), in the parameter's shape."""
     if gradient is None:  # the loss does not depend on this layer's output
         return torch.zeros_like(layer.get_parameter(role))
     if _is_sequence_layer(layer):
         return _sequence_moment(layer, role, given, gradient)
     if role == "bias":
-        return _bias_moment(_channels_last(layer, gradient))
+        return _bias_moment(channels_last(layer, gradient))
     if isinstance(layer, torch.nn.Conv2d):
         return _conv2d_moment(layer, given, gradient)
     if _is_batch_norm(layer):
-        return _bias_moment(_channels_last(layer, gradient * _normalised(layer, given)))
+        return _bias_moment(channels_last(layer, gradient * _normalised(layer, given)))
     return _linear_moment(given, gradient)
 
 
@@ -342,7 +342,7 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
         found = found.sum(1) if isinstance(layer, torch.nn.Embedding) else found
         scale *= largest
     elif role == "bias":
-        expected = _channels_last(layer, gradient).flatten(0, -2).sum(0)
+        expected = channels_last(layer, gradient).flatten(0, -2).sum(0)
     elif isinstance(layer, torch.nn.Conv2d):
         batch, outputs, *places = gradient.shape
         summed = gradient.view(batch, layer.groups, outputs // layer.groups, *places).sum(2)
@@ -359,7 +359,7 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
         scale *= float(given.abs().max())
     elif _is_batch_norm(layer):
         normalised = _normalised(layer, given)
-        expected = _channels_last(layer, gradient * normalised).flatten(0, -2).sum(0)
+        expected = channels_last(layer, gradient * normalised).flatten(0, -2).sum(0)
         scale *= float(normalised.abs().max())
     else:
         expected = gradient.flatten(0, -2).sum(1) @ given.flatten(0, -2)
@@ -368,7 +368,7 @@ def _adds_up(layer: nn.Module, role: str, given: Tensor, gradient: Tensor, found
     return float((expected - found).abs().max()) <= 1e-5 * scale
 
 
-def _channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
+def channels_last(layer: nn.Module, gradient: Tensor) -> Tensor:
     """`[B, …, out]`."""
     second = isinstance(layer, torch.nn.Conv2d) or _is_batch_norm(layer)
     return gradient.movedim(1, -1) if second else gradient
@@ -408,7 +408,7 @@ def _conv2d_moment(layer: nn.Conv2d, given: Tensor, gradient: Tensor) -> Tensor:
     sample's gradient is delta_z `[out/groups, places]` times unfold(a_z)^T
     `[places, in/groups * h * w]`, by group."""
     weight, groups, padding = layer.weight, layer.groups, layer.padding
-    assert not isinstance(padding, str)  # `_has_closed_form` lets no such layer pass
+    assert not isinstance(padding, str)  # `has_closed_form` lets no such layer pass
     columns = weight[0].numel()
     places = gradient[0, 0].numel()
     result = weight.new_zeros(groups, weight.shape[0] // groups, columns)
@@ -439,12 +439,12 @@ def _is_sequence_layer(layer: nn.Module) -> bool:
     on the way (`max_norm`), or whose gradient is scaled over the whole batch or sparse."""
     if type(layer) is torch.nn.Embedding:
         return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
-    return _is_norm(layer)
+    return is_norm(layer)
 
 
 def _places_are_inside(layer: nn.Module, given: Tensor) -> bool:
     """Whether the first axis of the layer's input is the batch alone, not what is normalised."""
-    if not _is_norm(layer):
+    if not is_norm(layer):
         return True
     assert isinstance(layer.normalized_shape, tuple)
     return given.dim() > len(layer.normalized_shape)
@@ -469,7 +469,7 @@ def _sequence_sum(
         if layer.padding_idx is not None:
             sums[layer.padding_idx] = 0
         return sums, 1.0
-    largest = float(_sequence_normalised(layer, given).abs().max()) if role == "weight" else 1.0
+    largest = float(sequence_normalised(layer, given).abs().max()) if role == "weight" else 1.0
     return _samples(layer, role, given, gradient).sum(0), largest
 
 
@@ -490,12 +490,12 @@ def _embedding_moment(layer: nn.Embedding, tokens: Tensor, gradient: Tensor) -> 
 
 def _samples(layer: nn.Module, role: str, given: Tensor, gradient: Tensor) -> Tensor:
     """Each sample's gradient of a normalisation's weight or bias, `[B, *normalized_shape]`."""
-    terms = gradient * _sequence_normalised(layer, given) if role == "weight" else gradient
+    terms = gradient * sequence_normalised(layer, given) if role == "weight" else gradient
     places = terms.dim() - 1 - layer.get_parameter(role).dim()
     return terms.flatten(1, places).sum(1) if places else terms
 
 
-def _sequence_normalised(layer: nn.Module, given: Tensor) -> Tensor:
+def sequence_normalised(layer: nn.Module, given: Tensor) -> Tensor:
     """Normalised input that the layer scales and shifts."""
     if isinstance(layer, torch.nn.LayerNorm):
         shape = list(layer.normalized_shape)
@@ -504,6 +504,7 @@ def _sequence_normalised(layer: nn.Module, given: Tensor) -> Tensor:
     return torch.nn.functional.rms_norm(given, list(layer.normalized_shape), eps=layer.eps)
 
 
-def _is_norm(layer: nn.Module) -> bool:
+def is_norm(layer: nn.Module) -> bool:
+    """Whether a layer normalises each place by itself."""
     root_mean_square = getattr(torch.nn, "RMSNorm", None)  # torch 2.4
     return type(layer) in {torch.nn.LayerNorm, root_mean_square}

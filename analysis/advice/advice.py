@@ -32,6 +32,8 @@ from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import open_questions
+from gcsim.scenarios.advice.other_code import other_code
+from gcsim.scenarios.checks.fits import gib
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
@@ -129,6 +131,7 @@ class Advice(sections.Recommendation):
                 for one in self.changes
             ],
             "limits_s": {label: asdict(one) for label, one in self.limits.items()},
+            "other_code": [asdict(one) for one in self.findings.other_code],
             "open": [asdict(one) for one in self.findings.open],
             **(
                 {"plans": [self._planned(one) for one in self.plans]}
@@ -274,7 +277,10 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
         task.advance()
         parts = limits(engine, named)
         task.advance()
-    return replace(evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts)
+    others = () if found.use is None else tuple(other_code(engine, found.use.label))
+    return replace(
+        evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts, other_code=others
+    )
 
 
 _MATTERS = 0.1  # relative change of dense training's time that makes an answer matter
@@ -366,11 +372,26 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 def _sections(advice: Advice) -> Iterator[sections.Section]:
     yield from sections.answer_sections(advice)
+    held = list(_memory(advice))
+    if held:
+        yield "Memory", held
     if advice.findings.open:
         yield "Open", [_opened(one) for one in advice.findings.open]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
     if advice.plans is not None:
         yield "By bucket", list(_by_bucket(advice.plans))
+
+
+def _memory(advice: Advice) -> Iterator[str]:
+    """Methods that may not fit in the devices, and those that do not."""
+    for row in dict.fromkeys(row for row in (advice.verdict.dense, advice.use) if row is not None):
+        if row.fits == "perhaps":
+            ends = [
+                gib(nbytes or 0)
+                for nbytes in (row.device_memory_low_bytes, row.device_memory_high_bytes)
+            ]
+            yield f"{short(row)} may not fit: {ends[0].removesuffix(' GiB')}-{ends[1]}\n"
+    yield from (f"does not fit: {text}\n" for text in advice.result.left_out)
 
 
 def _opened(one: Open) -> str:

@@ -15,6 +15,7 @@ from gcsim.analysis.report.numbers import fixed, plural, significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.compressors.ddp.measured import Measured
 from gcsim.errors import InputError
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
 
@@ -116,6 +117,7 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
         entry["label"]
         for entry in result.scenario["compressors"]
         if entry["kind"] == measured.compressor
+        and implementations.KEY not in entry
         and all(key in entry and entry[key] == value for key, value in measured.parameters.items())
     ]
     rows = [row for row in result.rows if row.label in labels]

@@ -1,9 +1,4 @@
-"""Python to paste for a method: the code whose time is estimated.
-
-Casts, which cost the same as gcsim's, and methods that are PyTorch's by name use PyTorch's hooks,
-all others gcsim's: its PowerSGD took 0.80 and 0.85 times as long as PyTorch's on an H100
-(docs/gpu-measured.md, whole steps of BERT-base and ResNet-50).
-"""
+"""Python to paste for a method: the code whose time is estimated, gcsim's hook by default."""
 
 from __future__ import annotations
 
@@ -11,22 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcsim.compressors.options.method import OPTIONS, method_of
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.scenario import CompressorChoice
 
-_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
-_CASTS = {
-    "fp16": "fp16_compress_hook",
-    "torch_fp16": "fp16_compress_hook",
-    "bf16": "bf16_compress_hook",
-    "torch_bf16": "bf16_compress_hook",
-}
+_PLAIN = ("none", "fp16", "bf16", "torch_fp16", "torch_bf16")
+"""Methods that go beside any other in a plan."""
 
 
 def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
     """Python for a plan: the method of most parameters is the hook's, others go by name."""
     kinds = list(dict.fromkeys(choice.kind for choice in choices))
     stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
-    main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in ("none", *_CASTS)))
+    main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in _PLAIN))
     others: dict[str, list[int]] = {}
     for number, choice in enumerate(choices):
         if choice.kind != main:
@@ -44,18 +35,9 @@ def paste(choice: CompressorChoice) -> list[str]:
     kind, given = choice.kind, choice.parameters
     if kind == "none":
         return ["nothing to add: DistributedDataParallel as it is"]
-    plain = not any(key in OPTIONS for key in given)
-    if kind in _CASTS and plain:
-        return [
-            f"from {_HOOKS} import default_hooks",
-            f"model.register_comm_hook(None, default_hooks.{_CASTS[kind]})",
-        ]
-    if kind == "torch_powersgd" and plain:
-        state = f"ps.PowerSGDState(None, {given.get('rank', 4)})"
-        return [
-            f"from {_HOOKS} import powerSGD_hook as ps",
-            f"model.register_comm_hook({state}, ps.powerSGD_hook)",
-        ]
+    entry = implementations.of(kind, choice.implementation)
+    if entry is not None and not any(key in OPTIONS for key in given):
+        return [line.format(**given) for line in entry.deploy]
     cls, checked = method_of(kind, given)
     if cls.properties(checked).replicas != "identical" or cls.requires:
         return ["no DDP hook can, its workers step apart"]

@@ -19,6 +19,7 @@ from gcsim.analysis.report.selection import Verdict, best_known, expected_s
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, short, uncompressed
 from gcsim.scenarios.advice.changes import LEAST
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Change, Evidence, Findings, Limits
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import CompressorChoice
@@ -360,16 +361,35 @@ def _deploy(advice: Recommendation) -> list[str]:
     row = advice.use
     if row is None:
         return []
-    stated: Any = advice.result.scenario.get("compressors", ())
-    given = next((dict(one) for one in stated if one["label"] == row.label), None)
-    if given is None:
-        return []
-    kind, label = given.pop("kind"), given.pop("label")
-    lines = paste(CompressorChoice(kind=kind, label=label, parameters=given))
-    if len(lines) == 1:  # no code
-        return lines if row.compressor == DENSE else [f"{short(row)}: {lines[0]}"]
+    lines = _pasted(advice, row)
+    others = [
+        f"{one.title} would take {elapsed(one.iteration_s)}"
+        f" ({implementations.KEY}: {one.implementation})"
+        for one in advice.findings.other_code
+    ]
+    if len(lines) <= 1:  # no code
+        named = "" if row.compressor == DENSE else f"{short(row)}: "
+        return [*(f"{named}{one}" for one in lines), *others]
     safe = advice.safe
     if safe is not None and safe is not row:
-        hook = f'gcsim.ddp_hook("{safe.compressor}").register(model)'
-        lines.append(f"# Safe: {'no hook' if safe.compressor == DENSE else hook}")
-    return [Line(line) for line in lines]
+        dense = safe.compressor == DENSE
+        lines += [f"# Safe: {'no hook' if dense else one}" for one in _pasted(advice, safe)[-1:]]
+    return [Line(line) for line in (*lines, *(f"# {one}" for one in others))]
+
+
+def _pasted(advice: Recommendation, row: Row) -> list[str]:
+    """Python for a row's method; none for a row that the scenario does not list."""
+    stated: Any = advice.result.scenario.get("compressors", ())
+    for one in stated:
+        if one["label"] == row.label:
+            given = {key: value for key, value in one.items() if key not in _NAMES}
+            code = one.get(implementations.KEY, "")
+            return paste(
+                CompressorChoice(
+                    kind=one["kind"], label=row.label, parameters=given, implementation=code
+                )
+            )
+    return []
+
+
+_NAMES = ("kind", "label", implementations.KEY)

@@ -66,6 +66,10 @@ class Column:
         return max(map(cell_len, [*self.heading.split("\n"), *self.cells(rows)]))
 
 
+def _gib(nbytes: float | None) -> float | None:
+    return None if nbytes is None else nbytes / (1 << 30)
+
+
 def _percent(share: float | None) -> float | None:
     return None if share is None else share * 100
 
@@ -161,6 +165,10 @@ COST = (
     _column("throughput\n[samples/s]", lambda row: row.throughput_samples_per_s),
     _column("scaling\nefficiency [%]", lambda row: row.scaling_efficiency * 100),
 )
+MEMORY = Column(
+    heading="memory\n[GiB]", value=lambda row: _gib(row.device_memory_low_bytes),
+    above=lambda row: _gib(row.device_memory_high_bytes),
+)  # fmt: skip
 WITH_FAULTS = _column(
     "with faults\n[samples/s]", lambda row: row.throughput_with_faults_samples_per_s
 )
@@ -223,6 +231,7 @@ def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     after = (OPTIMIZER,) if any(row.optimizer_s for row in rows) else ()
     faulty = any(row.throughput_with_faults_samples_per_s is not None for row in rows)
     cost = (*COST[:2], *((WITH_FAULTS,) if faulty else ()), *COST[2:])
+    cost = (*cost, *((MEMORY,) if any(row.fits for row in rows) else ()))
     return (*before, *PARTS, *after, *cost)
 
 
@@ -263,12 +272,14 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         marks.append(averaged(result))
     columns = brief_columns(found.rows)
     notes = ["; ".join(marks)] if marks else []
+    notes += _unfit(result, found.rows)
     if found.left_out:
         (row, why), *others = found.left_out
         more = f"; {plural(len(others), 'other')} (-v)" if others else ""
         notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
     if uncertain(found.rows):
         notes.append(_range(found.rows))
+    notes += _useful(result, found.rows)
     notes += [COSTS] if money(found.rows) else []
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
@@ -283,7 +294,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
     """Meanings of the marks, then of the columns; `found` is the verdict, if known."""
     found = found or largest_verdict(result)
     rows = found.rows
-    notes = _marks(found)
+    notes = [*_marks(found), *_unfit(result, rows)]
     periodic = [row for row in rows if row.period > 1]
     if periodic:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
@@ -302,8 +313,21 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
     scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
     faulty = [FAULTY] if WITH_FAULTS in other_columns(rows) else []
     drawn = [DRAWN] if are_synthetic(result) else []
+    faulty += _useful(result, rows)
     faulty += [COSTS] if money(rows) else []
     return [*notes, _legend(result, rows), *faulty, *scale_free, *drawn]
+
+
+def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
+    """Goodput of a training whose nodes fail."""
+    if rows[0].goodput is None:
+        return []
+    failures = result.scenario["training"]["failures"]
+    return [
+        f"goodput: {100 * rows[0].goodput:.0f} % of the time counts on "
+        f"{plural(rows[0].nodes, 'node')}, each of which fails every {failures['mtbf']}; costs "
+        "include it."
+    ]
 
 
 def _marks(found: Verdict) -> list[str]:
@@ -318,6 +342,17 @@ def _marks(found: Verdict) -> list[str]:
     if found.safe is not None and not _among(found.safe, found.foremost):
         notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
     return notes + [f"{LEFT_OUT}not counted: {row.label}: {why}" for row, why in found.left_out]
+
+
+def _unfit(result: Result, rows: Sequence[Row]) -> list[str]:
+    """Methods that do not fit in the devices, and those that may not."""
+    notes = [f"{LEFT_OUT}does not fit: {text}" for text in result.left_out]
+    doubtful = [row for row in rows if row.fits == "perhaps"]
+    if doubtful:
+        names = ", ".join(row.label for row in doubtful)
+        need = max(row.device_memory_high_bytes or 0.0 for row in doubtful)
+        notes.append(f"may not fit, at up to {need / (1 << 30):.3g} GiB: {names}")
+    return notes
 
 
 def _first(found: Verdict, *, the: bool = False) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gcsim.analysis.report.numbers import plural, significant, times
+from gcsim.analysis.report.numbers import plural, times
 from gcsim.analysis.report.selection import Verdict
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import estimate
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
 
@@ -29,14 +30,21 @@ def trained(result: Result, found: Verdict) -> list[str]:
     quick = min(found.rows, key=lambda row: row.iteration_s)
     if quick is not best and quick is not found.dense:
         end = "was not trained"
+        if quick.label in facts.get("too_short", {}):
+            end = "was trained for too few steps to tell"
         if quick.seeds_trained is not None:
             end = f"reached the target with {quick.seeds_at_target} of {quick.seeds_trained} seeds"
         if quick.speedup_to_target is not None:
             end = f"is {times(quick.speedup_to_target)} as fast until the target"
         speedup = times(quick.speedup_vs_dense or 0.0)
         sentences.append(f"{quick.label} has the fastest iteration ({speedup}) and {end}.")
-    others = [row.label for row in found.not_trained if row is not quick]
-    return [*sentences, *([f"Not trained: {', '.join(others)}."] if others else [])]
+    short = facts.get("too_short", {})
+    others = [row.label for row in found.not_trained if row is not quick and row.label not in short]
+    sentences += [f"Not trained: {', '.join(others)}."] if others else []
+    return [*sentences, *(f"{label}: too short to tell: {why}." for label, why in short.items())]
+
+
+_NAMES = ("kind", "label", implementations.KEY)
 
 
 def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
@@ -45,7 +53,7 @@ def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
         return []
     entries = result.scenario.get("compressors", ())
     own = next((one for one in entries if one.get("label") == row.label), {"kind": row.compressor})
-    given = {key: value for key, value in own.items() if key not in ("kind", "label")}
+    given = {key: value for key, value in own.items() if key not in _NAMES}
     found = on_shipped_tasks(row.compressor, given)
     if not found:
         return [f"No training with {row.label} comes with gcsim."]
@@ -54,14 +62,12 @@ def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
 
 
 def _ended(one: Ended) -> str:
-    """ "digits_8, 1.07x dense's steps (3 of 3 seeds at accuracy 0.97; 300 steps send 3.1 whole
-    gradients)" """
+    """ "digits_8, 1.07x dense's steps (3 of 3 seeds at accuracy 0.97)" """
+    if one.too_short:
+        return f"{one.task}, too short to tell ({one.too_short})"
     steps = one.steps_vs_dense
     ended = "target not reached" if steps is None else f"{times(steps)} dense's steps"
-    return (
-        f"{one.task}, {ended} ({one.reached} of {one.seeds} seeds at {one.target}; "
-        f"{one.steps} steps send {significant(one.steps * one.share_sent, 2)} whole gradients)"
-    )
+    return f"{one.task}, {ended} ({one.reached} of {one.seeds} seeds at {one.target})"
 
 
 def trained_note(result: Result) -> str:

@@ -16,10 +16,12 @@ from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios.trained.horizon import TELLING
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
 FASTEST = "> "
 NOT = "-"
+SHORT = "too short"
 _LABEL = 18  # cells of a label beside the numbers on 80
 
 Column = tuple[str, Callable[[TrainedRow], str]]
@@ -41,7 +43,7 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 def html(result: TrainingResult) -> str:
     """The same for a notebook."""
     rows = ranked(result)
-    columns = columns_of(result, rows)
+    columns = (*columns_of(result, rows), _DELAYS)
     headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
     lines = [[row.label, *(cell(row) for _, cell in columns)] for row in rows]
     return html_table(title(result), headings, lines, [legend(result), *answer(result)])
@@ -53,7 +55,7 @@ def ranked(result: TrainingResult) -> list[TrainedRow]:
     return sorted(
         (row for row in result.rows if row.workers == largest),
         key=lambda row: (
-            bool(row.untrained),
+            bool(row.untrained or row.too_short),
             -(row.speedup_to_target or 0.0),
             _falls_short(result, row),
         ),
@@ -83,7 +85,9 @@ def legend(result: TrainingResult) -> str:
         "Against dense float32 training. steps: until the target stays reached, on samples that "
         "are held out. to target: simulated seconds until then; median of "
         f"{plural(seeds, 'seed')}; range: holds a further seed in 8 of 10 cases, over draws "
-        "of the uncertain inputs (0: not reached). reached: seeds that reach the target."
+        "of the uncertain inputs (0: not reached). reached: seeds that reach the target. delays: "
+        "whole gradients that were sent, of methods that send parts; fewer than "
+        f"{TELLING} are too short to tell."
     )
 
 
@@ -95,12 +99,15 @@ def answer(result: TrainingResult) -> list[str]:
     quick = max(rows, key=lambda row: row.speedup_per_iteration or 0.0)
     if quick is not best and quick.compressor != DENSE:
         gain = times(quick.speedup_per_iteration or 0.0)
-        if quick.steps_against_dense is None:
+        if quick.too_short:
+            then = "was trained for too few steps to tell"
+        elif quick.steps_against_dense is None:
             then = "does not reach the target in most runs"
         else:
             then = f"needs {times(quick.steps_against_dense)} the steps of dense training"
         said.append(f"{quick.label} has the fastest iteration ({gain}) but {then}.")
     said += [f"{row.label}: not trained: {row.untrained}." for row in rows if row.untrained]
+    said += [f"{row.label}: too short to tell: {row.too_short}." for row in rows if row.too_short]
     for row in rows:
         early = [(how, why) for how, why in zip(row.ended, row.why, strict=True) if why]
         if early:
@@ -176,7 +183,7 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
         ("iteration\n[x]", lambda row: _number(row.speedup_per_iteration)),
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
         *((accuracy,) if measure == "accuracy" else (loss,)),
-        ("reached", lambda row: f"{row.reached}/{len(row.ended)}"),
+        ("reached", lambda row: NOT if row.too_short else f"{row.reached}/{len(row.ended)}"),
         *((("cost to\ntarget", lambda row: _cost(row, cost["per_hour"])),) if cost else ()),
     )
     return tuple((heading, _of_trained(cell)) for heading, cell in columns)
@@ -201,9 +208,14 @@ def _number(value: float | None) -> str:
 
 def _range(row: TrainedRow) -> str:
     low, high = row.speedup_to_target_low, row.speedup_to_target_high
+    if row.too_short:
+        return SHORT
     if low is None or high == 0 or row.compressor == DENSE:
         return NOT
     return f"{fixed(low, 2)}-{'inf' if high is None else fixed(high, 2)}"
+
+
+_DELAYS: Column = ("delays", _of_trained(lambda row: _significant(row.delays, 1.0)))
 
 
 def _table(result: TrainingResult, width: int) -> Table:
@@ -211,6 +223,7 @@ def _table(result: TrainingResult, width: int) -> Table:
     rows = ranked(result)
     columns = list(columns_of(result, rows))
     more: list[Column] = [
+        *([_DELAYS] if any(row.delays is not None for row in rows) else ()),
         ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
         ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
         ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),

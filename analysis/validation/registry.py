@@ -26,6 +26,7 @@ SUITES: dict[str, str] = {
     "other-clusters": "other_clusters",
     "tc-cluster": "tc_cluster",
     "nccl-clusters": "nccl_clusters",
+    "racks": "racks",
     "raysgd": "raysgd",
     "bagua": "bagua",
     "global-qsgd": "global_qsgd",

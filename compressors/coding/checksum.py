@@ -31,24 +31,27 @@ ORDERS = np.array(
             "905724afe1bc683d", "2c6a0b834d75fe19", "c51fed4a0763928b", "db7ec13950f4862a",
             "6fe9b308c2d714a5", "a2847615fb9e3cd0",
         )
-    ]
+    ],
+    dtype=np.uint64,  # as indices, numbers without a sign
 )  # fmt: skip
 """Orders of the message's words, a row for each round, repeated after ten."""
 ROUNDS = 12
 
 
 @loop
-def checksum(header: Any, body: Any) -> Any:
-    """Checksum of a frame: `header` uint8 `[16 or more]`, `body` uint8 `[n]`; 32 bits as uint64."""
+def checksum(header: Any, body: Any, block: Any) -> Any:
+    """Checksum of a frame: `header` uint8 `[16 or more]`, `body` uint8 `[n]`; 32 bits as uint64.
+    `block` is scratch, uint64 `[16]`, of which the last twelve words are zero."""
     total = np.uint64(0)
     whole = body.size // 8
     for i in range(whole):
         # odd factors have inverses modulo 2^64: a change of one word always changes the sum
         word = number_at(body, 8 * i, 8)
         total += word * (np.uint64(2) * np.uint64(i) + np.uint64(1))
-    rest = number_at(body, 8 * whole, body.size - 8 * whole)
-    words = number_at(header, 0, 8), number_at(header, 8, 8), rest, total
-    return _blake2b(words) & np.uint64(0xFFFFFFFF)
+    for i in range(2):
+        block[i] = number_at(header, 8 * i, 8)
+    block[2], block[3] = number_at(body, 8 * whole, body.size - 8 * whole), total
+    return _blake2b(block) & np.uint64(0xFFFFFFFF)
 
 
 @loop
@@ -68,61 +71,41 @@ def put_number(data: Any, at: int, size: int, number: Any) -> None:
 
 
 @loop
-def _blake2b(words: Any) -> Any:
-    """The first word of the hash of one block of 32 bytes, four words.
+def _blake2b(block: Any) -> Any:
+    """The first word of the hash of one block of 32 bytes: uint64 `[16]`.
 
-    Sixteen variables, which registers hold, are a third faster than an array of them. Rounds are
-    calls with constants, so that the compiler knows which words are zero.
+    Sixteen variables, which registers hold, are a third faster than an array of them.
     """
     first = START[0] ^ KEYLESS_OF_FOUR_BYTES
-    a, b, c = (first, START[1], START[2], START[3]), START[4:], START[:4]
-    d = START[4] ^ np.uint64(32), START[5], ~START[6], START[7]  # 32 bytes, the last block
-    s = *a, b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], *d
-    s = _round(_round(_round(s, words, 0), words, 1), words, 2)
-    s = _round(_round(_round(s, words, 3), words, 4), words, 5)
-    s = _round(_round(_round(s, words, 6), words, 7), words, 8)
-    s = _round(_round(_round(s, words, 9), words, 10), words, 11)
-    return first ^ s[0] ^ s[8]
+    a0, a1, a2, a3, b0, b1, b2, b3 = START
+    c0, c1, c2, c3, d0, d1, d2, d3 = START
+    a0, d0, d2 = first, d0 ^ np.uint64(32), ~d2  # 32 bytes, the last block
+    for turn in range(ROUNDS):  # columns of a square, then its diagonals, are mixed
+        order = ORDERS[turn % 10]
+        a0, b0, c0, d0 = _mixed(a0, b0, c0, d0, block[order[0]], block[order[1]])
+        a1, b1, c1, d1 = _mixed(a1, b1, c1, d1, block[order[2]], block[order[3]])
+        a2, b2, c2, d2 = _mixed(a2, b2, c2, d2, block[order[4]], block[order[5]])
+        a3, b3, c3, d3 = _mixed(a3, b3, c3, d3, block[order[6]], block[order[7]])
+        a0, b1, c2, d3 = _mixed(a0, b1, c2, d3, block[order[8]], block[order[9]])
+        a1, b2, c3, d0 = _mixed(a1, b2, c3, d0, block[order[10]], block[order[11]])
+        a2, b3, c0, d1 = _mixed(a2, b3, c0, d1, block[order[12]], block[order[13]])
+        a3, b0, c1, d2 = _mixed(a3, b0, c1, d2, block[order[14]], block[order[15]])
+    return first ^ a0 ^ c0
 
 
 @loop
-def _round(state: Any, words: Any, turn: int) -> Any:
-    """The state once columns of a square, then its diagonals, are mixed."""
-    a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3 = state
-    order = ORDERS[turn % 10]
-    a0, b0, c0, d0 = _mixed(a0, b0, c0, d0, words, order[0], order[1])
-    a1, b1, c1, d1 = _mixed(a1, b1, c1, d1, words, order[2], order[3])
-    a2, b2, c2, d2 = _mixed(a2, b2, c2, d2, words, order[4], order[5])
-    a3, b3, c3, d3 = _mixed(a3, b3, c3, d3, words, order[6], order[7])
-    a0, b1, c2, d3 = _mixed(a0, b1, c2, d3, words, order[8], order[9])
-    a1, b2, c3, d0 = _mixed(a1, b2, c3, d0, words, order[10], order[11])
-    a2, b3, c0, d1 = _mixed(a2, b3, c0, d1, words, order[12], order[13])
-    a3, b0, c1, d2 = _mixed(a3, b0, c1, d2, words, order[14], order[15])
-    return a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3
-
-
-@loop
-def _word(words: Any, number: int) -> Any:
-    """A word of the block, of which the first four are given."""
-    a, b, c, d = words
-    low = a if number == 0 else b
-    high = c if number == 2 else d if number == 3 else np.uint64(0)
-    return low if number < 2 else high
-
-
-@loop
-def _mixed(a: Any, b: Any, c: Any, d: Any, words: Any, x: int, y: int) -> Any:
+def _mixed(a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> Any:
     """The function G of the words x and y."""
-    a += b + _word(words, x)
-    d = _turned(d ^ a, 32)
+    a += b + x
+    d = _turned(d ^ a, np.uint64(32))
     c += d
-    b = _turned(b ^ c, 24)
-    a += b + _word(words, y)
-    d = _turned(d ^ a, 16)
+    b = _turned(b ^ c, np.uint64(24))
+    a += b + y
+    d = _turned(d ^ a, np.uint64(16))
     c += d
-    return a, _turned(b ^ c, 63), c, d
+    return a, _turned(b ^ c, np.uint64(63)), c, d
 
 
 @loop
-def _turned(word: Any, bits: int) -> Any:
-    return (word >> np.uint64(bits)) | (word << np.uint64(64 - bits))
+def _turned(word: Any, bits: Any) -> Any:
+    return (word >> bits) | (word << (np.uint64(64) - bits))

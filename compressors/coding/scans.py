@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gcsim.compressors.demands import Found
-from gcsim.compressors.lazy_torch import Tensor
+from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums, summing_loop
 from gcsim.compressors.on_device import primitive
 
@@ -26,6 +26,23 @@ def finite(values: Tensor) -> Found:
     )
     # infinity's bits; those of NaN are above
     return not bool((found >= 0x7F800000).any())
+
+
+@primitive
+def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor:
+    """A flat vector of 16 or 32 bits over `scale`, in float32 (perhaps itself), 0 for an element
+    that is not finite. `faulty`, int64 `[1]`, is 1 afterwards where there is one."""
+    found = values.float()
+    if not all_finite(found):
+        faulty.fill_(1)
+        found = torch.where(found.isfinite(), found, 0.0)
+    return found if isinstance(scale, float) and scale == 1.0 else found / scale
+
+
+@primitive
+def not_finite(values: Tensor) -> Found:
+    """Number of elements of a vector that are NaN or infinity; nobody waits for a device."""
+    return values.numel() - int(values.isfinite().sum())
 
 
 @primitive

@@ -67,18 +67,19 @@ class Collectives:
             return self._merge_along_tree(request)
         return self._gathered(request)
 
-    def begin_maximum(self, number: Tensor) -> Callable[[], int]:
-        """Begin to find the maximum of all ranks' numbers, perhaps on a device; the returned
-        function waits for it. Other collectives may run in between."""
+    def begin_maximum(self, number: Tensor) -> Callable[[], Tensor]:
+        """Begin to find the maximum of all ranks' int64 `[1]`, perhaps on a device and in place;
+        the returned function has the current stream wait for it. Other collectives may run in
+        between."""
         if self.count == 1:
-            return lambda: int(number)
-        largest = number.long().view(1).to(self._where)
+            return lambda: number
+        largest = number.to(self._where)
         maximum = self._dist.ReduceOp.MAX
         begun = self._dist.all_reduce(largest, op=maximum, group=self.group, async_op=True)
 
-        def ended() -> int:
+        def ended() -> Tensor:
             begun.wait()
-            return int(largest)
+            return largest
 
         return ended
 
@@ -151,12 +152,13 @@ class Collectives:
         return list(received.to(payload.device).view(self.count, length))
 
     def _lengths(self, request: requests.AllGather | requests.PushPull) -> list[int]:
-        """Bytes of each rank's payload, known from the request or exchanged now."""
+        """Bytes of each rank's payload, from the request or exchanged now; the host waits once."""
         told: Any = request.lengths if isinstance(request, requests.AllGather) else ()
         packed = len(told) > 1
         if not told:
             told = [self._gather(as_bytes(torch.tensor([request.payload.numel()])))]
-        parts = [[int(length.clone().view(torch.int64)) for length in each] for each in told]
+        lengths = torch.stack([torch.stack([*each]) for each in told])
+        parts = lengths.view(torch.int64).squeeze(-1).tolist()  # one wait
         return [sum(column) + packed * _LENGTH * len(parts) for column in zip(*parts, strict=True)]
 
     def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:

@@ -24,12 +24,14 @@ Drives the same `exchange` as the simulation: given the same gradients, updates 
 - **Memory.** Compressors work on the gradients' device. On a GPU they have a stream of their own,
   behind the event at which DDP's bucket is complete and beside the backward pass; payloads travel
   over NCCL where the model's group does, else through host memory over Gloo. DDP's stream waits for
-  the future; the host waits only until all is queued. Not run on a GPU yet.
+  the future. The host waits once a step, to know that it counts, and where a method or a collective
+  must know a length.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import queue
 import threading
 import time
@@ -38,16 +40,18 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.ddp import saved
+from gcsim.compressors.ddp.between import NodeCollectives
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.measured import Measured, Sums, median_gap
 from gcsim.compressors.ddp.model import (
     agree,
     group_for,
+    group_of,
     one_device,
     require_ddp_support,
     require_dense,
@@ -84,6 +88,8 @@ def ddp_hook(
     scaler: Any = None,
     other_buckets: Mapping[str, Sequence[int]] | None = None,
     training_steps: int | None = None,
+    between: Literal["workers", "nodes"] = "workers",
+    devices_per_node: int | None = None,
     **parameters: Any,
 ) -> DdpHook:
     """A compressor as DDP communication hook; `register` it on the model on every rank.
@@ -102,6 +108,9 @@ def ddp_hook(
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
     training_steps : iterations of the training, where `dense_steps` is a share of them
+    between : nodes: a node's ranks sum their gradients uncompressed, and the nodes exchange the
+        sums (`between.py`)
+    devices_per_node : ranks of each node, for that; by default torchrun's `LOCAL_WORLD_SIZE`
     parameters : the compressor's, and options of any (`dense_steps`, `payload`, `dense_tensors`)
 
     Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
@@ -124,7 +133,13 @@ def ddp_hook(
                 hint = "each bucket, counted from 0, has one compressor"
                 raise InputError(message, place=f"other_buckets.{name}", hint=hint)
         others |= dict.fromkeys(numbers, other)
-    setup = _Setup(method, others, seed, check_finite)
+    devices = 1
+    if between == "nodes":
+        devices = devices_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        if devices < 1:
+            hint = "say devices_per_node=8, or start with torchrun"
+            raise InputError("is unknown", place="devices_per_node", hint=hint)
+    setup = _Setup(method, others, seed, check_finite, devices)
     return DdpHook(setup, process_group=process_group, scaler=scaler)
 
 
@@ -144,6 +159,8 @@ class _Setup(NamedTuple):
     others: Mapping[int, _Method]
     seed: int
     check_finite: bool
+    devices: int
+    """Ranks of a node that are one worker of the method."""
 
 
 def _method(
@@ -166,7 +183,7 @@ class DdpHook:
 
     def __init__(self, setup: _Setup, *, process_group: Any = None, scaler: Any = None) -> None:
         self._setup = setup
-        self._method, self._others, self._seed, self._check_finite = setup
+        self._method, self._others, self._seed, self._check_finite, self._devices = setup
         self.kind, self.parameters = self._method.kind, self._method.checked.parameters
         self.step = 0
         """Step of the compressor in the last exchanged iteration; negative before it begins."""
@@ -177,7 +194,7 @@ class DdpHook:
         self.scaler = scaler
         """The loop's `GradScaler`; may be set before `register`."""
         self._group = process_group
-        self._collectives: Collectives
+        self._collectives: Collectives | NodeCollectives
         self._device: torch.device
         self._beside: Beside
         self._now: Clock
@@ -219,7 +236,7 @@ class DdpHook:
         trained = [(n, p) for n, p in model.module.named_parameters() if p.requires_grad]
         device = one_device(trained)
         group, carries = group_for(model, self._group, device)
-        self._collectives = Collectives(group, device if carries else None)
+        self._collectives = collectives = Collectives(group, device if carries else None)
         self._beside, self._now = Beside(device), clock_of(device)
         self._device = device
         with self._beside.after():
@@ -233,6 +250,13 @@ class DdpHook:
                 },
             )
         require_float32(trained)
+        if self._devices > 1:
+            self._collectives = NodeCollectives(
+                collectives,
+                self._devices,
+                partial(group_of, model, device),
+                device if carries else None,
+            )
         self._method.checked.require_names(name for name, _ in trained)
         self._forming = 2 if model.static_graph else 1
         self.step = -1 - self._forming
@@ -320,7 +344,8 @@ class DdpHook:
     def _facts(self) -> dict[str, Any]:
         """Arguments that distinguish hooks, without state."""
         others = {number: self._others[number].plain() for number in sorted(self._others)}
-        return {**self._method.plain(), "other_buckets": others, "seed": self._seed}
+        found = {**self._method.plain(), "other_buckets": others, "seed": self._seed}
+        return found if self._devices == 1 else {**found, "devices_per_node": self._devices}
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments and state of a copy or pickle, which serves no model and has no group."""
@@ -381,9 +406,9 @@ class DdpHook:
     def _take(self, step: Step, part: Part, *, last: bool) -> None:
         """Exchange a bucket; with the last one, hand all updates to DDP."""
         if self.scaler is not None and part is step.parts[0]:
-            step.scale = float(self.scaler.get_scale())
+            step.scale = _scale_of(self.scaler)
         gradient = step.unscale(part)
-        agreed = self._collectives.begin_maximum(step.overflowed()) if last else None
+        agreed = self._collectives.begin_maximum(step.faulty) if last else None
         if not step.regrouped:
             step.scaled(part, self._exchange(step, part.layout, gradient))
         if agreed is None:
@@ -396,9 +421,7 @@ class DdpHook:
         else:
             for number in [number for number in self._members if number > part.layout.index]:
                 del self._members[number]  # DDP has fewer buckets than before
-        step.check()
-        overflow = bool(agreed())
-        if not overflow and step.shared() is None:
+        if step.counts(agreed()):
             step.end([each.update for each in step.parts])
             return
         step.undo(self._members)
@@ -406,7 +429,7 @@ class DdpHook:
             self.step -= 1
         if self._refuses:
             title = self._method.checked.compressor.about.title
-            error = step.error(title, self._collectives.group, overflow)
+            error = step.error(title, self._collectives.group)
             step.end([error] * len(step.parts))
         else:
             step.end([torch.full_like(each.buffer, torch.inf) for each in step.parts])
@@ -415,6 +438,8 @@ class DdpHook:
         """The update of a bucket, which `step` may undo."""
         if step.number >= 0:
             step.remember(self._members, layout.index)
+        if isinstance(self._collectives, NodeCollectives):
+            gradient = self._collectives.mean(gradient)
         bucket = Bucket(layout=layout, gradient=gradient, loss=step.loss)
         try:
             return self._update(bucket, step.number, step.checks)
@@ -430,7 +455,7 @@ class DdpHook:
         sums = self._sums.setdefault(index, Sums()) if step >= first else Sums()
         sums.elements = bucket.layout.numel
         sums.steps += 1
-        started = self._now()
+        instants = [self._now()]
         reply = None
         while True:
             try:
@@ -440,17 +465,17 @@ class DdpHook:
                 update: Tensor = stop.value
                 if 0 <= step < COMPARED:
                     self._collectives.require_alike(index, None)
-                sums.took("whole_s", started, self._now())
+                sums.instants.append([*instants, self._now()])
                 return update
             sums.sent_bytes += sum(tensor.nbytes for tensor in tensors_sent(request))
-            asked = self._now()
+            instants.append(self._now())
             try:
                 if 0 <= step < COMPARED:
                     self._collectives.require_alike(index, request)
                 reply = self._collectives.execute(request)
             except RefusedRequestError as error:
                 exchange.throw(error)
-            sums.took("exchanged_s", asked, self._now())
+            instants.append(self._now())
             with checks:
                 check_sum(request, reply)
 
@@ -490,6 +515,12 @@ class _Named:
 
     def __call__(self, state, bucket):  # type: ignore[no-untyped-def]
         return state.exchange(bucket)  # without annotations: DDP reads them, as objects
+
+
+def _scale_of(scaler: Any) -> Tensor | float:
+    """The loss's scale, on its device; `get_scale` would wait for that."""
+    scale = getattr(scaler, "_scale", None)
+    return scale if isinstance(scale, torch.Tensor) else float(scaler.get_scale())
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:

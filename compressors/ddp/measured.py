@@ -4,7 +4,8 @@
     gcsim compare runs/my_scenario measured.json    # beside the prediction
 
 Times are of the exchanging thread's clock, on a GPU of events in its stream: a collective's time
-includes the wait for the slowest rank. The training never waits for an event.
+includes the wait for the slowest rank. They are means over the last `TIMED` steps of a bucket,
+bytes over all. Events are read when times are asked for, so that no step waits for one.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gcsim.compressors.streams import is_past
 from gcsim.errors import InputError
 from gcsim.fields import Count, Limits, Text, Whole
 from gcsim.files import write_text
 from gcsim.json_file import broken, read_object
 
 SCHEMA = 1
+TIMED = 256
 _HINT = "DdpHook.measured().write(FILE) writes it"
 
 
@@ -110,30 +111,23 @@ class Sums:
     elements: int = 0
     steps: int = 0
     sent_bytes: int = 0
-    exchanged_s: float = 0.0
-    whole_s: float = 0.0
-    _open: deque[tuple[Literal["exchanged_s", "whole_s"], Any, Any]] = field(default_factory=deque)
-    """Begins and ends that are not added up yet: the device may lag behind."""
-
-    def took(self, what: Literal["exchanged_s", "whole_s"], begin: Any, end: Any) -> None:
-        """Record two instants; add up past ones."""
-        self._open.append((what, begin, end))
-        while self._open and is_past(self._open[0][2]):
-            self._add_up()
-
-    def _add_up(self) -> None:
-        what, begin, end = self._open.popleft()
-        setattr(self, what, getattr(self, what) + (end - begin))
+    instants: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=TIMED))
+    """Of each step: its begin, begin and end of each collective, its end."""
 
     def mean(self) -> MeasuredBucket:
         """Means of a step; waits for the device."""
-        while self._open:
-            self._add_up()
+        whole = sum(each[-1] - each[0] for each in self.instants)
+        exchanged = sum(
+            end - begin
+            for each in self.instants
+            for begin, end in zip(each[1:-1:2], each[2:-1:2], strict=True)
+        )
+        timed = max(1, len(self.instants))
         return MeasuredBucket(
             elements=self.elements,
             sent_bytes=self.sent_bytes / self.steps,
-            computed_s=(self.whole_s - self.exchanged_s) / self.steps,
-            exchanged_s=self.exchanged_s / self.steps,
+            computed_s=(whole - exchanged) / timed,
+            exchanged_s=exchanged / timed,
         )
 
 

@@ -46,15 +46,8 @@ def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
     timeout = timeout_of(model.process_group, device)
     if given is None:
         await_ranks(ranks, timeout)
-        backend = _backend(model.process_group, device)
-        backend = backend if backend == "nccl" else "gloo"
-        # Without the others' help torch names a group by the number of groups that a rank is in:
-        # only where it must be, since that may differ between ranks.
-        alone = len(ranks) < dist.get_world_size()
-        group = dist.new_group(
-            ranks, timeout=timeout, backend=backend, use_local_synchronization=alone
-        )
-        return group, backend == "nccl"
+        carries = _backend(model.process_group, device) == "nccl"
+        return group_of(model, device, ranks), carries
     backend, found = _backend(given, device), dist.get_process_group_ranks(given)
     problems = []
     if backend not in ("gloo", "nccl"):
@@ -69,6 +62,26 @@ def group_for(model: Any, given: Any, device: torch.device) -> tuple[Any, bool]:
         )
     await_ranks(ranks, timeout)
     return given, backend == "nccl"
+
+
+def group_of(model: Any, device: torch.device, ranks: Sequence[int]) -> Any:
+    """A new group of some of the model's ranks, NCCL's where its own is, with its timeout; None on
+    the others, which call it, too."""
+    import torch.distributed as dist
+
+    everyone = dist.get_process_group_ranks(model.process_group)
+    backend = _backend(model.process_group, device)
+    # Without the others' help torch names a group by the number of groups that a rank is in: only
+    # where it must be, since that may differ between ranks.
+    alone = len(everyone) < dist.get_world_size()
+    if alone and dist.get_rank() not in ranks:
+        return None
+    return dist.new_group(
+        ranks,
+        timeout=timeout_of(model.process_group, device),
+        backend=backend if backend == "nccl" else "gloo",
+        use_local_synchronization=alone,
+    )
 
 
 def timeout_of(group: Any, device: torch.device) -> timedelta | None:

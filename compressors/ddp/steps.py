@@ -1,10 +1,11 @@
 """One iteration of a deployed method as a transaction: all of its buckets count, or none does.
 
-A bucket is exchanged during the backward pass; an overflow may appear in a later one. A gradient
-that is not finite takes part as zeros, so that all ranks still ask for the same collectives. Beside
+A bucket is exchanged during the backward pass; an overflow may appear in a later one. An element
+that is not finite takes part as zero, so that all ranks still ask for the same collectives. Beside
 the last bucket's exchange ranks take the maximum of one number: whether a gradient of theirs was
 not finite. (A sum in 16 bits or an update that is not finite is so on all ranks.) The members are
-then restored from copies made before each exchange.
+then restored from copies made before each exchange. A GPU makes a launch of its own for a bucket's
+gradient and some for all updates, and the host waits for it once.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket, BucketLayout
-from gcsim.compressors.coding.scans import finite
-from gcsim.compressors.demands import Demands, Found, when_known
+from gcsim.compressors.coding.scans import finite_part, not_finite
+from gcsim.compressors.demands import Demands, when_known
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.mistakes import is_users, own_mistakes
 from gcsim.compressors.participation import check_finite
 from gcsim.compressors.requests import AllReduce, Request
+from gcsim.compressors.state import tensors_in
 from gcsim.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -47,10 +49,6 @@ class Part:
     promise: Future
     gradient: Tensor | None = None
     update: Tensor | None = None
-    finite: Found = True
-    """Whether the gradient is."""
-    right: Found = True
-    """Whether the update is finite."""
 
 
 class Step:
@@ -62,44 +60,51 @@ class Step:
         self.loss = loss
         self.regrouped = regrouped
         """Whether DDP's buckets differ from the members'."""
-        self.scale = 1.0
+        self.scale: Tensor | float = 1.0
+        """The loss's, perhaps on a device."""
         self.parts: list[Part] = []
+        self.overflowed = False
+        """Whether a gradient of any rank is not finite."""
         self.shared_problem: Problem | None = None
         """The same on all ranks."""
         self.checks = Demands()
         """Checks of all buckets' payloads, made before the updates count."""
+        self.faulty = torch.zeros(1, dtype=torch.int64)
+        """1 where a gradient of this rank is not finite."""
         self._before: dict[int, tuple[BucketLayout, Compressor] | None] = {}
 
     def unscale(self, part: Part) -> Tensor:
         """Return the gradient of `part`: float32, finite, of the loss without its scale."""
-        gradient = part.buffer.float()
-        part.finite = finite(gradient)
-        if isinstance(part.finite, torch.Tensor):
-            gradient = torch.where(part.finite, gradient, 0.0)
-        elif not part.finite:
-            gradient = torch.zeros_like(gradient)
-        part.gradient = gradient if self.scale == 1.0 else gradient / self.scale
+        if part is self.parts[0]:
+            self.faulty = self.faulty.to(part.buffer.device)
+        part.gradient = finite_part(part.buffer, self.scale, self.faulty)
         return part.gradient
 
-    def overflowed(self) -> Tensor:
-        return ~torch.stack([torch.as_tensor(part.finite) for part in self.parts]).all()
+    def counts(self, faulty: Tensor) -> bool:
+        """Whether the iteration counts on all ranks, of which `faulty` is the maximum; the host
+        waits for a device once."""
+        updates = [part.update for part in self.parts if part.update is not None]
+        largest = torch.stack(torch._foreach_norm(updates, torch.inf))
+        self.checks.unknown[:0] = [
+            (faulty.to(updates[0].device), self._note_overflow),
+            (largest < torch.inf, self._note_updates),
+        ]
+        try:
+            self.checks.require()
+        except NotFiniteError as error:
+            self.shared_problem = error.problems[0]
+        return not self.overflowed and self.shared_problem is None
 
-    def shared(self) -> Problem | None:
-        """The problem common to all ranks; the host waits for a device once."""
-        rights = torch.stack([torch.as_tensor(part.right) for part in self.parts])
-        for part, right in zip(self.parts, rights.tolist(), strict=True):
+    def _note_overflow(self, faulty: int) -> None:
+        self.overflowed = bool(faulty)
+
+    def _note_updates(self, *finite: int) -> None:
+        for part, right in zip(self.parts, finite, strict=True):
             if not right and self.shared_problem is None:
                 assert part.update is not None
                 hint = "lower the learning rate or the loss scale"
                 wrong, elements = int((~part.update.isfinite()).sum()), part.update.numel()
                 self.shared_problem = _problem(wrong, elements, "the update", hint)
-        return self.shared_problem
-
-    def check(self) -> None:
-        try:
-            self.checks.require()
-        except NotFiniteError as error:
-            self.shared_problem = error.problems[0]
 
     def remember(self, members: Members, number: int) -> None:
         """Copy a bucket's member before it takes part; `InputError` if impossible."""
@@ -110,7 +115,12 @@ class Step:
         if member.memory(member.parameters) == "none" and not is_users(type(member)):
             self._before[number] = layout, member
             return
+        held = list(tensors_in(vars(member)))
+        copies = [torch.empty_like(each) for each in held]
+        if held:
+            torch._foreach_copy_(copies, held)  # in few launches
         same = {id(each): each for each in (layout, member.worker, member.parameters)}
+        same |= zip(map(id, held), copies, strict=True)
         with own_mistakes(type(member), "__init__"):
             self._before[number] = layout, copy.deepcopy(member, same)
 
@@ -125,15 +135,15 @@ class Step:
     def scaled(self, part: Part, update: Tensor) -> None:
         """Give `part` its update, float32 `[n]`, as DDP takes it: scaled like the gradient."""
         part.gradient = None
-        part.update = (update if self.scale == 1.0 else update * self.scale).to(part.buffer)
-        part.right = finite(part.update.float())
+        unscaled = isinstance(self.scale, float) and self.scale == 1.0
+        part.update = (update if unscaled else update * self.scale).to(part.buffer)
 
-    def error(self, title: str, group: Any, agreed: bool) -> NotFiniteError:
-        """The error of this iteration, equal on all ranks (exchanged where `agreed`)."""
+    def error(self, title: str, group: Any) -> NotFiniteError:
+        """The error of this iteration, equal on all ranks."""
         import torch.distributed as dist
 
-        problems = [shared] if (shared := self.shared()) else []
-        if agreed:
+        problems = [self.shared_problem] if self.shared_problem else []
+        if self.overflowed:
             everybody: list[Any] = [None] * dist.get_world_size(group)
             dist.all_gather_object(everybody, self._own_problem(), group=group)
             problems = [
@@ -166,7 +176,7 @@ def check_sum(request: Request, reply: Any) -> None:
     """Raise `NotFiniteError`, on all ranks, for a sum that 16 bits cannot hold."""
     narrow = (torch.float16, torch.bfloat16)
     if isinstance(request, AllReduce) and reply.dtype in narrow:
-        wrong = reply.numel() - reply.isfinite().sum()
+        wrong = not_finite(reply)
         dtype = str(reply.dtype).removeprefix("torch.")
         when_known(wrong, partial(_demand_sum, reply.numel(), dtype))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +14,7 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from gcsim.compressors.gpu.words import BLOCK, index_type, launch, there
+from gcsim.compressors.gpu.words import BLOCK, SHORT, index_type, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.segments import Column
 
@@ -32,21 +33,38 @@ class Parts:
 
 
 def parts_of(
-    like: Tensor, elements: Sequence[int], programs: Sequence[int],
+    like: Tensor, elements: Sequence[int] | NDArray[Any], programs: Sequence[int] | NDArray[Any],
     *columns: Sequence[int] | NDArray[Any],
 ) -> Parts:  # fmt: skip
-    """Parts with these elements and programs; columns of int64, or of 64 bits."""
-    firsts = [0, *accumulate(programs)]
-    rows = [np.array(each, dtype=np.uint64).view(np.int64) for each in columns]
-    table = there((firsts[:-1], elements, *rows), like.device, np.int64)
-    return Parts(table=table, firsts=firsts, index=index_type(max(elements, default=0)))
+    """Parts with these elements and programs; columns of int64, or of 64 bits. The last short
+    tables stay on the device, as those of `there`."""
+    rows = [_bits(each) for each in (elements, programs, *columns)]
+    device, many = like.device, len(rows) * len(rows[0]) > SHORT
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return (_parts.__wrapped__ if many else _parts)(b"".join(rows), len(rows), device, stream)
+
+
+def _bits(numbers: Sequence[int] | NDArray[Any]) -> bytes:
+    """The 64 bits of each."""
+    known = isinstance(numbers, np.ndarray) and numbers.dtype in (np.int64, np.uint64)
+    return (numbers if known else np.array(numbers, dtype=np.uint64)).tobytes()  # type: ignore[union-attr]
+
+
+@lru_cache(maxsize=1 << 9)
+def _parts(content: bytes, rows: int, device: torch.device, stream: int) -> Parts:
+    """`parts_of` rows behind one another."""
+    elements, programs, *columns = np.frombuffer(content, dtype=np.int64).reshape(rows, -1)
+    firsts = [0, *programs.cumsum().tolist()]
+    table = there((firsts[:-1], elements, *columns), device, np.int64)
+    most = int(elements.max(initial=0))
+    return Parts(table=table, firsts=firsts, index=index_type(most))
 
 
 def parts_in_blocks(
     like: Tensor, elements: Column, *columns: NDArray[Any], size: int = BLOCK
 ) -> Parts:
     """Parts with these elements, a program for each `size` of them."""
-    return parts_of(like, elements.tolist(), (-(-elements // size)).tolist(), *columns)
+    return parts_of(like, elements, -(-elements // size), *columns)
 
 
 def launch_parts(kernel: Any, parts: Parts, *arguments: Any, **constants: Any) -> None:
@@ -79,10 +97,12 @@ def copy(target: Tensor, sources: Sequence[tuple[Tensor, Any, Any, Any]]) -> Non
         apart = (width, step) if step != width else (1, 1)
         # the kernel needs the address alone; a view of bytes asks for a stride of 1
         given.append(torch.as_strided(source, (1,), (1,)).view(torch.uint8))
-        rows += [(*row, number, *apart) for row in zip(*columns, strict=True)]
+        row = np.empty((6, len(columns[0])), dtype=np.int64)
+        row[:3], row[3:] = columns, [[number], [apart[0]], [apart[1]]]
+        rows.append(row)
     if rows:
-        lengths, *others = np.array(rows, dtype=np.int64).T
-        parts = parts_of(target, lengths.tolist(), (-(-lengths // BLOCK)).tolist(), *others)
+        lengths, *others = np.concatenate(rows, axis=1)
+        parts = parts_of(target, lengths, -(-lengths // BLOCK), *others)
         pointers = (*given, *given[:1] * (_SOURCES - len(given)))
         launch_parts(_copy, parts, *pointers, target, SOURCES=len(given), BLOCK=BLOCK)
 

@@ -14,11 +14,11 @@ import triton
 import triton.language as tl
 
 from gcsim.compressors.coding import scans as loops
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of, starts
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
 from gcsim.compressors.gpu.words import BLOCK, blocks, launch, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
-from gcsim.compressors.segments import Cells, Segments
+from gcsim.compressors.segments import Cells, Segments, starts
 
 MAGNITUDE, SQUARES, ABSOLUTE, PLAIN, NORM = range(5)
 _INFINITE = 0x7F800000
@@ -29,23 +29,23 @@ def bucket_totals(values: Tensor, cells: Cells, what: int) -> Tensor:
     the largest |v|, int32, or of a NaN; `SQUARES`, `ABSOLUTE`, `PLAIN`: the sum of v^2, |v| or v,
     float64; `NORM`: the root of the first, float32."""
     rows = cells.segments.length, cells.segments.begin, cells.size, cells.count
-    elements, begins, sizes, counts = (row.tolist() for row in rows)
-    width = min(BLOCK, 1 << max(0, max(sizes, default=1) - 1).bit_length())
-    pieces = [-(-size // width) for size in sizes]  # programs of a cell
-    several = max(pieces, default=1) > 1
+    elements, begins, sizes, counts = rows
+    width = min(BLOCK, 1 << (int(sizes.max(initial=1)) - 1).bit_length())
+    pieces = -(-sizes // width)  # programs of a cell
+    several = int(pieces.max(initial=1)) > 1
     together = 1 if several else BLOCK // width  # cells of a program
-    slots = [count * each for count, each in zip(counts, pieces, strict=True)]
+    slots = counts * pieces
     dtype = torch.int32 if what == MAGNITUDE else torch.float64
     if what == NORM and not several:
         dtype = torch.float32
-    found = values.new_empty(sum(slots), dtype=dtype)
-    programs = [-(-count // together) * each for count, each in zip(counts, pieces, strict=True)]
+    found = values.new_empty(int(slots.sum()), dtype=dtype)
+    programs = -(-counts // together) * pieces
     parts = parts_of(values, elements, programs, begins, sizes, pieces, starts(slots))
     launch_parts(_reduce, parts, values.contiguous(), found, WHAT=what, ROWS=together, WIDTH=width)
     if not several:
         return found
     if len(counts) == 1 and what != NORM:
-        alone = found.view(counts[0], pieces[0])
+        alone = found.view(int(counts[0]), int(pieces[0]))
         return alone.amax(1) if what == MAGNITUDE else alone.sum(1)
     ends = np.repeat(pieces, counts).cumsum()
     cuts = there([0, *ends], values.device)
@@ -63,6 +63,26 @@ def joined(found: Tensor, cuts: Tensor, what: int) -> Tensor:
 def finite(values: Tensor) -> Tensor:
     """Nobody has waited for it."""
     return (bucket_totals(values, _blocks(values), MAGNITUDE) < _INFINITE).all()
+
+
+@kernel_of(loops.finite_part)
+def finite_part(values: Tensor, scale: Tensor | float, faulty: Tensor) -> Tensor:
+    """One launch."""
+    found = torch.empty(values.numel(), dtype=torch.float32, device=values.device)
+    scaled, divisor = isinstance(scale, torch.Tensor) or scale != 1.0, found
+    if scaled:
+        divisor = torch.as_tensor(scale, dtype=torch.float32).to(values.device)
+    launch(_finite_part, blocks(values.numel()), values.contiguous(), found, faulty, divisor,
+           values.numel(), SCALED=scaled, BLOCK=BLOCK)  # fmt: skip
+    return found
+
+
+@kernel_of(loops.not_finite)
+def not_finite(values: Tensor) -> Tensor:
+    """Two launches."""
+    n, count = values.numel(), torch.zeros(1, dtype=torch.int32, device=values.device)
+    launch(_count_faults, blocks(n), values.contiguous(), count, n, BLOCK=BLOCK)
+    return count
 
 
 @kernel_of(loops.squared_length)
@@ -143,6 +163,35 @@ def _join(found, cuts, out, WHAT: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(out + bucket, _root(tl.sum(total, axis=0)))
     else:
         tl.store(out + bucket, tl.sum(total, axis=0))
+
+
+@triton.jit
+def _infinite(values, n, BLOCK: tl.constexpr):
+    """(a program's block as float32, places, whether they exist, 1 where it is not finite)."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = at < n
+    v = tl.load(values + at, mask=here, other=0.0).to(tl.float32)
+    bits = v.to(tl.int32, bitcast=True) & 0x7F800000
+    return v, at, here, (bits == 0x7F800000).to(tl.int32)
+
+
+@triton.jit
+def _finite_part(
+    values, found, faulty, scale, n, SCALED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    v, at, here, bad = _infinite(values, n, BLOCK)
+    v = tl.where(bad != 0, 0.0, v)
+    if SCALED:
+        v = tl.div_rn(v, tl.load(scale))
+    tl.store(found + at, v, mask=here)
+    tl.store(faulty, 1, mask=tl.max(bad, axis=0) != 0)
+
+
+@triton.jit
+def _count_faults(values, count, n, BLOCK: tl.constexpr):
+    _, _, _, bad = _infinite(values, n, BLOCK)
+    total = tl.sum(bad, axis=0)
+    tl.atomic_add(count, total, mask=total > 0, sem="relaxed")
 
 
 @triton.jit

@@ -16,13 +16,14 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
+from gcsim.compressors.coding.integers.packing import Count
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 GROUPS = 256
 """Groups of eight elements that a program works on."""
 BLOCK = 4096
 """Elements of a program that has no groups."""
-_SHORT = 1 << 16
+SHORT = 1 << 16
 """Most bytes of numbers that are kept on a device."""
 _NARROW = 1 << 30
 """Positions below this, and eight times their group, fit 32 bits."""
@@ -42,8 +43,8 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
         kernel[(programs,)](*arguments, **constants, enable_fp_fusion=False)
 
 
-def tiles(n: int) -> int:
-    """Programs for n elements, in tiles of groups."""
+def tiles(n: Count) -> Count:
+    """Programs for n elements, in tiles of groups; of each, for a column."""
     return -(-n // (8 * GROUPS))
 
 
@@ -66,7 +67,7 @@ def there(values: Any, device: torch.device, dtype: Any = None) -> Tensor:
     """Host numbers (anything numpy makes an array of) on a device, read only; the last ones stay
     cached there, by stream. Does not wait for the GPU."""
     data = np.ascontiguousarray(values, dtype=dtype)
-    if not 0 < data.nbytes <= _SHORT:
+    if not 0 < data.nbytes <= SHORT:
         return _copied(data, device)
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     return _kept(data.tobytes(), data.dtype.str, data.shape, device, stream)

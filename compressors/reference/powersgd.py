@@ -6,11 +6,12 @@ averaged, since it is orthonormalised anyway: by Gram and Schmidt's procedure up
 above. Q is orthonormalised too before it is used. Tensors of the same shape lie next to each other
 in P and Q. The error memory covers uncompressed tensors too (gradient - mean: their sum is zero).
 
-Differs in two things. The hook draws Q from torch's generator, seeded by a numpy generator that
-counts the draws of all buckets; here its stream is keyed by seed, step and bucket, so that buckets'
-order does not matter. Given the same Q, results are equal to the last bit as far as the matrix
-products are. And a column of zeros, which the hook divides by its norm of zero, stays zero instead
-of becoming NaN (with `epsilon` above zero it does in both).
+Differs in three things. The bucket is copied first: one operator more. The hook draws Q from
+torch's generator, seeded by a numpy generator that counts the draws of all buckets; here its stream
+is keyed by seed, step and bucket, so that buckets' order does not matter. Given the same Q, results
+are equal to the last bit as far as the matrix products are. And a column of zeros, which the hook
+divides by its norm of zero, stays zero instead of becoming NaN (with `epsilon` above zero it does
+in both).
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook, PyTorch 2.13; T. Vogels et al.,
 NeurIPS 2019, arXiv:1905.13727.
@@ -18,8 +19,7 @@ NeurIPS 2019, arXiv:1905.13727.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Sequence
 
 from pydantic import Field
 
@@ -32,7 +32,7 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.low_rank.powersgd import gaussian
 from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
-from gcsim.compressors.requests import AllReduce, Exchange, Request
+from gcsim.compressors.requests import AllReduce, Exchange
 
 
 class TorchPowerSgdParameters(CompressorParameters):
@@ -100,14 +100,19 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
         queries = self._queries(index, step, matrices)
         for q in queries:
             orthogonalise(q, chosen.epsilon)
-        lefts = [torch.bmm(m, q) for m, q in zip(matrices, queries, strict=True)]
-        lefts = yield from self._sum(lefts, buffer)
+        sides = [(m.shape[1], q.shape[2]) for m, q in zip(matrices, queries, strict=True)]
+        flat, lefts = _factors(buffer, sides)
+        for m, q, p in zip(matrices, queries, lefts, strict=True):
+            torch.bmm(m, q, out=p)
+        lefts = _views((yield AllReduce(tensor=flat)), sides)
         for p in lefts:
             orthogonalise(p, chosen.epsilon)
-        queries = [torch.bmm(m.transpose(1, 2), p) for m, p in zip(matrices, lefts, strict=True)]
-        queries = yield from self._sum(queries, buffer)
+        sides = [(q.shape[1], q.shape[2]) for q in queries]
+        flat, queries = _factors(buffer, sides)
         for m, p, q in zip(matrices, lefts, queries, strict=True):
-            q.div_(self.worker.count)
+            torch.bmm(m.transpose(1, 2), p, out=q)
+        queries = _views((yield AllReduce(tensor=flat)).div_(self.worker.count), sides)
+        for m, p, q in zip(matrices, lefts, queries, strict=True):
             torch.bmm(p, q.transpose(1, 2), out=m)
         if chosen.warm_start:
             self._query[index] = queries
@@ -141,24 +146,28 @@ class TorchPowerSgd(ErrorFeedback[TorchPowerSgdParameters]):
             for a, b in [matrix.shape[1:]]
         ]
 
-    def _sum(self, factors: list[Tensor], like: Tensor) -> Generator[Request, Any, list[Tensor]]:
-        """Sum each factor over workers, in one all-reduce of all of them."""
-        flat = torch.cat([factor.reshape(-1) for factor in factors] or [like[:0]])
-        flat = yield AllReduce(tensor=flat)
-        parts = flat.split([factor.numel() for factor in factors])
-        return [p.view(f.shape) for p, f in zip(parts, factors, strict=True)]
+
+def _factors(like: Tensor, sides: Sequence[tuple[int, int]]) -> tuple[Tensor, list[Tensor]]:
+    """Memory for factors of these rows and ranks, and each factor in it, float32 `[1, rows, r]`."""
+    flat = like.new_empty(sum(rows * rank for rows, rank in sides))
+    return flat, _views(flat, sides)
+
+
+def _views(flat: Tensor, sides: Sequence[tuple[int, int]]) -> list[Tensor]:
+    parts = torch.split(flat, [rows * rank for rows, rank in sides])
+    return [part.view(1, *side) for part, side in zip(parts, sides, strict=True)]
 
 
 def orthogonalise(matrices: Tensor, epsilon: float) -> None:
     """Orthonormal columns in place, as the hook makes them: float32 `[batch, rows, rank]`."""
     rank = matrices.shape[2]
     if rank > 2:
-        matrices.copy_(torch.linalg.qr(matrices).Q)
+        torch.linalg.qr(matrices, out=(matrices, matrices.new_empty(len(matrices), rank, rank)))
         return
     for i in range(rank):
         column = matrices[:, :, i : i + 1]
-        norm = torch.norm(column, dim=1, keepdim=True) + epsilon
-        column /= norm.masked_fill_(norm == 0, 1.0)
+        norm = torch.norm(column, dim=1, keepdim=True)
+        column /= norm + epsilon if epsilon else norm.masked_fill_(norm == 0, 1.0)
         if i + 1 < rank:
             rest = matrices[:, :, i + 1 :]
             rest -= torch.sum(column * rest, dim=1, keepdim=True) * column

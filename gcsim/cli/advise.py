@@ -31,7 +31,12 @@ def advise(
     gpus: Annotated[
         str | None, typer.Option("--gpus", metavar="N", help="GPUs per node. Default: 1.")
     ] = None,
-    nodes: Annotated[str | None, typer.Option("--nodes", metavar="N", help="Machines.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", metavar="N", help="Machines. Default with --gpus: 1.")
+    ] = None,
+    nics: Annotated[
+        str | None, typer.Option("--nics", metavar="N", help="NICs per node. Default: 1.")
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option("--network", metavar="LINK", help='"25 Gbit/s", or of gcsim list links.'),
@@ -49,6 +54,13 @@ def advise(
     limited: Annotated[
         bool | None,
         typer.Option("--limited/--nic", help="Who sets the network's rate: tc or a provider?"),
+    ] = None,
+    sequence: Annotated[
+        str | None,
+        typer.Option("--sequence", metavar="N", help="Tokens of a sample, of a model by formula."),
+    ] = None,
+    checkpointing: Annotated[
+        str | None, typer.Option("--checkpointing", metavar="NAME", help="none, selective or full.")
     ] = None,
     batch_size: Annotated[
         str | None,
@@ -87,27 +99,36 @@ def advise(
 
     The traffic of the shipped models comes with gcsim, so no compressor is run; gcsim run does.
     """
+    from gcsim.analysis.advice import unfit
     from gcsim.analysis.advice.advice import advice
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit_exactly, note, note_next, width
     from gcsim.scenarios.advice.asked import Words, asked, number, option
+    from gcsim.scenarios.checks.fits import DoesNotFitError
 
     words = Words(
         model=model,
         device=device,
         gpus=number(gpus),
         nodes=number(nodes),
+        nics=number(nics),
         network=network,
         parameters=parameters,
         precision=precision,
         loop=loop,
         limited=limited,
+        sequence=number(sequence),
+        checkpointing=checkpointing,
         batch_size=number(batch_size),
         cost_per_hour=number(cost),
     )
-    with users_code():
-        question = asked(source, words, sets or (), seed, called=option)
-        question.scenario  # noqa: B018  # its mistakes come first
+    try:
+        with users_code():
+            question = asked(source, words, sets or (), seed, called=option)
+            question.scenario  # noqa: B018  # its mistakes come first
+    except DoesNotFitError as error:
+        answer = unfit.to_json(error) if as_json else unfit.summary(error, min(width(), 100))
+        return emit_exactly(answer)
     if axes is not None:
         from gcsim.analysis.advice.map import draw_map
 

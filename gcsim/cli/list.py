@@ -156,8 +156,9 @@ def _model(name: str, full: bool) -> Entry:
     from gcsim.traces.models.registry import MODELS
 
     entry = asdict(MODELS[name])
-    if not full:
-        del entry["layers"]  # hundreds of rows, where there is such a table
+    del entry["table"], entry["transformer"]
+    if full:
+        entry["layers"] = [asdict(row) for row in MODELS[name].layers]  # hundreds, by formula
     return {**entry, "input_shape": list(entry["input_shape"])}
 
 

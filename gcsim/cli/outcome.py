@@ -24,6 +24,8 @@ from gcsim.errors import GcsimError, InputError, InternalError, Problem, printab
 P = ParamSpec("P")
 
 _TRACEBACK = "gcsim-traceback-"
+_LARGE = {"jinja2", "matplotlib", "numba", "safetensors", "scipy", "torch"}
+"""Libraries that the small installation leaves out (docs/advice.md)."""
 DONE, EXPECTATION_FAILED, WRONG_INPUT, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -101,7 +103,7 @@ def say(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception) -> int:  # noqa: PLR0911 - a case each
     if isinstance(error, typer.Exit | typer.Abort) or is_usage_error(error):
         raise error
     if isinstance(error, InputError):
@@ -111,6 +113,10 @@ def _report(error: Exception) -> int:
     if isinstance(error, GcsimError) and not isinstance(error, InternalError):
         say(f"error: {error}")
         return error.exit_code
+    library = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and library in _LARGE:
+        message = f"this needs {library}, which is not installed"
+        return _wrong_input(Problem(message=message, hint=f"pip install {library}"))
     if isinstance(error, FileNotFoundError) and error.filename is None:  # of `os.getcwd`
         message = "the folder that the command was started in is gone"
         return _wrong_input(Problem(message=message, hint="cd to one that is there"))

@@ -45,6 +45,8 @@ def train(
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, note_trained_before, width
     from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.trained.horizon import foreseen
+    from gcsim.scenarios.trained.runs import plan_of
     from gcsim.scenarios.trained.study import train as train_all
 
     with users_code():
@@ -54,6 +56,8 @@ def train(
     if tensorboard is not None:
         require_tensorboard("--tensorboard")
         check_writable(tensorboard, "--tensorboard")
+    if not quiet:
+        note(*foreseen(loaded, plan_of(loaded).steps))
     with kept_on_interrupt(), watching(quiet) as progress:
         result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress)
     from gcsim.analysis.trained.table import parts

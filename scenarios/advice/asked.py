@@ -30,13 +30,14 @@ from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
+from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.scenarios.sections.named_files import names_a_file
-from gcsim.traces.models.registry import MODELS, ModelEntry
+from gcsim.traces.models.registry import MODELS, ModelEntry, is_shipped
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
@@ -46,9 +47,14 @@ from gcsim.traces.synthetic.fit_file import DEFAULT
 NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 _BITS = re.compile(
-    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])(?:b|bit|b/s|bit/s|[Bb]ps|igabit)?\s*"
+    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
+    r"(?:b|bit|b/s|bit/s|[Bb]ps|igabit|egabit|[Bb]?[Ee]|(?i:base-?\w+))?\s*"
 )
-"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s"."""
+"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "10GBASE-T"."""
+_PORT = re.compile(
+    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws)(?!\w)", re.IGNORECASE
+)
+"""Words that name a card or a plug, no rate."""
 _MOBILE = {"3g", "4g", "5g"}
 
 
@@ -61,6 +67,9 @@ class Words:
     gpus: int | None = None
     """GPUs of a node."""
     nodes: int | None = None
+    """1 where only `gpus` is given."""
+    nics: int | None = None
+    """NICs of a node."""
     parameters: str | None = None
     """Size of the model instead of its name: "110M"."""
     network: str | Mapping[str, Any] | None = None
@@ -68,6 +77,9 @@ class Words:
     batch_size: int | None = None
     """Samples per GPU."""
     precision: str | None = None
+    sequence: int | None = None
+    """Tokens of a sample, of a model by formula."""
+    checkpointing: str | None = None
     loop: str | None = None
     """Framework that trains: ddp, horovod, paddle, deepspeed, own."""
     limited: bool | None = None
@@ -81,9 +93,12 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "device": ("cluster", "device"),
     "gpus": ("cluster", "devices_per_node"),
     "nodes": ("cluster", "nodes"),
+    "nics": ("cluster", "nics_per_node"),
     "network": ("cluster", "network"),
     "batch_size": ("batch_size",),
     "precision": ("training", "precision"),
+    "sequence": ("training", "sequence"),
+    "checkpointing": ("training", "checkpointing"),
     "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
@@ -172,6 +187,8 @@ def asked(
     if problems:
         try:
             found.scenario  # noqa: B018
+        except DoesNotFitError:  # with a stand-in
+            pass
         except InputError as error:
             problems += error.problems
         raise InputError(problems)
@@ -229,6 +246,8 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     """Settings of the words, and problems of some, which have stand-ins."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
     problems: list[Problem] = []
+    if said.get("gpus", 1) > 1 and said.get("nodes", 1) == 1 and "network" not in said:
+        said |= {"nodes": 1, "network": _STAND_INS["network"]}  # which nothing crosses
 
     def put(name: str, look_up: Callable[[], Any], word: str = "") -> None:
         try:
@@ -340,7 +359,8 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
         return dict(said)
     if said in catalog.links() or names_a_file(said):
         return said
-    if (bits := _BITS.fullmatch(said.strip())) and said.lower() not in _MOBILE:
+    said = " ".join(_PORT.sub(" ", said).split()) or said
+    if (bits := _BITS.fullmatch(said)) and said.lower() not in _MOBILE:
         said = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
     else:
         with suppress(InputError):
@@ -424,8 +444,7 @@ def path_of(model: ModelEntry, folder: Path | None = None) -> Path:
 def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProfile | None:
     """Shipped profile of a scenario's method, if it is of this code."""
     model = scenario.model
-    known = MODELS.get(model.name)
-    if known is None or (known.build, known.layers) != (model.build, model.layers):
+    if not is_shipped(model):
         return None
     found = shipped.read(path_of(model)).get(name_of(model, choice, scenario.buckets))
     if found is None or found.code != shipped.code_of(model, REGISTRY.get(choice.kind)):

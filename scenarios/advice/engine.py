@@ -217,7 +217,8 @@ def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
     takes = "which trains the model for some steps: minutes for a large one"
     if not isinstance(source, LiveGradients):
         takes = "which takes seconds to minutes"
-    if isinstance(source, SyntheticGradients) and scenario.model.parameters:
+    by_formula = scenario.model.transformer is not None  # a few rows of each kind of bucket
+    if isinstance(source, SyntheticGradients) and scenario.model.parameters and not by_formula:
         drawn = scenario.model.parameters * source.workers * source.iterations
         takes = f"about {duration_of(drawn * (_DRAWN_S + len(left) * _COMPRESSED_S))}"
     return f"no traffic comes with gcsim of {named}{more}: measured now, {takes}"

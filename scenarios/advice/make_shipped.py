@@ -26,6 +26,7 @@ from gcsim.scenarios.advice.asked import (
     scenario_from,
     setting,
 )
+from gcsim.scenarios.advice.other_code import in_other_code
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured
@@ -73,6 +74,9 @@ def compared(scenario: Scenario) -> list[Wanted]:
     few = [choice for choice in scenario.compressors if choice.kind in ("none", "fp16")]
     found = [(choice, scenario.buckets) for choice in scenario.compressors]
     found += [(choice, large) for choice in few]
+    found += [
+        (one, scenario.buckets) for each in scenario.compressors for one in in_other_code(each)
+    ]
     for other in _scenarios():
         if other.model.name == scenario.model.name:
             found += [(choice, other.buckets) for choice in other.compressors]

@@ -26,6 +26,9 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         remote = f"{link.name.removesuffix(', changed')}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():
             yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
+    if min(cluster.nodes, cluster.devices_per_node) > 1 and not asked.says("training", "between"):
+        setting = "training.between=nodes"
+        yield _answer("compressed between nodes alone", f"--set {setting}", setting)
     if not asked.says("training", "precision"):
         yield _answer("", "--precision fp16", "training.precision=fp16")
     elif asked.scenario.training.precision == "fp16" and not asked.says("training", "gradients"):

@@ -33,10 +33,12 @@ def contradictions(
         *_too_many(document, cluster, training),
         *_no_such_nodes(document, cluster, training),
         *_no_algorithm(document, cluster),
+        *_switches(document, cluster),
         *_media(document, cluster),
         *_times(document, cluster),
         *_faults(document, training.faults, sizes),
         *_precision(document, cluster, training),
+        *_between(document, cluster, training),
     ]
 
 
@@ -113,6 +115,47 @@ def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
                 " = 'auto': the transport 'custom' chooses no algorithm",
                 f"name one: {', '.join(names[:_SOME])}, ...",
             )
+
+
+def _between(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    """Exchanges between nodes beside what knows all workers alone."""
+    if training.between == "workers":
+        return
+    others = (
+        (cluster.servers > 0, ("cluster", "collectives", "servers"), "parameter servers"),
+        (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
+    )
+    for beside, key_path, what in others:
+        if beside:
+            yield document.problem(
+                ("training", "between"),
+                f" = 'nodes' beside {dotted(key_path)} ({what}): not simulated together",
+                "leave one of the two out",
+            )
+
+
+_NEEDS = {
+    "nccl_nvls_simple": ("intra_node", "nvlink4"),
+    "nccl_nvls_tree_simple": ("intra_node", "nvlink4"),
+    "nccl_collnet_simple": ("network", "{{like: {}, switch_adds: 1}}"),
+}
+"""Link whose switch adds, by algorithm, and one to write there."""
+
+
+def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    """NCCL's algorithms by name that need a switch that adds."""
+    chosen = cluster.collectives.all_reduce
+    if chosen not in _NEEDS:
+        return
+    place, instead = _NEEDS[chosen]
+    link = getattr(cluster, place)
+    if link.switch_adds is None:
+        yield document.problem(
+            ("cluster", "collectives", "all_reduce"),
+            f" = {chosen!r}: no switch of cluster.{place} ({link.name}) adds",
+            "nccl_ring_simple, or a link whose switch adds: "
+            f"cluster.{place}: {instead.format(link.name)}",
+        )
 
 
 def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:

@@ -115,10 +115,16 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which shares its bus with nobody"
         yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
+    if document.data["cluster"].get("nics_per_node", 1) not in {1, cluster.nics_per_node}:
+        why = f": the transport {transport!r} uses one NIC"
+        yield _said(document, ("cluster", "nics_per_node"), why, "leave it out")
     for node, nic in cluster.nics.items():
         if nic == cluster.network:
             why = f": it is {nic.name}, as cluster.network"
             yield _said(document, ("cluster", "nics", str(node)), why, "leave it out")
+    if training.between == "nodes" and cluster.devices_per_node == 1:
+        why = ": a node has one device"
+        yield _said(document, ("training", "between"), why, "set cluster.devices_per_node")
     fixed = {Fraction(0), loops.between_nodes(Framework(), transport).per_step}
     for code in ("reducer", "hook"):
         if cluster.nodes == 1 and getattr(training, code).per_step not in fixed:

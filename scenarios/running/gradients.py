@@ -25,6 +25,7 @@ from gcsim.traces.synthetic.fit_file import open_fits
 from gcsim.traces.synthetic.fit_mapping import check_shapes
 
 if TYPE_CHECKING:
+    from gcsim.traces.storage.held import HeldTrace
     from gcsim.traces.synthetic.gradients import SyntheticTrace
 
 
@@ -44,9 +45,11 @@ def record(
     max_bytes: int | None = None,
     second_moments: bool = False,
     times: bool = False,
+    held: HeldTrace | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
+    """Train the scenario's model as its `gradients` say and store the gradients in `folder`, or
+    keep them in `held`.
 
     With `times` also the times of forward and backward and of each gradient's readiness, for
     `compute: {recorded: true}`. Raises `InputError` when the scenario replays a trace, the folder
@@ -85,6 +88,7 @@ def record(
             times=times,
             dtype=dtype,
             folder=folder,
+            held=held,
             max_bytes=max_bytes,
             progress=advance,
         )
@@ -151,8 +155,9 @@ def _misfits(
 @contextmanager
 def open_gradients(
     scenario: Scenario, *, second_moments: bool, progress: Progress, keep: bool = False
-) -> Iterator[Trace | SyntheticTrace]:
-    """The scenario's gradients as a trace. Live ones are in a temporary folder until the end; with
+) -> Iterator[Trace | SyntheticTrace | HeldTrace]:
+    """The scenario's gradients as a trace. Live ones are on the GPU that trained them, if it has
+    room: stage 1 runs where they are. Else they are in a temporary folder until the end; with
     `keep` in the cache, within `KEPT_BYTES`."""
     source = scenario.gradients
     if isinstance(source, RecordedGradients):
@@ -168,6 +173,11 @@ def open_gradients(
             paths = [cache_folder() / _KEPT / name for name in names]
             path = paths[second_moments]
             known = _kept(paths[True], stack) or (None if second_moments else _kept(path, stack))
+        if known is None and (held := _held(scenario, source, second_moments)) is not None:
+            path = Path()  # of nothing
+            record(scenario, path, second_moments=second_moments, held=held, progress=progress)
+            yield held
+            return
         if known is None:
             folder = stack.enter_context(temporary_folder(*_room())) / "trace"
             record(scenario, folder, second_moments=second_moments, progress=progress)
@@ -175,6 +185,21 @@ def open_gradients(
                 folder = _keep(folder, path, stack)
             known = Trace.open(folder, verify=False)
         yield known
+
+
+def _held(scenario: Scenario, source: LiveGradients, second_moments: bool) -> HeldTrace | None:
+    """Room for the gradients on the GPU that trains them; None without one, or where half of its
+    free memory is too little."""
+    from gcsim.compressors.lazy_torch import torch
+    from gcsim.traces.live import pick_device
+    from gcsim.traces.storage.held import HeldTrace
+
+    if pick_device(source.device) == "cpu":
+        return None
+    facts, _ = facts_and_parameters(scenario.model, scenario.batch_size)
+    tensors = source.workers * source.iterations * (1 + second_moments)
+    free, _ = torch.cuda.mem_get_info()
+    return HeldTrace() if 4 * facts.parameters * tensors <= free // 2 else None
 
 
 def _kept(path: Path, stack: ExitStack) -> Trace | None:

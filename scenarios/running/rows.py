@@ -28,6 +28,7 @@ from gcsim.simulator.collectives import dispatch
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.faults import FaultyRun
+from gcsim.simulator.goodput import goodput
 from gcsim.simulator.luck import (
     Luck,
     doubted,
@@ -57,6 +58,7 @@ def make_rows(
     uncompressed = _without_exchange(profiles[0]) if dense is None else profiles[dense]
     one_device = _OneDevice(scenario, uncompressed, compute, prices, uncertainty)
     stored = scenario.training.gradient_bytes * profiles[0].model.parameters
+    failures = scenario.training.failures
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
@@ -69,6 +71,7 @@ def make_rows(
             workers = nodes * scenario.cluster.devices_per_node
             wire = profile.wire_bytes(workers)
             faulty = faulty_runs[number][size]
+            holds = scenario.memory_of(choice, max(layout.numel for layout in profile.buckets))
             baseline = None if dense is None else simulated[dense][size]
             rows.append(
                 Row(
@@ -94,6 +97,9 @@ def make_rows(
                     cosine_similarity=profile.quality.cosine_similarity,
                     steps_run=sum(len(phase.steps) for phase in profile.phases),
                     memory=method.memory(parameters),
+                    device_memory_low_bytes=None if holds is None else holds.low,
+                    device_memory_high_bytes=None if holds is None else holds.high,
+                    fits=None if holds is None else holds.fits,
                     period=profile.period,
                     optimizer_s=times.optimizer,
                     input_s=times.input,
@@ -101,6 +107,7 @@ def make_rows(
                     iteration_p95_s=_scaled(times.iteration_p95, scale),
                     throughput_with_faults_samples_per_s=faulty.throughput if faulty else None,
                     lost_to_faults_s=faulty.lost if faulty else None,
+                    goodput=None if failures is None else goodput(failures, nodes),
                     iteration_error_s=luck.error,
                     scaling_efficiency_error=_scaling_error(alone, times),
                     algorithms="; ".join(times.algorithms),
@@ -113,6 +120,7 @@ def make_rows(
             rows[-1] = replace(rows[-1], **over)
             if scenario.cost_per_hour is not None:
                 cost = scenario.cost_per_hour * nodes * 1000 * rows[-1].iteration_s / 3600
+                cost /= rows[-1].goodput or 1.0
                 rows[-1] = replace(rows[-1], cost_per_1000_iterations=cost)
     return tuple(rows)
 
@@ -310,17 +318,20 @@ class _Told:
             found = self._known[record] = self._described(record)
         return replace(found, last=last)
 
+    def _of_all(self, values: tuple[int, ...], record: CollectiveRecord) -> tuple[int, ...]:
+        return tuple(dispatch.of_all_ranks(values, record, self._cluster).tolist())
+
     def _described(self, record: CollectiveRecord) -> Collective:
         workers = self._cluster.workers
-        sent = dispatch.sizes_sent(record, workers)
+        sent = dispatch.sizes_sent(record, dispatch.taking_part(record, self._cluster).workers)
         received = tuple(dispatch.sizes_received(record, sent))
         if record.kind == "all_gather":  # its own part it has already
             received = tuple(size - own for size, own in zip(received, sent, strict=True))
         handled = dispatch.traffic_of(record, self._cluster).nbytes
         return Collective(
             algorithm=dispatch.algorithm_of(record, self._cluster).title,
-            sent=sent,
-            received=received,
+            sent=self._of_all(sent, record),
+            received=self._of_all(received, record),
             moved=tuple(handled[:workers].tolist()),
             messages=int(handled.sum()) // 2,
         )

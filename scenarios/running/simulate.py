@@ -26,11 +26,11 @@ from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, slowness
+from gcsim.simulator.between_nodes import as_trained
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
-from gcsim.simulator.half_gradients import as_stored
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
@@ -94,9 +94,16 @@ def compute_times(
 ) -> dict[str, ComputeTimes]:
     """Forward and backward times for `simulate`, as stated and at their range's ends."""
 
+    training, network = scenario.training, scenario.model.transformer
+    again = Fraction(0)
+    if network is not None:
+        flash = training.flash_attention
+        flops = network.computed_again(training.checkpointing, flash=flash)
+        again = Fraction(flops, profile.model.forward_flops)
+
     def on(device: Device) -> ComputeTimes:
-        precision = scenario.training.precision
-        return training_times(profile.model, profile.buckets, device, passes, precision)
+        model, precision = profile.model, training.precision
+        return training_times(model, profile.buckets, device, passes, precision, again=again)
 
     device = scenario.cluster.device
     return {
@@ -265,7 +272,7 @@ def as_carried(
 ) -> _Methods:
     """Methods as the cluster carries them, the dense one through servers last."""
     cluster = scenario.cluster
-    profiles = [as_stored(profile, scenario.training) for profile in profiles]
+    profiles = [as_trained(profile, scenario.training, cluster) for profile in profiles]
     methods = list(zip(scenario.compressors, keys, profiles, strict=True))
     dense = next((method for method in methods if method[0].kind == "none"), None)
     served = [SERVED in ways(profile, cluster) for profile in profiles]

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading import checking
 from gcsim.scenarios.reading.document import Keys
@@ -35,6 +36,9 @@ from gcsim.simulator.training import Noise, Training
 
 PER_NODE: Final = "per_node"
 DEDICATED: Final = "dedicated"
+_ALL_NICS = {"nccl", "custom"}
+"""Transports that divide a collective among a node's NICs; Gloo, MPI and textbook rings have one
+connection between two ranks."""
 _NEAR, _OVER_TCP = (Fraction(3, 4), Fraction(4, 3)), (Fraction(1, 2), Fraction(2))
 """Assumed error of NCCL's tuner between ring and tree. Over TCP, of which it knows neither goodput
 nor latency, both are in it for long vectors."""
@@ -162,6 +166,8 @@ class ClusterSection(checking.Section):
         Discriminator(checking.by_shape),
     ]
     network: AnyLink
+    nics_per_node: Annotated[int, Field(ge=1, le=1024)] = 1
+    """NICs like `network` in each node: with NCCL all of them carry a collective."""
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
     intra_node: AnyLink | None = None
@@ -197,7 +203,8 @@ def build_cluster(section: ClusterSection) -> Cluster:
     collectives = _collectives(section.collectives)
     transport = collectives.transport
     sums, host = _prices(section, collectives)
-    network = build_link(section.network, transport)
+    together = section.nics_per_node if transport in _ALL_NICS else 1
+    network = together_as_one(build_link(section.network, transport), together)
     if collectives.ring_over_tree_range and carrier(transport, network.name).endswith("TCP"):
         collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
     return Cluster(
@@ -205,18 +212,41 @@ def build_cluster(section: ClusterSection) -> Cluster:
         devices_per_node=section.devices_per_node,
         device=built,
         network=network,
+        nics_per_node=together,
         intra_node=build_link(section.intra_node or usual_bus(built), transport),
         shared_memory=build_link("host_memory", transport)
         if transport == "mpich" and built.processor != "cpu" and section.devices_per_node > 1
         else None,
         collectives=collectives,
-        nics={int(node): build_link(nic, transport) for node, nic in section.nics.items()},
+        nics={
+            int(node): together_as_one(build_link(nic, transport), together)
+            for node, nic in section.nics.items()
+        },
         racks=None
         if racks is None
         else Racks(nodes=racks.nodes, uplink=build_link(racks.uplink, transport)),
         shared_bus=section.shared_bus,
         host=host,
         sums=sums,
+    )
+
+
+def together_as_one(link: Link, count: int) -> Link:
+    """`count` equal NICs as one: their rates and connections add up."""
+    if count == 1:
+        return link
+    if link.trace is not None or link.up is not None or link.shared:
+        raise InputError(
+            Problem(
+                message=f"{count} NICs per node on {link.name}",
+                place="cluster.nics_per_node",
+                hint="rates over time, access links and shared media have one",
+            )
+        )
+    return link.exactly(
+        name=f"{count} x {link.name}",
+        bandwidth=link.bandwidth * count,
+        flow=None if link.flow is None else link.flow * count,
     )
 
 

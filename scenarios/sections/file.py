@@ -231,6 +231,8 @@ class CompressorSection(Section):
 
     kind: Annotated[str, Field(min_length=1)]
     label: Line | None = None
+    implementation: Line | None = None
+    """Code that carries it out: gcsim, or one of `catalog/implementations.yaml`."""
 
 
 class UncertaintySection(Section):

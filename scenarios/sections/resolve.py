@@ -13,8 +13,10 @@ from typing import Any
 from gcsim import units
 from gcsim.compressors.options.method import method_of
 from gcsim.scenarios import catalog
+from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.reading.values import text_of
 from gcsim.scenarios.scenario import (
+    CompressorChoice,
     ProfiledCompute,
     RecordedCompute,
     RecordedGradients,
@@ -29,7 +31,7 @@ from gcsim.scenarios.sections.transports import NONE, defaults
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.host import Sums
 from gcsim.simulator.training import Training
-from gcsim.traces.models.registry import MODELS, ModelEntry
+from gcsim.traces.models.registry import ModelEntry, is_shipped
 from gcsim.traces.profile import PassTimes
 
 
@@ -49,7 +51,7 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
         entries["compute"] = _compute(scenario.compute)
     entries["compressors"] = [
         {
-            "kind": choice.kind,
+            **_code(choice),
             "label": choice.label,
             **method_of(choice.kind, choice.parameters).parameters.model_dump(mode="json"),
         }
@@ -65,9 +67,15 @@ def resolved(scenario: Scenario, description: str = "") -> dict[str, Any]:
     return entries
 
 
+def _code(choice: CompressorChoice) -> dict[str, str]:
+    entry = implementations.of(choice.kind, choice.implementation)
+    if entry is None or not choice.implementation:
+        return {"kind": choice.kind}
+    return {"kind": entry.method, implementations.KEY: entry.name}
+
+
 def _model(model: ModelEntry) -> str | dict[str, Any]:
-    shipped = MODELS.get(model.name)
-    if shipped is not None and (shipped.build, shipped.layers) == (model.build, model.layers):
+    if is_shipped(model):
         return model.name
     if model.layers:
         return {"name": model.name, "layers": [text_of(row) for row in model.layers]}

@@ -23,7 +23,15 @@ from gcsim.scenarios.sections.file import (
 from gcsim.scenarios.sections.model_table import inline_model, tabled_model
 from gcsim.scenarios.sections.named_files import folder_of
 from gcsim.scenarios.sections.recorded import recorded_model
-from gcsim.traces.models.registry import ModelEntry, own_model, shipped_model, trained_on
+from gcsim.simulator.training import Training
+from gcsim.traces.models.registry import (
+    MODELS,
+    ModelEntry,
+    at_sequence,
+    own_model,
+    shipped_model,
+    trained_on,
+)
 from gcsim.traces.profile import PassTimes
 from gcsim.traces.storage.store import shipped_traces
 from gcsim.traces.tasks.folder import PREFIX, fault
@@ -58,6 +66,29 @@ def model_of(
             for problem in error.problems
         ]
     return trained_on(entry, file.gradients.task), []
+
+
+def by_formula(
+    document: Document, model: ModelEntry, training: Training
+) -> tuple[ModelEntry, list[Problem]]:
+    """Model at the training's sequence; problems of settings that a model by formula has alone."""
+    if model.transformer is not None:
+        tokens = training.sequence
+        return (model if tokens is None else at_sequence(model, tokens)), []
+    stated = {"sequence": training.sequence, "checkpointing": training.checkpointing}
+    return model, [
+        document.problem(
+            ("training", key),
+            f" = {value!r}: {model.name!r} is no model by formula",
+            f"leave it out, or take one: {', '.join(list(_BY_FORMULA)[:_SOME])}, ...",
+        )
+        for key, value in stated.items()
+        if value not in (None, "none")
+    ]
+
+
+_BY_FORMULA = [name for name, model in MODELS.items() if model.transformer]
+_SOME = 4  # models that a hint names
 
 
 def _table(

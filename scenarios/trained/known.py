@@ -34,7 +34,8 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
         return result
     plan = plan_of(scenario)
     label = scenario.compressors[scenario.dense].label
-    found = {one.choice.label: one for one in _trained(scenario)}
+    every = {one.choice.label: one for one in _trained(scenario)}
+    found = {label: one for label, one in every.items() if not one.too_short}
     if not found:
         return result
     priced = _priced(scenario, result, found)
@@ -70,6 +71,7 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
         "target": study.described(plan.target, level),
         "workers": plan.workers,
         "seeds": plan.seeds,
+        "too_short": {label: one.too_short for label, one in every.items() if one.too_short},
         "trained_on": {label: one.made or "here" for label, one in found.items()},
     }
     return replace(result, rows=tuple(rows), provenance={**result.provenance, "training": told})

@@ -5,11 +5,18 @@ the steps). Files of this code are kept, so the command resumes. A file of other
 the same bits, until steps of every kind have come, on the same kind of processor, becomes one of
 this code, with its kernels. One thread: equal seeds give equal files on processors of one kind with
 equal versions, which the files name.
+
+    nice python -m gcsim.scenarios.trained.make_shipped --long [characters_long | …]
+
+Hours for the long ones (`LONG`): every method with one seed, then with the next, each trajectory
+written at once. A kill loses seconds; the same command continues. Two commands with different names
+train side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +34,27 @@ from gcsim.traces.training.loop import asked_for
 from gcsim.traces.training.trajectory import Trajectory
 
 SCENARIOS = ("digits_8", "characters_8")
+FILE = Path(__file__).parent / "long.yaml"
+_TEXTURES = (
+    "name=textures_long", "model=cnn_digits", "batch_size=1", "train.task=textures",
+    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.01, 0.03]}",
+)  # fmt: skip
+_WIDTHS = (
+    "name=characters_widths", "batch_size=4", "train.steps=3000", "train.seeds=3",
+    "train.target={loss: 2.2}",
+    "compressors=[none, topk, {kind: powersgd, rank: 2}, ef_signsgd, qsgd, terngrad, cser, "
+    "{kind: randomk, error_feedback: true}]",
+)  # fmt: skip
+_MODEL = (
+    "model={{build: 'gcsim.traces.networks.gpt2:transformer_tiny{}', input_shape: [32], "
+    "classes: 97, input: tokens}}"
+)
+LONG: tuple[tuple[str, ...], ...] = (
+    (),
+    _TEXTURES,
+    *((*_WIDTHS, _MODEL.format(width)) for width in ("", "_x2", "_x4")),
+)
+"""Changes to `FILE`, the scenario of long trajectories: text, images, text at three widths."""
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
 """Parameter that counts the steps before a method compresses."""
 
@@ -62,21 +90,51 @@ def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]
         scenario = load_scenario(name)
         for choice in wanted(scenario):
             alone = replace(scenario, compressors=(choice,))
-            run = Run(scenario=alone, choice=choice, rate=0, seed=0, until=0)
+            run = _first(alone)
             yield shipped.path_of(run.facts, folder), run.code, alone
 
 
+def _first(alone: Scenario) -> Run:
+    """The training of a scenario of one method, of no rate."""
+    return Run(scenario=alone, choice=alone.compressors[0], rate=0, seed=0, until=0)
+
+
+def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
+    """Scenarios of one method each, with the first seed of all, then with two, and so on; of some
+    scenarios, by default all."""
+    every = [load_scenario(FILE, changes) for changes in LONG]
+    loaded = [one for one in every if not names or one.name in names]
+    if unknown := {*names} - {one.name for one in every}:
+        raise InputError(f"no long training {min(unknown)!r}")
+    plans = [plan_of(scenario) for scenario in loaded]
+    for seeds in range(1, 1 + max((plan.seeds for plan in plans), default=0)):
+        for scenario, plan in zip(loaded, plans, strict=True):
+            for choice in scenario.compressors if seeds <= plan.seeds else ():
+                yield replace(scenario, compressors=(choice,), train=replace(plan, seeds=seeds))
+
+
 def stale(folder: Path = shipped.FOLDER) -> list[Path]:
-    """Damaged, outdated or unused files."""
+    """Damaged, outdated or unused files; of the long ones, outdated ones stay."""
     asked = {path: code for path, code, _ in files(folder)}
+    long = {shipped.path_of(_first(one).facts, folder) for one in long_trainings()}
     found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
-    return sorted(path for path, one in found.items() if not one or one.code != asked.get(path))
+    return sorted(
+        path
+        for path, one in found.items()
+        if not one or (path not in long and one.code != asked.get(path))
+    )
 
 
 def keep(path: Path, code: str, tried: Tried) -> None:
-    """Write a method's file."""
-    trajectories = tuple(one for seeds in tried.rates.values() for one in seeds.values())
-    shipped.write(path, shipped.Shipped(code=code, made=made_here(), trajectories=trajectories))
+    """Write a method's file, or add to the file of this code."""
+    found = shipped.read(path)
+    before = found.trajectories if found and found.code == code else ()
+    each = [*before, *(one for seeds in tried.rates.values() for one in seeds.values())]
+    each.sort(key=lambda one: len(one.losses), reverse=True)  # of equal ones those before
+    longest = {(one.learning_rate, one.seed): one for one in reversed(each)}
+    if len(before) < len(longest) or any(one not in before for one in longest.values()):
+        made = shipped.Shipped(code=code, made=made_here(), trajectories=tuple(longest.values()))
+        shipped.write(path, made)
 
 
 def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | None:
@@ -151,5 +209,37 @@ def make(folder: Path = shipped.FOLDER) -> None:
         path.unlink()
 
 
+def make_long(names: Collection[str] = ()) -> None:
+    """Train long trajectories that are missing or of other code, and write each at once. Raises
+    `InputError` where gcsim's code changes meanwhile."""
+    before = _changed()
+    for scenario in long_trainings(names):
+        run = _first(scenario)
+        path, (choice,) = shipped.path_of(run.facts), scenario.compressors
+        name = f"{path.name}: {scenario.name}, {choice.label}, seed {run.plan.seeds - 1}"
+        found = shipped.read(path)
+        if found and found.code != run.code and (same := confirmed(found, scenario)):
+            shipped.write(path, same)
+        try:
+            (tried,) = train_all(scenario, jobs=1, progress=SilentProgress())
+        except InputError as error:
+            print(f"{name}: left out: {error}", flush=True)
+            continue
+        if _changed() != before:
+            raise InputError("gcsim's code has changed since the start", hint="start again")
+        keep(path, run.code, tried)
+        print(f"{name}: {path.stat().st_size:,} bytes", flush=True)
+
+
+def _changed() -> float:
+    """Time of the last change to code that trains."""
+    root = Path(__file__).parents[2]
+    files = (path for room in ("compressors", "traces") for path in (root / room).rglob("*.py"))
+    return max(path.stat().st_mtime for path in files)
+
+
 if __name__ == "__main__":
-    make()
+    if sys.argv[1:2] == ["--long"]:
+        make_long(sys.argv[2:])
+    else:
+        make()

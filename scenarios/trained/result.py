@@ -57,6 +57,10 @@ class TrainedRow:
     untrained: str = ""
     """Why nothing is known in spite of training: it compressed in too few steps. Times and steps
     are None then; accuracies and losses are the warm-up's."""
+    delays: float | None = None
+    """Whole gradients that the planned steps send (`horizon.py`); None: each step sends one."""
+    too_short: str = ""
+    """Why these steps are too few to tell. Steps and times to the target are None then."""
     made: str = ""
     """Processor and libraries of shipped trajectories; "": trained here."""
 

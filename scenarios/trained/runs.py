@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from threading import Lock
 
@@ -67,11 +67,11 @@ class Run:
         return {
             "compressor": self.choice.kind,
             "parameters": self.choice.parameters,
-            "model": asdict(learner(scenario)),
+            "model": _stated(learner(scenario)),
             "batch_size": scenario.batch_size,
             "buckets": asdict(scenario.buckets),
             **({"accumulation": micro_batches} if micro_batches > 1 else {}),
-            "plan": {k: v for k, v in asdict(plan).items() if k not in _OTHERWISE},
+            "plan": {k: v for k, v in _stated(plan).items() if k not in _OTHERWISE},
             "stop": plan.stop.diverged,
         }
 
@@ -186,6 +186,12 @@ class Run:
         )
         with progress.task(self.choice.label, self.until) as stage:
             return advance(team, fresh, self.rules, self.path, until=self.until, told=stage.advance)
+
+
+def _stated(value: ModelEntry | Plan) -> dict[str, object]:
+    """Fields other than by default: a further field renames no file."""
+    default = {field.name: field.default for field in fields(value)}
+    return {k: v for k, v in asdict(value).items() if getattr(value, k) != default[k]}
 
 
 def _data(entry: ModelEntry) -> object:

@@ -33,6 +33,7 @@ from gcsim.scenarios.sweeps.processes import (
     drive,
 )
 from gcsim.scenarios.sweeps.tasks import Failure
+from gcsim.scenarios.trained.horizon import stated_share, too_short
 from gcsim.scenarios.trained.runs import Run, kept_as, plan_of
 from gcsim.traces.training.loop import put_away
 from gcsim.traces.training.trajectory import Trajectory
@@ -76,6 +77,20 @@ class Tried:
         if not begin:
             return "every step sends what dense training sends"
         return f"compression begins at step {begin}"
+
+    @property
+    def delays(self) -> float | None:
+        """Whole gradients that the planned steps send (`horizon.py`); None: each step sends one."""
+        share = stated_share(self.choice.kind, self.choice.parameters)
+        first = self.trajectories[0]
+        if share is None:
+            share = self.wire_bytes_per_worker / first.model.gradient_bytes
+        return None if share >= 1 else share * first.steps
+
+    @property
+    def too_short(self) -> str:
+        """Why the training is too short to tell; "" where it tells, or nothing was trained."""
+        return "" if self.untrained else too_short(self.delays, self.trajectories[0].steps)
 
     @property
     def wire_bytes_per_worker(self) -> float:

@@ -1,8 +1,7 @@
 """Outcomes of the shipped tasks' trainings with a method; nothing is trained.
 
-They stand in where a scenario does not say how to train: results on small tasks over few steps,
-which say little of longer ones (a method that sends a hundredth of a gradient has sent three whole
-ones after 300 steps).
+They stand in where a scenario does not say how to train: results on small tasks, with a horizon
+(`horizon.py`).
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class Ended:
     seeds: int
     reached: int  # seeds that reached the target
     steps_vs_dense: float | None
-    """Steps to the target over dense training's; None where half or more seeds miss it."""
-    steps: int
-    share_sent: float  # bytes sent over those of dense training
+    """Steps to the target over dense training's; None where half or more seeds miss it, or the
+    training is too short to tell."""
+    too_short: str  # why, with the steps that could tell
 
 
 def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
@@ -83,8 +82,7 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
         seeds=len(ends),
         reached=sum(one is not None for one in ends),
         steps_vs_dense=steps_ratio(ends, base),
-        steps=plan.steps,
-        share_sent=tried.wire_bytes_per_worker / dense.wire_bytes_per_worker,
+        too_short=tried.too_short,
     )
 
 

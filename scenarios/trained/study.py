@@ -113,8 +113,9 @@ def dense_level(dense: Tried) -> float:
 
 
 def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
-    """Steps to the target by seed; `level`: dense training's last accuracy."""
-    if tried.untrained:
+    """Steps to the target by seed, None of a training that does not tell; `level`: dense training's
+    last accuracy."""
+    if tried.untrained or tried.too_short:
         return [None] * len(tried.trajectories)
     return [steps_to(plan.target, found, plan.patience, level) for found in tried.trajectories]
 
@@ -178,6 +179,8 @@ def _rows_at(
                 nodes=nodes,
                 workers=nodes * scenario.cluster.devices_per_node,
                 untrained=one.untrained,
+                delays=one.delays,
+                too_short=one.too_short,
                 learning_rate=one.rate,
                 rate_at_edge=one.at_edge,
                 iteration_s=None if iteration is None else float(np.median(iteration)),

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import CHECKS, DENSE, Planner, shared
+from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, shared
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.noise import longest, slowdowns
@@ -80,13 +81,20 @@ class Drawn:
         """Factor on the stated forward and backward passes."""
         fields = ("per_tensor", "per_bucket", "per_step", "passes")
         self.around = {
-            dense: np.array([self.figure(training, name, each) for each in fields])
-            for dense, name in ((True, "reducer"), (False, "hook"))
+            named: np.array(
+                [self.figure(training.around(named), key_path, each) for each in fields]
+            )
+            for named, *key_path in (
+                (DENSE, "training", "reducer"),
+                ("", "training", "hook"),
+                *((other, "training", "others", other) for other in training.others),
+            )
         }
-        """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass."""
-        self.loading = self.figure(training, "input", "batch") * PS_PER_SECOND
+        """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass, by
+        method; "": of all others."""
+        self.loading = self.figure(training.input, ("training", "input"), "batch") * PS_PER_SECOND
         """Picoseconds of a batch's loading, by world."""
-        self.waits = self.figure(training, "", "exposed")
+        self.waits = self.figure(training, ("training",), "exposed")
         """Share of the rest of backward for which exchanges wait."""
         if training.overlap == "none":
             self.waits = np.ones(len(worlds))
@@ -109,13 +117,12 @@ class Drawn:
                 times = values if field == next(iter(COEFFICIENTS)) else 1 / values
                 self.slower[kind, field] = (times - times[0]) * PS_PER_SECOND
 
-    def figure(self, training: Training, part: str, field: str) -> Column:
-        """A figure of the training, or of a part of it, by world; 0 without that part."""
-        key_path = ("training", part) if part else ("training",)
-        if (key_path, field) in self._values:
-            return self._values[key_path, field]
-        owner = getattr(training, part) if part else training
-        return np.full(len(self.worlds), float(getattr(owner, field)) if owner else 0.0)
+    def figure(self, owner: Any, key_path: Sequence[str], field: str) -> Column:
+        """An owner's figure by world; 0 without owner."""
+        known = self._values.get((tuple(key_path), field))
+        if known is not None:
+            return known
+        return np.full(len(self.worlds), 0.0 if owner is None else float(getattr(owner, field)))
 
     def cluster(self, number: int) -> Cluster:
         """The cluster in a world, with the stated device; one object where nothing differs."""
@@ -157,14 +164,16 @@ class Approximation:
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
         self._planner = Planner(cluster, compute, training, prices, self._together)
         one = Fraction(1)  # both factors are linear in their figures
-        skewed = 1 + drawn.figure(training, "noise", "skew") * float(
+        skewed = 1 + drawn.figure(training.noise, ("training", "noise"), "skew") * float(
             longest(Noise(skew=one), cluster.workers) - 1
         )
         alike = replace(training, code=Code(), shared_node=SharedNode(slowdown=one))
-        crowd = drawn.figure(training, "shared_node", "slowdown") * float(
+        crowd = drawn.figure(training.shared_node, ("training", "shared_node"), "slowdown") * float(
             shared(cluster, alike) - 1
         )
-        longer = skewed * drawn.figure(training, "code", "slowdown") * (1 + crowd)
+        longer = (
+            skewed * drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
+        )
         self._passes = drawn.passes * longer / longer[0]
         self._beside = [
             (
@@ -306,7 +315,8 @@ class Approximation:
         """Extra time of the code around each bucket's exchange."""
         if self._cluster.workers == 1:
             return np.zeros((exchanges, len(self._worlds)))
-        figures = self._drawn.around[profile.compressor == DENSE]
+        around, named = self._drawn.around, profile.compressor
+        figures = around.get(named, around[""])
         per_tensor, per_bucket, per_step, passes = figures
         if not figures.any():
             return np.zeros((exchanges, len(self._worlds)))
@@ -320,10 +330,10 @@ class Approximation:
             times[-1] += per_step * PS_PER_SECOND
         times += nbytes / max(1, nbytes.sum()) * each * passes
         longer: Rows = times - times[:, :1]
-        if profile.compressor != DENSE:
-            for figure, count in counts(CHECKS, self._cluster.device, 1).items():
+        for checks, first in () if named in around else ((CHECKS, 0), (STEP_CHECKS, -1)):
+            for figure, count in counts(checks, self._cluster.device, 1).items():
                 if figure[0] in self._cluster.device.host:
-                    longer = longer + count * self._drawn.slower.get(figure, 0.0)
+                    longer[first:] += count * self._drawn.slower.get(figure, 0.0)
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:

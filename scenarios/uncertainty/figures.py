@@ -232,6 +232,8 @@ def _words(owner: Any, figure: Figure) -> tuple[str, str, str]:
     place = _PLACES.get(key_path)
     if place is None and key_path[:2] == ("cluster", "nics"):
         place = f"the NIC's of node {key_path[2]}"
+    if place is None and key_path[:2] == ("training", "others"):
+        return f"{key_path[2]}: {_FIGURES[figure.field][0]}", "s", "implementation"
     within = ("framework",) if key_path[-1] in ("reducer", "hook") else ()
     key = ".".join(map(str, (*key_path[:-1], *within, key_path[-1], figure.field)))
     if figure.field == "exposed":

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
@@ -37,9 +38,11 @@ from gcsim.simulator.collectives.algorithms import ALGORITHMS, Algorithm
 from gcsim.simulator.collectives.call import Call, Prepared
 from gcsim.simulator.collectives.nccl import Kind
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
+from gcsim.simulator.collectives.rounds.rounds import phase_key
 from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Host, Traffic, Work
+from gcsim.simulator.network.links import Link
 
 _ONLY = {"push_pull": "parameter_server", "all_to_all": "pairwise", "tree_merge": "binomial"}
 """Algorithm of kinds that have one; push-pulls here have servers (`push_pull.py`)."""
@@ -49,13 +52,42 @@ _KEPT_REQUESTS = 2**28  # bytes of kept requests
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
     """Algorithm that `Cluster.collectives` assigns to a request by kind, size and ranks."""
-    return _algorithm(record, sizes_sent(record, cluster.workers), cluster)
+    part = taking_part(record, cluster)
+    return _algorithm(record, sizes_sent(record, part.workers), part)
+
+
+def taking_part(record: CollectiveRecord, cluster: Cluster) -> Cluster:
+    """The cluster of the ranks in a request's scope: all, a node's, or one of each node."""
+    if record.scope == "node":
+        return replace(cluster, nodes=1, nics={}, racks=None)
+    return cluster if record.scope == "all" else replace(cluster, devices_per_node=1)
+
+
+def of_all_ranks(
+    values: Sequence[int] | NDArray[np.int64], record: CollectiveRecord, cluster: Cluster
+) -> NDArray[np.int64]:
+    """Values of those that take part, `[p]` of the whole cluster: each node's, or its first's."""
+    found = np.asarray(values, dtype=np.int64)
+    if record.scope == "node":
+        return np.tile(found, cluster.nodes)
+    if record.scope == "nodes":
+        spread = np.zeros((len(found), cluster.devices_per_node), dtype=np.int64)
+        spread[:, 0] = found
+        return spread.reshape(-1)
+    return found
 
 
 def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
     """Traffic of the processes in a collective of more than one worker."""
-    call = call_of(record, cluster, Fabric.of(cluster))
-    return _algorithm(record, call.sent, cluster).traffic(call)
+    part = taking_part(record, cluster)
+    call = call_of(record, part, Fabric.of(part))
+    if part.workers == 1:
+        return Traffic.none(cluster.workers, cluster.devices_per_node)
+    traffic = _algorithm(record, call.sent, part).traffic(call)
+    if record.scope == "all":
+        return traffic
+    ends, nbytes = (of_all_ranks(each, record, cluster) for each in (traffic.ends, traffic.nbytes))
+    return Traffic.of_ranks(ends, nbytes, cluster.devices_per_node)
 
 
 def execute(
@@ -77,8 +109,9 @@ class CollectiveMemo:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
+        self._parts: dict[str, CollectiveMemo] = {}  # by scope
         self._held = 0  # approximate bytes of the requests
-        self._fabrics: dict[bool, Fabric] = {}  # for all-to-alls (True) and for other collectives
+        self._fabrics: dict[Link, Fabric] = {}  # by the network, as kinds of requests see it
         self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
@@ -99,6 +132,8 @@ class CollectiveMemo:
             raise InternalError(f"{starts.shape} entry times for a collective of {workers} workers")
         if workers == 1:
             return starts.copy()
+        if record.scope != "all":
+            return self._in_scope(record, starts, server_time, key)
         request = self._requests.get((record, server_time))
         if request is None:
             request = self._requests[record, server_time] = self.prepare(record, server_time)
@@ -120,6 +155,30 @@ class CollectiveMemo:
         shifted: Times = finishes + first
         return shifted
 
+    def _in_scope(
+        self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
+    ) -> Times:
+        """Exit times of a collective inside each node, or of the nodes' first ranks, which hand
+        the result to the others over their link. As the engine asks for, nobody leaves before the
+        last entry: a node that is early waits for the others before it encodes."""
+        if record.scope not in self._parts:
+            self._parts[record.scope] = CollectiveMemo.of(taking_part(record, self.cluster))
+        carry_out, whole = self._parts[record.scope], replace(record, scope="all")
+        by_node = starts.reshape(self.cluster.nodes, -1)  # [nodes, devices]
+        if record.scope == "node":
+            exits = [
+                carry_out(whole, entries, server_time, phase_key(key, node))
+                for node, entries in enumerate(by_node)
+            ]
+            found: Times = np.maximum(np.concatenate(exits), starts.max())
+            return found
+        first = carry_out(whole, by_node[:, 0], server_time, key)
+        if 1 not in by_node.shape:
+            sent = sizes_sent(whole, self.cluster.nodes)
+            first = first + copy_times(sizes_received(whole, sent), copy_link(self.cluster))
+        found = np.maximum(np.repeat(first, by_node.shape[1]), starts.max())
+        return found
+
     @classmethod
     def of(cls, cluster: Cluster) -> CollectiveMemo:
         """Memo shared by equal clusters, whatever their devices, while in use."""
@@ -131,13 +190,15 @@ class CollectiveMemo:
 
     def prepare(self, record: CollectiveRecord, server_time: Picoseconds = 0) -> _Request:
         """Prepare the parts of a collective that do not depend on entry times."""
+        kind = "push_pull" if record.by_servers else record.kind
         cluster = self.cluster
-        grouped = record.kind == "all_to_all" and cluster.collectives.grouped != 1
-        if grouped:
+        if kind == "all_to_all":
             cluster = cluster.at_grouped_rates
-        if grouped not in self._fabrics:
-            self._fabrics[grouped] = Fabric.of(cluster)
-        call = call_of(record, cluster, self._fabrics[grouped], server_time)
+        elif kind in {"push_pull", "tree_merge"}:
+            cluster = cluster.at_one_nic
+        if cluster.network not in self._fabrics:
+            self._fabrics[cluster.network] = Fabric.of(cluster)
+        call = call_of(record, cluster, self._fabrics[cluster.network], server_time)
         sent = call.sent
         algorithm = _algorithm(record, sent, cluster)
         copies: tuple[Times, Times] | None = None
@@ -239,7 +300,9 @@ def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Clust
 
 def ring_or_tree(record: CollectiveRecord, cluster: Cluster) -> tuple[str, str, Fraction] | None:
     """The ring and the tree of `nccl.ring_and_tree`, and their border; None where NCCL's tuner has
-    no such choice."""
+    no such choice, or not for all ranks."""
+    if record.scope != "all":
+        return None
     sent = sizes_sent(record, cluster.workers)
     if record.kind != "all_reduce" or record.by_servers:
         return None

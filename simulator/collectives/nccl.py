@@ -3,25 +3,31 @@
 NCCL predicts the time of every enabled pair and takes the shortest. For n bytes on p ranks of N
 nodes, W the line rate of the network NIC (of the bus for one node), with the constants below:
 
-    ring   base + (2 (p - 1) - 2 (N - 1)) bus + 2 (N - 1) net + 2 (p - 1)/p n / (share W)
-    tree   base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
+    ring       base + (2 (p - 1) - 2 (N - 1)) bus + 2 (N - 1) net + 2 (p - 1)/p n / (share W)
+    tree       base + 2 (p/N - 1) bus + 2 floor(log2 N) net + 2 n / (share correction W)
+    nvls       bus + n / (0.85 W); with in-network sums between nodes bus + net + 2 (p - 1)/p n / B
+    nvls tree  bus + 2 floor(log2 N) net + 2 (p - 1)/p n / B
+    collnet    2 (p/N - 1) bus + net + 2 n / W
 
-and half of the ring's steps for an all-gather, which has no tree. A Simple ring's latency between
-nodes counts 1.4 times.
+and half of the ring's steps for an all-gather, which has the ring alone. B is the smaller of W
+(twice W for the tree of two nodes) and 1.7 (1 - N/p) times the NVLink's rate. A Simple ring's
+latency between nodes counts 1.4 times.
 
 The choice is carried out in the tuner's terms: every rank begins `base` later; a hop costs the
 path's latency and the table's, and carries `share` of the path's rate; the ring is
-`rings/allreduce.py`, the tree `double_tree_allreduce.py` in NCCL's pieces. On equal links without
-latency and with one device per node a ring takes the tuner's time (without the 1.4); overlap of
-slices and channels is in the table's latencies.
+`rings/allreduce.py`, the tree `double_tree_allreduce.py` in NCCL's pieces, the others are
+`switch_allreduce.py`. On equal links without latency and with one device per node a ring takes the
+tuner's time (without the 1.4); overlap of slices and channels is in the table's latencies.
 
-Assumptions: devices of capability 8.0 or more with an Intel host; two channels; LL128 only for one
-device per node (NCCL: over NVLink, not over PCIe). Ceilings that bind only above 20 GB/s, NVLS,
-CollNet and PAT are left out. The tuner knows no link's latency: NCCL's transports report none.
+Assumptions: devices of capability 8.0 or more with an Intel host; two channels; LL128 for one
+device per node or over NVLink, not over PCIe. Of NVLink the tuner knows the goodput, as NCCL's own
+rates of its links are (20 to 40 GB/s of 25 to 50); of a NIC the line rate. Ceilings of single
+channels, CollNet within a node over NVSwitch, PAT, and NVLS all-gathers (as fast as the ring's) are
+left out. The tuner knows no link's latency: NCCL's transports report none.
 
-Source: NCCL 2.28.3, src/graph/tuning.cc (`ncclTunerConstantsDefaults`, `ncclTopoTuneModel`,
-`treeCorrectionFactor`, `ncclTopoGetAlgoTime`), src/enqueue.cc (chunk sizes), and
-src/device/all_reduce.h.
+Source: NCCL 2.28.3 to 2.30, src/graph/tuning.cc (`ncclTunerConstantsDefaults`,
+`ncclTopoTuneModel`, `treeCorrectionFactor`, `ncclTopoGetAlgoTime`), src/enqueue.cc (chunk sizes),
+and src/device/all_reduce.h.
 """
 
 from __future__ import annotations
@@ -38,11 +44,12 @@ from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduc
 from gcsim.simulator.collectives.rings import allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.collectives.switch_allreduce import SwitchAllReduce
 from gcsim.simulator.fabric.round_paths import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
-Shape = Literal["tree", "ring"]
+Shape = Literal["tree", "ring", "nvls", "nvls_tree", "collnet"]
 Protocol = Literal["ll", "ll128", "simple"]
 Kind = Literal["all_reduce", "all_gather"]
 
@@ -61,6 +68,8 @@ class Mode:
     """Seconds, once."""
     bus: Fraction
     """Seconds per step between devices of a node, over PCIe."""
+    nvlink: Fraction
+    """The same over NVLink."""
     net: Fraction
     """Seconds per step between nodes."""
     share: Fraction
@@ -73,27 +82,45 @@ class Mode:
 
     def title(self, kind: Kind) -> str:
         """Name in a report."""
-        algorithm = "double tree" if self.shape == "tree" else "ring"
+        algorithm = _TITLES[self.shape]
         protocol = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}[self.protocol]
         return f"NCCL {algorithm} {kind.replace('_', '-')}, {protocol}"
 
 
-def _mode(shape: Shape, protocol: Protocol, times: str, share: Fraction) -> Mode:
-    """Mode with `times` base, bus and net in microseconds."""
-    base, bus, net = (Fraction(time) / 10**6 for time in times.split())
-    return Mode(shape=shape, protocol=protocol, base=base, bus=bus, net=net, share=share)
+_TITLES: dict[Shape, str] = {
+    "tree": "double tree",
+    "ring": "ring",
+    "nvls": "NVLS",
+    "nvls_tree": "NVLS tree",
+    "collnet": "CollNet",
+}
+
+
+def _mode(shape: Shape, protocol: Protocol, times: str, share: Fraction = Fraction(1)) -> Mode:
+    """Mode with `times` base, bus, NVLink and net in microseconds."""
+    base, bus, nvlink, net = (Fraction(time) / 10**6 for time in times.split())
+    return Mode(
+        shape=shape, protocol=protocol, base=base, bus=bus, nvlink=nvlink, net=net, share=share
+    )
 
 
 _TREE = Fraction(92, 100)
 MODES = (
-    _mode("tree", "ll", "6.8 1.0 5.0", _TREE * Fraction(10, 38)),
-    _mode("tree", "ll128", "14.0 1.9 8.5", _TREE * Fraction(120, 128)),
-    _mode("tree", "simple", "8.4 4.0 14.0", _TREE),
-    _mode("ring", "ll", "6.6 1.0 2.7", Fraction(1, 2)),
-    _mode("ring", "ll128", "14.0 2.5 4.0", Fraction(92, 100)),
-    _mode("ring", "simple", "8.4 5.7 14.0", Fraction(1)),
+    _mode("tree", "ll", "6.8 1.0 0.6 5.0", _TREE * Fraction(10, 38)),
+    _mode("tree", "ll128", "14.0 1.9 1.25 8.5", _TREE * Fraction(120, 128)),
+    _mode("tree", "simple", "8.4 4.0 4.0 14.0", _TREE),
+    _mode("ring", "ll", "6.6 1.0 0.6 2.7", Fraction(1, 2)),
+    _mode("ring", "ll128", "14.0 2.5 1.9 4.0", Fraction(92, 100)),
+    _mode("ring", "simple", "8.4 5.7 3.4 14.0"),
+    _mode("collnet", "simple", "0 2.8 2.8 30"),
+    _mode("nvls", "simple", "0 25 25 18"),
+    _mode("nvls_tree", "simple", "0 25 25 20.9"),
 )
 """Ordered as in the tuner: the first of equals wins."""
+_POSTING = Fraction(1, 10**6)
+"""Least seconds per step inside a node while a ring also crosses the network; Simple: three."""
+_NVLS = Fraction(85, 100)
+"""Share of the NVLink's rate that the tuner gives to NVLS."""
 _EXPOSED = {mode.protocol: mode.net for mode in MODES if mode.shape == "tree"}
 """Network latency of a ring with one device per node, where nothing hides it."""
 _CORRECTION: dict[Protocol, tuple[int, ...]] = {
@@ -108,20 +135,48 @@ class _Seen(NamedTuple):
     nodes: int
     devices_per_node: int
     rate: Fraction  # W
+    inside: Fraction  # of the NVLink; 0 over PCIe
+    adds: tuple[bool, bool]  # whether switches add: inside nodes, between them
 
     @staticmethod
     def of(cluster: Cluster) -> _Seen:
-        line = cluster.network if cluster.nodes > 1 else cluster.intra_node
-        return _Seen(cluster.nodes, cluster.devices_per_node, line.bandwidth)
+        bus, line = cluster.intra_node, cluster.network
+        inside = bus.bandwidth * bus.efficiency if bus.nvlink else Fraction(0)
+        alone = cluster.nodes == 1
+        return _Seen(
+            nodes=cluster.nodes,
+            devices_per_node=cluster.devices_per_node,
+            rate=(inside or bus.bandwidth) if alone else line.bandwidth,
+            inside=inside,
+            adds=(
+                bus.switch_adds is not None and cluster.devices_per_node > 1,
+                line.switch_adds is not None and not alone,
+            ),
+        )
+
+    @property
+    def shapes(self) -> set[Shape]:
+        """Algorithms of an all-reduce."""
+        found: set[Shape] = {"ring", "tree"}
+        inside, between = self.adds
+        if inside and (between or self.nodes == 1):
+            found.add("nvls")
+        if inside and self.nodes > 1:
+            found.add("nvls_tree")
+        if between and not inside:
+            found.add("collnet")
+        return found
 
 
 def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
     """Modes that the tuner chooses from."""
+    seen = cluster if isinstance(cluster, _Seen) else _Seen.of(cluster)
+    shapes = seen.shapes if kind == "all_reduce" else {"ring"}
     return [
         mode
         for mode in MODES
-        if (mode.protocol != "ll128" or cluster.devices_per_node == 1)
-        and (mode.shape == "ring" or kind == "all_reduce")
+        if (mode.protocol != "ll128" or seen.devices_per_node == 1 or seen.inside)
+        and mode.shape in shapes
     ]
 
 
@@ -132,8 +187,8 @@ def choose(kind: Kind, nbytes: int, cluster: Cluster) -> Mode:
 
 
 def ring_and_tree(kind: Kind, nbytes: int, cluster: Cluster) -> tuple[Mode, Mode | None, Fraction]:
-    """The ring and the tree predicted to be fastest, and the least `ring_over_tree` with which the
-    tuner takes the tree; an all-gather has no tree."""
+    """The ring and the other mode predicted to be fastest, mostly a tree, and the least
+    `ring_over_tree` with which the tuner takes that; an all-gather has the ring alone."""
     return _fastest(kind, nbytes, _Seen.of(cluster))
 
 
@@ -141,7 +196,7 @@ def ring_and_tree(kind: Kind, nbytes: int, cluster: Cluster) -> tuple[Mode, Mode
 def _fastest(kind: Kind, nbytes: int, seen: _Seen) -> tuple[Mode, Mode | None, Fraction]:
     times = {mode: _seconds(mode, kind, nbytes, seen) for mode in enabled(kind, seen)}
     ring = min((mode for mode in times if mode.shape == "ring"), key=times.__getitem__)
-    trees = [mode for mode in times if mode.shape == "tree"]
+    trees = [mode for mode in times if mode.shape != "ring"]
     if not trees:
         return ring, None, Fraction(0)
     tree = min(trees, key=times.__getitem__)
@@ -162,8 +217,16 @@ def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _Seen) -> Fraction:
         correction = _CORRECTION[mode.protocol]
         if 0 <= size < len(correction):
             rate *= Fraction(correction[size], 10)
-        hops = (devices - 1) * mode.bus + (nodes.bit_length() - 1) * mode.net
-        return mode.base + 2 * hops + 2 * nbytes / rate
+        hops = 2 * (devices - 1) * mode.bus + _levels(nodes) * mode.net
+        return mode.base + hops + 2 * nbytes / rate
+    if mode.shape == "nvls" and nodes == 1:
+        return mode.bus + nbytes / (_NVLS * rate)
+    if mode.shape == "collnet":
+        return 2 * (devices - 1) * mode.bus + mode.net + 2 * nbytes / rate
+    if mode.shape != "ring":
+        doubled, levels = (1, 1) if mode.shape == "nvls" else (1 + (nodes == 2), _levels(nodes))
+        rate = min(doubled * rate, 2 * _NVLS * seen.inside * Fraction(devices - 1, devices))
+        return mode.bus + levels * mode.net + Fraction(2 * (ranks - 1) * nbytes, ranks) / rate
     passes = 2 if kind == "all_reduce" else 1
     steps, crossing = passes * (ranks - 1), passes * (nodes - 1)
     latency = mode.base + (steps - crossing) * mode.bus + crossing * mode.net
@@ -174,6 +237,11 @@ def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _Seen) -> Fraction:
     ):
         latency *= RING_PLATEAU
     return latency + Fraction(steps * nbytes, ranks) / rate
+
+
+def _levels(nodes: int) -> int:
+    """Hops up and down a tree of nodes, as the tuner counts them."""
+    return 2 * (nodes.bit_length() - 1)
 
 
 class _Later:
@@ -192,6 +260,8 @@ def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
     base, fabric = _told(call, mode)
     if mode.shape == "tree":
         return _Later(base, _tree(call, mode, fabric))
+    if mode.shape != "ring":
+        return _by_switch(call, mode)
     return _Later(base, ring_allreduce(call.nbytes, fabric.ring_links(), element=call.element))
 
 
@@ -205,7 +275,22 @@ def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
     """Traffic of an all-reduce."""
     if mode.shape == "tree":
         return _tree(call, mode, call.fabric).traffic(call.fabric.devices)
+    if mode.shape != "ring":
+        return _by_switch(call, mode).traffic
     return allreduce.ring(call).traffic(call.fabric.devices)
+
+
+def _by_switch(call: Call, mode: Mode) -> SwitchAllReduce:
+    mode = _on(mode, call.cluster)
+    tree = None
+    leaders = Fabric.of(replace(call.cluster, devices_per_node=1))
+    share = call.cluster.network.switch_adds or Fraction(1)
+    share = share if mode.shape != "nvls_tree" else Fraction(1)
+    leaders = leaders.framed(Framing(share=share, network=mode.net))
+    if mode.shape == "nvls_tree":
+        tree = _tree(call, mode, leaders)
+    hops = 2 * (call.cluster.devices_per_node - 1) if mode.shape == "collnet" else 1
+    return SwitchAllReduce(call, leaders, tree=tree, inside=picoseconds(hops * mode.bus))
 
 
 def _tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:
@@ -233,12 +318,25 @@ def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
 
 
 def _on(mode: Mode, cluster: Cluster | _Seen) -> Mode:
-    """Mode with the tuner's latency on this cluster, and the tree's share within one node."""
-    if mode.shape == "ring" and cluster.devices_per_node == 1:
-        return replace(mode, net=_EXPOSED[mode.protocol])
-    if (mode.shape, mode.protocol) == ("tree", "ll128") and cluster.nodes == 1:
-        return replace(mode, share=_TREE * Fraction(7, 9))
-    return mode
+    """Mode with the tuner's latencies and share of the rate on this cluster."""
+    seen = cluster if isinstance(cluster, _Seen) else _Seen.of(cluster)
+    bus, net, share = mode.nvlink if seen.inside else mode.bus, mode.net, mode.share
+    if mode.shape == "ring" and seen.nodes > 1:
+        bus = max(bus, _POSTING * (3 if mode.protocol == "simple" else 1))
+    if mode.shape == "ring" and seen.devices_per_node == 1:
+        net = _EXPOSED[mode.protocol]
+    if (mode.shape, mode.protocol) == ("tree", "ll128") and seen.nodes == 1:
+        share = _TREE * Fraction(7, 9)
+    if mode.protocol == "ll":
+        share = min(share, _most_by_ll(seen) / seen.rate)
+    return replace(mode, bus=bus, net=net, share=share)
+
+
+def _most_by_ll(seen: _Seen) -> Fraction:
+    """Most bytes per second of LL: of Hopper (NVLS) or Ampere in a node, of an Intel host else."""
+    if seen.nodes == 1:
+        return Fraction(141 if seen.adds[0] else 877, 1 if seen.adds[0] else 10) * 10**9
+    return Fraction(39 if seen.nodes == 2 else Fraction(204, 10)) * 10**9
 
 
 def _told(call: Call, mode: Mode) -> tuple[Picoseconds, Fabric]:

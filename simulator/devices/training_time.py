@@ -20,7 +20,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.step_time import step_time
-from gcsim.simulator.devices.training_rates import Precision
+from gcsim.simulator.devices.training_rates import PRODUCTS, Precision
 from gcsim.traces.profile import ModelFacts, PassTimes
 
 
@@ -75,9 +75,12 @@ def training_times(
     device: Device,
     measured: PassTimes | None = None,
     precision: Precision = "fp32",
+    *,
+    again: Fraction = Fraction(0),
 ) -> ComputeTimes:
     """Forward and backward times of `model.samples_per_worker` samples, split over the buckets.
-    `precision` selects the catalogue's times, not `measured`. Errors as `step_time`."""
+    `precision` selects the catalogue's times, not `measured`; `again`: forward FLOPs that the
+    backward pass repeats, as a share, added to the catalogue's. Errors as `step_time`."""
     figures: tuple[tuple[str, float], ...] = ()
     if measured is not None:
         forward, backward = picoseconds(measured.forward), picoseconds(measured.backward)
@@ -87,7 +90,7 @@ def training_times(
         total = picoseconds(step.seconds)
         provenance, estimate, figures = step.provenance, step.estimate, step.figures
         forward = round(total / (1 + Fraction(device.backward_over_forward)))
-        backward = total - forward
+        backward = total - forward + round(total * again / PRODUCTS)
     # Buckets leave in order, so that none is ready before the one in front of it.
     if measured is not None and measured.ready is not None:
         times = _measured_ready(buckets, measured.ready, backward)

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 from numpy.typing import NDArray
 
-from gcsim.compressors.loops import inlined, loop
+from gcsim.compressors.loops import inlined, loop, overload
 from gcsim.simulator.clock import LIMIT, Picoseconds, Times
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
@@ -101,6 +99,8 @@ def _halves(amounts: Sequence[int]) -> Halves:
 
 def departure(serialization: Any, place: int, start: Picoseconds) -> Picoseconds:
     """Departure of a message that may start at `start`, from times by place or `Departures`."""
+    if isinstance(serialization, Departures):
+        return int(_departure(serialization, place, start))
     left: Picoseconds = start + serialization[place]
     return left
 
@@ -111,20 +111,24 @@ def _departure_on(serialization: Any, place: int, start: Picoseconds) -> Any:
 
 @overload(departure, inline="always", strict=False)
 def _departure_of(serialization: Any, place: Any, start: Any) -> Any:
-    if isinstance(serialization, types.Array):
+    if hasattr(serialization, "layout"):  # of numba's types an array's
         return lambda serialization, place, start: start + serialization[place]
     return _departure_on
 
 
 def run_of(serialization: Any, low: int, high: int) -> Times:
     """Part of a table as an array; empty for `Departures`."""
-    part: Times = serialization[low:high]
+    part: Times = (
+        np.empty(0, dtype=np.int64)
+        if isinstance(serialization, Departures)
+        else serialization[low:high]
+    )
     return part
 
 
 @overload(run_of, inline="always", strict=False)
 def _run_of(serialization: Any, low: Any, high: Any) -> Any:
-    if isinstance(serialization, types.Array):
+    if hasattr(serialization, "layout"):
         return lambda serialization, low, high: serialization[low:high]
     return lambda serialization, low, high: np.empty(0, dtype=np.int64)
 

@@ -137,15 +137,20 @@ def _counting(counted: list[int]) -> Iterator[None]:
             yield
 
 
-def of_a_bucket() -> Counts:
-    """Launches of the DDP hook's own checks of a bucket, beside the method's stages."""
-    layout, counted = _shrunk(layout_of("bert_base", 5), SHRINK), [0, 0, 0]
-    nobody: Any = None
+def of_the_hook() -> dict[str, Counts]:
+    """Launches of the DDP hook's own checks of a bucket and of a step, beside methods' stages."""
+    layout, counted, nobody = _shrunk(layout_of("bert_base", 5), SHRINK), [0, 0, 0], Any
     part = Part(layout=layout, buffer=_gradient(layout.numel), promise=nobody)
-    step = Step(0, None, regrouped=False)
+    found = {}
     with _counting(counted):
+        step = Step(0, None, regrouped=False)
+        step.parts.append(part)
+        before = list(counted)
         step.scaled(part, step.unscale(part))
-    return tuple(counted)
+        found["ddp.bucket"] = tuple(now - then for now, then in zip(counted, before, strict=True))
+        counted[:] = before
+        step.counts(step.faulty)
+    return {**found, "ddp.step": tuple(counted)}
 
 
 def table(each: Iterable[Stretch]) -> dict[str, tuple[float, ...]]:
@@ -198,5 +203,5 @@ if __name__ == "__main__":
         every += [one for _, step in stretches(name, **given) for one in step]
         print(name, given, len(every), file=sys.stderr, flush=True)
     print("name,kernel,operator,wait")
-    for name, counts in {**table(every), "ddp.bucket": of_a_bucket()}.items():
+    for name, counts in {**table(every), **of_the_hook()}.items():
         print(",".join([name, *(f"{one:g}" for one in counts)]))

@@ -4,8 +4,8 @@
         ...                     # `streams.has_streams` says yes to every device
 
 A stream knows what it is behind: facts that somebody stated on it (`gpu.state`), and those of every
-event that it has waited for. Nothing is past, and so no time is known, before `gpu.catch_up()`, or
-before somebody waits for it. An event takes a millisecond from the one before it.
+event that it has waited for. Nothing is past, and so no time is known, before somebody waits for
+it. An event takes a millisecond from the one before it.
 """
 
 from __future__ import annotations

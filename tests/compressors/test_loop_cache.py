@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba.core import config
 
-from gcsim.compressors import loops
+from gcsim.compressors import loop_cache
 from gcsim.compressors.loops import loop
 from gcsim.files import others_write, sealed, unsealed
 
@@ -50,8 +50,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    loops.loops_folder.cache_clear()
-    loops._not_kept.cache_clear()
+    loop_cache.loops_folder.cache_clear()
+    loop_cache._not_kept.cache_clear()
 
 
 def hits(function: Callable[..., Any] = twice) -> int:
@@ -157,7 +157,7 @@ def test_where_no_folder_can_be_made_loops_are_compiled_with_one_warning(folder:
 
 
 def test_a_disk_that_takes_no_more_costs_one_warning(folder: Path) -> None:
-    build = loops.loops_folder()
+    build = loop_cache.loops_folder()
     assert build is not None
     shutil.rmtree(build)
     build.write_text("a file where the folder was")

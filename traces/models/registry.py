@@ -1,7 +1,8 @@
 """Models: the shipped ones by name, a user's own as `package.module:build`.
 
-`models.csv` has the shipped ones, `papers.csv` their citations: plain data, which
-`gcsim list models` reads without torch. `models/building.py` builds an entry's model; `build` names
+`models.csv` has the shipped ones, `transformers.csv` those of 0.3 to 70 B parameters that are known
+by formula only (`transformer.py`), `papers.csv` their citations: plain data, which `gcsim list
+models` reads without torch. `models/building.py` builds an entry's model; `build` names
 a function of `traces/networks/`.
 
 A sample's length determines a language model's FLOPs, so it is the one at which the model is
@@ -19,11 +20,13 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.fields import Count, Limits, Text
+from gcsim.traces.models.transformer import Transformer, read_transformers
 
 InputKind = Literal["samples", "tokens"]
 
@@ -65,8 +68,24 @@ class ModelEntry:
     loss: str = ""
     """`package.module:function` of output and labels: a batch's mean loss, or each sample's,
     `[batch]`; "": cross-entropy."""
-    layers: tuple[TableLayer, ...] = ()
-    """In forward order; empty where the model is built."""
+    saved: int = 0
+    """Bytes of activations that the backward pass needs of a sample, in float32 (`saved.py`); 0:
+    unknown, or by formula."""
+    table: tuple[TableLayer, ...] = ()
+    """Rows of a user's table."""
+    transformer: Transformer | None = None
+    """Numbers that make the rows of a table by formula."""
+
+    @property
+    def layers(self) -> tuple[TableLayer, ...]:
+        """Rows of the table in forward order; empty where the model is built."""
+        return self.table if self.transformer is None else _by_formula(self.transformer)
+
+
+@cache
+def _by_formula(network: Transformer) -> tuple[TableLayer, ...]:
+    tensors = network.tensors()
+    return tuple(TableLayer(name=n, shape=shape, forward_flops=f) for n, shape, f, _ in tensors)
 
 
 def _rows(name: str) -> list[dict[str, str]]:
@@ -88,12 +107,43 @@ def _shipped() -> dict[str, ModelEntry]:
             input="tokens" if row["input"] == "tokens" else "samples",
             task=row["task"],
             auxiliary_weight=float(row["auxiliary_weight"] or 0),
+            saved=int(row["saved"]),
         )
         for row in _rows("models.csv")
+    } | {
+        row["name"]: ModelEntry(
+            name=row["name"],
+            title=f"{row['title']}, by formula",
+            build=None,
+            input_shape=(network.sequence,),
+            classes=network.vocabulary,
+            parameters=int(row["parameters"]),
+            paper=papers[row["paper"]],
+            input="tokens",
+            task="words",
+            transformer=network,
+        )
+        for row, network in read_transformers()
     }
 
 
+def at_sequence(entry: ModelEntry, tokens: int) -> ModelEntry:
+    """A model by formula, on samples of `tokens`."""
+    assert entry.transformer is not None
+    network = replace(entry.transformer, sequence=tokens)
+    return replace(entry, input_shape=(tokens,), transformer=network)
+
+
 MODELS = _shipped()
+
+
+def is_shipped(entry: ModelEntry) -> bool:
+    """Whether it is a shipped model, at any sequence length."""
+    known = MODELS.get(entry.name)
+    if known is None or known.transformer is None or entry.transformer is None:
+        return known is not None and (known.build, known.layers) == (entry.build, entry.layers)
+    return replace(known.transformer, sequence=entry.transformer.sequence) == entry.transformer
+
 
 _TASKS: dict[InputKind, str] = {"samples": "textures", "tokens": "characters"}
 

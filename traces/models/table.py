@@ -26,7 +26,7 @@ def table_entry(name: str, layers: Iterable[TableLayer]) -> ModelEntry:
         classes=0,
         parameters=sum(math.prod(row.shape) for row in rows),
         paper="",
-        layers=rows,
+        table=rows,
     )
 
 
@@ -41,6 +41,8 @@ def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
     for number, row in enumerate(entry.layers):
         prefix = row.name.rpartition(".")[0] or row.name
         members.setdefault(prefix, []).append(number)
+    network = entry.transformer
+    known = {} if network is None else {name: out for name, _, _, out in network.tensors() if out}
     layers: list[Layer] = []
     for prefix, numbers in members.items():
         shape = max((entry.layers[n].shape for n in numbers), key=len)
@@ -53,7 +55,7 @@ def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
                 parameters=tuple(numbers),
                 forward_flops=flops,
                 kind=kind_of_shape(shape),
-                outputs=outputs_of_shape(shape, flops) or before,
+                outputs=known.get(f"{prefix}.weight") or outputs_of_shape(shape, flops) or before,
             )
         )
     return ModelFacts(

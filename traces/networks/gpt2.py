@@ -133,3 +133,13 @@ def transformer_small() -> nn.Module:
 def transformer_tiny() -> nn.Module:
     """A transformer for 32 of them, for whole trainings on a CPU."""
     return Gpt2(vocabulary=97, positions=32, width=32, blocks=1, heads=2, tied=False)
+
+
+def transformer_tiny_x2() -> nn.Module:
+    """`transformer_tiny` at twice the width: 64,576 parameters."""
+    return Gpt2(vocabulary=97, positions=32, width=64, blocks=1, heads=2, tied=False)
+
+
+def transformer_tiny_x4() -> nn.Module:
+    """`transformer_tiny` at four times the width: 227,456 parameters."""
+    return Gpt2(vocabulary=97, positions=32, width=128, blocks=1, heads=2, tied=False)

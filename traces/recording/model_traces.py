@@ -16,6 +16,7 @@ from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import Costs, PassTimes
 from gcsim.traces.recording.clock import PassClock, median_pass
 from gcsim.traces.recording.result import device_name
+from gcsim.traces.storage.held import HeldTrace
 from gcsim.traces.storage.writing import TraceWriter
 from gcsim.traces.tasks.registry import described, make_task
 from gcsim.traces.timing.allocator import keep_freed_memory
@@ -42,10 +43,12 @@ def record_live(
     times: bool = False,
     dtype: str = "float32",
     folder: Path,
+    held: HeldTrace | None = None,
     max_bytes: int | None = None,
     progress: Progress = lambda description, done, total: None,
 ) -> Path:
-    """Train `model` on its task and store its workers' gradients in `folder`.
+    """Train `model` on its task and store its workers' gradients in `folder`, or keep them in
+    `held`, on the device.
 
     A step of the progress is one warm-up step or one worker's gradients. `max_bytes` bounds the
     trace's files: as many whole iterations are kept as fit, and the last report of the progress
@@ -57,7 +60,7 @@ def record_live(
     keep_freed_memory()
     place = pick_device(device)
     task = make_task(model, seed)
-    with TraceWriter(folder, dtype=dtype) as writer:
+    with held.opened() if held else TraceWriter(folder, dtype=dtype) as writer:
         total = warmup_steps + iterations * workers
         progress(f"building {model.name}", 0, total)
         network = build_model(model, seed=seed)
@@ -93,7 +96,7 @@ def record_live(
             )
         if kept < iterations:
             progress(f"kept {kept} of {iterations} iterations: no more fit", total, total)
-        return writer.finish(
+        writer.finish(
             passes=_timed(trainer, network) if times else None,
             workers=workers,
             iterations=kept,
@@ -116,6 +119,7 @@ def record_live(
                 "losses": losses,
             },
         )
+    return folder
 
 
 def _timed(trainer: LiveTrainer, network: nn.Module) -> PassTimes | None:

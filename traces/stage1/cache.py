@@ -21,8 +21,14 @@ from gcsim.traces.stage1.code import code_hash
 
 _PROFILE = TypeAdapter(TrafficProfile)
 
-version = cache(metadata.version)
-"""Version of an installed library, from its files, in a millisecond."""
+
+@cache
+def version(library: str) -> str:
+    """Version of a library, from its files, in a millisecond; "" where it is not installed."""
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def key(

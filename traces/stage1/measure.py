@@ -24,7 +24,7 @@ from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import is_users, location_of_class, new_member, own_mistakes
-from gcsim.compressors.participation import participate
+from gcsim.compressors.participation import Finite, participate
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.traces.profile import (
     Compute,
@@ -96,10 +96,12 @@ def measure(
     workers: int,
     seed: int,
     provenance: Mapping[str, object],
+    weights: Sequence[float] = (),
     advance: Callable[[str], None] = lambda kind: None,
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
 ) -> list[TrafficProfile]:
-    """Run each compressor on the gradients; one profile each, in order. `advance` gets the
+    """Run each compressor on the gradients; one profile each, in order. `weights` of the buckets
+    count in the errors, by default as 1. `advance` gets the
     compressor's kind after each bucket, `made` each new profile with the number of its subject.
     Raises `InputError` when the trace has too few workers, or a gradient holds NaN or infinity."""
     if workers > gradients.workers:
@@ -115,9 +117,9 @@ def measure(
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
         give_back_freed_memory()  # the model's, or the last compressor's
-        for layout in layouts:
+        for layout, weight in zip(layouts, weights or [1.0] * len(layouts), strict=True):
             shelf.open(layout)
-            _measure_bucket(subject, note, shelf, seed)
+            _measure_bucket(subject, note, shelf, seed, weight)
             advance(subject.kind)
         profiles.append(_profile(subject, note, gradients, layouts, workers, provenance))
         made(number, profiles[-1])
@@ -188,7 +190,9 @@ class _Shelf:
         return read
 
 
-def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) -> None:
+def _measure_bucket(
+    subject: Subject, note: _Notes, shelf: _Shelf, seed: int, weight: float
+) -> None:
     cls, parameters = subject.compressor, subject.parameters
     team = [
         new_member(cls, Worker(rank=rank, count=shelf.workers, seed=seed), parameters)
@@ -197,33 +201,38 @@ def _measure_bucket(subject: Subject, note: _Notes, shelf: _Shelf, seed: int) ->
     needs_moments = "second_moments" in cls.requires
     window = cls.window(parameters)
     replicas = cls.properties(parameters).replicas
-    apart = replicas == "differ"
-    errors = ErrorMeter(shelf.layout.numel, cls.momentum(parameters), apart=apart)
-    exchanges = []
+    errors = ErrorMeter(cls.momentum(parameters), replicas)
+    # passes over memory that gcsim's own methods save: the trace has checked its gradients, the
+    # meter of errors sees updates that are not finite, and tests say that nothing is modified
+    finite: Finite = True if is_users(cls) else "sums"
+    exchanges, scores = [], []
     first = cls.warmup_steps(parameters)
     for number in range(note.steps):
         buckets = shelf.buckets(number, needs_moments)
+        score = ErrorMetrics() if (number + 1) % window == 0 else None
         meter = Meter(shelf.workers)
         with torch.no_grad():
             updates = lockstep(
-                [participate(w, b, first + number) for w, b in zip(team, buckets, strict=True)],
+                [
+                    participate(w, b, first + number, finite=finite, unmodified=is_users(cls))
+                    for w, b in zip(team, buckets, strict=True)
+                ],
                 meter,
             )
-            errors.add(buckets, updates)
-        if replicas == "identical":
-            _require_equal(cls, updates, first + number)
+            equal = errors.add(buckets, updates, score)
         moments = (
             Compute(stage="moments", fixed=total(shelf.moment_costs)) if needs_moments else None
         )
         exchanges.append(metered_exchange(meter, moments))
-        if (number + 1) % window == 0:
-            index = number // window
-            while len(note.scores) <= index:
-                note.scores.append(ErrorMetrics())
-            errors.settle(note.scores[index])
-            _require_finite(cls, note.scores[index], first + number)
+        if score is not None:
+            _require_finite(cls, score, first + number)
+            scores.append(score)
+        if not equal:
+            raise _apart(cls, first + number)
         del buckets, updates  # before the next are read
     note.exchanges.append(exchanges)
+    before = note.scores or [ErrorMetrics()] * len(scores)
+    note.scores = [so_far.plus(own, weight) for so_far, own in zip(before, scores, strict=True)]
 
 
 def _meet_others(subject: Subject, layout: BucketLayout) -> None:
@@ -244,26 +253,21 @@ def _meet_others(subject: Subject, layout: BucketLayout) -> None:
     for step in range(first, first + 2):
         with torch.no_grad():
             exchanges = [participate(w, b, step) for w, b in zip(team, buckets, strict=True)]
-            _require_equal(cls, lockstep(exchanges, share=False), step)  # each for itself
-
-
-def _require_equal(cls: type[Compressor], updates: Sequence[torch.Tensor], step: int) -> None:
-    if any(not torch.equal(updates[0], other) for other in updates[1:]):
-        raise _apart(cls, f"updates differ at step {step}")
+            updates = lockstep(exchanges, share=False)  # each for itself
+            if not torch.equal(*updates):
+                raise _apart(cls, step)
 
 
 def _require_finite(cls: type[Compressor], score: ErrorMetrics, step: int) -> None:
     if math.isfinite(score.update) and math.isfinite(score.difference):
         return
     found = f"the mean of its workers' updates at step {step} is beyond float32"
-    if not is_users(cls):
-        raise InternalError(f"{cls.about.title}: {found}")
-    place = f"{cls.about.title}, {location_of_class(cls)}"
+    place = f"{cls.about.title}, {location_of_class(cls)}" if is_users(cls) else cls.about.title
     raise InputError(found, place=place, hint="an update has about the size of the gradients")
 
 
-def _apart(cls: type[Compressor], found: str) -> InputError | InternalError:
-    title = cls.about.title
+def _apart(cls: type[Compressor], step: int) -> InputError | InternalError:
+    title, found = cls.about.title, f"updates differ at step {step}"
     if not is_users(cls):
         return InternalError(f"{title}: {found}")
     return InputError(

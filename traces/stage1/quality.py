@@ -4,7 +4,7 @@ NMSE = |update - dense|^2 / |dense|^2 and the cosine between the two, over all b
 `dense` is the mean of the workers' gradients, under the algorithm's own momentum (if any). Where
 replicas move on their own between synchronisations, both are first summed over a window of steps.
 Where replicas stay apart, squared lengths are means over the replicas: their mean may be exact when
-none of them is.
+none of them is. All of it happens on the gradients' device, in one pass over them and the updates.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.scans import squared_length
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import array, in_parallel
+from gcsim.compressors.loops import in_parallel
+from gcsim.compressors.properties import Replicas
+from gcsim.compressors.streams import has_streams
 from gcsim.errors import InternalError
 
 _PART = 1 << 15
-"""Elements added at a time, so that means over workers stay in the processor's cache."""
+"""Elements at a time in host memory: all that is between gradients and sums stays in the cache."""
 
 
 @dataclass(slots=True)
@@ -32,6 +33,14 @@ class ErrorMetrics:
     update: float = 0.0
     dense: float = 0.0
     difference: float = 0.0
+
+    def plus(self, other: ErrorMetrics, weight: float = 1.0) -> ErrorMetrics:
+        """With another bucket's, as often as `weight`."""
+        return ErrorMetrics(
+            update=self.update + weight * other.update,
+            dense=self.dense + weight * other.dense,
+            difference=self.difference + weight * other.difference,
+        )
 
     @property
     def nmse(self) -> float:
@@ -49,74 +58,69 @@ class ErrorMetrics:
 class ErrorMeter:
     """Compares applied updates with dense training's."""
 
-    def __init__(self, numel: int, momentum: tuple[float, bool], *, apart: bool = False) -> None:
-        """`apart`: judge each replica, not their mean."""
-        self._coefficient, self._nesterov = momentum
-        self._apart = apart
-        self._buffer = torch.zeros(numel) if self._coefficient else None
-        self._updates: list[Tensor] = []
-        self._dense: Tensor | None = None
+    def __init__(self, momentum: tuple[float, bool], replicas: Replicas = "meet") -> None:
+        """Updates that `differ` are judged one by one, not their mean; of `identical` ones the
+        first, and `add` compares them."""
+        self._momentum, self._replicas = momentum, replicas
+        self._buffer: Tensor | None = None
+        self._totals: list[Tensor] = []
 
-    def add(self, buckets: Sequence[Bucket], updates: Sequence[Tensor]) -> None:
-        """One more step of the window."""
+    def add(
+        self, buckets: Sequence[Bucket], updates: Sequence[Tensor], score: ErrorMetrics | None
+    ) -> bool:
+        """One more step of the window; the last adds this bucket's part to its score. Returns
+        whether updates are equal that must be."""
         for update, bucket in zip(updates, buckets, strict=True):
             if update.shape != bucket.gradient.shape or update.dtype != torch.float32:
                 raise InternalError(
                     f"update has shape {tuple(update.shape)} and dtype {update.dtype}; the "
                     f"bucket has {tuple(bucket.gradient.shape)} and torch.float32"
                 )
-        gradients = [bucket.gradient for bucket in buckets]
-        if self._buffer is not None:
-            dense = _mean(gradients)
-            self._buffer.mul_(self._coefficient).add_(dense)
-            if self._nesterov:
-                dense.add_(self._buffer, alpha=self._coefficient)
-            else:
-                dense.copy_(self._buffer)
-            gradients = [dense]
-        judged = [[update] for update in updates] if self._apart else [updates]
-        if self._dense is None:
-            self._dense, self._updates = _mean(gradients), [_mean(each) for each in judged]
-            return
-        for total, each in zip([self._dense, *self._updates], [gradients, *judged], strict=True):
-            _mean(each, total)
+        apart, alike = self._replicas == "differ", self._replicas == "identical"
+        judged = [[update] for update in (updates if apart else updates[:alike])] or [updates]
+        gradients, like = [bucket.gradient for bucket in buckets], buckets[0].gradient
+        if self._momentum[0] and self._buffer is None:
+            self._buffer = torch.zeros_like(like)
+        if score is None and not self._totals:
+            self._totals = [torch.zeros_like(like) for _ in range(1 + len(judged))]
+        size = max(1, like.numel()) if has_streams(like.device) else _PART
+        sums = np.zeros((-(-like.numel() // size), 1 + 2 * len(judged)))
+        equal = np.ones(len(sums), dtype=np.bool_)
 
-    def settle(self, score: ErrorMetrics) -> None:
-        """Close the window and add this bucket's part to its score."""
-        assert self._dense is not None
-        share = 1 / len(self._updates)
-        score.dense += squared_length(self._dense)
-        for update in self._updates:
-            score.update += share * squared_length(update)
-            score.difference += share * squared_length(update.sub_(self._dense))
-        self._updates, self._dense = [], None
+        def judge(start: int, stop: int) -> None:
+            for at in range(start, stop, size):
+                part, row = slice(at, min(at + size, stop)), at // size
+                means = [self._dense(gradients, part), *(_mean(each, part) for each in judged)]
+                for number, total in enumerate(self._totals):
+                    means[number] = total[part].add_(means[number])
+                first, *others = updates if alike else updates[:1]
+                equal[row] = all(torch.equal(first[part], other[part]) for other in others)
+                if score is not None:
+                    errors = (each - means[0] for each in means[1:])
+                    sums[row] = [squared_length(each) for each in (*means, *errors)]
+
+        in_parallel(judge, like.numel(), grain=size)
+        if score is not None:
+            dense, *found = sums.sum(axis=0).tolist()
+            score.dense += dense
+            score.update += sum(found[: len(judged)]) / len(judged)
+            score.difference += sum(found[len(judged) :]) / len(judged)
+            self._totals = []
+        return bool(equal.all())
+
+    def _dense(self, gradients: Sequence[Tensor], part: slice) -> Tensor:
+        mean, (coefficient, nesterov) = _mean(gradients, part), self._momentum
+        if self._buffer is None:
+            return mean
+        velocity = self._buffer[part].mul_(coefficient).add_(mean)
+        return torch.add(mean, velocity, alpha=coefficient) if nesterov else velocity
 
 
-def _mean(tensors: Sequence[Tensor], total: Tensor | None = None) -> Tensor:
-    """Mean of the tensors, added to `total` where there is one."""
-    target = torch.empty_like(tensors[0]) if total is None else total
-    arrays = [array(each) for each in tensors]
-    in_parallel(_put_mean, target.numel(), array(target), arrays, total is not None)
-    return target
-
-
-def _put_mean(
-    start: int,
-    stop: int,
-    target: NDArray[np.float32],
-    arrays: Sequence[NDArray[np.float32]],
-    adds: bool,
-) -> None:
-    with np.errstate(all="ignore"):  # `_require_finite` looks at the sums
-        for at in range(start, stop, _PART):
-            part = slice(at, min(at + _PART, stop))
-            mean = arrays[0][part]
-            if len(arrays) > 1:
-                mean = mean + arrays[1][part]
-                for other in arrays[2:]:
-                    mean += other[part]
-                mean /= len(arrays)
-            if adds:
-                target[part] += mean
-            else:
-                target[part] = mean
+def _mean(tensors: Sequence[Tensor], part: slice) -> Tensor:
+    mean = tensors[0][part]
+    if len(tensors) > 1:
+        mean = mean + tensors[1][part]
+        for other in tensors[2:]:
+            mean += other[part]
+        mean /= len(tensors)
+    return mean

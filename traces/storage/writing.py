@@ -150,10 +150,10 @@ class TraceWriter:
         self, kind: Kind, dtype: str, taken: WorkerGradients, tensors: tuple[Tensor, ...]
     ) -> None:
         assert self._temporary is not None
-        stored = [tensor.detach().to(getattr(torch, dtype)) for tensor in tensors]
+        stored = [tensor.detach().to("cpu", getattr(torch, dtype)) for tensor in tensors]
         for (name, _), tensor, original in zip(self._shapes, stored, tensors, strict=True):
             if not all_finite(tensor):
-                raise _not_finite(kind, name, taken, overflow=all_finite(original))
+                raise not_finite(kind, name, taken, overflow=all_finite(original))
             if dtype == "float16":
                 nonzero = int(original.count_nonzero())
                 self._nonzero += nonzero
@@ -217,7 +217,8 @@ class TraceWriter:
         )
 
 
-def _not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool) -> InputError:
+def not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool) -> InputError:
+    """The error for a value that cannot be kept."""
     if overflow:
         what, hint = "a value too large for float16", "store float32"
     else:

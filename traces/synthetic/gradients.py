@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lazy_torch import torch
 from gcsim.errors import InternalError
 from gcsim.traces.profile import Costs, ModelFacts
@@ -64,17 +64,17 @@ class SyntheticTrace:
             raise InternalError("synthetic gradients have no second moments")
         flat = torch.empty(layout.numel, dtype=torch.float32)
         for piece, part in layout.views(flat):
-            drawn = self._tensor(piece.index).draw(iteration, worker)
+            drawn = self._tensor(piece).draw(iteration, worker)
             part.copy_(torch.from_numpy(drawn).reshape(-1))
         return Bucket(layout=layout, gradient=flat)
 
-    def _tensor(self, index: int) -> SyntheticTensor:
-        each = self._mapped[index]
+    def _tensor(self, piece: TensorSlice) -> SyntheticTensor:
+        each = self._mapped[piece.index]
         return SyntheticTensor(
             each.fit,
             each.model,
-            self.parameters[index][1],
-            index=index,
+            piece.shape,
+            index=piece.index,
             seed=self._seed,
             rms=each.rms,
             common=each.common,

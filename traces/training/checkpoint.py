@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.state import CannotBeKeptError, plain, restored
 from gcsim.files import replacing, sealed, unsealed
 
@@ -44,14 +45,16 @@ def read(path: Path) -> tuple[Any, Any] | None:
         return None
 
 
-def restore(state: object, kept: Any) -> None:
-    """Bring a fresh `state` to a written one; its tensors and objects stay the same. Raises
-    `CannotBeKeptError` for data not by `write`; the state is then of no use."""
+def restore(state: object, kept: Any, device: torch.device | str = "cpu") -> None:
+    """Bring a fresh `state` to a written one; its tensors and objects stay the same, other vectors
+    are put on the device. Raises `CannotBeKeptError` for data not by `write`; the state is then of
+    no use."""
     import safetensors.torch
 
     saved, body = kept
     try:
-        restored(saved, safetensors.torch.load(body), state)
+        read = safetensors.torch.load(body)
+        restored(saved, {name: t.to(device) if t.dim() else t for name, t in read.items()}, state)
     except CannotBeKeptError:
         raise
     except Exception as error:  # all that a text can bring about that is no state

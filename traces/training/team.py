@@ -7,9 +7,12 @@ The update replaces the mean gradient. Gradients lie in one flat vector a worker
 DDP's buckets, so a bucket is a slice of it; weights in one flat vector, of which the model's
 parameters are views. Where a method's workers differ between synchronisations, each has weights and
 an optimiser of its own; the judged model is their mean. Each worker's batch statistics normalise
-its own batch, and the running ones are worker 0's, as with DDP's `broadcast_buffers`. Weights and
-passes are on the device; gradients are copied to the CPU and compressed there. With several
+its own batch, and the running ones are worker 0's, as with DDP's `broadcast_buffers`. Weights,
+gradients and compressors are on the device. With several
 micro-batches a step, the loss is the mean over all of their samples, and one exchange follows.
+
+Where workers' weights are equal, all gradients of a small model come from one pass of all batches
+(`one_pass.py`): those of a pass for each worker, to the rounding of float32 sums.
 
 Assumes float32. A step is a function of (seed, step), weights and state; on a GPU as far as torch's
 kernels repeat themselves. The optimisers (SGD, Adam, AdamW of one flat vector) are torch's
@@ -31,7 +34,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -69,11 +72,14 @@ from gcsim.traces.profile import Compute, Costs, Exchange
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
 from gcsim.traces.tasks.split import Indices, Samples, Split
-from gcsim.traces.training import checkpoint
+from gcsim.traces.training import checkpoint, one_pass
 from gcsim.traces.training.plan import Optimizer
 
 _EVALUATED = 256
 """Samples of an evaluating forward pass."""
+_AT_ONCE = 1 << 29
+"""Most FLOPs of a worker's forward pass, of those that are one pass: a larger one keeps a core busy
+by itself, and its inputs are kept for one worker alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +125,12 @@ class Team:
         dirichlet: float | None = None,
         reduction: Reduction = in_rank_order,
         device: str = "cpu",
+        at_once: bool = True,
     ) -> None:
         """`batch` counts the samples of a micro-batch, `accumulation` the micro-batches of a step.
         `limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
-        `Shares`, `device` as in `pick_device`. Raises `InputError` for an untrainable model or
-        data."""
+        `Shares`, `device` as in `pick_device`; without `at_once` each worker has a pass of its own.
+        Raises `InputError` for an untrainable model or data."""
         self._entry, self._split, self._method, self._seed = entry, split, method, seed
         self._reduction = reduction
         self._micro_batches, self._samples = accumulation, batch * accumulation
@@ -139,9 +146,9 @@ class Team:
         named = [(name, tuple(p.shape)) for name, p in trainable(self._model)]
         self.layouts = bucket_layouts(named, order, first=limits[0], cap=limits[1])
         self._pieces = [piece for layout in self.layouts for piece in layout.slices]
-        self._gradients = torch.zeros(workers, sum(layout.numel for layout in self.layouts))
-        self._rows = self._gradients.to(self._device)
-        """Rows in which backward passes leave gradients: the same tensor on a CPU."""
+        elements = sum(layout.numel for layout in self.layouts)
+        self._rows = torch.zeros(workers, elements, device=self._device)
+        """Rows in which backward passes leave gradients, by worker."""
         self._views = [self._cut(flat) for flat in self._rows]
         self._moment_costs: dict[int, Costs] = {}
         """Kernels of second moments by parameter, of the first pass alone, as all are alike."""
@@ -157,7 +164,7 @@ class Team:
             for _ in self.layouts
         ]
         alike = method.compressor.properties(method.parameters).replicas == "identical"
-        live = torch.empty(self._gradients.shape[1], device=self._device)
+        live = torch.empty_like(self._rows[0])
         for view, parameter in zip(self._cut(live), self._parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data = view
@@ -165,13 +172,17 @@ class Team:
         self._replicas = [live] if alike else [live.clone() for _ in range(workers)]
         own = method.compressor.momentum(method.parameters)[0] > 0
         self._optimizers = [_Stepper(optimizer, r, own_momentum=own) for r in self._replicas]
+        small = self.facts.forward_flops * batch <= _AT_ONCE and workers > 1
+        fitting = at_once and small and alike and one_pass.fits(self._model)
+        self._moments = torch.zeros_like(self._rows) if fitting and self._needs_moments else None
+        self._one_pass = self._checked_pass() if fitting else None
 
     # --- the layout of flat vectors ---------------------------------------------------------------
 
     def _ready_order(self) -> tuple[int, ...]:
         """Order in which gradients of the first batch become ready; training runs its pass once
         more."""
-        inputs, labels = self._taken(0, 0)
+        inputs, labels = self._taken([0], 0)
         noted, unmoved = noted_order(self._parameters), unmoved_buffers(self._model)
         with noted as arrived, unmoved, torch.enable_grad():
             losses = self._loss(inputs, labels, rank=0, number=0)
@@ -181,11 +192,12 @@ class Team:
         return whole_order(arrived, len(self._parameters))
 
     def _cut(self, flat: Tensor) -> list[Tensor]:
-        """Parts of a flat vector by parameter, in its shape, sharing its memory."""
+        """Parts of flat vectors `[…, n]` by parameter, `[…, *shape]`, sharing their memory."""
         views: dict[int, Tensor] = {}
         start = 0
         for piece in self._pieces:
-            views[piece.index] = flat[start : start + piece.numel].view(piece.shape)
+            part = flat[..., start : start + piece.numel]
+            views[piece.index] = part.view(*flat.shape[:-1], *piece.shape)
             start += piece.numel
         return [views[index] for index in range(len(views))]
 
@@ -194,20 +206,56 @@ class Team:
     def step(self, number: int, rate: float, *, metered: bool = False) -> Done:
         """Train one step at a learning rate; `metered` counts its kernels and judges its update.
         Raises `InputError` for faults of a user's compressor or model."""
-        losses, moments = [], []
-        for rank in range(len(self._gradients)):
-            loss, moment = self._pass(rank, number)
-            losses.append(loss)
-            moments.append(moment)
-        if self._rows is not self._gradients:
-            self._gradients.copy_(self._rows)
+        losses, moments = self._passes(number)
         loss = sum(losses) / len(losses)
-        if not (math.isfinite(loss) and all_finite(self._gradients.view(-1))):
+        if not (math.isfinite(loss) and all_finite(self._rows.view(-1))):
             return Done(loss=loss, finite=False)
         with torch.no_grad():
             updates, done = self._exchange(number, losses, moments, metered)
             self._apply(updates, rate)
         return done
+
+    def _passes(self, step: int) -> tuple[list[float], list[Tensor | None]]:
+        """Losses and second moments of a step, by worker; gradients are in the rows."""
+        workers = range(len(self._rows))
+        if self._one_pass is None:
+            found = [self._pass(rank, step) for rank in workers]
+            return [loss for loss, _ in found], [moment for _, moment in found]
+        losses = self._at_once(self._one_pass, step)
+        return losses, [None for _ in workers] if self._moments is None else [*self._moments]
+
+    def _at_once(self, all_workers: one_pass.OnePass, step: int) -> list[float]:
+        """Losses of a step by worker, a pass for each micro-batch; gradients are in the rows."""
+        for rows in (self._rows, self._moments):
+            if rows is not None:
+                rows.zero_()
+        total = torch.zeros(len(self._rows), device=self._device)
+        for number in range(step * self._micro_batches, (step + 1) * self._micro_batches):
+            inputs, labels = self._taken(range(len(self._rows)), number)
+            with deterministic(self._device):
+                losses = all_workers.add(
+                    partial(self._loss, inputs, labels, rank=None, number=number)
+                )
+            total += losses.sum(1)
+        found: list[float] = total.tolist()
+        return found
+
+    def _checked_pass(self) -> one_pass.OnePass | None:
+        """The pass of all workers, where it has the first step's results of a pass for each."""
+        apart, by_rank = zip(*(self._pass(rank, 0) for rank in range(len(self._rows))), strict=True)
+        rows, moments = self._cut(self._rows), None
+        expected = [each.clone() for each in rows]
+        if self._moments is not None:
+            moments = self._cut(self._moments)
+            of_moments = self._cut(torch.stack(by_rank))
+        found = one_pass.OnePass(self._model, rows, moments)
+        try:
+            losses = self._at_once(found, 0)
+        except Exception:  # a user's layers or loss that do not take several batches at once
+            return None
+        right = one_pass.agrees(rows, expected) and np.allclose(losses, apart, rtol=1e-4)
+        right = right and (moments is None or one_pass.agrees(moments, of_moments))
+        return found if right else None
 
     def _pass(self, rank: int, step: int) -> tuple[float, Tensor | None]:
         """Loss and second moments of a worker's step; the gradient is added up in its row."""
@@ -224,7 +272,7 @@ class Team:
 
     def _micro_batch(self, rank: int, number: int) -> tuple[float, Tensor | None]:
         """Forward and backward of a worker's micro-batch, counted from 0 over the training."""
-        inputs, labels = self._taken(rank, number)
+        inputs, labels = self._taken([rank], number)
         views = self._views[rank]
         watching: AbstractContextManager[Any] = (
             second_moments(self._model) if self._needs_moments else nullcontext()
@@ -248,13 +296,15 @@ class Team:
         if moments is None:
             return None
         self._moment_costs = self._moment_costs or moments.costs
-        return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces]).cpu()
+        return torch.cat([moments.values[piece.index].flatten() for piece in self._pieces])
 
-    def _taken(self, rank: int, number: int) -> tuple[Tensor, Tensor]:
-        inputs, labels = self._split.train.taken(self._shares.indices(rank, number))
+    def _taken(self, ranks: Sequence[int], number: int) -> tuple[Tensor, Tensor]:
+        """A micro-batch of some workers, behind each other."""
+        chosen = np.concatenate([self._shares.indices(rank, number) for rank in ranks])
+        inputs, labels = self._split.train.taken(chosen)
         return inputs.to(self._device), labels.to(self._device)
 
-    def _loss(self, inputs: Tensor, labels: Tensor, *, rank: int, number: int) -> Tensor:
+    def _loss(self, inputs: Tensor, labels: Tensor, *, rank: int | None, number: int) -> Tensor:
         """Each sample's loss over the number of samples of a step, `[batch]`."""
         with (
             keyed_generator(self._seed, "dropout", step=number, rank=rank, device=self._device),
@@ -274,7 +324,7 @@ class Team:
     ) -> tuple[list[Tensor], Done]:
         """The update of each replica, float32 `[n]`."""
         records, exchanges, error = [], [], ErrorMetrics()
-        updates = [torch.empty_like(self._gradients[0]) for _ in self._replicas]
+        updates = [torch.empty_like(self._rows[0]) for _ in self._replicas]
         start = 0
         for layout, members in zip(self.layouts, self._members, strict=True):
             part = slice(start, start + layout.numel)
@@ -286,7 +336,7 @@ class Team:
                     second_moment=None if moment is None else moment[part],
                     loss=loss,
                 )
-                for gradient, moment, loss in zip(self._gradients, moments, losses, strict=True)
+                for gradient, moment, loss in zip(self._rows, moments, losses, strict=True)
             ]
             seen = Meter(len(members)) if metered else Collectives()
             found = lockstep(
@@ -301,9 +351,7 @@ class Team:
             records.append(tuple(seen.collectives))
             if isinstance(seen, Meter):
                 exchanges.append(metered_exchange(seen, self._moments_of(layout)))
-                judge = ErrorMeter(layout.numel, (0.0, False))
-                judge.add(buckets, found)
-                judge.settle(error)
+                ErrorMeter((0.0, False)).add(buckets, found, error)
             for update, own_update in zip(updates, found, strict=False):  # one replica: the first
                 update[part] = own_update
         return updates, Done(
@@ -316,7 +364,7 @@ class Team:
 
     def _apply(self, updates: Sequence[Tensor], rate: float) -> None:
         for optimizer, update in zip(self._optimizers, updates, strict=True):
-            optimizer.step(update.to(self._device), rate)
+            optimizer.step(update, rate)
 
     def _moments_of(self, layout: BucketLayout) -> Compute | None:
         """Cost of the second moments of a bucket."""
@@ -376,12 +424,10 @@ class Team:
         """Bring a fresh team to `checkpoint.read`'s result. Raises `CannotBeKeptError` for another
         model's."""
         own, state = [*self._replicas, *self._model.buffers()], self.state()
-        checkpoint.restore(state, kept)
+        checkpoint.restore(state, kept, self._device)
         read = [*state.get("replicas", ()), *state.get("buffers", ())]
         if [id(tensor) for tensor in read] != [id(tensor) for tensor in own]:
             raise CannotBeKeptError("tensors of other shapes")
-        for optimizer in self._optimizers:
-            optimizer.restore_on(self._device)
 
 
 _EPSILON = 1e-8
@@ -406,12 +452,6 @@ class _Stepper:
                 self._adam_step(gradient, rate)
             else:
                 self._sgd_step(gradient, rate)
-
-    def restore_on(self, device: torch.device) -> None:
-        """Move vectors read on the CPU to the weights' device."""
-        for name, value in self.state.items():
-            if isinstance(value, torch.Tensor) and value.dim():
-                self.state[name] = value.to(device)
 
     def _sgd_step(self, gradient: Tensor, rate: float) -> None:
         from torch.optim.sgd import sgd

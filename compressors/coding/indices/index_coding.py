@@ -311,8 +311,8 @@ def find_bits(bits: Any, places: Any) -> int:
     """Write the places of the first set bits, as many as `places` holds; count them all."""
     found = 0
     for at in range(0, bits.size, 8):
-        part = bits[at : at + 8]
-        word = number_at(part, 0, 8) if part.size == 8 else number_at(part, 0, part.size)
+        left = bits.size - at
+        word = number_at(bits, at, 8) if left >= 8 else number_at(bits, at, left)
         while word != np.uint64(0):
             lowest = word & (~word + np.uint64(1))  # only the lowest bit that is set
             word ^= lowest

@@ -180,8 +180,8 @@ def get_fields(packed: Any, bits: int, out: Any) -> None:
     for i in range(8 * groups, out.size):
         begin = i * bits
         # 32 bits from bit 7 of a byte end in the fifth: eight bytes hold any field
-        part = packed[begin >> 3 : (begin >> 3) + 8]
-        word = number_at(part, 0, 8) if part.size == 8 else number_at(part, 0, part.size)
+        at, left = begin >> 3, packed.size - (begin >> 3)
+        word = number_at(packed, at, 8) if left >= 8 else number_at(packed, at, left)
         out[i] = np.int64((word >> np.uint64(begin & 7)) & mask)
 
 

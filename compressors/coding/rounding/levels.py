@@ -252,7 +252,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
     as bytes, or packed bit after bit."""
 
     @loop
-    def walk(
+    def walk(  # noqa: PLR0912
         start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any,
         numbers: Any, given: Any, keys: Any, bounds: Any, group: int, bits: int, base: int,
         out: Any, places: Any,
@@ -294,7 +294,8 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
                     signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
                     put_chunk(codes, length, 1, first, signs)
                 if grouped and bits == 16:
-                    body[2 * first : 2 * (first + length)] = halves[: 2 * length]
+                    for i in range(2 * length):
+                        body[2 * first + i] = halves[i]
                 elif not whole:
                     if grouped:
                         for i in range(length):

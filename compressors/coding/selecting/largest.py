@@ -146,7 +146,7 @@ def _bound(
 
 
 @loop
-def _choose(
+def _choose(  # noqa: PLR0912
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, firsts: Any,
     ranked: Any, up: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any,
     taken: Any, strange: Any,
@@ -169,7 +169,8 @@ def _choose(
                 for j in range(index.size):
                     index[j] = own[index[j]]
             else:
-                index[:] = own[: k[t]]
+                for j in range(index.size):
+                    index[j] = own[j]
         else:
             # the marking pass has added up a marked tensor already
             if added.size and not marked:

@@ -246,7 +246,12 @@ def _take_sorted(bits: Any, k: int, places: Any) -> bool:
                 at -= 1
             sizes[at], largest[at] = size, i
             held = min(held + 1, k)
-    places[:k] = np.sort(largest[:k])
+    for i in range(k):  # ascending; `np.sort` takes three seconds to compile
+        at = i
+        while at > 0 and places[at - 1] > largest[i]:
+            places[at] = places[at - 1]
+            at -= 1
+        places[at] = largest[i]
     # beyond infinity's bits lies only NaN, which is then the largest
     return bool(sizes[0] <= 0x7F800000)
 

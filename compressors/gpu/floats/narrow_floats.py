@@ -8,8 +8,8 @@ import triton.language as tl
 
 from gcsim.compressors.coding.floats import narrow_floats as loops
 from gcsim.compressors.coding.floats.narrow_floats import Narrow
-from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_of
-from gcsim.compressors.gpu.words import BLOCK, blocks
+from gcsim.compressors.gpu.parts import launch_parts, own_part, own_row, parts_in_blocks
+from gcsim.compressors.gpu.words import BLOCK
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments
@@ -21,8 +21,7 @@ def cast(
     fit: bool = False,
 ) -> Tensor:  # fmt: skip
     """Written by one kernel."""
-    elements, begins = segments.length.tolist(), segments.begin.tolist()
-    parts = parts_of(values, elements, [blocks(n) for n in elements], begins, at.tolist())
+    parts = parts_in_blocks(values, segments.length, segments.begin, at)
     scales, (top, carry) = torch.ones_like(factors) if fit else factors, form.fitting
     launch_parts(
         _cast, parts, values.contiguous(), factors, scales, out, 2.0**23 * form.smallest_step,

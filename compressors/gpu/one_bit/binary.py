@@ -43,7 +43,7 @@ def optimal_bounds(values: Tensor, cells: Cells) -> Tensor:
 
 def _by_cell(like: Tensor, cells: Cells) -> Parts:
     columns = cells.segments.length, cells.count, cells.segments.begin, cells.size
-    return parts_of(like, *(each.tolist() for each in columns))
+    return parts_of(like, *columns)
 
 
 def _width(cells: Cells) -> int:

@@ -71,8 +71,7 @@ def _launch(
     most = int((rows * np.maximum(columns, width)).max(initial=0))
     # rows of the table from 2 on; where each column has a line, the size is 1
     known = offset, columns, first, np.maximum(1, width), np.maximum(1, size), *given
-    programs = [tiles(8 * n) for n in sizes.tolist()]
-    parts = parts_of(like, stripes.elements.length.tolist(), programs, *(c.tolist() for c in known))
+    parts = parts_of(like, stripes.elements.length, tiles(8 * sizes), *known)
     launch_parts(kernel, parts, *arguments, GROUPS=GROUPS, INDEX=index_type(most), **constants)
 
 

@@ -31,12 +31,12 @@ def column_levels(
     first = starts(pieces * m.columns)  # of each piece a sum for each column
     sizes = m.rows * m.columns, pieces * side
     columns = m.offset, m.columns, np.maximum(1, side), first
-    parts = parts_of(values, *(each.tolist() for each in (*sizes, *columns)))
+    parts = parts_of(values, *sizes, *columns)
     _, _, _, begin, width, line, _ = stripes.table.T
     each = (np.tile(column, m.count) for column in (m.rows, m.columns, first, pieces))
     owned = width, -(-width // _COLUMNS), begin, line, at, *each
     lines = values.new_empty((3, m.count * m.lines))
-    joined = parts_of(values, *(column.tolist() for column in owned))
+    joined = parts_of(values, *owned)
     more = values if added is None else added.contiguous()
     launch_parts(
         _sum, parts, values, more, sums, sums.shape[1], ADD=added is not None, ROWS=_ROWS,

@@ -47,7 +47,7 @@ def fold_signs(
     found = values.new_empty(cells.total)
     columns = cells.segments.length, cells.count, cells.size, first, cells.first
     places = at if head is None else head[: len(cells.count)]
-    parts = parts_of(values, *(each.tolist() for each in (*columns, places)))
+    parts = parts_of(values, *columns, places)
     copies = len(at) if pieces else 1
     launch_parts(
         _scale, parts, sums, found, bits, copies, bits.numel() // copies, HEAD=head is not None,
@@ -67,8 +67,7 @@ def _fold_parts(
     piece = frame - int(at[0]) if pieces else 0
     sizes = np.array([len(at) * piece]) if pieces else packed_bytes(n, 1)
     columns = cells.segments.begin, at[: len(n)], cells.first, cells.size, first, sizes
-    programs = [tiles(8 * size) for size in sizes.tolist()]
-    parts = parts_of(values, n.tolist(), programs, *(each.tolist() for each in columns))
+    parts = parts_of(values, n, tiles(8 * sizes), *columns)
     data = values.contiguous()
     given = (data if each is None else each for each in (mixed, coded, scales, sums))
     launch_parts(

@@ -8,8 +8,8 @@ import triton.language as tl
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit import votes as loops
 from gcsim.compressors.gpu.one_bit.bits import noting
-from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_of
-from gcsim.compressors.gpu.words import BLOCK, blocks
+from gcsim.compressors.gpu.parts import Parts, launch_parts, own_part, parts_in_blocks
+from gcsim.compressors.gpu.words import BLOCK
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Column, Segments, starts
@@ -40,9 +40,7 @@ def put_more_than(
 
 def _by_block(like: Tensor, at: Column, segments: Segments) -> Parts:
     sizes = packed_bytes(segments.length, 1)
-    programs = [blocks(n) for n in sizes.tolist()]
-    columns = at, starts(sizes), segments.length
-    return parts_of(like, sizes.tolist(), programs, *(each.tolist() for each in columns))
+    return parts_in_blocks(like, sizes, at, starts(sizes), segments.length)
 
 
 # --- kernels --------------------------------------------------------------------------------------

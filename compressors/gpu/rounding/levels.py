@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -94,9 +93,8 @@ def parts_of_cells(
     like: Tensor, cells: Cells, at: Column, *columns: Any, form: Form = _BYTES
 ) -> Parts:
     """Parts in tiles of groups, with begins, first cells, places, cells' sizes, and more."""
-    elements: Sequence[int] = cells.segments.length.tolist()
-    known = [each.tolist() for each in (cells.segments.begin, cells.first, at, cells.size)]
-    return parts_of(like, elements, [tiles(form.planes(n)) for n in elements], *known, *columns)
+    elements, known = cells.segments.length, (cells.segments.begin, cells.first, at, cells.size)
+    return parts_of(like, elements, tiles(form.planes(elements)), *known, *columns)
 
 
 # --- kernels --------------------------------------------------------------------------------------

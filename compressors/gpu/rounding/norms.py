@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from gcsim.compressors.coding.rounding import norms as loops
 from gcsim.compressors.coding.rounding.norms import Norm
 from gcsim.compressors.coding.rounding.truncated_normals import Numbers
-from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_of
+from gcsim.compressors.gpu.parts import launch_parts, own_part, parts_in_blocks
 from gcsim.compressors.gpu.rounding.levels import parts_of_cells
 from gcsim.compressors.gpu.scans import MAGNITUDE, NORM, PLAIN, SQUARES, bucket_totals, joined
-from gcsim.compressors.gpu.words import BLOCK, GROUPS, blocks, launch, places_of, there
+from gcsim.compressors.gpu.words import BLOCK, GROUPS, launch, places_of, there
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.on_device import kernel_of
 from gcsim.compressors.segments import Cells, Segments
@@ -33,8 +33,7 @@ def clipped_magnitudes(
     values: Tensor, segments: Segments, clip: float | None, at_bound: bool
 ) -> tuple[Tensor, Tensor]:
     """Two launches."""
-    elements = segments.length.tolist()
-    parts = parts_of(values, elements, [blocks(n) for n in elements], segments.begin.tolist())
+    parts = parts_in_blocks(values, segments.length, segments.begin)
     found = values.new_empty((3, parts.firsts[-1]), dtype=torch.float64)
     bounds, most = values.new_empty((2, parts.count))
     launch_parts(_moments, parts, values.contiguous(), found, parts.firsts[-1], BLOCK=BLOCK)

@@ -21,10 +21,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
 from numpy.typing import NDArray
 
-from gcsim.compressors.loops import inlined, loop
+from gcsim.compressors.loops import inlined, loop, usable
 from gcsim.simulator.clock import Times
 from gcsim.simulator.network.departures import departure, run_of
 
@@ -192,7 +191,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
 
 
 # callable from compiled loops, and plain Python where `serialization` is no array (`Messages.run`)
-register_jitable(error_model="numpy")(_message)
+usable(_message)
 
 
 @loop

@@ -70,9 +70,12 @@ class RingWorlds:
         }
 
     def __call__(self, record: CollectiveRecord) -> Column | None:
-        """Last exit on each cluster; None if no ring of Gloo's, empty, or delayed at random."""
+        """Last exit on each cluster; None if no ring of Gloo's of all ranks, empty, or delayed at
+        random."""
         cluster = self._cluster
-        if cluster.workers == 1 or any(link.random or link.timed for link in cluster.links()):
+        if record.scope != "all" or cluster.workers == 1:
+            return None
+        if any(link.random or link.timed for link in cluster.links()):
             return None
         call, reduces = call_of(record, cluster, self._fabric), record.kind == "all_reduce"
         ring, sent = algorithm_of(record, cluster).ring, call.sent

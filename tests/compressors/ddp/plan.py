@@ -83,6 +83,17 @@ SOME = ("powersgd", "topk", "count_sketch", "thc")
 """Kinds whose requests differ, for quick tests: sums, payloads, momentum, a server."""
 
 
+TOGETHER: list[tuple[str, dict[str, Any]]] = [
+    ("none", {}),
+    ("fp16", {}),
+    ("qsgd", {}),
+    ("topk", {"ratio": 0.1}),
+    ("dgc", {"ratio": 0.1, "warmup_epochs": 0}),
+    ("signsgd", {}),
+]
+"""What ranks that share a GPU exchange over Gloo: all have the CPU's bytes there."""
+
+
 def each_exchange() -> list[tuple[str, dict[str, Any]]]:
     """Some of `carried`, which together ask for every request and fuse some."""
     return [case for case in carried() if case in OTHERS or case[0] in SOME]

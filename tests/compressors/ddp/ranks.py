@@ -32,6 +32,7 @@ from tests.compressors.ddp.loops import LOOPS
 from tests.compressors.ddp.plan import (
     SEED,
     SOME,
+    TOGETHER,
     carried,
     carried_with_options,
     each_exchange,
@@ -67,13 +68,21 @@ def some_with_options(rank: int) -> Iterator[Any]:
     return methods(rank, carried_with_options(*SOME))
 
 
-def methods(rank: int, cases: list[tuple[str, dict[str, Any]]]) -> Iterator[Any]:
-    """Compressors, one after the other, on a group that they share."""
+def between_nodes(rank: int) -> Iterator[Any]:
+    """Methods of two nodes of two ranks."""
+    return methods(rank, each_exchange(), between="nodes", devices_per_node=2)
+
+
+def methods(
+    rank: int, cases: list[tuple[str, dict[str, Any]]], device: str = "cpu", **given: Any
+) -> Iterator[Any]:
+    """Compressors, one after the other, on a group that they share, all ranks on one device."""
     group = dist.new_group(backend="gloo")
     for name, parameters in cases:
-        model = planned()
-        hook = gcsim.ddp_hook(name, seed=SEED, process_group=group, **parameters).register(model)
-        updates = list(steps_of(model, rank))
+        model = planned(torch.device(device))
+        hook = gcsim.ddp_hook(name, seed=SEED, process_group=group, **given, **parameters)
+        hook.register(model)
+        updates = [[one.cpu() for one in each] for each in steps_of(model, rank)]
         told = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         yield {
             "updates": updates,
@@ -183,9 +192,14 @@ JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     "registry": registry,
     "with_options": with_options,
     "some_with_options": some_with_options,
+    "between_nodes": between_nodes,
     "collectives": collectives,
     "as_on_a_gpu": as_on_a_gpu,
     "loops": loops,
+    **{
+        f"together_on_{device}": partial(methods, cases=TOGETHER, device=device)
+        for device in ("cpu", "cuda")
+    },
     "left": left,
     "situations": situations,
     "trials": partial(trials, cases=carried(), full=False),

@@ -17,7 +17,7 @@ from gcsim.compressors.base import Compressor
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.ddp import model as models
 from gcsim.compressors.ddp.hook import DdpHook
-from gcsim.compressors.ddp.measured import Sums
+from gcsim.compressors.ddp.measured import TIMED, Sums
 from gcsim.compressors.ddp.model import group_for, one_device
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.compressors.streams import Beside, clock_of
@@ -96,16 +96,16 @@ def test_nobody_waits_for_the_device_before_times_are_asked_for(alone: None) -> 
         assert bucket.sent_bytes == 8 + 4 * 620
 
 
-def test_times_that_are_past_are_added_up_without_being_asked_for() -> None:
+def test_times_are_of_the_last_steps_and_events_of_earlier_ones_are_dropped() -> None:
     with pretended_gpu() as gpu:
-        now, sums = clock_of(CPU), Sums(steps=1)
-        sums.took("whole_s", now(), now())
-        assert (sums.whole_s, len(sums._open)) == (0, 1)
-        gpu.catch_up()
-        sums.took("exchanged_s", now(), now())
-        assert (sums.whole_s, len(sums._open)) == (1e-3, 1)
+        now, sums = clock_of(CPU), Sums(steps=TIMED + 2)
+        for _ in range(2):  # each longer than the last ones by 6 ms: five instants between
+            sums.instants.append([now(), *[now() for _ in range(4)], now()][::5])
+        sums.instants.extend([now(), now(), now(), now()] for _ in range(TIMED))
         assert gpu.waits == 0
+        # four instants a millisecond apart: 3 ms, of which the collective has one
         assert sums.mean().exchanged_s == pytest.approx(1e-3)
+        assert sums.mean().computed_s == pytest.approx(2e-3)
 
 
 def test_in_host_memory_nothing_is_beside_anything() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.compressors.ddp.loops import COUNT, LOOPS
 from tests.compressors.ddp.plan import (
     SHAPES,
     STEPS,
+    TOGETHER,
     carried,
     gpus_for,
     gradients,
@@ -60,13 +62,28 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not gpus_for(1), reason="no GPU"))],
+)
+def test_two_ranks_share_a_device(device: str, tmp_path: Path) -> None:
+    """Gloo carries a GPU's payloads through host memory."""
+    (of_ranks,) = start_ranks(tmp_path, 2, f"together_on_{device}")
+    for case in range(len(TOGETHER)):
+        demand_lockstep(TOGETHER[case], [of_rank[case] for of_rank in of_ranks])
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("count", FEW)
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[name for name, _ in CASES])
 def test_updates_equal_those_of_lockstep_to_the_last_bit(
     ranks: Results, case: int, count: int
 ) -> None:
-    name, parameters = CASES[case]
-    found = [of_rank[case] for of_rank in ranks(count, "registry")]
+    demand_lockstep(CASES[case], [of_rank[case] for of_rank in ranks(count, "registry")])
+
+
+def demand_lockstep(case: tuple[str, dict[str, Any]], found: list[Any]) -> None:
+    (name, parameters), count = case, len(found)
     assert [f["step"] for f in found] == [STEPS - 1] * count
     layouts = layouts_of(found[0]["buckets"])
     assert len(layouts) >= 3

@@ -16,13 +16,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from gcsim.compressors.coding.scans import finite_part, not_finite
 from gcsim.compressors.registry import REGISTRY
 from tests.compressors.gpu.conftest import whole_methods, wrap_launches
 from tests.compressors.gpu.test_methods import MORE, QUICK
 
 TYPES = {
     torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64",
-    torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
+    torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8", torch.float16: "*fp16",
 }  # fmt: skip
 
 FLUSHING = {"div.rn.ftz.f32", "cvt.rmi.ftz.f32.f32"}
@@ -43,6 +44,9 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
             workers = team(name, ((30, 10),), workers=2, **parameters)
             for step in range(2 if parameters else 1):
                 workers.step(torch.randn(2, 300).unbind(), step)
+        for scale in (1.0, 2.0):  # the hook's own
+            finite_part(torch.randn(300), scale, torch.zeros(1, dtype=torch.int64))
+        not_finite(torch.randn(300).half())
     assert len(launches) > 60
     kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
     for launch in sorted(launches):  # kernels that differ in numbers alone: the first and the last
@@ -66,7 +70,7 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
             assert "approx" not in each, name
             assert "div.full" not in each, name
             assert ".ftz" not in each or each in FLUSHING, name
-            whole = ".or." in each or name in ("_histogram", "_saturate", "_weigh")
+            whole = ".or." in each or name in ("_histogram", "_saturate", "_weigh", "_count_faults")
             assert not each.startswith("atom.") or whole, name
 
 

@@ -14,9 +14,9 @@ from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.queued import launches, queued
 from gcsim.compressors.registry import check_parameters, compressor_class
-from gcsim.simulator.plans import CHECKS
+from gcsim.simulator.plans import CHECKS, STEP_CHECKS
 from gcsim.traces.timing.kernels import matrix_bucket, steps_of
-from tests.benchmarks.launches import cases, of_a_bucket, stretches
+from tests.benchmarks.launches import cases, of_the_hook, stretches
 
 METHODS = ("qsgd", "topk", "signsgd", "terngrad", "fp8", "dgc", "gradient_sampling", "variance")
 
@@ -36,9 +36,9 @@ def test_launches_of_a_steps_metered_kernels_are_those_that_run(name: str) -> No
             assert abs(found - right) <= 3 + 0.2 * right, (phase, said, counted)
 
 
-def test_a_hooks_checks_of_a_bucket_launch_what_the_table_says() -> None:
-    (checks,) = CHECKS.fixed
-    assert queued(checks) == of_a_bucket()
+def test_a_hooks_checks_launch_what_the_table_says() -> None:
+    costs = [cost for each in (CHECKS, STEP_CHECKS) for cost in each.fixed]
+    assert {cost.name: queued(cost) for cost in costs} == of_the_hook()
 
 
 def names(name: str, given: dict[str, Any]) -> set[str]:

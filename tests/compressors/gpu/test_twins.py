@@ -29,7 +29,13 @@ from gcsim.compressors.coding.one_bit import votes
 from gcsim.compressors.coding.one_bit.signs import pack_signs, put_sign_bits, unpack_signs
 from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, round_levels
 from gcsim.compressors.coding.rounding.norms import clipped_magnitudes
-from gcsim.compressors.coding.scans import all_finite, fingerprint, squared_length
+from gcsim.compressors.coding.scans import (
+    all_finite,
+    fingerprint,
+    finite_part,
+    not_finite,
+    squared_length,
+)
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import kth_magnitude
@@ -346,6 +352,12 @@ def test_casts_of_many_tensors(parts: list[Tensor]) -> None:
 def test_scans(values: Tensor, what: float, exact: Tensor) -> None:
     values = examples.spoilt(values, by=what)
     demand_same(all_finite, values)
+    for scale in (1.0, 3.0, torch.tensor(3.0)):
+        demand_same(finite_part, values, scale, torch.zeros(1, dtype=torch.int64))
+        demand_same(finite_part, values.half(), scale, torch.zeros(1, dtype=torch.int64))
+    with kernels():
+        wrong = not_finite(values.half())
+    assert int(wrong) == not_finite(values.half()) == int((~values.half().isfinite()).sum())
     demand_same(fingerprint, values)
     demand_same(squared_length, exact)
 

@@ -15,7 +15,7 @@ UNDERSTOOD = {
     ): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | Tesla V100-SXM2-32GB | NVIDIA V100",
     ("device", "v100_pcie"): "Tesla V100-PCIE-16GB",
     ("device", "a100_sxm_80gb"): "A100 | A100 80GB | A100-80GB | NVIDIA A100-SXM4-80GB",
-    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 40GB",
+    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 40GB | A100-40G",
     ("device", "h100_sxm"): "H100 | H100 80GB | NVIDIA H100 80GB HBM3 | H100-SXM5 | H100 SXM",
     ("device", "h100_pcie"): "NVIDIA H100 PCIe",
     ("device", "h200"): "NVIDIA H200 | H200",
@@ -25,7 +25,7 @@ UNDERSTOOD = {
     ("device", "gtx_1080_ti"): "1080Ti | GTX 1080 Ti | GTX1080Ti | NVIDIA GeForce GTX 1080 Ti",
     ("device", "p100_pcie"): "Tesla P100-PCIE-16GB",
     ("device", "p100_sxm2"): "P100 SXM2 | Tesla P100-SXM2-16GB",
-    ("device", "k80"): "Tesla K80 | K80",
+    ("device", "k80"): "Tesla K80 | K80 | K80 12GB",
     ("device", "t4"): "Tesla T4 | T4 | NVIDIA T4",
     ("device", "a10g"): "A10G | NVIDIA A10G",
     ("device", "a40"): "A40 | NVIDIA A40",
@@ -60,20 +60,23 @@ UNDERSTOOD = {
     ("model", "lenet"): "LeNet-5 | LeNet",
     ("model", "resnet20_cifar10"): "ResNet-20",
     ("model", "wrn28_10_cifar10"): "Wide ResNet 28-10 | WRN-28-10",
-    ("model", "googlenet"): "GoogLeNet",
+    ("model", "googlenet"): "GoogLeNet | googlenet v1",
     ("network", "10gbe"): (
         "10 GbE | 10GbE | 10gbe | 10G | 10 G | 10 Gbps | 10 Gbit | 10 gigabit ethernet"
-        " | 10 Gigabit | 10G Ethernet | 10Gb Ethernet"
+        " | 10 Gigabit | 10G Ethernet | 10Gb Ethernet | 10GBASE-T | 10ge"
     ),
-    ("network", "25gbe"): "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s",
+    ("network", "25gbe"): "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s | 25 GbE SFP28",
     ("network", "40gbe"): "40G",
-    ("network", "100gbe"): "100 Gbit/s | 100G | 100 Gbps | 100GbE | 100 Gb/s ethernet",
-    ("network", "1gbe"): "1 GbE | 1G | gigabit ethernet | 1 Gbps",
+    (
+        "network",
+        "100gbe",
+    ): "100 Gbit/s | 100G | mellanox connectx-5 100g | 100 Gbps | 100GbE | 100 Gb/s ethernet",
+    ("network", "1gbe"): "1 GbE | 1G | gigabit ethernet | 1 Gbps | Gigabit | 1000BASE-T | 2.5 GbE",
     (
         "network",
         "infiniband_hdr",
     ): "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand",
-    ("network", "infiniband_edr"): "EDR",
+    ("network", "infiniband_edr"): "EDR | Infiniband EDR 100Gb/s | 100G IB",
     ("network", "infiniband_ndr"): "NDR | NDR 400",
     ("network", "100gb_infiniband"): "100Gb InfiniBand",
     ("network", "25gbe_roce"): "25G RoCE",
@@ -81,8 +84,8 @@ UNDERSTOOD = {
     ("network", "efa_100gb"): "EFA 100",
     ("network", "wifi_802.11ac"): "WiFi 5 | 802.11ac",
     ("network", "lte"): "4G | LTE",
-    ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 Mbps | 100 Mbit/s",
-    ("network", "400gbe"): "400G",
+    ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s",
+    ("network", "400gbe"): "400G | 800G",
 }
 """By kind and entry: the words for it, apart by |."""
 
@@ -114,7 +117,12 @@ UNKNOWN = [
     ("device", "TPUv3"),
     ("device", "GPU"),
     ("model", "UNet"),
-    ("model", "Llama-3 8B"),
+    ("model", "Mixtral 8x7B"),
+    ("model", "inceptionv4"),
+    ("device", "GH200"),
+    ("device", "L40"),
+    ("device", "GTX1080"),
+    ("device", "NVIDIA A100 80G PCIe"),
     ("model", "T5"),
     ("model", "gpt-3"),
 ]

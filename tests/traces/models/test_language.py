@@ -25,7 +25,7 @@ from gcsim.traces.networks.lstm import LstmLanguageModel
 from gcsim.traces.profile import ModelFacts
 from gcsim.traces.tasks.registry import make_task
 
-NAMES = [entry.name for entry in MODELS.values() if entry.input == "tokens"]
+NAMES = [entry.name for entry in MODELS.values() if entry.build and entry.input == "tokens"]
 
 
 def facts(name: str) -> ModelFacts:

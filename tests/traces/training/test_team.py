@@ -70,8 +70,14 @@ def plain_training(
     return torch.cat([parameter.detach().flatten() for parameter in parameters])
 
 
-def lockstep_training(kind: str, optimizer: Optimizer, accumulation: int = 1) -> torch.Tensor:
-    of = team(method(kind), workers=WORKERS, optimizer=optimizer, accumulation=accumulation)
+def lockstep_training(
+    kind: str, optimizer: Optimizer, accumulation: int = 1, *, at_once: bool
+) -> torch.Tensor:
+    of = team(
+        method(kind), workers=WORKERS, optimizer=optimizer, accumulation=accumulation,
+        at_once=at_once,
+    )  # fmt: skip
+    assert (of._one_pass is None) != at_once
     for number in range(STEPS):
         done = of.step(number, RATE)
         assert [len(bucket) for bucket in done.collectives] == [1] * len(of.layouts)
@@ -82,16 +88,18 @@ def lockstep_training(kind: str, optimizer: Optimizer, accumulation: int = 1) ->
 @pytest.mark.parametrize("accumulation", [1, 3, 4])
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_dense_training_is_one_process_with_all_batches(name: str, accumulation: int) -> None:
-    """Bit for bit where that process accumulates batch after batch, worker after worker (four of
-    them: a division by a power of two rounds nothing); to float32 rounding where it takes them in
-    one pass. One all-reduce a bucket and step, whatever is accumulated."""
+    """Bit for bit where both have a pass for each worker, worker after worker (four of them: a
+    division by a power of two rounds nothing); to float32 rounding where one of them takes all
+    batches in one pass. One all-reduce a bucket and step, whatever is accumulated."""
     optimizer = Optimizer(name=name, weight_decay=0.01)  # type: ignore[arg-type]
-    found = lockstep_training("none", optimizer, accumulation)
+    found = lockstep_training("none", optimizer, accumulation, at_once=False)
     expected = plain_training(optimizer, whole_batch=False, accumulation=accumulation)
     assert torch.equal(found, expected)
     if name == "sgd":
         at_once = plain_training(optimizer, whole_batch=True, accumulation=accumulation)
         torch.testing.assert_close(found, at_once, rtol=1e-3, atol=1e-5)
+        ours = lockstep_training("none", optimizer, accumulation, at_once=True)
+        torch.testing.assert_close(ours, found, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["none", "variance", "ef_signsgd", "torch_post_local_sgd"])
@@ -131,7 +139,7 @@ def test_running_statistics_are_those_of_worker_0() -> None:
     reference = team(method("none"), workers=3, model="normalised", limits=(1 << 20, 1 << 20))
     mean = None
     for number in range(3):
-        inputs, _ = reference._taken(0, number)
+        inputs, _ = reference._taken([0], number)
         layers = copy.deepcopy(list(of._model.children()))
         hidden = layers[0](inputs)
         before = torch.zeros(16) if mean is None else mean

@@ -87,6 +87,21 @@ def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
 
 
+class Mixing(nn.Module):
+    """Samples meet outside of any layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(inputs - inputs.mean(0))
+        return found
+
+
+mixing = Mixing
+
+
 def halved(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """A loss of one's own, `[batch]`."""
     return nn.functional.cross_entropy(output, labels, reduction="none") / 2
@@ -117,12 +132,14 @@ def team(
     model: str = "small",
     batch: int = BATCH,
     accumulation: int = 1,
+    at_once: bool = True,
 ) -> Team:
     """In two buckets."""
     made = entry(model)
     return Team(
         made, make_split(made, seed), chosen, workers=workers, batch=batch, optimizer=optimizer,
         accumulation=accumulation, limits=limits, seed=seed, reduction=reduction,
+        at_once=at_once,
     )  # fmt: skip
 
 

@@ -27,8 +27,12 @@ from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
+from gcsim.simulator.plans import CHECKS, STEP_CHECKS
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Framework, Training
+from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.models.building import build_model, trainable
+from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.profile import (
     Compute,
     Exchange,
@@ -39,6 +43,7 @@ from gcsim.traces.profile import (
     Step,
     TrafficProfile,
 )
+from gcsim.traces.stage1.by_shapes import by_shapes
 
 _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"
@@ -47,7 +52,14 @@ _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50
 """Measured bucket, number of buckets, and tensors, by model."""
 HOOK = Framework(per_bucket=Fraction(313, 10**6), per_tensor=Fraction(218, 10**7))
 """DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
+CHECKED = 2, 6
+"""Launches of Triton and of torch by the hook's checks of a bucket on that day."""
 _PHASES = {"gradient_sampling_bayes": "sampled"}
+_TORCH: dict[str, tuple[str, dict[str, object]]] = {
+    "fp16_compress_hook": ("torch_fp16", {}),
+    "powerSGD_hook": ("torch_powersgd", {"rank": 4, "start": 2}),
+}
+"""Method with the operators of a hook of PyTorch."""
 _ON_HOST = frozenset({"adacomp"})
 """Methods whose tensors come to the host: no launch says what that takes."""
 _TRITON = next(name for name, counts in launches().items() if list(map(float, counts)) == [1, 0, 0])
@@ -117,6 +129,7 @@ def find() -> Findings:
         points=(
             *(_stage(row, served, devices) for row in kept),
             *_iterations(both, devices),
+            *_of_pytorch(devices),
         ),
         factors=(
             *(
@@ -136,7 +149,6 @@ def find() -> Findings:
                      "measured on earlier code, without the launches of a stage"),
             Excluded("iterations of 2026-11-26", 15,
                      "measured on earlier code, whose stages were not recorded"),
-            Excluded("iterations under PyTorch's own hooks", 4, "their stages were not measured"),
         ),
     )  # fmt: skip
 
@@ -182,22 +194,36 @@ def priced(row: Row, device: Device) -> float:
     return float(PriceList(device).priced_by(exchange.computes[0], 1).total / PS_PER_SECOND)
 
 
-def iteration(model: str, rows: Sequence[Row], device: Device) -> float:
-    """Seconds of an iteration: dense passes, and each bucket's stages around an instant
-    exchange."""
-    _, buckets, tensors = _BUCKETS[model]
+def iteration(model: str, profile: TrafficProfile, device: Device, **code: Framework) -> float:
+    """Seconds of an iteration: dense passes, and each bucket's stages around an instant exchange.
+    `code`: by method, what is not gcsim's."""
+    buckets = len(profile.buckets)
     passes = picoseconds(Fraction(_dense(model)))
     network = Link(name="none", bandwidth=Fraction(10**15), latency=Fraction(0))
     found = predict(
-        _profile(rows, buckets, tensors),
+        profile,
         Cluster(nodes=2, devices_per_node=1, device=device, network=network, intra_node=network),
         ComputeTimes(
             forward=0, backward=passes, parts=(passes // buckets,) * buckets, provenance=""
         ),
-        training=Training(hook=HOOK),
+        training=Training(hook=_hook(device, buckets), others=code),
         spans=False,
     )
     return found.iteration
+
+
+def _hook(device: Device, buckets: int) -> Framework:
+    """`HOOK` with the checks of that day in the place of today's, which every plan has."""
+    one = CHECKS.fixed[0]
+    names = zip((_TRITON, "aten.add"), CHECKED, strict=True)
+    then = [replace(one, name=name, launches=count) for name, count in names]
+    prices = PriceList(device)
+    host, now, step = (
+        prices.priced_by(each, 1).host
+        for each in (replace(CHECKS, fixed=tuple(then)), CHECKS, STEP_CHECKS)
+    )
+    more = (host - now - step / buckets) / PS_PER_SECOND
+    return replace(HOOK, per_bucket=HOOK.per_bucket + more)
 
 
 def _stage(row: Row, served: set[str], devices: Devices) -> Point:
@@ -228,7 +254,7 @@ def _dense(model: str) -> float:
 
 def _iterations(stages: Stages, devices: Devices) -> Iterator[Point]:
     for row in _rows("deployed"):
-        data, *_ = _BUCKETS[row["model"]]
+        data, buckets, tensors = _BUCKETS[row["model"]]
         phase = _PHASES.get(row["hook"])
         own = [
             each
@@ -236,17 +262,53 @@ def _iterations(stages: Stages, devices: Devices) -> Iterator[Point]:
             if (method, where) == (row["hook"], data) and phase in (None, of)
         ]
         if own:
+            profile = _profile(own[0], buckets, tensors)
             yield Point(
                 name=f"{row['model']}, {row['hook']}",
                 series="iterations",
                 unit="s",
                 measured=1e-3 * float(row["iteration_ms"]),
-                predicted=iteration(row["model"], own[0], devices.calibrated),
-                unfitted=iteration(row["model"], own[0], devices.catalogue),
+                predicted=iteration(row["model"], profile, devices.calibrated),
+                unfitted=iteration(row["model"], profile, devices.catalogue),
                 source=_SOURCE.format("deployed"),
                 workers=1,
                 method=row["hook"],
             )
+
+
+def _of_pytorch(devices: Devices) -> Iterator[Point]:
+    """Iterations under PyTorch's own hooks, by their operators and the catalogue's kernels."""
+    catalogue = catalog.device("h100_sxm")
+    calibrated = replace(catalogue, host=devices.calibrated.host)
+    for row in _rows("deployed"):
+        named, _, hook = row["hook"].partition(" ")
+        if named == "torch":
+            profile = _operators(row["model"], hook)
+            kind = profile.compressor
+            yield Point(
+                name=f"{row['model']}, {row['hook']}",
+                series="iterations, PyTorch's hooks",
+                unit="s",
+                measured=1e-3 * float(row["iteration_ms"]),
+                predicted=iteration(row["model"], profile, calibrated, **{kind: HOOK}),
+                unfitted=iteration(row["model"], profile, catalogue, **{kind: HOOK}),
+                source=_SOURCE.format("deployed"),
+                workers=1,
+                method=kind,
+            )
+
+
+@functools.cache
+def _operators(model: str, hook: str) -> TrafficProfile:
+    """Operators of a hook of PyTorch on all of DDP's buckets."""
+    network = build_model(shipped_model(model), seed=0, device="meta")
+    shapes = [(name, tuple(one.shape)) for name, one in trainable(network)]
+    layouts = bucket_layouts(shapes)
+    layer = Layer(name="all", parameters=tuple(range(len(shapes))), forward_flops=0)
+    elements = sum(layout.numel for layout in layouts)
+    facts = ModelFacts(name=model, parameters=elements, layers=(layer,), samples_per_worker=1)
+    kind, given = _TORCH[hook]
+    return by_shapes(kind, given, facts, layouts)
 
 
 SUITE = suite_of(_HERE, "gpu-hook", find)

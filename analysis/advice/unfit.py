@@ -1,0 +1,34 @@
+"""Answer of advice where nothing fits in the devices' memory: by how much, and what would fit."""
+
+from __future__ import annotations
+
+import json
+
+from gcsim.analysis.report import sections
+from gcsim.scenarios.checks.fits import DoesNotFitError, gib
+
+
+def summary(unfit: DoesNotFitError, width: int = 80) -> str:
+    """Text that `gcsim advise` prints in the place of times."""
+    misfit = unfit.misfit
+    held = misfit.memory
+    parts = [f"{part.name} {_range(part.low, part.high)}" for part in held.parts]
+    found = [f"{unfit.model} on {misfit.device}: does not fit"]
+    for word, texts in (
+        ("Needs", [f"{_range(held.low, held.high)}, with {misfit.label}\n", *parts]),
+        ("Has", [f"{gib(held.device or 0)}: at least {gib(misfit.over)} too few"]),
+        ("Would fit", [f"{text}\n" for text in misfit.remedies]),
+    ):
+        found += sections.section_lines(word, texts, max(60, min(width, sections.WIDEST)))
+    return "\n".join(found) + "\n"
+
+
+def to_json(unfit: DoesNotFitError) -> str:
+    """The same for `--json`."""
+    document = {"fits": False, "model": unfit.model, **unfit.misfit.document()}
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _range(low: float, high: float) -> str:
+    ends = gib(low).removesuffix(" GiB"), gib(high)
+    return ends[1] if f"{ends[0]} GiB" == ends[1] else f"{ends[0]}-{ends[1]}"

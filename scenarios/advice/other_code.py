@@ -1,0 +1,56 @@
+"""The same method in other code: its iteration by the engine of a run.
+
+Such code is of methods whose kernels and bytes depend on the tensors' shapes alone, or has those of
+gcsim's method: no gradients are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gcsim.compressors.options.method import method_of
+from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.catalog import implementations
+from gcsim.scenarios.findings import OtherCode
+from gcsim.scenarios.scenario import CompressorChoice
+
+
+def other_code(engine: Engine, label: str) -> Iterator[OtherCode]:
+    """A method of the scenario in each other code that is known."""
+    scenario = engine.scenario
+    choice = next((one for one in scenario.compressors if one.label == label), None)
+    if choice is None:  # dense training through servers
+        return
+    own = engine.known(choice, scenario)
+    for there in in_other_code(choice):
+        known = own if there.kind == choice.kind else engine.known(there, scenario)
+        known = known or _by_shapes(there, own)
+        if known is not None:
+            row = engine.row_of(there, known, most_draws=scenario.draws)
+            entry = implementations.of(there.kind, there.implementation)
+            yield OtherCode(
+                title=implementations.OWN_TITLE if entry is None else entry.title,
+                implementation=there.implementation or implementations.OWN,
+                iteration_s=row.iteration_s,
+            )
+
+
+def in_other_code(choice: CompressorChoice) -> Iterator[CompressorChoice]:
+    """The same method in each other code that is known."""
+    given = choice.kind, choice.implementation, choice.parameters
+    for method, name, stated in implementations.alternatives(*given):
+        kind, parameters = implementations.installed(method, name, stated)
+        checked = method_of(kind, parameters).parameters.model_dump()
+        yield replace(choice, kind=kind, implementation=name, parameters=checked)
+
+
+def _by_shapes(choice: CompressorChoice, like: Known | None) -> Known | None:
+    """Traffic on the buckets of another method."""
+    if like is None:
+        return None
+    from gcsim.traces.stage1.by_shapes import by_shapes  # imports torch
+
+    facts, layouts = like.profile.model, like.profile.buckets
+    profile = by_shapes(choice.kind, choice.parameters, facts, layouts)
+    return Known(f"by shapes {choice.kind} {choice.parameters} {like.key}", profile)

@@ -1,0 +1,139 @@
+"""Code of others: other implementations of a method, from `catalog/implementations.yaml`.
+
+An entry with a `kind` stands for that registered method, whose operators and bytes are those of the
+other code; one without has the kernels of gcsim's method and a cost of its own around the exchange.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gcsim.compressors.options.method import OPTIONS
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.errors import InputError, Problem, did_you_mean
+from gcsim.scenarios.catalog import FOLDER
+from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.document import read_shipped
+from gcsim.scenarios.reading.values import As, Spelled
+from gcsim.simulator.training import Framework
+
+OWN, OWN_TITLE = "gcsim", "gcsim's hook"
+"""The default implementation."""
+KEY = "implementation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """Another implementation of a method."""
+
+    method: str
+    name: str
+    title: str
+    kind: str
+    """Registered method with its operators and bytes; "": the method's kernels."""
+    defaults: Mapping[str, Any]
+    """Of its parameters, where they are not the method's."""
+    stated: Spelled | None
+    """Cost around an exchange, where it is not the framework's hook's."""
+    deploy: tuple[str, ...]
+    """Lines to paste, with parameters as {name}."""
+
+    def around(self, hook: Framework) -> Framework:
+        """Cost around an exchange, given that of the framework's hook."""
+        return hook if self.stated is None else self.stated.value(Framework, hook)
+
+
+class _Entry(Section):
+    title: Annotated[str, Field(min_length=1)]
+    kind: str = ""
+    defaults: dict[str, Any] = {}  # noqa: RUF012
+    around: Annotated[Spelled, As(Framework)] | None = None
+    deploy: Annotated[list[str], Field(min_length=1)]
+    estimate: bool
+    source: Annotated[str, Field(min_length=1)]
+
+
+class _Table(Section):
+    methods: dict[str, dict[str, _Entry]]
+
+
+@functools.cache
+def _all() -> Mapping[str, Mapping[str, Implementation]]:
+    document = read_shipped(FOLDER / "implementations.yaml")
+    table, faults = check(_Table, document)
+    if table is None:
+        raise InputError(document.sorted(faults))
+    return {
+        method: {
+            name: Implementation(
+                method=method,
+                name=name,
+                title=entry.title,
+                kind=entry.kind,
+                defaults=entry.defaults,
+                stated=entry.around,
+                deploy=tuple(entry.deploy),
+            )
+            for name, entry in entries.items()
+        }
+        for method, entries in table.methods.items()
+    }
+
+
+def of(kind: str, name: str = "") -> Implementation | None:
+    """Implementation that a method runs by its registered name and its implementation's; None for
+    gcsim's own. Raises `InputError`, its place the key, for an unknown one."""
+    every = (one for entries in _all().values() for one in entries.values())
+    stands = next((one for one in every if one.kind == kind), None)
+    known = _all().get(kind, {})
+    if stands is not None or name in ("", OWN, *known):
+        return stands or known.get(name)
+    if known:
+        message = f"unknown implementation {name!r} of {kind}"
+        raise InputError(message, place=KEY, hint=did_you_mean(name, (OWN, *known)))
+    table = "; ".join(f"{method}: {', '.join(names)}" for method, names in _all().items())
+    message = f"{kind} has no other implementation than {OWN}"
+    raise InputError(message, place=KEY, hint=f"remove it; known are {table}")
+
+
+def installed(method: str, name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Registered name and parameters with which an implementation of a method runs. Raises
+    `InputError` for an unknown one, and for options, which are gcsim's."""
+    entry = of(method, name)
+    if entry is None:
+        return method, dict(given)
+    if problems := [
+        Problem(message=f"{entry.title} has no {key!r}", place=key, hint=f"{KEY}: {OWN} has it")
+        for key in given
+        if key in OPTIONS
+    ]:
+        raise InputError(problems)
+    kind = entry.kind or method
+    known, usual = compressor_class(kind).Parameters.model_fields, _defaults(method)
+    shared = {key: value for key, value in usual.items() if key in known}
+    return kind, {**shared, **entry.defaults, **given}
+
+
+def alternatives(
+    kind: str, name: str, parameters: Mapping[str, Any]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method, implementation and stated parameters of the same in other code."""
+    own = of(kind, name)
+    method = kind if own is None else own.method
+    if own is not None and own.kind:
+        usual = {**_defaults(kind), **_defaults(method), **own.defaults}
+    else:
+        usual = _defaults(method)
+    stated = {key: value for key, value in parameters.items() if usual.get(key) != value}
+    if not any(key in OPTIONS for key in stated):
+        names = ("", *_all().get(method, {}))
+        yield from ((method, one, stated) for one in names if one != (own.name if own else ""))
+
+
+def _defaults(method: str) -> dict[str, Any]:
+    return check_parameters(method, {}).model_dump()

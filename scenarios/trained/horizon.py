@@ -1,0 +1,61 @@
+"""Horizon of a training in delays: how often a method that sends a part of the gradient sends a
+whole one.
+
+A coordinate waits 1 / share steps, and a training of a few such delays says little of a longer one:
+300 steps of a method that sends a hundredth are three. Below `TELLING` delays no verdict uses it.
+The share of a step follows from the method's parameters, or from the bytes that were sent where it
+depends on the gradients. Methods that send something of every element in each step (dense,
+quantization, low rank) have no such horizon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.scenarios.scenario import Scenario
+
+TELLING = 10
+"""Least delays of a training that tells."""
+_IN_PARTS = ("sparsification", "sketching", "local updates")
+"""Families."""
+
+
+def stated_share(kind: str, given: Mapping[str, Any]) -> float | None:
+    """Share of the gradient's elements that a step sends, by the parameters; 1: all of them, None:
+    it depends on the gradients."""
+    cls = compressor_class(kind)
+    parameters = check_parameters(kind, given)
+    own, interval = parameters.model_dump(), cls.window(parameters)
+    if cls.about.family not in _IN_PARTS and interval == 1:
+        return 1.0
+    if "error_blocks" in own:  # whole blocks, of the errors at a synchronisation
+        blocks = own.get("gradient_blocks", math.inf)
+        return float(1 / (own["error_blocks"] * interval) + 1 / blocks)
+    if "ratio" in own:  # between whole gradients every tau steps, where it says so
+        return float(own["ratio"] / interval + 1 / own.get("tau", math.inf))
+    if "drop_rate" in own:
+        return float(1 - own["drop_rate"])
+    if "proportion" in own:
+        return float(own["proportion"])
+    return 1 / interval if interval > 1 else None
+
+
+def too_short(delays: float | None, steps: int) -> str:
+    """Why a training cannot tell, with the steps that could; "" where it can."""
+    if delays is None or round(delays, 6) >= TELLING:
+        return ""
+    enough = f": {math.ceil(steps * TELLING / delays):,} steps could" if delays else ""
+    return f"{steps:,} steps are {delays:.2g} delays of {TELLING}{enough}"
+
+
+def foreseen(scenario: Scenario, steps: int) -> list[str]:
+    """Methods of which so many steps cannot tell, as far as their parameters say, in words."""
+    found = []
+    for choice in scenario.compressors:
+        share = stated_share(choice.kind, choice.parameters)
+        if share is not None and share < 1 and (why := too_short(share * steps, steps)):
+            found.append(f"{choice.label}: too short to tell: {why}.")
+    return found

@@ -1,0 +1,103 @@
+"""NICs per node, and switches that add: settings of a scenario and their mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.errors import InputError
+from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.reading.document import write
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import execute
+from tests.scenarios.files import load, problems, warnings
+
+RACK = """\
+name: rack
+model: lenet
+batch_size: 32
+gradients: {workers: 2, warmup_steps: 1, iterations: 1, device: cpu}
+cluster:
+  nodes: 2
+  devices_per_node: 8
+  nics_per_node: 8
+  device: h100_sxm
+  network: infiniband_ndr
+  intra_node: nvlink4
+compressors: [none]
+"""
+REDUCE = CollectiveRecord(kind="all_reduce", sent=(1 << 26,), element=4)
+
+
+def seconds(record: CollectiveRecord, on: Cluster) -> int:
+    return int(execute(record, np.zeros(on.workers, dtype=np.int64), on).max())
+
+
+def test_eight_nics_are_one_of_their_sum_but_for_a_message_of_its_own(tmp_path: Path) -> None:
+    rack = load(tmp_path, RACK).cluster
+    one = load(tmp_path, RACK, "cluster.nics_per_node=1").cluster
+    wide = replace(one, network=replace(one.network, bandwidth=8 * one.network.bandwidth))
+    assert seconds(REDUCE, rack) == seconds(REDUCE, wide) < seconds(REDUCE, one)
+    merge = CollectiveRecord(kind="tree_merge", sent=(1 << 26,), pulled=1 << 26)
+    assert seconds(merge, rack) == seconds(merge, one)
+    assert write(load(tmp_path, write(load(tmp_path, RACK).resolved)).resolved) == write(
+        load(tmp_path, RACK).resolved
+    )
+
+
+def test_other_transports_use_one_nic_and_say_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(tmp_path, RACK)
+    assert not warnings(tmp_path, caplog)
+    found = load(tmp_path, RACK, "cluster.collectives.transport=gloo").cluster
+    assert found.network == catalog.link("infiniband_ndr", "gloo")
+    assert any("cluster.nics_per_node has no effect" in one for one in warnings(tmp_path, caplog))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("nics_per_node: 8", "nics_per_node: 0", "a.yaml:8:18: error: cluster.nics_per_node = 0"),
+        (
+            "nics_per_node: 8",
+            "collectives: {all_reduce: nccl_collnet_simple}",
+            "a.yaml:8:29: error: cluster.collectives.all_reduce = 'nccl_collnet_simple': no switch "
+            "of cluster.network (infiniband_ndr) adds; nccl_ring_simple, or a link whose switch "
+            "adds: cluster.network: {like: infiniband_ndr, switch_adds: 1}",
+        ),
+        (
+            "intra_node: nvlink4",
+            "intra_node: nvlink3\n  collectives: {all_reduce: nccl_nvls_simple}",
+            "no switch of cluster.intra_node (nvlink3) adds; nccl_ring_simple, or a link whose "
+            "switch adds: cluster.intra_node: nvlink4",
+        ),
+        (
+            "network: infiniband_ndr",
+            "network: 5g_measured",
+            "cluster.nics_per_node: error: 8 NICs per node on",
+        ),
+        (
+            "intra_node: nvlink4",
+            "intra_node: {like: nvlink4, switch_adds: 2}",
+            "cluster.intra_node.switch_adds",
+        ),
+    ],
+)
+def test_mistakes(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert expected in "\n".join(problems(tmp_path, RACK.replace(old, new)))
+
+
+def test_one_box_needs_neither_nodes_nor_a_network() -> None:
+    box = asked(None, Words(model="gpt2", device="h100", gpus=8), called=str).scenario.cluster
+    assert (box.nodes, box.devices_per_node, box.intra_node.name) == (1, 8, "nvlink4")
+    with pytest.raises(InputError, match="nodes: error: is missing"):
+        asked(None, Words(model="gpt2", device="h100", gpus=8, network="25gbe"), called=str)
+    rack = asked(None, Words(model="gpt2", device="h100", gpus=8, nodes=2, nics=8, network="25gbe"))
+    assert rack.scenario.cluster.network.bandwidth == Fraction(25 * 10**9)

@@ -1,0 +1,103 @@
+"""A scenario that does not fit gets no time: by how much, and settings with which it fits."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gcsim.cli.app import app
+from gcsim.errors import InputError
+from gcsim.scenarios.checks.fits import DoesNotFitError
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.scenario import Scenario
+
+TEXT = """\
+model: {model}
+batch_size: 1
+gradients: {{source: synthetic}}
+cluster: {{nodes: 2, device: h100_sxm, network: 100gbe}}
+compressors: [none, fp16, onebit_adam]
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    def loaded(model: str, *overrides: str) -> Scenario:
+        path = tmp_path / "large.yaml"
+        path.write_text(TEXT.format(model=model))
+        return load_scenario(path, overrides)
+
+    return loaded
+
+
+def test_what_is_too_large_is_told_with_its_place_and_by_how_much(load: Any) -> None:
+    with pytest.raises(DoesNotFitError) as refusal:
+        load("llama3_8b")
+    (problem,) = refusal.value.problems
+    assert problem.place.endswith("large.yaml:4:29")
+    assert "of the 80 GiB of h100_sxm" in problem.message
+    assert refusal.value.misfit.over == refusal.value.misfit.memory.low - 80 * 2**30
+    assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "given"), [("qwen3_4b", ["batch_size=8"]), ("gpt3_2.7b", ["batch_size=32"])]
+)
+def test_every_remedy_fits(load: Any, model: str, given: list[str]) -> None:
+    with pytest.raises(DoesNotFitError) as refusal:
+        load(model, *given)
+    assert len(refusal.value.misfit.remedies) >= 2
+    for text in refusal.value.misfit.remedies:
+        words = [word.partition(" (")[0] for word in text.split(", ")]
+        scenario = load(model, *given, *words)
+        held = scenario.memory_of(scenario.compressors[0])
+        assert held.fits == ("perhaps" if "(may fit)" in text else "yes")
+
+
+def test_no_device_holds_seventy_billion_parameters(load: Any) -> None:
+    with pytest.raises(DoesNotFitError, match="sharded training"):
+        load("llama3_70b")
+
+
+def test_a_method_that_does_not_fit_is_left_out(
+    load: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        scenario = load("gpt3_1.3b", "training.device_memory=32 GiB", "training.sequence=512")
+    assert [choice.label for choice in scenario.compressors] == ["dense", "fp16"]
+    (text,) = scenario.left_out
+    assert text.startswith("onebit_adam needs at least")
+    assert text in caplog.text
+
+
+def test_resolved_settings_load_again(load: Any, tmp_path: Path) -> None:
+    given = "training.sequence=512", "training.checkpointing=full", "training.precision=fp16"
+    first = load("gpt2_xl", *given)
+    assert first.model.input_shape == (512,)
+    path = tmp_path / "again.yaml"
+    path.write_text(json.dumps(first.resolved))
+    assert load_scenario(path).resolved == first.resolved
+
+
+def test_settings_of_models_by_formula_are_refused_elsewhere(load: Any) -> None:
+    with pytest.raises(InputError, match="'resnet50' is no model by formula") as refusal:
+        load("resnet50", "training.checkpointing=full", "training.sequence=512")
+    assert len(refusal.value.problems) == 2
+
+
+def test_advice_says_what_would_fit() -> None:
+    words = ["--model", "Llama 3 8B", "--device", "h100", "--gpus", "8", "--nodes", "2"]
+    words = ["advise", *words, "--network", "400 Gbit/s", "--precision", "bf16"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0
+    assert "llama3_8b on h100_sxm: does not fit" in said.output
+    assert "cluster.device=b200" in said.output
+    assert " ms" not in said.output
+    answer = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert answer["fits"] is False
+    assert answer["over_bytes"] > 0

@@ -1,0 +1,98 @@
+"""A training of fewer than ten delays of a method says so, and no verdict uses it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcsim.analysis.report.answer import parts as answer_of
+from gcsim.analysis.report.answer import plain
+from gcsim.analysis.trained.table import parts
+from gcsim.analysis.trained.write import training_page
+from gcsim.compressors.registry import REGISTRY
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.run import run
+from gcsim.scenarios.trained.horizon import foreseen, stated_share, too_short
+from gcsim.scenarios.trained.known import with_trained
+from gcsim.scenarios.trained.study import train
+
+TEXT = """
+model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
+batch_size: 8
+gradients: {workers: 2, warmup_steps: 1, iterations: 1, device: cpu}
+cluster: {nodes: 2, devices_per_node: 1, device: v100, network: 1gbe}
+uncertainty: {draws: 0}
+compressors:
+  - {kind: none, label: dense}
+  - {kind: topk, label: short, ratio: 0.2}
+  - {kind: topk, label: long, ratio: 0.25}
+  - {kind: threshold, label: nothing, threshold: 100.0}
+  - ef_signsgd
+train: {task: digits, workers: 2, steps: 40, evaluate_every: 10, target: {accuracy: 0.3}, seeds: 1}
+"""
+WHY = "40 steps are 8 delays of 10: 50 steps could"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "share"),
+    [
+        ("topk", {"ratio": 0.02}, 0.02),
+        ("gradient_dropping", {"drop_rate": 0.75}, 0.25),
+        ("dryden", {"proportion": 0.05}, 0.05),
+        ("gradient_sampling", {"ratio": 0.01, "tau": 100}, 0.02),
+        ("cser", {}, 1 / 192 + 1 / (8 * 24)),  # R_C = 96 (its paper's configuration)
+        ("cser_pl", {}, 1 / 96),
+        ("qsparse_local_sgd", {"ratio": 0.3, "interval": 3}, 0.1),
+        ("torch_post_local_sgd", {"interval": 4}, 0.25),
+        ("threshold", {}, None),
+        *((kind, {}, 1.0) for kind in ("none", "fp16", "signsgd", "powersgd", "onebit_adam")),
+    ],
+)
+def test_the_share_follows_from_the_parameters(
+    kind: str, given: dict[str, Any], share: float | None
+) -> None:
+    assert stated_share(kind, given) == (None if share is None else pytest.approx(share))
+
+
+def test_every_methods_share_is_one() -> None:
+    shares = [stated_share(kind, {}) for kind in REGISTRY]
+    assert all(share is None or 0 < share <= 1 for share in shares)
+
+
+def test_ten_delays_tell() -> None:
+    assert too_short(None, 10) == too_short(0.01 * 1000, 1000) == ""
+    assert too_short(3.0, 300) == "300 steps are 3 delays of 10: 1,000 steps could"
+    assert too_short(0.0, 300) == "300 steps are 0 delays of 10"
+
+
+def test_a_short_training_has_a_row_and_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
+    (tmp_path / "small.yaml").write_text(TEXT)
+    scenario = load_scenario(tmp_path / "small.yaml")
+    assert foreseen(scenario, 40) == [f"short: too short to tell: {WHY}."]
+    assert not foreseen(scenario, 50)
+    result = train(scenario)
+    rows = {row.label: row for row in result.rows}
+    delays = {label: row.delays for label, row in rows.items() if row.delays is not None}
+    assert delays == {"short": 8.0, "long": 10.0, "nothing": pytest.approx(0.5, abs=0.5)}
+    assert {label for label, row in rows.items() if row.too_short} == {"short", "nothing"}
+    short = rows["short"]
+    known = (short.steps_against_dense, short.speedup_to_target, short.reached, short.leads)
+    assert known == (None, None, 0, False)
+    assert short.final_accuracy[0]
+    text = " ".join(plain(parts(result, 200), 200).split())
+    assert f"short: too short to tell: {WHY}." in text
+    assert "short - too short" in text
+    assert max(map(len, plain(parts(result, 80), 80).splitlines())) <= 80
+    assert WHY in str(training_page(result, "train"))
+    predicted = with_trained(scenario, run(replace(scenario, train=None), cache=False))
+    trained = {row.label for row in predicted.rows if row.seeds_trained}
+    assert trained == {"dense", "long", "ef_signsgd"}
+    said = " ".join(plain(answer_of(predicted, 200, full=True), 200).split())
+    assert f"short: too short to tell: {WHY}." in said
+    assert "Not trained" not in said

@@ -1,0 +1,130 @@
+"""Long trajectories are made one after another, and a kill loses none that was written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcsim.errors import InputError
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.trained import make_shipped
+from gcsim.scenarios.trained import search as searching
+from gcsim.scenarios.trained.horizon import foreseen
+from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.search import known_of
+from gcsim.traces.training import shipped
+from tests.scenarios.trained.here import here
+
+ROOT = Path(__file__).parents[3]
+TEXT = """
+model: cnn_digits
+batch_size: 4
+cluster: {nodes: 2, devices_per_node: 1, device: v100, network: 1gbe}
+compressors: [none, {kind: topk, ratio: 0.1}]
+uncertainty: {draws: 0}
+train:
+  {task: digits, workers: 2, steps: 40, evaluate_every: 10, target: {accuracy: 0.05}, seeds: 2,
+   learning_rate: {values: [0.01, 0.1]}, device: cpu}
+"""
+SCRIPT = """
+import sys
+from pathlib import Path
+from gcsim.scenarios.trained import make_shipped
+from gcsim.traces.training import shipped
+make_shipped.FILE, make_shipped.LONG = Path(sys.argv[1]) / "small.yaml", ((),)
+shipped.FOLDER = Path(sys.argv[1]) / "shipped"
+make_shipped.make_long()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "small.yaml").write_text(TEXT)
+    (tmp_path / "shipped").mkdir()
+    monkeypatch.setattr(make_shipped, "FILE", tmp_path / "small.yaml")
+    monkeypatch.setattr(make_shipped, "LONG", ((),))
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "shipped").glob("*.json.xz")}
+
+
+def made_here(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Methods and seeds that this process trained."""
+    work: list[Any] = []
+    monkeypatch.setattr(searching, "LocalWorkers", here(work))
+    make_shipped.make_long()
+    return [(run.choice.kind, run.seed) for run in work]
+
+
+def test_a_killed_one_continues_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first file is there when the second trajectory begins, and stays."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 90
+        while not contents(folder) and time.monotonic() < end and process.poll() is None:
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    (kept,) = contents(folder).items()
+    trained = made_here(monkeypatch)
+    assert ("none", 0) not in trained
+    assert [*dict.fromkeys(trained)] == [("topk", 0), ("none", 1), ("topk", 1)]
+    parts = contents(folder)
+    assert kept[0] in parts
+    scenario = load_scenario(folder / "small.yaml")
+    assert all(known_of(scenario, choice) for choice in scenario.compressors)
+    assert made_here(monkeypatch) == []
+    assert contents(folder) == parts
+    for path in (folder / "shipped").iterdir():
+        path.unlink()
+    shipped.read.cache_clear()
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(folder / "whole"))
+    assert len(made_here(monkeypatch)) > len(trained)
+    assert contents(folder) == parts
+
+
+def test_trajectories_of_other_code_are_not_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter((1.0, 2.0))
+    monkeypatch.setattr(make_shipped, "_changed", lambda: next(times))
+    with pytest.raises(InputError, match="has changed since the start"):
+        made_here(monkeypatch)
+    assert not contents(folder)
+
+
+def test_the_long_scenarios_tell() -> None:
+    """No method is too short, as far as parameters say; a series differs in its model alone."""
+    alone = list(make_shipped.long_trainings())
+    assert [plan_of(one).seeds for one in alone] == sorted(plan_of(one).seeds for one in alone)
+    named: dict[str, list[str]] = {}
+    for one in alone:
+        assert foreseen(one, plan_of(one).steps) == []
+        if plan_of(one).seeds == 1:
+            named.setdefault(one.name, []).append(one.model.name)
+    assert {name: len(models) for name, models in named.items()} == {
+        "characters_long": 16,
+        "textures_long": 16,
+        "characters_widths": 24,
+    }
+    assert len({*named["characters_widths"]}) == 3
+    model = make_shipped._first(alone[0]).facts["model"]
+    assert isinstance(model, dict)
+    assert "transformer" not in model  # fields at their defaults are in no file's name
+    paths = {shipped.path_of(make_shipped._first(one).facts) for one in alone}
+    assert len(paths) == 16 + 16 + 24

@@ -1,0 +1,104 @@
+"""Memory of a worker: bytes a parameter, TorchTitan's published peaks, methods' own state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
+from gcsim.simulator.memory import activations, floats, memory, states
+from gcsim.simulator.training import Training
+from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.saved import saved_bytes
+
+GIB = 1 << 30
+LLAMA = MODELS["llama3_8b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "nbytes"),
+    [
+        ({}, 16),  # ZeRO (arXiv:1910.02054, section 3.1): 4 + 4 + 8 in float32
+        ({"optimizer_state": "momentum"}, 12),
+        ({"optimizer_state": "none"}, 8),
+        ({"precision": "fp16"}, 18),  # and copies of 2 for the products
+        ({"precision": "fp16", "gradients": "bf16"}, 16),  # there: 2 + 2 + 12, mixed precision
+    ],
+)
+def test_states_take_their_bytes_a_parameter(given: dict[str, Any], nbytes: int) -> None:
+    found = list(states(1000, Training(**given)))
+    assert sum(part.low for part in found) == sum(part.high for part in found) == 1000 * nbytes
+    assert sum(part.low for part in states(1000, Training(**given), shards=8)) == 125 * nbytes
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fused", "published"),
+    [
+        # pytorch/torchtitan @b5bcd76c, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3:
+        # FSDP2, with compile, with float8; two sequences of 8192, selective checkpointing
+        (8, False, 82.4), (8, False, 77.0), (8, False, 76.8),
+        (128, False, 67.0), (128, False, 62.0), (128, False, 61.8),
+        # llama3-8b_h200_202506_trainy-whitefiber.md: the loss is compiled, too
+        (32, True, 48.0), (64, True, 47.0),
+    ],
+)  # fmt: skip
+def test_torchtitans_peaks_are_met_within_a_tenth(gpus: int, fused: bool, published: float) -> None:
+    training = Training(precision="fp16", checkpointing="selective")
+    network, parameters = LLAMA.transformer, LLAMA.parameters
+    assert network is not None
+    assert parameters is not None
+    found = activations(LLAMA, 2, training)
+    assert found is not None
+    kept, logits = found
+    # FSDP2 keeps float32 shards alone, and gathers the root unit and two blocks in 16 bits
+    sharded = sum(part.low for part in states(parameters, Training(), gpus))
+    root = 2 * network.vocabulary * network.width
+    gathered = 2 * (root + 2 * (parameters - root) / network.blocks)
+    total = sharded + gathered + kept.low + (logits.low if fused else logits.high)
+    assert total / GIB == pytest.approx(published, rel=0.1)
+
+
+def test_whole_states_of_8_billion_parameters_need_more_than_a_board_of_80_gib() -> None:
+    held = memory(LLAMA, 1, Training(checkpointing="full"), workers=16, device=80 * GIB)
+    assert held is not None
+    assert held.fits == "no"
+    assert held.low >= 16 * 8_030_261_248
+
+
+def test_what_is_between_the_ends_may_fit() -> None:
+    given = LLAMA, 1, Training()
+    ends = memory(*given, workers=2, device=None)
+    assert ends is not None
+    assert ends.fits is None
+    devices = (ends.low - 1, (ends.low + ends.high) / 2, ends.high)
+    held = [memory(*given, workers=2, device=size) for size in devices]
+    assert [each and each.fits for each in held] == ["no", "perhaps", "yes"]
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_the_state_of_each_method_is_read(name: str) -> None:
+    cls = compressor_class(name)
+    said = cls.memory(check_parameters(name, {}))
+    vectors = said.replace("(n each)", "(n)").partition(";")[0].count("(n)")
+    assert floats(said) >= vectors
+    assert (floats(said) > 0) == ("(n)" in said.partition(";")[0] or "(n each)" in said)
+
+
+def test_a_methods_state_and_exchange_are_added() -> None:
+    # onebit_adam: momentum, variance and error; an exchange takes six floats of the largest bucket
+    assert floats("momentum, variance, error (n each), error of the owned chunk (n / workers)") == 3
+    assert floats("momentum (n), error (n); server: error (n)") == 2
+    dense, own = (
+        memory(LLAMA, 1, Training(), workers=2, device=None, dense=one, state=state, largest=1000)
+        for one, state in ((True, "none"), (False, "residual (n)"))
+    )
+    assert dense is not None
+    assert own is not None
+    assert own.low - dense.low == 4 * 8_030_261_248
+    assert own.high - dense.high == pytest.approx(1.1 * (4 * 8_030_261_248 + 24_000))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "lstm_ptb_650", "transformer_small"])
+def test_saved_activations_are_those_of_autograd(name: str) -> None:
+    assert MODELS[name].saved == saved_bytes(MODELS[name])
