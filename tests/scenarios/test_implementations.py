@@ -18,7 +18,7 @@ from gcsim.scenarios.run import measured_run, run
 from gcsim.scenarios.running.installed import as_installed
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import CHECKS, Planner
+from gcsim.simulator.plans import CHECKS, STEP_CHECKS, Planner
 from gcsim.traces.profile import weighted
 from gcsim.traces.stage1.by_shapes import by_shapes
 from tests.scenarios.files import check_mistake, load, reread
@@ -54,8 +54,8 @@ def test_pytorchs_hook_is_the_method_with_its_operators_and_parameters(tmp_path:
     [
         ("{kind: fp16, implementation: pytroch}", "a.yaml:10:34: error: unknown implementation "
          "'pytroch' of fp16; did you mean 'pytorch'?"),
-        ("{kind: qsgd, implementation: pytorch}", "a.yaml:10:34: error: qsgd has no other "
-         "implementation than gcsim; remove it; known are powersgd: pytorch; fp16: pytorch, "),
+        ("{kind: qsgd, implementation: pytorch}", "a.yaml:10:34: error: qsgd has only the "
+         "implementation gcsim; remove it; known are powersgd: pytorch; fp16: pytorch, "),
         ("{kind: powersgd, implementation: pytorch, alternate: true}",
          "a.yaml:10:47: error: torch_powersgd has no parameter 'alternate'"),
         ("{kind: powersgd, implementation: pytorch, payload: fp16}",
@@ -89,7 +89,7 @@ def test_other_code_costs_what_its_entry_says_and_queues_no_launch_of_gcsims(
     none = ComputeTimes(forward=0, backward=0, parts=(0,), provenance="")
     planner = Planner(scenario.cluster, none, scenario.training, prices)
     own, horovods = ([float(t) / 1e6 for t in planner.around(one)] for one in profiles[1:])
-    checks = float(prices.priced_by(CHECKS, 1).host) / 1e6
+    checks = sum(float(prices.priced_by(one, 1).host) / 1e6 for one in (CHECKS, STEP_CHECKS))
     assert own == pytest.approx([10 * 10 + 100 + checks])
     assert horovods == pytest.approx([10 * 64 + 100])
     of_code = [
