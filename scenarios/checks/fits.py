@@ -1,4 +1,4 @@
-"""Does a scenario fit in its devices' memory, and settings with which it would.
+"""Fit of a scenario in its devices' memory, and settings with which it would fit.
 
 Only what needs more than the device has at the low end of the estimate is refused
 (`simulator/memory.py`): by how much, its parts, and single changes that help, or several where none
