@@ -35,7 +35,7 @@ _FLOAT, _HALF = 4, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What takes memory, at least and at most."""
+    """A part of the memory, in bytes at least and at most."""
 
     name: str
     low: float

@@ -54,7 +54,7 @@ class Transformer:
     """Gate, up and down projections, separate ones of query, key and value (Llama); else one for
     the three, and two layers (GPT-2)."""
     layer_norm: bool
-    """With means and biases; else root mean square."""
+    """Norms with means and biases; else root mean square."""
     bias: bool
     qk_norm: bool
     tied: bool
