@@ -32,6 +32,7 @@ _MOST = 14
 _APART = 4.0  # factor between rates with drawn worlds, common to all methods
 _FAR = 3  # steps beyond these rates to which a world's line is extended
 _FLAT = 1e-9
+_CLEAR = math.log(2)  # gain as stated of which the worlds' median is surely on the same side
 _CENTRED = 4  # most attempts at centring the rates on the printed change
 
 
@@ -68,14 +69,26 @@ def break_even(
         found = engine.rows([at_rate(key, rate)], names, draws=draws)
         return found or {}
 
+    stated: dict[float, dict[str, float]] = {}
+
+    def gains(rate: float, names: Sequence[str]) -> dict[str, float]:
+        of = rows(rate, names)
+        stated[rate] = {label: _gain(of[label]) for label in names if of}
+        return stated[rate]
+
+    def drawn_gains(rate: float, names: Sequence[str]) -> dict[str, float]:
+        close = [label for label in names if abs(stated[rate][label]) < _CLEAR]
+        of = rows(rate, close, draws=True) if close else {}
+        return {label: _gain(of[label]) if label in of else stated[rate][label] for label in names}
+
     def gain(label: str, rate: float, draws: bool = False) -> float:
         return _gain(rows(rate, [label], draws)[label])
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
-    spans = _spans(rates, labels, rows)
+    spans = _spans(rates, labels, gains)
     if alike := [label for label, span in spans.items() if isinstance(span, bool)]:
-        spans |= _spans(rates, alike, partial(rows, draws=True))
+        spans |= _spans(rates, alike, drawn_gains)
     progress()
     found = []
     worlds: dict[float, dict[str, Row]] = {}
@@ -105,7 +118,7 @@ _Ends = tuple[tuple[float, float], tuple[float, float]]
 def _spans(
     rates: Sequence[float],
     labels: Sequence[str],
-    rows: Callable[[float, Sequence[str]], dict[str, Row]],
+    gains_at: Callable[[float, Sequence[str]], dict[str, float]],
 ) -> dict[str, _Ends | bool]:
     """Fastest two neighbouring rates between which each method stops being faster, else whether it
     is faster at any; empty if a rate is refused."""
@@ -116,10 +129,9 @@ def _spans(
         left = [label for label in labels if label not in found]
         if not left:
             break
-        of = rows(rates[place], left)
-        if not of:
+        gains = gains_at(rates[place], left)
+        if not gains:
             return {}
-        gains = {label: _gain(of[label]) for label in left}
         for label, now in gains.items():
             faster[label] |= now > 0
             if now > 0 >= before.get(label, now):

@@ -32,6 +32,9 @@ from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
 from gcsim.traces.stage1 import shipped
 
+MOST_DRAWN = 64
+"""Drawn worlds of a change or a break-even, of which a median or a rate on a logarithmic scale is
+reported; a run's own rows have all."""
 _APART, _ROWS = "advice", "rows"
 """In the name of a kept result: it has no timelines; of rows alone: no provenance either, and no
 times with rings and with trees."""
@@ -142,8 +145,8 @@ class Engine:
         self, overrides: Sequence[str], labels: Sequence[str] = (), *, draws: bool = False
     ) -> dict[str, Row] | None:
         """Rows by label with these settings, of all methods or of these and the uncompressed one,
-        as stated or with draws. None where that is no scenario or dense traffic is unknown; other
-        methods without known traffic are left out."""
+        as stated or in up to `MOST_DRAWN` worlds. None where that is no scenario or dense traffic
+        is unknown; other methods without known traffic are left out."""
         scenario = self.asked.changed(overrides)
         if scenario is None:
             return None
@@ -156,7 +159,8 @@ class Engine:
         if scenario.dense is None or scenario.compressors[scenario.dense] not in choices:
             return None
         try:
-            found = self._simulated(scenario if draws else replace(scenario, draws=0), choices)
+            drawn = min(scenario.draws, MOST_DRAWN) if draws else 0
+            found = self._simulated(replace(scenario, draws=drawn), choices)
         except InputError:  # a transport that cannot carry one of them
             return None
         return {row.label: row for row in found.rows}

@@ -19,6 +19,7 @@ from gcsim.scenarios.result import HIGH, LOW, Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.figures import Column
 from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import seconds
@@ -204,7 +205,7 @@ class _OneDevice:
         self._known: dict[int, Prediction] = {}
 
     @cached_property
-    def _worlds(self) -> Sequence[float]:
+    def _worlds(self) -> Column:
         """Iteration of each drawn world over the stated one."""
         inputs, worlds = self._uncertainty.inputs, self._uncertainty.worlds
         about = Approximation(
@@ -213,7 +214,7 @@ class _OneDevice:
             prices=self._prices, seed=self._scenario.seed,
         )  # fmt: skip
         times = about.iteration(self._profile)
-        ratios: list[float] = (times[1 : 1 + len(worlds)] / times[0]).tolist()
+        ratios: Column = times[1 : 1 + len(worlds)] / times[0]
         return ratios
 
     def draws(self, alone: Prediction) -> tuple[float, ...]:

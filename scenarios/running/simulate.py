@@ -11,7 +11,7 @@ compression's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -24,8 +24,8 @@ from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
-from gcsim.scenarios.uncertainty.figures import PASSES, Input, uncertain_inputs
-from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, value
+from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
+from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, slowness
 from gcsim.simulator.between_nodes import as_trained
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
@@ -82,7 +82,7 @@ class Uncertainty:
                 stated=float(one.main.stated),
                 low=one.main.low,
                 high=one.main.high,
-                draws=tuple(value(one, world.slowness[one.name]) for world in self.worlds),
+                draws=tuple(one.main.values(slowness(one, self.worlds)).tolist()),
                 measure=one.measure,
             )
             for one in (*self.inputs, *self.unexplained)
@@ -147,7 +147,7 @@ def simulate(
     with progress.task("cluster sizes", len(scenario.node_counts)) as task:
         for nodes in scenario.node_counts:
             cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
-            averager = Averager(cluster, training, scenario.seed)
+            averager = Averager.of(cluster, training, scenario.seed)
             about = None
             if inputs:
                 about = Approximation(
@@ -198,9 +198,9 @@ def simulate(
     return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
 
 
-def in_worlds(stated: float, ratios: Iterable[float]) -> tuple[float, ...]:
+def in_worlds(stated: float, ratios: Column) -> tuple[float, ...]:
     """Seconds by world, to digits independent of the number of summing threads."""
-    return tuple(float(f"{stated * ratio:.9g}") for ratio in ratios)
+    return tuple(significant(stated * ratios, 9).tolist())
 
 
 def _ring_or_tree(

@@ -238,7 +238,7 @@ class CompressorSection(Section):
 class UncertaintySection(Section):
     """Treatment of figures known only within ranges."""
 
-    draws: Annotated[int, Field(ge=0, le=4096)] = 64
+    draws: Annotated[int, Field(ge=0, le=4096)] = 256
     discrepancy: bool = True
     """Whether steps differ as much as other measured clusters do beyond these ranges."""
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.scenario import with_nodes
-from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes, Column
-from gcsim.scenarios.uncertainty.figures import Input
+from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
+from gcsim.scenarios.uncertainty.figures import Column, Input
 from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, Figure, counts
 from gcsim.scenarios.uncertainty.worlds import (
     World,
@@ -37,6 +37,7 @@ from gcsim.scenarios.uncertainty.worlds import (
     coordinates,
     moves_links,
     passes_in,
+    slowness,
     training_in,
 )
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
@@ -50,7 +51,7 @@ from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
-from gcsim.simulator.training import Interference, Training
+from gcsim.simulator.training import Code, Interference, Noise, SharedNode, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]
@@ -66,35 +67,37 @@ class Drawn:
         self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Sequence[World]
     ) -> None:
         """`worlds`: the stated one, the draws, and those that change one input, by input."""
-        self.inputs, self.worlds = inputs, worlds
-        linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
-        self.clusters = [cluster_in(world, cluster, linked) for world in worlds]
-        """Clusters with the stated device; one object where nothing differs."""
-        own = tuple(one for one in inputs if any(f.key_path[0] == "training" for f in one.figures))
-        slow = tuple(tuple(world.slowness.get(one.name) for one in own) for world in worlds)
-        self.trainings = _trainings(training, own, slow)
-        self.passes = np.array([passes_in(world, inputs) for world in worlds])
+        self.inputs, self.worlds, self._cluster = inputs, worlds, cluster
+        self._linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
+        self._names = {one.name for one in self._linked}
+        self._clusters: dict[int, Cluster] = {}
+        slow = [(one, slowness(one, worlds)) for one in inputs]
+        self._values = {
+            (figure.key_path, figure.field): figure.values(by_world)
+            for one, by_world in slow
+            for figure in one.figures
+        }
+        self.passes = passes_in(worlds, inputs)
         """Factor on the stated forward and backward passes."""
+        fields = ("per_tensor", "per_bucket", "per_step", "passes")
         self.around = {
             named: np.array(
-                [
-                    [
-                        float(figure)
-                        for figure in (code.per_tensor, code.per_bucket, code.per_step, code.passes)
-                    ]
-                    for code in (one.around(named) for one in self.trainings)
-                ]
-            ).T
-            for named in (DENSE, "", *training.others)
+                [self.figure(training.around(named), key_path, each) for each in fields]
+            )
+            for named, *key_path in (
+                (DENSE, "training", "reducer"),
+                ("", "training", "hook"),
+                *((other, "training", "others", other) for other in training.others),
+            )
         }
         """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass, by
         method; "": of all others."""
-        self.loading = np.array(
-            [0.0 if one.input is None else float(one.input.batch) for one in self.trainings]
-        ) * PS_PER_SECOND  # fmt: skip
+        self.loading = self.figure(training.input, ("training", "input"), "batch") * PS_PER_SECOND
         """Picoseconds of a batch's loading, by world."""
-        self.waits = np.array([float(one.waits) for one in self.trainings])
+        self.waits = self.figure(training, ("training",), "exposed")
         """Share of the rest of backward for which exchanges wait."""
+        if training.overlap == "none":
+            self.waits = np.ones(len(worlds))
         self.beside = [
             (
                 training_in(alone, training, (one,)).interference,
@@ -107,39 +110,28 @@ class Drawn:
         """Effect of one input alone, and its amount by world."""
         self.slower: dict[Figure, Column] = {}
         """Extra picoseconds per launch, byte or FLOP, by coefficient of a kernel class."""
-        for one in inputs:
-            for figure in one.figures:
-                if figure.key_path[:2] == ("cluster", "device"):
-                    slowness = np.array(
-                        [
-                            _slowness(figure.field, float(figure.exactly(world.slowness[one.name])))
-                            if one.name in world.slowness
-                            else _slowness(figure.field, float(figure.stated))
-                            for world in worlds
-                        ]
-                    )
-                    known = (*cluster.device.kernels, *cluster.device.host)
-                    kind = next(k for k in known if k == figure.key_path[3])
-                    self.slower[kind, figure.field] = (slowness - slowness[0]) * PS_PER_SECOND
+        for (key_path, field), values in self._values.items():
+            if key_path[:2] == ("cluster", "device"):
+                known = (*cluster.device.kernels, *cluster.device.host)
+                kind = next(k for k in known if k == key_path[3])
+                times = values if field == next(iter(COEFFICIENTS)) else 1 / values
+                self.slower[kind, field] = (times - times[0]) * PS_PER_SECOND
 
+    def figure(self, owner: Any, key_path: Sequence[str], field: str) -> Column:
+        """An owner's figure by world; 0 without owner."""
+        known = self._values.get((tuple(key_path), field))
+        if known is not None:
+            return known
+        return np.full(len(self.worlds), 0.0 if owner is None else float(getattr(owner, field)))
 
-_LAST: deque[tuple[Any, tuple[Training, ...]]] = deque(maxlen=4)
-"""Trainings of the last worlds: the cluster's and one device's, with and without draws."""
-
-
-def _trainings(
-    training: Training, inputs: tuple[Input, ...], slow: tuple[tuple[float | None, ...], ...]
-) -> tuple[Training, ...]:
-    """Trainings in worlds of these inputs' slowness, the same at most points of a sweep."""
-    asked = training, inputs, slow
-    found = next((made for before, made in _LAST if before == asked), None)
-    if found is None:
-        names = [one.name for one in inputs]
-        of_world = [dict(zip(names, row, strict=True)) for row in slow]
-        worlds = [World({k: v for k, v in each.items() if v is not None}) for each in of_world]
-        found = tuple(training_in(world, training, inputs) for world in worlds)
-        _LAST.append((asked, found))
-    return found
+    def cluster(self, number: int) -> Cluster:
+        """The cluster in a world, with the stated device; one object where nothing differs."""
+        world = self.worlds[number]
+        if self._names.isdisjoint(world.slowness):
+            return self._cluster
+        if number not in self._clusters:
+            self._clusters[number] = cluster_in(world, self._cluster, self._linked)
+        return self._clusters[number]
 
 
 class Approximation:
@@ -159,20 +151,29 @@ class Approximation:
     ) -> None:
         """`training`: the stated one on `nodes` nodes; `held`: collectives' times of an
         approximation in the same worlds, which has all of these."""
-        at_size = {id(one): with_nodes(one, nodes) for one in drawn.clusters}
-        clusters = [at_size[id(one)] for one in drawn.clusters]
-        cluster = clusters[0]
+        cluster = with_nodes(drawn.cluster(0), nodes)
         self._drawn, self._worlds = drawn, drawn.worlds
         self._cluster, self._prices = cluster, prices
         self.held = held or CollectiveTimes(
-            clusters, records_of(profiles), drawn.inputs, drawn.worlds
+            lambda number: with_nodes(drawn.cluster(number), nodes),
+            records_of(profiles),
+            drawn.inputs,
+            drawn.worlds,
         )
         self._training = training
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
         self._planner = Planner(cluster, compute, training, prices, self._together)
-        skewed = [float(longest(one.noise, cluster.workers)) for one in drawn.trainings]
-        crowded = [float(shared(cluster, one)) for one in drawn.trainings]
-        longer = np.array(skewed) * np.array(crowded)
+        one = Fraction(1)  # both factors are linear in their figures
+        skewed = 1 + drawn.figure(training.noise, ("training", "noise"), "skew") * float(
+            longest(Noise(skew=one), cluster.workers) - 1
+        )
+        alike = replace(training, code=Code(), shared_node=SharedNode(slowdown=one))
+        crowd = drawn.figure(training.shared_node, ("training", "shared_node"), "slowdown") * float(
+            shared(cluster, alike) - 1
+        )
+        longer = (
+            skewed * drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
+        )
         self._passes = drawn.passes * longer / longer[0]
         self._beside = [
             (
@@ -396,10 +397,6 @@ def _steps(phase: Phase) -> tuple[Step, ...]:
     """Evenly spaced steps of those recorded: different encodings can reorder a stream."""
     every = -(-len(phase.steps) // _RECORDED)
     return phase.steps[every // 2 :: every]
-
-
-def _slowness(field: str, value: float) -> float:
-    return value if field == next(iter(COEFFICIENTS)) else 1 / value
 
 
 def _slowdown(cluster: Cluster, training: Training, seed: int) -> float:

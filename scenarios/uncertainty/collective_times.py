@@ -18,25 +18,23 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.scenarios.uncertainty.figures import Input
-from gcsim.scenarios.uncertainty.worlds import World, coordinates, moves_links
+from gcsim.scenarios.uncertainty.figures import Column, Input
+from gcsim.scenarios.uncertainty.worlds import World, coordinates, moves_links, slowness
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
 from gcsim.simulator.collectives.rings.worlds import RingWorlds
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
-
-Column = NDArray[np.float64]
-"""`[worlds]`, the stated one first."""
 
 SUPPORT = 32
 """Drawn worlds that are simulated."""
@@ -57,43 +55,38 @@ class CollectiveTimes:
 
     def __init__(
         self,
-        clusters: Sequence[Cluster],
+        cluster_in: Callable[[int], Cluster],
         records: Sequence[CollectiveRecord],
         inputs: Sequence[Input],
         worlds: Sequence[World],
     ) -> None:
-        """`records`: those that will be asked for; `clusters` and `worlds` as in
-        `Approximation`."""
-        cluster = clusters[0]
+        """`cluster_in`: the cluster of a world, `records`: those that will be asked for, `worlds`
+        as in `Drawn`."""
+        cluster = cluster_in(0)
+        self._worlds = worlds
+        self._cluster_in = cache(lambda number: _steady(cluster_in(number)))
         self._inputs = [one for one in inputs if _moves_collectives(one, cluster, records)]
         self._places = coordinates(self._inputs, worlds)
         first = len(worlds) - len(inputs)
         self._alone = [first + inputs.index(one) for one in self._inputs]
         drawn = [1 + place for place in _far_apart(self._places[1:first], SUPPORT)]
         self._support = [0, *self._alone, *(drawn if self._alone else [])]
-        moved = [*range(first), *self._alone]
-        distinct = {id(clusters[n]): _steady(clusters[n]) for n in moved}
-        places = {name: place for place, name in enumerate(distinct)}
-        self._of_world = [places.get(id(one), 0) for one in clusters]
-        clusters_at = [distinct[id(clusters[n])] for n in self._support]
+        self._moved = [*range(first), *self._alone]
+        """Worlds that may differ from the stated one."""
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
         """Support points that show whether there is a plane."""
-        self._few_rings = RingWorlds(clusters_at[: self._few])
-        self._rings = RingWorlds(list(distinct.values()))
-        self._clusters_at = clusters_at
+        self._few_rings = RingWorlds([self._cluster_in(n) for n in self._support[: self._few]])
+        self._rings: RingWorlds | None = None
         self._memos: dict[tuple[int, str], CollectiveMemo] = {}
-        self._tuners = np.array([one.collectives.ring_over_tree for one in clusters])
+        self._tuners = np.full(len(worlds), float(cluster.collectives.ring_over_tree))
+        for one in inputs:
+            if one.main.field == "ring_over_tree":
+                self._tuners = one.main.values(slowness(one, worlds))
         if any(link.timed for link in cluster.links()):  # each world's tuner sees another rate
             self._tuners[:] = self._tuners[0]
-        moving = {one.name for one in inputs if moves_links(one)}
-        known = _simulated_on(clusters_at[0])
-        self._simulated_at = [
-            known.setdefault(
-                tuple((name, slow) for name, slow in worlds[n].slowness.items() if name in moving),
-                {},
-            )
-            for n in self._support
-        ]
+        self._moving_names = {one.name for one in inputs if moves_links(one)}
+        self._simulated_on = _simulated_on(self._cluster_in(0))
+        self._simulated_at: dict[int, _Simulated] = {}
         self._in_rings: dict[CollectiveRecord, Column | None] = {}
         self._together = np.zeros(cluster.workers, dtype=np.int64)
         self._weights: dict[tuple[int, ...], NDArray[np.float64]] = {}
@@ -128,14 +121,19 @@ class CollectiveTimes:
         plane = self._plane(points, self._moving(points))
         if plane is not None:
             return plane
+        self._rings = self._rings or RingWorlds([self._cluster_in(n) for n in self._moved])
         everywhere = self._rings(record)
-        return None if everywhere is None else everywhere[self._of_world]
+        if everywhere is None:
+            return None
+        times = np.full(len(self._worlds), everywhere[0])
+        times[self._moved] = everywhere
+        return times
 
     def _of(self, record: CollectiveRecord, server_time: int) -> Column:
         """Times of an anchor."""
         if (record, server_time) not in self._known:
-            choice = ring_or_tree(record, self._clusters_at[0])
-            rings = np.zeros(0, dtype=bool) if choice is None else self._tuners < choice[2]
+            choice = ring_or_tree(record, self._cluster_in(0))
+            rings = np.zeros(0, dtype=bool) if choice is None else self._tuners < float(choice[2])
             if choice is None or rings.all() or not rings.any():
                 found = self._by(record, server_time)
             else:
@@ -181,14 +179,18 @@ class CollectiveTimes:
     def _simulated(
         self, number: int, record: CollectiveRecord, server_time: int, algorithm: str = ""
     ) -> float:
-        known = self._simulated_at[number]
+        known = self._simulated_at.get(number)
+        if known is None:
+            slow = self._worlds[self._support[number]].slowness.items()
+            world = tuple((name, each) for name, each in slow if name in self._moving_names)
+            known = self._simulated_at[number] = self._simulated_on.setdefault(world, {})
         name = record, server_time, algorithm
         if name not in known:
             if (number, algorithm) not in self._memos:  # of few, where all lie in a plane
-                cluster = self._clusters_at[number]
+                cluster = self._cluster_in(self._support[number])
                 if algorithm:
                     named = cast("AllReduceAlgorithm", algorithm)
-                    chosen = replace(self._clusters_at[0].collectives, all_reduce=named)
+                    chosen = replace(self._cluster_in(0).collectives, all_reduce=named)
                     cluster = replace(cluster, collectives=chosen)
                 self._memos[number, algorithm] = CollectiveMemo.of(cluster)
             finishes = self._memos[number, algorithm](record, self._together, server_time)

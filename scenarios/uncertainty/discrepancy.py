@@ -9,7 +9,6 @@ estimates.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,7 @@ from gcsim.errors import InternalError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.uncertainty.figures import Figure, Input, KeyPath
-from gcsim.scenarios.uncertainty.worlds import World
+from gcsim.scenarios.uncertainty.worlds import World, slowness
 from gcsim.simulator.plans import DENSE
 
 Values = NDArray[np.float64]
@@ -101,9 +100,10 @@ def factors(worlds: Sequence[World], found: Sequence[Input], kind: str = DENSE) 
     """Factor on a kind of compressor's step, by world."""
     place = ("discrepancy", *(() if kind == DENSE else ("compressed", kind)))
     own = [one for one in found if one.main.key_path == place[: len(one.main.key_path)]]
-    return np.array(
-        [math.prod(one.main.at(world.slowness[one.name]) for one in own) for world in worlds]
-    )
+    product = np.ones(len(worlds))
+    for one in own:
+        product *= one.main.at(slowness(one, worlds))
+    return product
 
 
 def widened(ratios: Values, by: Values) -> Values:

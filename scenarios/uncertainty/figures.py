@@ -14,6 +14,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
@@ -24,10 +27,23 @@ from gcsim.simulator.training import Training
 KeyPath = tuple[str | int, ...]
 """Path from the cluster (`cluster`) or training (`training`): fields, keys, places."""
 
+Column = NDArray[np.float64]
+"""A column has an entry per world."""
+
 _RANGE = "_range"
 _RATES = frozenset({"bandwidth", "efficiency", "flop_rate", "grouped"})
 _ABOVE_TIMES = 1000  # figures above this are rates of bytes or FLOPs; no time or share comes near
 _DIGITS = 5
+_TENS = np.array([float(f"1e{power}") for power in range(23)])  # these are exact
+
+
+def significant(values: Column, digits: int) -> Column:
+    """Values rounded to significant decimal digits: the floats nearest to these."""
+    size = np.abs(np.where(values == 0, 1.0, values))
+    places = digits - 1 - np.floor(np.log10(size)).astype(np.int64)
+    more, fewer = (_TENS[np.clip(by, 0, len(_TENS) - 1)] for by in (places, -places))
+    rounded: Column = np.rint(values * more / fewer) * fewer / more
+    return rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +61,17 @@ class Figure:
         """Whether more of it is faster."""
         return self.field in _RATES or self.stated > _ABOVE_TIMES
 
-    def at(self, slowness: float) -> float:
+    def at(self, slowness: Any) -> Any:
         """Value at a share from the range's fast to its slow end, logarithmic if low > 0."""
         start, end = (self.high, self.low) if self.rate else (self.low, self.high)
         if self.low > 0:
-            return float(start * (end / start) ** slowness)
+            return start * (end / start) ** slowness
         return start + (end - start) * slowness
+
+    def values(self, slowness: Column) -> Column:
+        """`exactly` by world; as stated where slowness is NaN."""
+        drawn = significant(self.at(np.nan_to_num(slowness)), _DIGITS)
+        return np.where(np.isnan(slowness), float(self.stated), drawn)
 
     @property
     def far(self) -> float:

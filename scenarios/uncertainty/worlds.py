@@ -13,9 +13,8 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gcsim.scenarios.uncertainty.figures import PASSES, Figure, Input, KeyPath
+from gcsim.scenarios.uncertainty.figures import PASSES, Column, Figure, Input, KeyPath
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
 
@@ -55,31 +54,22 @@ def alone(inputs: Sequence[Input]) -> list[World]:
     return [World({one.name: one.main.far}) for one in inputs]
 
 
-def value(one: Input, slowness: float) -> float:
-    """Main figure of an input."""
-    return float(one.main.exactly(slowness))
+def slowness(one: Input, worlds: Sequence[World]) -> Column:
+    """An input's slowness by world; NaN: as stated."""
+    return np.array([world.slowness.get(one.name, np.nan) for world in worlds])
 
 
-def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> NDArray[np.float64]:
+def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> Column:
     """Coordinates `[worlds, inputs]` of times or reciprocal rates: 0 as stated, 1 at the end."""
-    columns = []
-    for one in inputs:
+    found = np.zeros((len(worlds), len(inputs)))
+    for number, one in enumerate(inputs):
         figure = one.main
-
-        def slow(value: Any, rate: bool = figure.rate) -> float:
-            return 1 / float(value) if rate else float(value)
-
-        stated = slow(figure.stated)
-        width = slow(figure.exactly(figure.far)) - stated
-        columns.append(
-            [
-                (slow(figure.exactly(world.slowness[one.name])) - stated) / width
-                if one.name in world.slowness
-                else 0.0
-                for world in worlds
-            ]
-        )
-    return np.array(columns).reshape(len(inputs), len(worlds)).T
+        times = np.array([float(figure.stated), float(figure.exactly(figure.far))])
+        drawn = figure.values(slowness(one, worlds))
+        if figure.rate:
+            times, drawn = 1 / times, 1 / drawn
+        found[:, number] = (drawn - times[0]) / (times[1] - times[0])
+    return found
 
 
 def moves_links(one: Input) -> bool:
@@ -99,12 +89,13 @@ def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Tr
     return changed
 
 
-def passes_in(world: World, inputs: Sequence[Input]) -> float:
+def passes_in(worlds: Sequence[World], inputs: Sequence[Input]) -> Column:
     """Factor on the stated passes."""
-    for figure, slow in world.figures(inputs):
-        if figure.key_path == PASSES:
-            return figure.at(slow) / float(figure.stated)
-    return 1.0
+    for one in inputs:
+        if one.main.key_path == PASSES:
+            slow, stated = slowness(one, worlds), float(one.main.stated)
+            return np.where(np.isnan(slow), 1.0, one.main.at(slow) / stated)
+    return np.ones(len(worlds))
 
 
 def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:

@@ -26,6 +26,7 @@ If `MOST_ITERATIONS` do not suffice, a warning says what the mean leaves out.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -84,6 +85,18 @@ class Averager:
     def varies(self) -> bool:
         """Whether iterations differ for ever: something is random or depends on absolute time."""
         return self._noise is not None or (self._links_vary and self.cluster.workers > 1)
+
+    @classmethod
+    def of(cls, cluster: Cluster, training: Training, seed: int) -> Averager:
+        """Averager of an earlier equal cluster, on any device, if it is among the last ones."""
+        asked = cluster.wiring, training, seed
+        found = next((one for name, one in _LAST if name == asked), None)
+        if found is None:
+            found = cls(cluster, training, seed)
+            _LAST.append((asked, found))
+            while len(_LAST) > 1 and sum(one.cluster.workers for _, one in _LAST) > _KEPT_RANKS:
+                _LAST.popleft()
+        return found
 
     def average(self, schedule: Schedule) -> Average:
         """Mean iteration."""
@@ -215,6 +228,10 @@ class Averager:
             return self._slow
         drawn = slowdowns(self._noise, self._seed, iteration, self.cluster.workers)
         return drawn if self._slow is None else drawn * self._slow
+
+
+_LAST: deque[tuple[object, Averager]] = deque(maxlen=16)
+_KEPT_RANKS = 4096  # ranks of the kept averagers' clusters
 
 
 def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | None:

@@ -354,11 +354,14 @@ def _keep_paces(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     `post`'s. `gone`, by size class: no message is sent."""
     per_block, q = pieces.shape[0], posted.size
     at = np.zeros((per_block, q, _WIDTH), dtype=np.int64)
-    at[:, :, _BLOCK], at[:, :, _PACE] = -2, _NO_PACE
+    for piece in range(per_block):
+        for i in range(q):
+            at[piece, i, _BLOCK], at[piece, i, _PACE] = -2, _NO_PACE
     for r in range(q):
         of_rank = at[per_block - 1, (r + shift + 1) % q]
         of_rank[_MINE_AT], of_rank[_LEFT_AT], of_rank[_BLOCK] = posted[r], left[r], -1
-        of_rank[_ARRIVES : _LEAVES + 2] = _NOTHING
+        for row in range(_ARRIVES, _LEAVES + 2):
+            of_rank[row] = _NOTHING
     active, coming = np.arange(q), np.empty(q, dtype=np.int64)
     changed, asked = np.empty(q, dtype=np.bool_), np.full(q, -1, dtype=np.int64)
     count, number = q, 0

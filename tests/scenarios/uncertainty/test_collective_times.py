@@ -44,7 +44,7 @@ def test_times_are_those_of_the_simulation_of_each_world(changes: list[str], mos
     assert len(inputs) >= 2
     worlds = [STATED, *draw(inputs, 64, seed=0), *alone(inputs)]
     clusters = [with_nodes(cluster_in(world, scenario.cluster, inputs), NODES) for world in worlds]
-    times = CollectiveTimes(clusters, RECORDS, inputs, worlds)
+    times = CollectiveTimes(clusters.__getitem__, RECORDS, inputs, worlds)
     nothing, together = np.zeros(len(worlds)), np.zeros(clusters[0].workers, dtype=np.int64)
     for record in RECORDS:
         found = times(record, 0, nothing)
