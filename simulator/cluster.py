@@ -132,6 +132,8 @@ class Cluster:
     (`at_one_nic`) has one."""
     intra_node: Link
     """Between a device and its node's memory (PCIe) or another device, each direction."""
+    nvlink: bool = False
+    """`intra_node` is NVLink, for which NCCL's tuner has constants of its own."""
     shared_memory: Link | None = None
     """Between ranks of a node whose library copies in host memory (MPI); None: `intra_node`."""
     collectives: Collectives = Collectives()

@@ -115,8 +115,10 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which has its bus to itself"
         yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
-    if document.data["cluster"].get("nics_per_node", 1) not in {1, cluster.nics_per_node}:
-        why = f": the transport {transport!r} uses one NIC"
+    nics = document.data["cluster"].get("nics_per_node", 1)
+    if nics != 1 and (cluster.nodes == 1 or nics != cluster.nics_per_node):
+        alone = ": there is one node"
+        why = alone if cluster.nodes == 1 else f": the transport {transport!r} uses one NIC"
         yield _said(document, ("cluster", "nics_per_node"), why, "leave it out")
     for node, nic in cluster.nics.items():
         if nic == cluster.network:

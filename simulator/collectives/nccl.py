@@ -141,7 +141,7 @@ class _Seen(NamedTuple):
     @staticmethod
     def of(cluster: Cluster) -> _Seen:
         bus, line = cluster.intra_node, cluster.network
-        inside = bus.bandwidth * bus.efficiency if bus.nvlink else Fraction(0)
+        inside = bus.bandwidth * bus.efficiency if cluster.nvlink else Fraction(0)
         alone = cluster.nodes == 1
         return _Seen(
             nodes=cluster.nodes,

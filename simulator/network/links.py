@@ -120,8 +120,6 @@ class Link(Setting):
     """Seconds between the times at which a message may start in this direction; 0: any time."""
     shared: bool = False
     """One half-duplex medium of all nodes (Wi-Fi): messages cross it twice."""
-    nvlink: bool = False
-    """NVLink: NCCL's tuner has constants of its own for it."""
     switch_adds: Annotated[Fraction, Limits(above=0, most=1)] | None = None
     """Share of the goodput with which the link's switch adds up all-reduces for NCCL (NVLS inside
     a node, SHARP between nodes); None: it does not."""

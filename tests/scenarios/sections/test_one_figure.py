@@ -170,7 +170,9 @@ def test_every_priced_figure_is_in_effect_in_some_case(tmp_path: Path) -> None:
             every.add(str(keys[-1]))
             if present:
                 known.add(str(keys[-1]))
-    stated_alone = {"mean", "timeout", "segment", "grant", "batch", "horizon", "restart"}
+    stated_alone = {
+        "mean", "timeout", "segment", "grant", "batch", "horizon", "restart", "mtbf", "checkpoint",
+    }  # fmt: skip
     assert every - known == stated_alone  # of mappings that no scenario has by default
 
 
