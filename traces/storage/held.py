@@ -12,6 +12,7 @@ from gcsim.compressors.coding.scans import all_finite
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.traces.live import WorkerGradients
 from gcsim.traces.profile import Costs, ModelFacts
+from gcsim.traces.storage.manifest import Kind
 from gcsim.traces.storage.tensor_file import Shapes
 from gcsim.traces.storage.writing import not_finite
 
@@ -44,8 +45,11 @@ class HeldTrace:
     def add(self, taken: WorkerGradients) -> None:
         """Keep one worker's tensors of one iteration. Raises `InputError` for a value that is NaN
         or infinite."""
-        kinds = ("gradients", taken.gradients), ("second-moments", taken.second_moments or ())
-        for kind, tensors in kinds:
+        kinds: dict[Kind, tuple[Tensor, ...]] = {
+            "gradients": taken.gradients,
+            "second-moments": taken.second_moments or (),
+        }
+        for kind, tensors in kinds.items():
             for (name, _), tensor in zip(self.parameters, tensors, strict=False):
                 if not all_finite(tensor.reshape(-1)):
                     raise not_finite(kind, name, taken, overflow=False)
