@@ -56,7 +56,7 @@ class TimedKernel:
 
 
 def total(costs: Iterable[KernelCost]) -> tuple[KernelCost, ...]:
-    """Add up costs of equal class and name whose bytes a launch share a power of two: a small
+    """Add up costs of equal class and name whose bytes per launch share a power of two: a small
     tensor in a cache costs less a byte than a large one, and a mean stands for neither. In the
     order of `KERNEL_CLASSES`, by name, small launches first."""
     groups: dict[tuple[KernelClass, str, bool, int], KernelCost] = {}

@@ -47,7 +47,7 @@ class CollectiveRecord:
     variable: bool = False
     """All-to-all: each pair exchanges a length of 8 bytes first; push-pull: as `PushPull`."""
     element: Count = 1
-    """All-reduce: bytes an element; a ring splits the vector between elements."""
+    """All-reduce: bytes per element; a ring splits the vector between elements."""
     dtype: str = "float32"
     """All-reduce: torch's name of the elements' type, which decides what an addition costs."""
     without_server: WithoutServer = "all_gather"

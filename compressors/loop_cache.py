@@ -25,12 +25,12 @@ from numba.extending import overload, register_jitable
 from gcsim.errors import InputError
 from gcsim.files import cache_folder, others_write, replacing, sealed, unsealed, waiting_for
 
-__all__ = ["LoopCache", "compiled", "inlined", "loops_folder", "overload", "usable"]
+__all__ = ["LoopCache", "compiled", "inside", "loops_folder", "overload", "usable"]
 
 _KEPT_BUILDS = 4
 _dumps: Any = serialize.dumps
 _rebuild: Any = compiler.CompileResult._rebuild
-inlined: Any = numba.njit(inline="always", error_model="numpy")
+inside: Any = numba.njit(inline="always", error_model="numpy")
 usable: Any = register_jitable(error_model="numpy")
 
 

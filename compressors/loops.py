@@ -36,11 +36,11 @@ from gcsim.compressors import on_device
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 try:
-    from gcsim.compressors.loop_cache import compiled, inlined, overload, usable
+    from gcsim.compressors.loop_cache import compiled, inside, overload, usable
 except ModuleNotFoundError as missing:
     if missing.name != "numba":
         raise
-    from gcsim.compressors.plain_loops import compiled, inlined, overload, usable
+    from gcsim.compressors.plain_loops import compiled, inside, overload, usable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,6 +69,11 @@ def summing_loop(function: F) -> F:
     range of at most `SUM_BLOCK`: the order depends on its length and the processor."""
     # neither `nnan` nor `ninf`: infinity and NaN must show in a sum
     return cast("F", compiled(function, fastmath={"reassoc", "nsz", "contract"}))
+
+
+def inlined(function: F) -> F:
+    """A small function for use inside loops."""
+    return cast("F", inside(function))
 
 
 def in_parallel(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 1 << 16) -> None:

@@ -76,7 +76,7 @@ def _in_one_piece(bucket: Bucket) -> Bucket:
             wanted = f"float32 [{bucket.layout.numel}]"
             raise InputError(
                 f"the bucket's {what} is {given}, its layout says {wanted}",
-                hint="flatten the bucket's gradients, one behind the other, in float32",
+                hint="flatten the bucket's gradients, one after the other, in float32",
             )
     moment = None if moment is None else moment.contiguous()
     return replace(bucket, gradient=gradient.contiguous(), second_moment=moment)

@@ -15,14 +15,14 @@ def compiled(function: Callable[..., Any], **_: Any) -> Any:
     return plain
 
 
-def inlined(function: Callable[..., Any]) -> Any:
+def inside(function: Callable[..., Any]) -> Any:
     """The function."""
     return function
 
 
-usable = inlined
+usable = inside
 
 
 def overload(*_: Any, **__: Any) -> Any:
     """A decorator without effect: machine code alone needs the other body."""
-    return inlined
+    return inside

@@ -99,7 +99,7 @@ def _once(
     for before, value in made.values:
         if same(before, asked):
             if made.checked and not same(value_of(), value):
-                message = f"{function.__qualname__}({given}): equal arguments, other values"
+                message = f"{function.__qualname__}({given}): equal arguments, different values"
                 raise InternalError(message)
             return value  # type: ignore[no-any-return]  # of the same function
     made.values.append((asked, value_of()))

@@ -154,7 +154,7 @@ def broken_ranges(value: Any, kind: type) -> Iterator[Problem]:
             continue
         if figure is None:
             yield Problem(
-                message=f"{name}_range stands without {name}",
+                message=f"{name}_range is given without {name}",
                 hint=f"state {name} or leave the range out",
             )
         elif not bounds[0] <= figure <= bounds[1]:

@@ -26,8 +26,8 @@ _VARIANTS = {"ti", "s"}
 """Ends that make another card: an L40 is no L40S."""
 _NEAR = 78
 """Per cent: "B200" is no mistyped "h200", "alexnt" is "alexnet"."""
-_LETTERS = 3
-"""Shorter words are no mistyped names: "GH200" is no "h200"."""
+_FEW = 3
+"""Letters of which each tells a name: "GH200" is no mistyped "h200"."""
 _GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gigabit|g)"
 _SPELLINGS = (
     (re.compile(r"(\d)gbase-?\w+"), r"\1gbe"),
@@ -82,13 +82,18 @@ def entry_named(
 
 
 def _alike(word: str, names: Iterable[str]) -> list[str]:
-    """Names of which a word may be a misspelling: of the same numbers, and no short letters."""
-    letters, numbers = "".join(re.findall(r"[^\W\d_]", word)), re.findall(r"\d+", word)
-    return [
-        name
-        for name in names
-        if len(letters) > _LETTERS and (not numbers or re.findall(r"\d+", name) == numbers)
-    ]
+    """Names that a word may misspell: with the same digits, and the same letters if it has few."""
+
+    def characters(text: str) -> tuple[set[str], set[str]]:
+        return set(re.findall(r"\d", text)), set(re.findall(r"[^\W\d_]", text.casefold()))
+
+    digits, letters = characters(word)
+    kept = []
+    for name in names:
+        own, other = characters(name)
+        if own == digits and (len(letters) > _FEW or other == letters):
+            kept.append(name)
+    return kept
 
 
 @functools.cache

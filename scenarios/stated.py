@@ -125,11 +125,11 @@ def _evaluated(formula: str | float, each: Each) -> int:
 
 
 def _formula(text: str | float) -> str | float:
-    """The text, or pydantic's error where it is no formula."""
+    """The text, or pydantic's error where it is not a formula."""
     try:
         _parsed(text)
     except SyntaxError as error:
-        raise invalid(f"{text!r} is no formula", "such as ceil(n*bits/8)") from error
+        raise invalid(f"{text!r} is not a formula", "such as ceil(n*bits/8)") from error
     return text
 
 
@@ -333,7 +333,7 @@ class Stated:
                 _parsed(formula)
             except SyntaxError as error:
                 place, hint = f"--set traffic.let.{name}", "such as ceil(n*bits/8)"
-                raise InputError(f"{formula!r} is no formula", place=place, hint=hint) from error
+                raise InputError(f"{formula!r} is not a formula", place=place, hint=hint) from error
         host = self.cluster.host
         if prices and host is not None:
             own: dict[str, Any] = dict.fromkeys(f"{name}_range" for name in prices)

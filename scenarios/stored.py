@@ -32,7 +32,7 @@ def read_results(path: Path, hint: str = _HINT) -> Result:
     body = read_object(file, str(file), "result of a run", hint)
     schema = body.pop("schema", None)
     if schema != SCHEMA or "rows" not in body:
-        message = f"is no result of a run of schema {SCHEMA}"
+        message = f"is not a run's result of schema {SCHEMA}"
         raise InputError(message, place=str(file), hint=hint)
     try:
         found = _RESULT.validate_python(body)

@@ -172,7 +172,7 @@ CLASS = {
     "has phases that are no text": (
         "@classmethod\ndef phase(cls, parameters, step):\n    return step"
     ),
-    "has a momentum that is no pair": (
+    "has a momentum that is not a pair": (
         "@classmethod\ndef momentum(cls, parameters):\n    return 0.9"
     ),
     "has phases that raise later": (

@@ -20,7 +20,7 @@ here. a: the layer's input, delta: the gradient at its output; both with the bat
 - Every other parameter: one backward pass a sample through the same graph (the same dropout masks).
   Exact for any model, but B backward passes: slow.
 
-Assumes that the batch is the first axis. Where samples meet in batch normalisation there is no loss
+Assumes that the batch is the first axis. Where samples mix in batch normalisation there is no loss
 of one sample alone; g_z is then the sample's term of the sum that makes up the gradient at the
 layer, delta_z a_z^T with the delta and the a of the whole batch. (The slow way has no such terms: a
 model that needs both is refused.)
@@ -147,7 +147,7 @@ class SecondMoments:
         self._slow = self._without_closed_form(len(losses))
         if self._slow and self._meet:
             raise InputError(
-                f"samples meet in {self._meet}, batch normalisation, and parameter "
+                f"samples mix in {self._meet}, batch normalisation, and parameter "
                 f"{self._parameters[self._slow[0]][0]} belongs to no layer whose samples can "
                 "be told apart, so second moments over samples do not exist",
                 place="model",
@@ -277,7 +277,7 @@ def second_moments(model: nn.Module) -> Iterator[SecondMoments]:
             watched.backward(losses)
             moments = watched.accumulate()
 
-    `backward` raises `InputError` for a model whose samples meet in batch normalisation and that
+    `backward` raises `InputError` for a model whose samples mix in batch normalisation and that
     has parameters without a closed form.
     """
     watched = SecondMoments(model)
@@ -312,7 +312,7 @@ def has_closed_form(layer: nn.Module) -> bool:
 
 
 def _is_batch_norm(layer: nn.Module) -> bool:
-    """Whether samples meet in this layer in a known way."""
+    """Whether samples mix in this layer in a known way."""
     return type(layer) in {torch.nn.BatchNorm1d, torch.nn.BatchNorm2d}
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gcsim.analysis.advice.setting import assumed, header
 from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
-from gcsim.analysis.report.numbers import elapsed, significant
+from gcsim.analysis.report.numbers import elapsed, percent, significant
 from gcsim.analysis.report.paste import paste_plan
 from gcsim.analysis.report.selection import (
     Verdict,
@@ -415,7 +415,7 @@ def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
         yield f"no mixture is faster than {short(best.alone)} for all {len(best.choices)} buckets"
         return
     kinds = list(dict.fromkeys(reversed([choice.label for choice in best.choices])))
-    shares = ", ".join(f"{short(label)} {sections.percent(best.share(label))}" for label in kinds)
+    shares = ", ".join(f"{short(label)} {percent(best.share(label))}" for label in kinds)
     found, alone = sections.against(best.row, best.alone), f"{short(best.alone)} for all"
     gain = sections.compared(best.row, best.alone, alone)
     if found.speedup < 1 + _GAIN:

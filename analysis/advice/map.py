@@ -139,7 +139,7 @@ def _ends(text: str, ends: str) -> tuple[float, float, str]:
     parts = ends.split("..")
     hint = "write it like cluster.network.latency=10 us..1 ms"
     if len(parts) != 2:
-        raise InputError(f"{text!r} has no two ends", place="--map", hint=hint)
+        raise InputError(f"{text!r} needs two ends", place="--map", hint=hint)
     for dimension, unit in (("bandwidth", "bit/s"), ("time", "s"), ("size", "B")):
         try:
             low, high = (float(units.parse(part, dimension)) for part in parts)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def _ends(text: str, ends: str) -> tuple[float, float, str]:
     try:
         low, high = map(float, parts)
     except ValueError:
-        raise InputError(f"{text!r} has no two numbers", place="--map", hint=hint) from None
+        raise InputError(f"{text!r} needs two numbers", place="--map", hint=hint) from None
     return _ascending(text, low, high, "")
 
 
@@ -258,7 +258,7 @@ def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None =
     """Write the map in the format of the path's suffix; raises `InputError`."""
     if path.suffix not in FORMATS:
         raise InputError(
-            f"{path.suffix or 'no ending'!r} is no format of a map",
+            f"{path.suffix or 'no ending'!r} is not a format for a map",
             place=str(path),
             hint=f"let it end in {', '.join(FORMATS)}",
         )

@@ -75,7 +75,7 @@ def missing() -> list[Problem]:
     if platform.system() != "Linux":
         return [
             Problem(
-                message=f"network namespaces are Linux's; this is {platform.system()}",
+                message=f"network namespaces exist on Linux only; this is {platform.system()}",
                 place="--live",
                 hint="run it on Linux, or in a virtual machine with Linux",
             )
@@ -110,7 +110,7 @@ def network(ranks: int, rate: int) -> Iterator[Network]:
     if problems:
         raise InputError(problems)
     if not 1 <= ranks <= MOST_RANKS:
-        raise InputError(f"{ranks} ranks: 1 to {MOST_RANKS} can be had")
+        raise InputError(f"{ranks} ranks: 1 to {MOST_RANKS} are possible")
     remove_stale()
     prefix = f"gcsim-{os.getpid()}-{_started(os.getpid())}-{next(_counter)}"
     switch, names = f"{prefix}-switch", tuple(f"{prefix}-{rank}" for rank in range(ranks))

@@ -188,8 +188,9 @@ def points_chart(points: Sequence[SweepPoint]) -> Chart:
         {
             "xaxis": {"type": "category", "automargin": True},
             "yaxis": {"title": {"text": "speedup over dense training [x]"}},
+            "scattermode": "group", "scattergap": 0.5,
         },
-    )
+    )  # fmt: skip
 
 
 def training_sections(

@@ -22,7 +22,7 @@ from gcsim.analysis.page.page import (
 )
 from gcsim.analysis.report.answer import notes as notes_of
 from gcsim.analysis.report.intervals import shares
-from gcsim.analysis.report.numbers import duration, plural, scaled
+from gcsim.analysis.report.numbers import duration, percent, plural, scaled
 from gcsim.analysis.report.sections import Recommendation, answer_sections
 from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
@@ -162,7 +162,7 @@ def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:
     lines = [
         [
             Cell(one.input.name),
-            Cell(f"{one.share:.0%}", one.share),
+            Cell(percent(one.share), one.share),
             *(
                 Cell(_valued(value, one.input.unit), value)
                 for value in (one.input.stated, one.input.low, one.input.high)

@@ -16,7 +16,8 @@ from typing import Any
 from gcsim import units
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.selection import Verdict, largest_verdict, surely_faster
-from gcsim.analysis.report.sweep import short_names
+from gcsim.analysis.report.sweep import recommendation, short_names
+from gcsim.analysis.report.trust import is_safe
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
@@ -47,14 +48,14 @@ class Cell:
     """A point, at its largest cluster."""
 
     verdict: Verdict
+    recommended: Row | None  # the method to use
     winner: Row | None  # fastest method to train with, if any
     sure: bool  # whether it is faster than every other in the interval of its lead
 
     @property
     def risky(self) -> bool:
-        """Whether the recommendation should be trained before it is trusted."""
-        found = self.verdict
-        return found.recommended is not None and found.recommended is found.to_try is not found.safe
+        """Whether the recommendation is known to train, but not practically the dense update."""
+        return self.recommended is not None and not is_safe(self.recommended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,8 @@ def _cell(result: Result) -> Cell:
     usable = [row for row in verdict.rows if not any(row is one for one in out)]
     winner = usable[0] if usable else None
     sure = winner is not None and surely_faster(winner, usable[1:])
-    return Cell(verdict=verdict, winner=winner, sure=sure)
+    use = recommendation(result).use
+    return Cell(verdict=verdict, recommended=use, winner=winner, sure=sure)
 
 
 def _same(values: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ import matplotlib.style
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.selection import at_largest
@@ -60,6 +60,8 @@ MANY = 16
 """Number of methods above which most are muted."""
 FOREMOST = 8
 """Methods then not muted, beside the uncompressed exchange."""
+_SHORT_AXIS = 100
+"""Ratio of its ends below which a logarithmic axis has more than one label per decade."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +141,16 @@ def mark_synthetic(figure: Figure, result: Result) -> None:
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Plain digits for powers of ten on a logarithmic axis, where matplotlib has formulas."""
+    """Plain digits for powers of ten on a logarithmic axis, where matplotlib has formulas; also
+    for 2 and 5 times these where the axis is short."""
+
+    def between(value: float, _: object) -> str:
+        low, high = axis.get_view_interval()
+        return short(value) if high < _SHORT_AXIS * low and f"{value:e}"[0] in "25" else ""
+
     axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_formatter(FuncFormatter(between))
+    axis.set_tick_params(which="minor", pad=5)  # as far from the axis as the others
 
 
 def short(value: float) -> str:
@@ -155,4 +164,6 @@ def short(value: float) -> str:
 def save(figure: Figure, path: Path, form: str = "png") -> None:
     """Write a PNG, SVG or PDF without version or date: equal figures are equal bytes."""
     with settings():
-        figure.savefig(path, format=form, dpi=DPI, metadata=_ABOUT[form])
+        figure.savefig(
+            path, format=form, dpi=DPI, metadata=_ABOUT[form], bbox_inches="tight", pad_inches=0.1
+        )

@@ -104,7 +104,7 @@ def gain_figure(result: SweepResult) -> Figure:
 
 def _gains(shown: Swept) -> Figure:
     what = _measured(shown)
-    rows = [cell.verdict.recommended for cell in shown.cells.values()]
+    rows = [cell.recommended for cell in shown.cells.values()]
     values = [_value(row, what) for row in rows if row is not None] or [1.0]
     low = 1.0 if what == "speedup" else min(values)
     scale = LogNorm(vmin=low, vmax=max([*values, low * 1.01]), clip=True)
@@ -116,7 +116,7 @@ def _gains(shown: Swept) -> Figure:
     over = "over dense training" if what == "speedup" else "[samples/s]"
     caption = (
         f"Number: {what} {over} of the method that is recommended, named below it where there is "
-        "room; *: train before you trust it."
+        "room; *: known to train."
     )
     with settings():
         figure = _panelled(shown, f"{what} of the recommended method", draw, caption)
@@ -135,7 +135,7 @@ def _gains(shown: Swept) -> Figure:
 def _draw_gains(
     axes: Axes, cells: list[list[Cell | None]], what: str, scale: LogNorm, colours: Colormap
 ) -> None:
-    rows = [[one.verdict.recommended if one else None for one in line] for line in cells]
+    rows = [[one.recommended if one else None for one in line] for line in cells]
     values = np.array([[_value(row, what) if row else np.nan for row in line] for line in rows])
     axes.pcolormesh(
         *_edges(cells), np.ma.masked_invalid(values), cmap=colours, norm=scale, linewidth=1.5,
@@ -392,7 +392,7 @@ def _draw_lines(
         row.label
         for cell in cells
         if cell is not None
-        for row in (cell.verdict.recommended, cell.verdict.to_try)
+        for row in (cell.recommended, cell.verdict.to_try)
         if row is not None
     }
     styles = styles_of(kinds, set(kinds) if len(kinds) <= MANY else marked)
@@ -409,9 +409,9 @@ def _draw_lines(
             every += [end for end in (*low, *high) if end > 0]
     for sure in (True, False):
         rings = [
-            (place, _value(cell.verdict.recommended, what))
+            (place, _value(cell.recommended, what))
             for place, cell in zip(at, cells, strict=True)
-            if cell is not None and cell.verdict.recommended is not None
+            if cell is not None and cell.recommended is not None
             and (cell.verdict.pays in ("yes", "no")) == sure
         ]  # fmt: skip
         if rings:

@@ -22,7 +22,7 @@ from gcsim.analysis.report.intervals import (
     speedup_known,
     within,
 )
-from gcsim.analysis.report.numbers import elapsed, plural, significant
+from gcsim.analysis.report.numbers import elapsed, percent, plural, significant
 from gcsim.analysis.report.sections import (
     WIDEST,
     Line,
@@ -159,11 +159,11 @@ def _width(result: Result, found: Verdict) -> list[str]:
     for one in sources:
         if one.input.measure not in measures:
             measures.append(one.input.measure)
-    names = listed([f"{one.input.name} ({one.share:.0%})" for one in sources])
+    names = listed([f"{one.input.name} ({percent(one.share)})" for one in sources])
     largest = "uncertainty" if len(sources) == 1 else "uncertainties"
     verb = "is" if len(sources) == 1 else "are"
     return [
-        f"The largest {largest} for {row.label} {verb} {names}. To narrow it: {listed(measures)}."
+        f"The largest {largest} for {row.label} {verb} {names}. Narrow with: {listed(measures)}."
     ]
 
 
@@ -200,7 +200,7 @@ def _by_size(result: Result) -> list[str]:
     for place, group in enumerate(runs):
         span = _span(group, last=place == len(runs) - 1)
         parts.append(f"{_winner(group[0])} {span}")
-    return ["Fastest to try by size: " + ", ".join(parts) + "."]
+    return ["Fastest to try by cluster size: " + ", ".join(parts) + "."]
 
 
 def _span(group: Sequence[Verdict], *, last: bool) -> str:
@@ -215,7 +215,9 @@ def _winner(found: Verdict) -> str:
     if found.to_try is None:
         return "nothing" if found.dense is None else name_of(found.dense)
     sure = found.pays in (None, "yes")
-    return found.to_try.label + ("" if sure else f" ({found.probability:.0%} to pay)")
+    return found.to_try.label + (
+        "" if sure else f" (pays with {percent(found.probability or 0.0)})"
+    )
 
 
 def _dense_at_first(result: Result) -> list[str]:

@@ -95,3 +95,8 @@ def size(nbytes: int) -> str:
         if nbytes >= 1 << power:
             return f"{nbytes / (1 << power):.4g} {unit}"
     return f"{nbytes} B"
+
+
+def percent(share: float) -> str:
+    """A share such as "19 %", never broken at its space."""
+    return f"{share:.0%}".replace("%", "\N{NO-BREAK SPACE}%")

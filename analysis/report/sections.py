@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
-from gcsim.analysis.report.numbers import elapsed, significant, unit_of_time
+from gcsim.analysis.report.numbers import elapsed, percent, significant, unit_of_time
 from gcsim.analysis.report.paste import paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s
 from gcsim.analysis.report.trust import DENSE
@@ -184,11 +184,6 @@ def _chance(found: Against, draws: int) -> str:
     if least and found.probability < least:
         return f"under {percent(math.ceil(100 * least) / 100)}"
     return percent(found.probability)
-
-
-def percent(share: float) -> str:
-    """A share such as "19 %", never broken at its space."""
-    return f"{share:.0%}".replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def _row(advice: Recommendation, row: Row) -> Iterator[str]:

@@ -71,14 +71,6 @@ class Verdict:
     """Methods unfit for training, fastest first, and why."""
 
     @property
-    def recommended(self) -> Row | None:
-        """Uncompressed training unless compression pays; the safe method before others. None
-        without any fit for training."""
-        if self.safe is not None:
-            return self.safe
-        return self.to_try if self.pays == "yes" or self.dense is None else self.dense
-
-    @property
     def foremost(self) -> tuple[Row, ...]:
         """Rows that no other surely beats; the uncompressed row if nothing is faster."""
         found = () if self.to_try is None else (self.to_try, *self.rivals)

@@ -1,12 +1,14 @@
 """A finished sweep on a terminal: one line per point, and a sentence.
 
-A line has the recommended method at the point's largest cluster, and the fastest to try.
+A line has the method to use at the point's largest cluster, and the fastest to try.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -16,12 +18,17 @@ from rich.text import Text
 
 from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.intervals import spreads
-from gcsim.analysis.report.numbers import fixed, plural, significant
-from gcsim.analysis.report.selection import Verdict, largest_verdict
+from gcsim.analysis.report.numbers import fixed, percent, plural, significant
+from gcsim.analysis.report.sections import Recommendation
+from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.sources import are_synthetic
-from gcsim.scenarios.result import PERCENTILES, Row
+from gcsim.analysis.report.trust import is_safe
+from gcsim.scenarios.advice.asked import scenario_from
+from gcsim.scenarios.findings import Evidence, Findings
+from gcsim.scenarios.result import PERCENTILES, Result, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
+from gcsim.scenarios.trained.evidence import evidence_of
 
 GAP = 2
 """Cells between two columns."""
@@ -34,11 +41,11 @@ COST = "cost of 1000\niterations"
 """Heading of the recommended method's cost, if a node's is stated."""
 
 FOOTNOTE = (
-    "At each point's largest cluster. recommended: the fastest method whose update is practically "
-    "the dense one, if it is clearly faster than dense; else (*: train before you trust it) the "
-    "fastest to try, if that is; else dense. speedup: over dense training there. pays: whether a "
-    "method is clearly faster than dense, or the probability that the fastest to try is. All rows "
-    "are in results.csv."
+    "At each point's largest cluster. recommended: the method to use, as `gcsim run` names it: of "
+    "dense training, methods whose update is practically the dense one, and those known to train "
+    "(*), the one with the least expected time to the goal. speedup: over dense training there. "
+    "pays: whether a method is clearly faster than dense, or the probability that the fastest to "
+    "try is. All rows are in results.csv."
 )
 RANGES = f"range: {PERCENTILES} over draws of the uncertain inputs."
 SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
@@ -77,12 +84,27 @@ def html(result: SweepResult) -> str:
     return html_table(plural(len(result.points), "point"), folded, lines, [answer])
 
 
-def _verdicts(result: SweepResult) -> list[Verdict | None]:
-    return [None if p.result is None else largest_verdict(p.result) for p in result.points]
+def _verdicts(result: SweepResult) -> list[Recommendation | None]:
+    return [None if p.result is None else recommendation(p.result) for p in result.points]
+
+
+def recommendation(point: Result) -> Recommendation:
+    """The advised methods of a point, with the evidence for its methods that a run would have."""
+    if point.advice is None and point.scenario:
+        named = json.dumps([point.scenario[key] for key in ("model", "compressors")])
+        if named not in _KNOWN:
+            scenario = scenario_from(point.scenario)
+            _KNOWN[named] = evidence_of(scenario, [one.label for one in scenario.compressors])
+        point = replace(point, advice=Findings(known=_KNOWN[named]))
+    return Recommendation(result=point, verdict=largest_verdict(point))
+
+
+_KNOWN: dict[str, Mapping[str, Evidence]] = {}
+"""Evidence by model and methods, the same at most points."""
 
 
 def _lines(
-    result: SweepResult, found: Sequence[Verdict | None]
+    result: SweepResult, found: Sequence[Recommendation | None]
 ) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per point, without keys of a single value."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
@@ -101,7 +123,7 @@ def _lines(
     return headings, lines
 
 
-def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> Table:
+def _table(result: SweepResult, found: Sequence[Recommendation | None], cells: int) -> Table:
     headings, lines = _lines(result, found)
     natural = [
         max(cell_len(line) for text in column for line in text.split("\n"))
@@ -136,15 +158,15 @@ def _table(result: SweepResult, found: Sequence[Verdict | None], cells: int) -> 
     return table
 
 
-def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
+def _answer(found: Recommendation | None, *, ranges: bool) -> list[str]:
     """Recommended method, fastest to try, speedups and ranges, and whether compression pays."""
     if found is None:
         return ["failed", *[""] * (6 if ranges else 4)]
-    chosen, best = found.recommended, found.to_try
-    risky = chosen is not None and chosen is best and chosen is not found.safe
-    pays: str = found.pays or "-"
+    chosen, best = found.use, found.verdict.to_try
+    risky = chosen is not None and not is_safe(chosen)
+    pays: str = found.verdict.pays or "-"
     if pays in ("likely", "not known"):
-        pays = f"{found.probability:.0%}"
+        pays = percent(found.verdict.probability or 0.0)
     return [
         *_named(chosen, ranges=ranges, mark=" *" if risky else ""),
         *_named(best, ranges=ranges),
@@ -152,8 +174,8 @@ def _answer(found: Verdict | None, *, ranges: bool) -> list[str]:
     ]
 
 
-def _cost(found: Verdict | None) -> str:
-    row = None if found is None else found.recommended
+def _cost(found: Recommendation | None) -> str:
+    row = None if found is None else found.use
     cost = None if row is None else row.cost_per_1000_iterations
     return "" if cost is None else significant(cost)
 
@@ -165,8 +187,8 @@ def _named(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:
     return [row.label + mark, speedup, *([_range(row)] if ranges else [])]
 
 
-def _open(found: Sequence[Verdict | None]) -> bool:
-    return any(row.speedup_low is not None for one in found if one for row in one.rows)
+def _open(found: Sequence[Recommendation | None]) -> bool:
+    return any(row.speedup_low is not None for one in found if one for row in one.verdict.rows)
 
 
 def _range(row: Row) -> str:
@@ -221,8 +243,8 @@ def short_names(keys: Sequence[str]) -> list[str]:
     return [shortest(key) for key in keys]
 
 
-def _summary(found: Sequence[Verdict | None], *, failed: int) -> str:
-    done = [one for one in found if one is not None]
+def _summary(found: Sequence[Recommendation | None], *, failed: int) -> str:
+    done = [one.verdict for one in found if one is not None]
     lost = f" {plural(failed, 'point')} failed." if failed else ""
     compared = [one.pays for one in done if one.pays is not None]
     if not compared:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.report.intervals import averaged, spreads, uncertain
-from gcsim.analysis.report.numbers import decimals_for, fixed, plural, significant
+from gcsim.analysis.report.numbers import decimals_for, fixed, percent, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches
 from gcsim.analysis.report.training import trained_note
@@ -334,11 +334,11 @@ def _marks(found: Verdict) -> list[str]:
     """Marks before labels."""
     notes = []
     if len(found.foremost) == 1:
-        nearest = f"of those within {TIE:.0%}, the one with the smallest error"
+        nearest = f"of those within {percent(TIE)}, the one with the smallest error"
         notes.append(f"{BEST}{_first(found)} ({nearest})")
     elif found.foremost:
         may = f"{BEST}may be {_first(found, the=True)}"
-        notes.append(f"{may}: no other is clearly more than {TIE:.0%} faster")
+        notes.append(f"{may}: no other is clearly more than {percent(TIE)} faster")
     if found.safe is not None and not _among(found.safe, found.foremost):
         notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
     return notes + [f"{LEFT_OUT}not counted: {row.label}: {why}" for row, why in found.left_out]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gcsim.analysis.report import intervals
-from gcsim.analysis.report.numbers import significant, times
+from gcsim.analysis.report.numbers import percent, significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Result, Row
@@ -35,7 +35,7 @@ def uncompressed(found: Verdict) -> str:
     elif best is None or chance is None:
         why = "no method here can be trained with"
     elif found.pays == "no":
-        why = f"no method is more than {TIE:.0%} faster"
+        why = f"no method is more than {percent(TIE)} faster"
     else:
         slows = "probably slows" if chance <= UNLIKELY else "may slow"
         speedup = times(estimate(best) or 0.0)

@@ -1,7 +1,7 @@
 """Curves of training with each method: the target's measure over steps and seconds.
 
-A line is the median over seeds, a band from the lowest to the highest seed. Seconds are those of
-the largest cluster, as stated.
+A line is the median over seeds, whiskers reach from the lowest to the highest seed. Seconds are
+those of the largest cluster, as stated.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from gcsim.analysis.trained.table import ranked
 from gcsim.scenarios.trained.result import TrainingResult
 
 _POINTS = 200  # points over seconds at which a line's seeds are compared
-FOREMOST = 10
+FOREMOST = 16
 """Methods that stand out."""
+_WHISKERS = 8
+"""Per line, at places of its own."""
+_APART = 1.02
+"""Between the whiskers of two methods at one number of workers."""
 _NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
 Points = NDArray[np.float64]
 
@@ -42,10 +46,21 @@ def curves_figure(result: TrainingResult) -> Figure:
         for label, look in looks.items():
             curves = [curve for curve in result.curves if curve.label == label]
             judged = [curve.judged(result.measure) for curve in curves]
-            _line(left, *_over(judged, [curve.steps for curve in curves]), look, label)
-            _line(right, *_over(judged, [curve.seconds for curve in curves]), look, label)
+            for axes, at in (
+                (left, [curve.steps for curve in curves]),
+                (right, [curve.seconds for curve in curves]),
+            ):
+                places, lines = _over(judged, at)
+                axes.plot(
+                    places, np.median(lines, axis=0), label=label, **(_look(look) | {"marker": ""})
+                )
+                if not look.muted and len(lines) > 1:
+                    first = list(looks).index(label) / len(looks)  # between the others' whiskers
+                    some = ((np.arange(_WHISKERS) + first) * len(places) / _WHISKERS).astype(int)
+                    ends = lines[:, some].min(axis=0), lines[:, some].max(axis=0)
+                    _whiskers(axes, places[some], *ends, look)
         largest = ranked(result)[0]
-        left.set_xlabel("steps")
+        left.set_xlabel("steps (whiskers: lowest to highest seed)")
         right.set_xlabel(f"simulated seconds on {largest.nodes} nodes, {largest.workers} workers")
         right.set_xscale("log")
         style.plain_ticks(right.xaxis)
@@ -66,11 +81,11 @@ def gains_figure(result: TrainingResult) -> Figure:
         axes = figure.subplots()
         looks = styles(result)
         workers = sorted({row.workers for row in result.rows})
-        for label, look in looks.items():
+        for number, (label, look) in enumerate(looks.items()):
             rows = [row for row in result.rows if row.label == label and row.speedup_to_target]
             if not rows:
                 continue
-            at = [row.workers for row in rows]
+            at = [row.workers * _APART ** (number - len(looks) / 2) for row in rows]
             gains = [row.speedup_to_target or 0.0 for row in rows]
             axes.plot(at, gains, label=label, **_look(look))
             if not look.muted:
@@ -79,13 +94,13 @@ def gains_figure(result: TrainingResult) -> Figure:
                     row.speedup_to_target_high or gain
                     for row, gain in zip(rows, gains, strict=True)
                 ]
-                axes.fill_between(at, low, high, color=look.colour, alpha=0.12, linewidth=0)
+                _whiskers(axes, at, low, high, look)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(workers))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("number of workers\nband: holds a further seed in 8 of 10 cases")
+        axes.set_xlabel("number of workers\nwhisker: holds a further seed in 8 of 10 cases")
         axes.set_ylabel("speedup to the target, over dense")
         name = result.scenario.get("name", "scenario")
         axes.set_title(f"{name}: speedup to {result.target}")
@@ -109,7 +124,7 @@ def ratio_figure(result: TrainingResult) -> Figure:
                 _point(axes, dense / row.wire_bytes_per_worker, last, looks[row.label], row.label)
         axes.set_xscale("log")
         style.plain_ticks(axes.xaxis)
-        axes.set_xlabel("compression: most bytes of a method over this one's, mean over training")
+        axes.set_xlabel("compression ratio to the method that sends most, mean over training")
         axes.set_ylabel(f"final {_NAMES[result.measure]} on samples held out")
         name = result.scenario.get("name", "scenario")
         axes.set_title(f"{name}: {result.measure} against compression")
@@ -139,13 +154,10 @@ def _over(
     return common, np.array(lines)
 
 
-def _line(axes: Axes, at: Points, lines: Points, look: style.LineStyle, label: str) -> None:
-    shown = _look(look) | {"marker": ""}
-    axes.plot(at, np.median(lines, axis=0), label=label, **shown)
-    if not look.muted and len(lines) > 1:
-        axes.fill_between(
-            at, lines.min(axis=0), lines.max(axis=0), color=look.colour, alpha=0.12, linewidth=0
-        )
+def _whiskers(
+    axes: Axes, at: Sequence[float] | Points, low: Any, high: Any, look: style.LineStyle
+) -> None:
+    axes.vlines(at, low, high, color=look.colour, alpha=0.5, linewidth=1.6)
 
 
 def _look(look: style.LineStyle) -> dict[str, Any]:

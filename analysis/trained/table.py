@@ -81,14 +81,18 @@ def title(result: TrainingResult) -> str:
 def legend(result: TrainingResult) -> str:
     """Meanings of the columns."""
     seeds = len(result.rows[0].ended)
-    return (
+    said = (
         "Against dense float32 training. steps: until the target stays reached, on samples that "
         "are held out. to target: simulated seconds until then; median of "
         f"{plural(seeds, 'seed')}; range: holds a further seed in 8 of 10 cases, over draws "
-        "of the uncertain inputs (0: not reached). reached: seeds that reach the target. delays: "
-        "whole gradients that were sent, of methods that send parts; fewer than "
-        f"{TELLING} are too short to tell."
+        "of the uncertain inputs (0: not reached). reached: seeds that reach the target."
     )
+    if any(row.delays is not None for row in result.rows):
+        said += (
+            " delays: whole gradients that were sent, of methods that send parts; fewer than "
+            f"{TELLING} are too short to tell."
+        )
+    return said
 
 
 def answer(result: TrainingResult) -> list[str]:
@@ -128,7 +132,7 @@ def answer(result: TrainingResult) -> list[str]:
     if any(row.workers != result.trained_workers for row in result.rows):
         said.append(
             f"Trained with {plural(result.trained_workers, 'worker')}: other sizes have their "
-            "steps and their batch a worker."
+            "steps and their batch per worker."
         )
     return said
 
@@ -142,19 +146,19 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
     if any(row.compressor == DENSE for row in leading):
         alike = ", ".join(row.label for row in rows if _like_dense(row))
         return (
-            f"No method is told apart from dense training in its time to {result.target} {where}: "
-            f"the ranges of {alike} hold 1. More train.seeds narrow them."
+            f"Too close to call {where}: relative to dense training's time to {result.target} the "
+            f"ranges of {alike} contain 1. More train.seeds narrow them."
         )
     gain = times(best.speedup_to_target or 0.0)
     if len(leading) > 1:
         named, least = ", ".join(row.label for row in leading), leading[-1].speedup_to_target
         return (
-            f"{named} reach {result.target} first {where}, not told apart from each other: "
+            f"{named} reach {result.target} first {where}, too close to call: "
             f"{times(least or 0.0)} to {gain} as fast as dense training."
         )
     said = (
         f"{best.label} reaches {result.target} first {where}: {gain} as fast as dense training "
-        f"({_range(best)} over seeds and what is not known of the cluster)."
+        f"({_range(best)} over seeds and the uncertain inputs of the cluster)."
     )
     if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
         said += f" Against half precision: {times(best.speedup_to_target_vs_half)}."

@@ -291,7 +291,7 @@ def _panel(axes: Axes, name: str, points: Sequence[Point], looks: dict[str, _Loo
     # a place of its own: else ticks are laid out once more to find one
     axes.set_title(name, fontsize=9 if len(name) <= 34 else 8, y=1.0)
     throughput = points[0].unit == "samples/s"
-    axes.set_ylabel("samples/s a worker" if throughput else NAMES[points[0].unit], fontsize=8)
+    axes.set_ylabel("samples/s per worker" if throughput else NAMES[points[0].unit], fontsize=8)
 
 
 def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:

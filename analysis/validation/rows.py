@@ -143,7 +143,7 @@ class Row:
         try:
             return float(text)
         except ValueError as error:
-            message = f"{column}: {text!r} is no number"
+            message = f"{column}: {text!r} is not a number"
             raise InputError(message, place=self.place(column)) from error
 
     @property

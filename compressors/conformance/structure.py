@@ -227,7 +227,7 @@ def scale_is_told(subject: Subject) -> str | None:
 
 def _at_scale(subject: Subject, scale: float) -> tuple[float, float, str]:
     """(relative error |updates - mean gradients|^2 / |mean gradients|^2, 1 where nothing is
-    delivered, NaN where refused; bits an element that a worker sends), as text."""
+    delivered, NaN where refused; bits per element that a worker sends), as text."""
     steps = subject.windows(STEPS)
     crew, collectives = subject.crew(), Collectives()
     wanted = delivered = torch.zeros(N, dtype=torch.float64)
@@ -241,7 +241,7 @@ def _at_scale(subject: Subject, scale: float) -> tuple[float, float, str]:
         return math.nan, math.nan, f"{0.1 * scale:.0e}: {error.problems[0].message}"
     lost = float((delivered - wanted).square().sum() / wanted.square().sum())
     bits = 8 * collectives.nbytes / (2 * steps * N)
-    return lost, bits, f"{0.1 * scale:.0e}: error {lost:.2g}, {bits:.3g} bits an element"
+    return lost, bits, f"{0.1 * scale:.0e}: error {lost:.2g}, {bits:.3g} bits per element"
 
 
 CHECKS = (

@@ -156,7 +156,8 @@ class Collectives:
         told: Any = request.lengths if isinstance(request, requests.AllGather) else ()
         packed = len(told) > 1
         if not told:
-            told = [self._gather(as_bytes(torch.tensor([request.payload.numel()])))]
+            own = torch.full((1,), request.payload.numel(), device=self._where)
+            told = [self._gather(as_bytes(own))]
         lengths = torch.stack([torch.stack([*each]) for each in told])
         parts = lengths.view(torch.int64).squeeze(-1).tolist()  # one wait
         return [sum(column) + packed * _LENGTH * len(parts) for column in zip(*parts, strict=True)]
@@ -226,7 +227,10 @@ class Collectives:
     # --- messages -----------------------------------------------------------------------------
 
     def _carried(self, tensor: Tensor) -> Tensor:
-        """The tensor contiguous in memory that the library carries; itself where it is so."""
+        """The tensor contiguous in memory that the library carries; itself where it is so. Nobody
+        waits for a device to which it goes."""
+        if tensor.device.type == "cpu" != self._where.type:
+            return tensor.contiguous().pin_memory().to(self._where, non_blocking=True)
         return tensor.contiguous().to(self._where)
 
     def _send(self, payload: Tensor, rank: int) -> None:

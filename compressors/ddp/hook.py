@@ -225,7 +225,7 @@ class DdpHook:
 
         if not isinstance(model, DistributedDataParallel):
             raise InputError(
-                f"{type(model).__name__} is no DistributedDataParallel",
+                f"{type(model).__name__} is not a DistributedDataParallel model",
                 place="model",
                 hint="wrap the network in one, and register the hook on that",
             )

@@ -97,7 +97,7 @@ def measured_in(path: Path) -> Measured | None:
 
 def _measured(body: dict[str, Any], path: Path) -> Measured:
     if body.pop("schema", None) != SCHEMA:
-        raise InputError(f"is no measurement of schema {SCHEMA}", place=str(path), hint=_HINT)
+        raise InputError(f"is not a measurement of schema {SCHEMA}", place=str(path), hint=_HINT)
     try:
         return _MEASURED.validate_json(json.dumps(body))
     except ValidationError as error:
@@ -112,7 +112,7 @@ class Sums:
     steps: int = 0
     sent_bytes: int = 0
     instants: deque[list[Any]] = field(default_factory=lambda: deque(maxlen=TIMED))
-    """Of each step: its begin, begin and end of each collective, its end."""
+    """A list a step: its begin, begin and end of each collective, its end."""
 
     def mean(self) -> MeasuredBucket:
         """Means of a step; waits for the device."""

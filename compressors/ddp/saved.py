@@ -60,7 +60,7 @@ def state_of(
 def require_method(state: Any, facts: Mapping[str, Any]) -> None:
     """Raise `InputError` unless `state` is of the method in `facts`."""
     if not isinstance(state, Mapping) or state.get("schema") != SCHEMA or not state.keys() >= _KEYS:
-        message = f"is no state of a hook of schema {SCHEMA}"
+        message = f"is not a hook's state of schema {SCHEMA}"
         raise InputError(message, place="state", hint=_WRITER)
     problems = [
         Problem(

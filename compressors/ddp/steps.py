@@ -69,26 +69,26 @@ class Step:
         """The same on all ranks."""
         self.checks = Demands()
         """Checks of all buckets' payloads, made before the updates count."""
-        self.faulty = torch.zeros(1, dtype=torch.int64)
-        """1 where a gradient of this rank is not finite."""
+        self.faulty: Tensor
+        """int64 `[1]`: 1 where a gradient of this rank is not finite."""
         self._before: dict[int, tuple[BucketLayout, Compressor] | None] = {}
 
     def unscale(self, part: Part) -> Tensor:
         """Return the gradient of `part`: float32, finite, of the loss without its scale."""
-        if part is self.parts[0]:
-            self.faulty = self.faulty.to(part.buffer.device)
+        if part is self.parts[0]:  # made there: a copy would wait for the device
+            self.faulty = torch.zeros(1, dtype=torch.int64, device=part.buffer.device)
         part.gradient = finite_part(part.buffer, self.scale, self.faulty)
         return part.gradient
 
     def counts(self, faulty: Tensor) -> bool:
         """Whether the iteration counts on all ranks, of which `faulty` is the maximum; the host
         waits for a device once."""
-        updates = [part.update for part in self.parts if part.update is not None]
-        largest = torch.stack(torch._foreach_norm(updates, torch.inf))
-        self.checks.unknown[:0] = [
-            (faulty.to(updates[0].device), self._note_overflow),
-            (largest < torch.inf, self._note_updates),
-        ]
+        parts = [part for part in self.parts if part.buffer.numel()]
+        own = [(faulty.to(self.faulty.device), self._note_overflow)]
+        if parts:
+            largest = torch._foreach_norm([_update(part) for part in parts], torch.inf)
+            own.append((torch.stack(largest) < torch.inf, partial(self._note_updates, parts)))
+        self.checks.unknown[:0] = own
         try:
             self.checks.require()
         except NotFiniteError as error:
@@ -98,12 +98,11 @@ class Step:
     def _note_overflow(self, faulty: int) -> None:
         self.overflowed = bool(faulty)
 
-    def _note_updates(self, *finite: int) -> None:
-        for part, right in zip(self.parts, finite, strict=True):
+    def _note_updates(self, parts: Sequence[Part], *finite: int) -> None:
+        for part, right in zip(parts, finite, strict=True):
             if not right and self.shared_problem is None:
-                assert part.update is not None
-                hint = "lower the learning rate or the loss scale"
-                wrong, elements = int((~part.update.isfinite()).sum()), part.update.numel()
+                update, hint = _update(part), "lower the learning rate or the loss scale"
+                wrong, elements = int((~update.isfinite()).sum()), update.numel()
                 self.shared_problem = _problem(wrong, elements, "the update", hint)
 
     def remember(self, members: Members, number: int) -> None:
@@ -115,7 +114,7 @@ class Step:
         if member.memory(member.parameters) == "none" and not is_users(type(member)):
             self._before[number] = layout, member
             return
-        held = list(tensors_in(vars(member)))
+        held = [each for each in tensors_in(vars(member)) if _is_plain(each)]
         copies = [torch.empty_like(each) for each in held]
         if held:
             torch._foreach_copy_(copies, held)  # in few launches
@@ -170,6 +169,15 @@ class Step:
             part.promise.set_result(result)
         self.parts.clear()
         self._before.clear()
+
+
+def _is_plain(one: Tensor) -> bool:
+    return type(one) is torch.Tensor and one.layout == torch.strided and not one.requires_grad
+
+
+def _update(part: Part) -> Tensor:
+    assert part.update is not None
+    return part.update
 
 
 def check_sum(request: Request, reply: Any) -> None:

@@ -19,7 +19,7 @@ With T = the energy of the k largest, for one tensor without memory:
 
 Bits of a tensor and round: k (8 + index) + 32 ceil(k / 512): norms, a byte for each value, coded
 indices; the frame's params are the bucket. With ratio .08 and Rice-coded gaps (5.05 bits) that is
-1.049 bits an element, 3.28 % of float32. `interval: payload` is the H nearest to 1 % of float32
+1.049 bits per element, 3.28 % of float32. `interval: payload` is the H nearest to 1 % of float32
 overall: 3 (1.09 %) with Rice, 5 with a bitmap, 9 with packed indices of 26 bits, 10 with raw ones.
 `interval: values` counts the values alone, as comparisons in the literature do: 2.
 

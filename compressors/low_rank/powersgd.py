@@ -7,7 +7,7 @@ two all-reduces of thin matrices replace one of the whole: 32 r (a + b) bits.
 
 `alternate` takes half an iteration a step: Q is orthonormalised, P = M Q averaged and P Q^T the
 update; at the next step P is orthonormalised and Q = M^T P averaged. One all-reduce of 32 r a or
-32 r b bits a step.
+32 r b bits per step.
 
 A lone worker's update is an orthogonal projection of M on r columns (or rows): the error is the
 energy outside the subspace, at most |M|^2 (no smaller constant holds for every matrix), and once

@@ -134,7 +134,7 @@ def read_ranges(message: Tensor, n: int, rows: int) -> tuple[Tensor, Tensor]:
     values = from_bytes(_body(message, n, _RANGES), torch.float32, 2 * rows)
     scale, zero = values[:rows], values[rows:]
     if rows and (not bool((scale >= LEAST_SCALE).all()) or not bool((zero <= LEVELS).all())):
-        raise InputError("damaged payload: a scale or zero point that no range has")
+        raise InputError("damaged payload: an impossible scale or zero point")
     return scale, zero
 
 

@@ -33,7 +33,7 @@ def compare(
     from gcsim.scenarios.stored import read_results
 
     if len(runs) < len(("one", "another")):
-        raise InputError("one run is nothing to compare", place=str(runs[0]), hint="name another")
+        raise InputError("one run cannot be compared", place=str(runs[0]), hint="name another")
     hooks = {path: hook for path in runs if (hook := measured_in(path)) is not None}
     folders = [path for path in runs if path not in hooks]
     if not folders:

@@ -119,7 +119,7 @@ def _report(error: Exception) -> int:  # noqa: PLR0911 - a case each
         return _wrong_input(Problem(message=message, hint=f"pip install {library}"))
     if isinstance(error, FileNotFoundError) and error.filename is None:  # of `os.getcwd`
         message = "the folder that the command was started in is gone"
-        return _wrong_input(Problem(message=message, hint="cd to one that is there"))
+        return _wrong_input(Problem(message=message, hint="cd to an existing one"))
     if isinstance(error, OSError):
         _abandon_stdout()
         reason = error.strerror or str(error) or type(error).__name__

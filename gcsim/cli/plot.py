@@ -55,7 +55,7 @@ def plot(
     if is_sweep(run):
         if form in TABLES:
             raise InputError(
-                "a sweep has no one table", place=str(run), hint="its results.csv has all rows"
+                "a sweep has no single table", place=str(run), hint="its results.csv has all rows"
             )
         swept = read_sweep(run)
         check_writable(folder)

@@ -275,9 +275,9 @@ def _of_size(text: str, model: str | None) -> str:
     """Catalogue model with about so many parameters."""
     size = _SIZE.fullmatch(text.strip())
     if size is None:
-        raise InputError(f"{text!r} is no number of parameters", hint="write it like 110M or 1.3B")
+        raise InputError(f"{text!r} is not a number of parameters", hint="e.g. 110M or 1.3B")
     if model is not None:
-        raise InputError(f"stands beside the model {model!r}", hint="keep one of the two")
+        raise InputError(f"is given beside the model {model!r}", hint="keep one of the two")
     count = float(size[1]) * _SIZES[size[2].upper()]
     known = {name: one.parameters for name, one in MODELS.items() if one.parameters}
     near = sorted(known, key=lambda name: abs(math.log(known[name] / max(count, 1))))
@@ -299,7 +299,7 @@ def _of_size(text: str, model: str | None) -> str:
 
 
 def _million(count: int) -> str:
-    return f"{count / 1e6:.3g} million"
+    return f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"
 
 
 def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Problem]:
@@ -374,7 +374,7 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
     try:
         rate = units.parse(said, "bandwidth")
         if not rate:
-            raise InputError(f"{said} is no rate", hint=f"write it like {_NEEDED['network']}")
+            raise InputError(f"{said} is not a rate", hint=f"write it like {_NEEDED['network']}")
     except InputError as error:
         raise InputError([replace(one, place=place) for one in error.problems]) from error
     known = [one for name, one in catalog.links().items() if _ETHERNET.fullmatch(name)]

@@ -227,7 +227,7 @@ def inherit(
             elif not others:
                 entries[name] = own
                 place = document.place((table, name, "like"))
-                message = f"{table}.{name}.like = {base!r}: no entry of that name stands above"
+                message = f"{table}.{name}.like = {base!r}: no entry above has that name"
                 problems.append(Problem(place=place, message=message))
         above[name] = entries[name]
     return problems

@@ -97,7 +97,7 @@ def of(kind: str, name: str = "") -> Implementation | None:
         message = f"unknown implementation {name!r} of {kind}"
         raise InputError(message, place=KEY, hint=did_you_mean(name, (OWN, *known)))
     table = "; ".join(f"{method}: {', '.join(names)}" for method, names in _all().items())
-    message = f"{kind} has no other implementation than {OWN}"
+    message = f"{kind} has only the implementation {OWN}"
     raise InputError(message, place=KEY, hint=f"remove it; known are {table}")
 
 

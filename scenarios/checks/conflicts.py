@@ -223,7 +223,7 @@ def _faults(document: Document, faults: Faults | None, sizes: Sequence[int]) -> 
             count = f"{nodes} node" + ("s" if nodes > 1 else "")
             yield document.problem(
                 key_path,
-                f": with {count} nobody is left when node {last.node} dies",
+                f": with {count} no node is left when node {last.node} dies",
                 "let fewer nodes be down at a time, or leave this cluster size out",
             )
             return

@@ -113,7 +113,7 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
         hint = "let racks be smaller than the cluster"
         yield _said(document, ("cluster", "racks", "nodes"), why, hint)
     if cluster.shared_bus and cluster.devices_per_node == 1:
-        why = ": a node has one device, which shares its bus with nobody"
+        why = ": a node has one device, which has its bus to itself"
         yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
     if document.data["cluster"].get("nics_per_node", 1) not in {1, cluster.nics_per_node}:
         why = f": the transport {transport!r} uses one NIC"
@@ -129,7 +129,7 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
     for code in ("reducer", "hook"):
         if cluster.nodes == 1 and getattr(training, code).per_step not in fixed:
             where = ("training", "framework", code, "per_step")
-            yield _said(document, where, ": it is a step's between nodes", "set cluster.nodes")
+            yield _said(document, where, ": it applies between nodes only", "set cluster.nodes")
 
 
 def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
@@ -165,7 +165,7 @@ def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[P
 
 def _buckets(document: Document, file: ScenarioFile) -> Iterator[Problem]:
     if file.training.overlap == "by_tensor" and file.ddp.value(DdpBuckets) != DdpBuckets():
-        why = ": training.overlap is by_tensor, so that every tensor is a bucket"
+        why = ": training.overlap is by_tensor, which makes every tensor a bucket"
         yield _said(document, ("ddp",), why, "leave one of the two out")
 
 
@@ -205,7 +205,7 @@ def _one_bucket(
         yield document.problem(("ddp", "bucket"), above, "set it below that, or leave it out")
     if 4 * count > buckets.first:
         return
-    why = f": the gradient ({4 * count:,} bytes) is one bucket, which has no other beside it"
+    why = f": the gradient ({4 * count:,} bytes) is a single bucket"
     hint = "set ddp.bucket below that, or leave it out"
     if training.overlap == "none":
         yield _said(document, ("training", "overlap"), why, hint, value="none")
@@ -236,7 +236,7 @@ def _randomness(document: Document, cluster: Cluster, training: Training) -> Ite
     default = Training().iterations
     differ = random_settings(cluster, training) or timed_settings(cluster)
     if training.iterations != default and not differ:
-        why = ": nothing is random or changes with time, so one iteration tells all"
+        why = ": nothing is random or changes with time, so one iteration is enough"
         hint = "set training.noise, or a link with jitter, sampled loss or a trace"
         yield _said(document, ("training", "iterations"), why, hint)
 
@@ -370,7 +370,7 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         why = ": each process has a core of its own"
         yield _said(document, (*key_path, "ranks"), why, "set cores, or leave it out", value="all")
     if host.ranks == "all" and cluster.nodes == 1:
-        why = ": there is one machine anyway"
+        why = ": there is only one machine"
         yield _said(document, (*key_path, "ranks"), why, "leave it out", value="all")
     if host.interleaved and training.concurrent_collectives == 2:
         why = ": collectives whose processors count (cluster.host) run one at a time"
@@ -404,7 +404,7 @@ def _on_host(document: Document, cluster: Cluster, training: Training) -> Iterat
     if not (document.data.get("training") or {}).get("on_host"):
         return
     if host is None or host.cores == MANY:
-        why, hint = ": nobody says how many cores a machine has", "set cluster.host.cores"
+        why, hint = ": the number of cores is unknown", "set cluster.host.cores"
         yield _said(document, key_path, why, hint)
     elif training.machines(cluster) is None:
         together = cluster.workers if host.ranks == "all" else cluster.devices_per_node

@@ -62,7 +62,7 @@ def read_rows(
     if len(lines) == 1:
         raise InputError(f"has a header and no {what}", place=name, hint=hints[1])
     if len(lines) - 1 > most:
-        message = f"has {len(lines) - 1:,} {what}; {most:,} are the most"
+        message = f"has {len(lines) - 1:,} {what}; {most:,} are allowed"
         raise InputError(message, place=name, hint=too_many)
     rows: list[tuple[str, Row]] = []
     problems: list[Problem] = []

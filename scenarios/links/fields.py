@@ -28,7 +28,7 @@ def _jitter_shape(value: Any) -> Any:
         return []
     if not isinstance(value, list | dict | Section):
         raise invalid(
-            f"{value!s:.40} says no distribution",
+            f"{value!s:.40} is not a distribution",
             "write it like {distribution: exponential, mean: 100 us}, or a list of such",
         )
     return value
@@ -93,7 +93,7 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
             raise invalid("key 'latency' is missing", _FALLBACK)
         if self.shared and self.up is not None:
             raise invalid(
-                "`up` beside `shared: true`: one half-duplex medium has no two directions",
+                "`up` beside `shared: true`: a half-duplex medium has one direction",
                 "remove one of them",
             )
         return self

@@ -32,9 +32,7 @@ _AFTER = "write `after: repeat` (it begins again) or `after: hold` (the last rat
 
 def _point(value: Any) -> Point:
     if not isinstance(value, list) or len(value) != 2:
-        raise invalid(
-            f"{value!s:.40} is not an instant and a rate", "write it like [1 s, 20 Mbit/s]"
-        )
+        raise invalid(f"{value!s:.40} is not a time and a rate", "write it like [1 s, 20 Mbit/s]")
     return asking(lambda: (units.parse(value[0], "time"), units.parse(value[1], "bandwidth")))
 
 
@@ -65,7 +63,7 @@ class TraceSection(Section):
             said = "both `file` and `points`" if self.file else "neither `file` nor `points`"
             raise invalid(f"{said} are given", "one of them says what the rates are")
         if self.after is None:
-            raise invalid("what follows the end of the trace is not said", _AFTER)
+            raise invalid("the rate after the end of the trace is missing", _AFTER)
         if self.points is not None:
             points = self.points
             self._rates = asking(lambda: self._made(points, lambda n: (f"point {n}", "")))
@@ -108,10 +106,10 @@ class TraceSection(Section):
             if times[number] <= times[number - 1]:
                 name, place = called(number)
                 raise InputError(
-                    f"{name} is at {_text(times[number])} and stands after "
+                    f"{name} is at {_text(times[number])} and comes after "
                     f"{_text(times[number - 1])}",
                     place=place,
-                    hint="instants ascend",
+                    hint="times must ascend",
                 )
         if self.after is None:
             raise InternalError("a trace without `after` passed its check")
@@ -130,7 +128,7 @@ class TraceSection(Section):
         if len(steps) != 1 and self.after == "repeat":
             seen = "there is one rate only" if not steps else "the intervals are not all equal"
             raise InputError(
-                f"where the last rate ends is not said, and {seen}",
+                f"the end of the last rate is missing, and {seen}",
                 hint="write `duration:`, the length of the whole trace",
             )
         # held for ever, the last rate has no end that anything would depend on
@@ -154,7 +152,7 @@ def read_traces(
         found = folder / trace.file
         if not found.is_file():
             message = f"{dotted(at)}: there is no file {shown(found)}"
-            hint = "a path counts from the scenario file's folder" if in_file else ""
+            hint = "paths are relative to the scenario file's folder" if in_file else ""
             problems.append(Problem(place=document.place(at), message=message, hint=hint))
             continue
         try:

@@ -234,7 +234,7 @@ def _plain(
         _printable(key, place, problems)
         if key in data:
             first = document.keys[(*key_path, key)]
-            message = f"key {key!r} stands here for the second time"
+            message = f"key {key!r} appears here for the second time"
             problems.append(Problem(place=place, message=message, hint=f"first at {first}"))
             continue
         document.keys[(*key_path, key)] = place

@@ -46,7 +46,7 @@ def per_cent(value: Any) -> Fraction | None:
 
 def _one_line(text: str) -> str:
     if len(text.splitlines()) > 1 or "\t" in text:
-        raise invalid(f"{text!r} is no single line", "write it without line ends and tabs")
+        raise invalid(f"{text!r} is not a single line", "write it without line ends and tabs")
     return text
 
 

@@ -71,7 +71,7 @@ class Spelled(Section):
             figure = name.removesuffix("_range")
             if figure != name and figure in self.read and figure not in self.model_fields_set:
                 hint = f"state {figure} or leave the range out"
-                raise invalid(f"{name} stands without {figure}", hint)
+                raise invalid(f"{name} is given without {figure}", hint)
         needed = {
             field.name
             for field in fields(self.spells)
@@ -229,20 +229,20 @@ def _many(hint: Any) -> Any:
 
 def _range(value: object) -> object:
     if not isinstance(value, list) or len(value) != len(("lowest", "highest")):
-        raise invalid(f"{value!s:.40} is no range", "write [lowest, highest]")
+        raise invalid(f"{value!s:.40} is not a range", "write [lowest, highest]")
     return tuple(value)
 
 
 def _pair(value: object) -> object:
     if not isinstance(value, list) or len(value) != len(("one", "other")):
-        raise invalid(f"{value!s:.40} is no pair", "write two values in brackets")
+        raise invalid(f"{value!s:.40} is not a pair", "write two values in brackets")
     return tuple(value)
 
 
 def _once(entries: list[Any]) -> frozenset[Any]:
     for entry in entries:
         if entries.count(entry) > 1:
-            raise invalid(f"{entry!r} stands there {entries.count(entry)} times", "name it once")
+            raise invalid(f"{entry!r} appears {entries.count(entry)} times", "name it once")
     return frozenset(entries)
 
 

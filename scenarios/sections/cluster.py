@@ -72,7 +72,7 @@ class DeviceSection(checking.Section):
             owner = "the catalogue" if self.file is None else self.file
             written = self.name if self.file is None else f"{self.file}:{self.name}"
             raise checking.invalid(
-                f"{owner}'s {self.name} is not what it was when this scenario was resolved",
+                f"{owner}'s {self.name} has changed since this scenario was resolved",
                 f"write `device: {written}` to use what it is now",
             )
         return self
@@ -103,7 +103,7 @@ def _servers(value: Any) -> ServerCount | None:
     digits = len(count) == 1 and count[0].isascii() and count[0].isdigit()
     if digits and len(count[0]) < 19 and not isinstance(value, bool):
         if not int(count[0]):
-            raise checking.invalid("0 must be at least 1", "leave it out where there are none")
+            raise checking.invalid("0 must be at least 1", "leave it out if there are none")
         return ServerCount(int(count[0]), dedicated)
     hint = "write a number, per_node, dedicated (as many machines as nodes) or 2 dedicated"
     raise checking.invalid(f"{value!r:.40} is not a number of parameter servers", hint)
@@ -138,7 +138,7 @@ _Nodes = Annotated[int, Field(ge=1, le=LARGEST_CLUSTER)]
 def _ascending(nodes: list[int]) -> list[int]:
     for smaller, larger in itertools.pairwise(nodes):
         if larger <= smaller:
-            message = f"{larger} stands after {smaller}; cluster sizes must ascend"
+            message = f"{larger} comes after {smaller}; cluster sizes must ascend"
             raise checking.invalid(message, f"write {sorted(set(nodes))}")
     return nodes
 

@@ -166,7 +166,7 @@ def _read(
     path = (folder / match["path"]).resolve()
     if not path.is_file():
         message = f"there is no file {shown(path)}"
-        hint = "a path counts from the scenario file's folder, with --set from where you are"
+        hint = "paths are relative to the scenario file's folder, with --set to the current one"
         raise InputError(message, hint=hint)
     entries = read(path)
     name = match["name"]

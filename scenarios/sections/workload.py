@@ -75,15 +75,14 @@ def by_formula(
     if model.transformer is not None:
         tokens = training.sequence
         return (model if tokens is None else at_sequence(model, tokens)), []
-    stated = {"sequence": training.sequence, "checkpointing": training.checkpointing}
     return model, [
         document.problem(
             ("training", key),
-            f" = {value!r}: {model.name!r} is no model by formula",
-            f"leave it out, or take one: {', '.join(list(_BY_FORMULA)[:_SOME])}, ...",
+            f" = {getattr(training, key)!r}: {model.name!r} is no model by formula",
+            f"leave it out, or take one: {', '.join(_BY_FORMULA[:_SOME])}, ...",
         )
-        for key, value in stated.items()
-        if value not in (None, "none")
+        for key in ("sequence", "checkpointing", "flash_attention")
+        if getattr(training, key) != getattr(Training(), key)
     ]
 
 

@@ -56,7 +56,7 @@ class ClusterWorkers:
             keys = self._client.run(key)
         except Exception as error:  # whatever an import or a missing trace raised there
             message = f"a worker of the cluster cannot begin: {error}"
-            hint = "gcsim, your own modules and traces must be there too"
+            hint = "gcsim, your own modules and traces must be installed there too"
             raise InputError(message, place="--dask", hint=hint) from error
         problems = []
         for worker, code in there.items():
@@ -105,7 +105,7 @@ class ClusterWorkers:
             hint = "if memory was short, start fewer workers per machine"
             return Failure(problems=(Problem(message=message, hint=hint),))
         message = "the cluster has dropped its tasks or cannot be reached any more"
-        hint = "what is done is kept: give the same command again to go on"
+        hint = "finished points are kept: give the same command again to go on"
         raise InputError(message, place="--dask", hint=hint)
 
     def close(self) -> None:

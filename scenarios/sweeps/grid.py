@@ -64,7 +64,7 @@ def read_grid(given: Sequence[str] | Mapping[str, Sequence[Any]]) -> Grid:
     for key, texts in _entries(given, problems):
         place = f"--grid {key}"
         if key in grid:
-            hint = "write all its values behind one"
+            hint = "write all its values after one"
             problems.append(Problem(place=place, message="is given twice", hint=hint))
         elif not texts:
             problems.append(Problem(place=place, message="has no values"))
@@ -158,7 +158,7 @@ def _values(place: str, texts: Iterable[str], problems: list[Problem]) -> Iterat
             problems.append(Problem(place=f"{place}={text}", message="must be finite"))
             continue
         if same in seen:
-            problems.append(Problem(place=f"{place}={text}", message="stands there twice"))
+            problems.append(Problem(place=f"{place}={text}", message="appears twice"))
         seen.add(same)
         yield Value(text=text, data=data)
 

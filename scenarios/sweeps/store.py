@@ -239,7 +239,7 @@ def read_sweep(path: Path) -> SweepResult:
     most = max(LARGEST, sum(files))  # rows stand in the points' files, too
     body = read_object(file, str(file), "result of a sweep", _HINT, largest=most)
     if body.pop("schema", None) != SCHEMA or "grid" not in body:
-        message = f"is no result of a sweep of schema {SCHEMA}"
+        message = f"is not a sweep's result of schema {SCHEMA}"
         raise InputError(message, place=str(file), hint=_HINT)
     try:
         found = _STORED.validate_python(body)

@@ -47,7 +47,7 @@ def too_short(delays: float | None, steps: int) -> str:
     """Why a training cannot tell, with the steps that could; "" where it can."""
     if delays is None or round(delays, 6) >= TELLING:
         return ""
-    enough = f": {math.ceil(steps * TELLING / delays):,} steps could" if delays else ""
+    enough = f": {math.ceil(steps * TELLING / delays):,} steps would be enough" if delays else ""
     return f"{steps:,} steps are {delays:.2g} delays of {TELLING}{enough}"
 
 

@@ -9,12 +9,13 @@ equal versions, which the files name.
     nice python -m gcsim.scenarios.trained.make_shipped --long [characters_long | …]
 
 Hours for the long ones (`LONG`): every method with one seed, then with the next, each trajectory
-written at once. A kill loses seconds; the same command continues. Two commands with different names
-train side by side.
+written at once. A kill loses seconds; the same command continues, and begins anew by itself where
+gcsim's code changes. Two commands with different names train side by side.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +38,7 @@ SCENARIOS = ("digits_8", "characters_8")
 FILE = Path(__file__).parent / "long.yaml"
 _TEXTURES = (
     "name=textures_long", "model=cnn_digits", "batch_size=1", "train.task=textures",
-    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.01, 0.03]}",
+    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.003, 0.01]}",
 )  # fmt: skip
 _WIDTHS = (
     "name=characters_widths", "batch_size=4", "train.steps=3000", "train.seeds=3",
@@ -209,9 +210,13 @@ def make(folder: Path = shipped.FOLDER) -> None:
         path.unlink()
 
 
+class ChangedError(Exception):
+    """Code that trains changed since the start: a trajectory may be of both."""
+
+
 def make_long(names: Collection[str] = ()) -> None:
     """Train long trajectories that are missing or of other code, and write each at once. Raises
-    `InputError` where gcsim's code changes meanwhile."""
+    `ChangedError`."""
     before = _changed()
     for scenario in long_trainings(names):
         run = _first(scenario)
@@ -226,7 +231,7 @@ def make_long(names: Collection[str] = ()) -> None:
             print(f"{name}: left out: {error}", flush=True)
             continue
         if _changed() != before:
-            raise InputError("gcsim's code has changed since the start", hint="start again")
+            raise ChangedError
         keep(path, run.code, tried)
         print(f"{name}: {path.stat().st_size:,} bytes", flush=True)
 
@@ -240,6 +245,9 @@ def _changed() -> float:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--long"]:
-        make_long(sys.argv[2:])
+        try:
+            make_long(sys.argv[2:])
+        except ChangedError:
+            os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this command
     else:
         make()

@@ -37,7 +37,7 @@ def with_own(
     if build_model is not None:
         name = name_of(build_model, "build_model")
         if splits is None:
-            message = "a model of one's own needs data of one's own"
+            message = "your own model needs your own data"
             raise InputError(Problem(place="build_model", message=message, hint="give splits, too"))
         shape, kind, classes = _looked_at(build_model, splits)
         model = own_model(name, shape, max(2, classes), input_kind=kind)

@@ -267,7 +267,7 @@ def unsupported(scenario: Scenario) -> list[Problem]:
     for key in ("gradients", "precision"):
         if (stated := getattr(training, key)) != "fp32":
             message = f"{stated} is not trained: trajectories are in float32"
-            hint = f"give --set training.{key}=fp32, or price an iteration with: gcsim run"
+            hint = f"give --set training.{key}=fp32, or estimate an iteration with: gcsim run"
             found.append(Problem(place=f"training.{key}", message=message, hint=hint))
             break
     if training.local_steps > 1:
@@ -275,8 +275,8 @@ def unsupported(scenario: Scenario) -> list[Problem]:
         hint = "give --set training.local_steps=1, or a method that synchronises every few steps"
         found.append(Problem(place="training.local_steps", message=message, hint=hint))
     if training.faults is not None:
-        message = "with fewer workers the mean gradient is another: trajectories lose none"
-        hint = "give --set training.faults=null, or price the deaths with: gcsim run"
+        message = "with fewer workers the mean gradient would differ: trajectories cannot lose any"
+        hint = "give --set training.faults=null, or estimate the deaths with: gcsim run"
         found.append(Problem(place="training.faults", message=message, hint=hint))
     return found
 

@@ -5,8 +5,8 @@
     devices, links, sizes ──► simulated cluster (stage 2) ◄───────────────┘
 
 Another network, device or size re-uses the trajectories. Clusters of other sizes than the
-trajectories' number of workers have their steps: the batch a worker is kept, and what more workers
-would change of the mathematics is not simulated.
+trajectories' number of workers have their steps: the batch per worker is kept, and what more
+workers would change of the mathematics is not simulated.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ so are a plan's parts from a training's figures; passes take a share longer or s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -81,18 +81,20 @@ class Drawn:
         """Factor on the stated forward and backward passes."""
         fields = ("per_tensor", "per_bucket", "per_step", "passes")
         self.around = {
-            named: np.array([self.figure(training, place, each) for each in fields])
-            for named, place in [
-                (DENSE, "reducer"),
-                ("", "hook"),
-                *((one, f"others.{one}") for one in training.others),
-            ]
+            named: np.array(
+                [self.figure(training.around(named), key_path, each) for each in fields]
+            )
+            for named, *key_path in (
+                (DENSE, "training", "reducer"),
+                ("", "training", "hook"),
+                *((other, "training", "others", other) for other in training.others),
+            )
         }
         """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass, by
         method; "": of all others."""
-        self.loading = self.figure(training, "input", "batch") * PS_PER_SECOND
+        self.loading = self.figure(training.input, ("training", "input"), "batch") * PS_PER_SECOND
         """Picoseconds of a batch's loading, by world."""
-        self.waits = self.figure(training, "", "exposed")
+        self.waits = self.figure(training, ("training",), "exposed")
         """Share of the rest of backward for which exchanges wait."""
         if training.overlap == "none":
             self.waits = np.ones(len(worlds))
@@ -115,15 +117,12 @@ class Drawn:
                 times = values if field == next(iter(COEFFICIENTS)) else 1 / values
                 self.slower[kind, field] = (times - times[0]) * PS_PER_SECOND
 
-    def figure(self, training: Training, part: str, field: str) -> Column:
-        """A figure of the training, or of a part of it, by world; 0 without that part."""
-        key_path = ("training", *part.split(".", 1)) if part else ("training",)
-        if (key_path, field) in self._values:
-            return self._values[key_path, field]
-        owner: Any = training
-        for name in key_path[1:]:
-            owner = owner[name] if isinstance(owner, Mapping) else getattr(owner, name)
-        return np.full(len(self.worlds), float(getattr(owner, field)) if owner else 0.0)
+    def figure(self, owner: Any, key_path: Sequence[str], field: str) -> Column:
+        """An owner's figure by world; 0 without owner."""
+        known = self._values.get((tuple(key_path), field))
+        if known is not None:
+            return known
+        return np.full(len(self.worlds), 0.0 if owner is None else float(getattr(owner, field)))
 
     def cluster(self, number: int) -> Cluster:
         """The cluster in a world, with the stated device; one object where nothing differs."""
@@ -165,14 +164,16 @@ class Approximation:
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
         self._planner = Planner(cluster, compute, training, prices, self._together)
         one = Fraction(1)  # both factors are linear in their figures
-        skewed = 1 + drawn.figure(training, "noise", "skew") * float(
+        skewed = 1 + drawn.figure(training.noise, ("training", "noise"), "skew") * float(
             longest(Noise(skew=one), cluster.workers) - 1
         )
         alike = replace(training, code=Code(), shared_node=SharedNode(slowdown=one))
-        crowd = drawn.figure(training, "shared_node", "slowdown") * float(
+        crowd = drawn.figure(training.shared_node, ("training", "shared_node"), "slowdown") * float(
             shared(cluster, alike) - 1
         )
-        longer = skewed * drawn.figure(training, "code", "slowdown") * (1 + crowd)
+        longer = (
+            skewed * drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
+        )
         self._passes = drawn.passes * longer / longer[0]
         self._beside = [
             (

@@ -73,7 +73,7 @@ class DoubleTreeAllReduce:
         gamma: Fraction = NO_COST,
     ) -> None:
         """Prepare `nbytes` bytes in pieces of `piece`, rounded down to whole elements of `element`
-        bytes; reducing costs `gamma` seconds a byte."""
+        bytes; reducing costs `gamma` seconds per byte."""
         piece = max(element, piece - piece % element)
         trees = _trees_of_ranks(fabric.nodes, fabric.devices)
         cuts = [_Cut.of(half, piece) for half in chunks(nbytes, 2, element)]

@@ -52,7 +52,7 @@ class HierarchicalAllReduce:
 
         `links[k]` leads from node k to node k + 1; ranks count node by node. `local` joins a node's
         devices; each leader spends `staging` before and after the ring (copies between device and
-        host); reducing costs `gamma` seconds a byte.
+        host); reducing costs `gamma` seconds per byte.
         """
         self._nodes, self._staging = max(1, len(links)), staging
         self._inside = _Inside(local, nbytes, round(gamma * nbytes * PS_PER_SECOND))

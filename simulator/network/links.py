@@ -68,7 +68,7 @@ def _sizes_ascend(factors: tuple[SizeFactor, ...]) -> None:
     for number, (one, other) in enumerate(pairwise(factors), 1):
         if other.from_bytes <= one.from_bytes:
             smaller, larger = (units.exact(each.from_bytes, "size") for each in (other, one))
-            message = f"entry {number} is from {smaller} and stands after {larger}"
+            message = f"entry {number} is from {smaller} and comes after {larger}"
             raise InputError(Problem(message=message, hint="sizes ascend"))
 
 

@@ -139,18 +139,20 @@ def _counting(counted: list[int]) -> Iterator[None]:
 
 def of_the_hook() -> dict[str, Counts]:
     """Launches of the DDP hook's own checks of a bucket and of a step, beside methods' stages."""
-    layout, counted, nobody = _shrunk(layout_of("bert_base", 5), SHRINK), [0, 0, 0], Any
-    part = Part(layout=layout, buffer=_gradient(layout.numel), promise=nobody)
-    found = {}
+    nobody: Any = None
+    layout = _shrunk(layout_of("bert_base", 5), SHRINK)
+    values = _gradient(layout.numel)
+    counted, step, after = [0, 0, 0], Step(0, None, regrouped=False), []
     with _counting(counted):
-        step = Step(0, None, regrouped=False)
-        step.parts.append(part)
-        before = list(counted)
-        step.scaled(part, step.unscale(part))
-        found["ddp.bucket"] = tuple(now - then for now, then in zip(counted, before, strict=True))
-        counted[:] = before
+        for _ in range(2):
+            part = Part(layout=layout, buffer=values, promise=nobody)
+            step.parts.append(part)
+            step.scaled(part, step.unscale(part))
+            after.append(tuple(counted))
         step.counts(step.faulty)
-    return {**found, "ddp.step": tuple(counted)}
+    bucket = tuple(late - early for early, late in zip(*after, strict=True))
+    rest = tuple(all_ - 2 * each for all_, each in zip(counted, bucket, strict=True))
+    return {"ddp.bucket": bucket, "ddp.step": rest}
 
 
 def table(each: Iterable[Stretch]) -> dict[str, tuple[float, ...]]:

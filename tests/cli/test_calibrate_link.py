@@ -161,7 +161,7 @@ def test_several_files_and_what_the_user_states(here: Path) -> None:
         (["nothing.csv"], "nothing.csv: error: cannot be read: No such file or directory"),
         (
             ["a.csv", "--algorithm", "rings"],
-            "--algorithm: error: 'rings' carries out no all_reduce",
+            "--algorithm: error: 'rings' does not implement all_reduce",
         ),
         (["a.csv", "--ranks", "8"], "--ranks: error: nothing was measured on 8 ranks"),
         (["a.csv", "--line-rate", "10"], "--line-rate: error: 10 has no unit"),
@@ -284,5 +284,5 @@ def test_a_file_that_no_scenario_could_name_is_refused_before_it_is_written(here
     )
     code, _, err = gcsim("calibrate", "link", "ring.csv", "-o", "link.txt")
     assert code == 2
-    assert "link.txt: error: a scenario tells a link's file by its ending" in err
+    assert "link.txt: error: a scenario recognises a link's file by its ending" in err
     assert not (here / "link.txt").exists()

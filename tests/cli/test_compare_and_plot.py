@@ -109,7 +109,7 @@ def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> 
 
 def test_one_run_is_refused_and_so_is_what_is_none(tmp_path: Path) -> None:
     stored(tmp_path, "slow", "1 Gbit/s", none=0.2)
-    for words, said in ((["slow"], "nothing to compare"), (["slow", "none"], "cannot be read")):
+    for words, said in ((["slow"], "cannot be compared"), (["slow", "none"], "cannot be read")):
         done = gcsim("compare", *words, folder=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert said in done.stderr

@@ -198,7 +198,7 @@ def test_a_working_folder_that_is_gone_is_said_where_it_matters(
     done = start(*arguments, code=program, folder=tmp_path / "gone")
     assert done.returncode == code
     if code:
-        said = "the folder that the command was started in is gone; cd to one that is there"
+        said = "the folder that the command was started in is gone; cd to an existing one"
         assert done.stderr == f"error: {said}\n"
 
 

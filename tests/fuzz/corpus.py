@@ -219,23 +219,23 @@ _TEXT = {
     "DeepSpeed, barriers": Layout(
         _VERBOSE.replace("all_reduce", "barrier"), said="has no collective that gcsim simulates"
     ),
-    "CSV of others": Layout("size,latency\n1,2\n4,3\n", said="is of no known format"),
+    "CSV of others": Layout("size,latency\n1,2\n4,3\n", said="has an unknown format"),
     "OSU": Layout(
         "# OSU MPI Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n4      12.81\n",
-        said="is of no known format",
+        said="has an unknown format",
     ),
     "NCCL's log": Layout(
         "node-0:900:911 [0] NCCL INFO NET/Socket : Using [0]eth0:10.1.0.4<0>\n" * 3,
-        said="is of no known format",
+        said="has an unknown format",
     ),
     "nvidia-smi topo": Layout(
-        "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-31\n", said="is of no known format"
+        "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-31\n", said="has an unknown format"
     ),
     "a page": Layout("<!DOCTYPE html>\n<html><body>502 Bad Gateway</body></html>\n",
-                     said="is of no known format"),
-    "a scenario": Layout("model: lenet\ncluster: {nodes: 2}\n", said="is of no known format"),
-    "nothing": Layout("", said="is of no known format"),
-    "blanks": Layout(" \n" * 100, said="is of no known format"),
+                     said="has an unknown format"),
+    "a scenario": Layout("model: lenet\ncluster: {nodes: 2}\n", said="has an unknown format"),
+    "nothing": Layout("", said="has an unknown format"),
+    "blanks": Layout(" \n" * 100, said="has an unknown format"),
 }  # fmt: skip
 
 
@@ -332,8 +332,8 @@ _JSON = {
         '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 2, "name": "[pytorch|profiler]"}]}',
         said="is an execution trace",
     ),
-    "a configuration": Layout('{"train_batch_size": 8}', said="is of no known format"),
-    "an empty object": Layout("{}", said="is of no known format"),
+    "a configuration": Layout('{"train_batch_size": 8}', said="has an unknown format"),
+    "an empty object": Layout("{}", said="has an unknown format"),
     "an empty list": Layout("[]", said="is a list without Horovod's phases"),
 }
 
@@ -345,7 +345,7 @@ def _binary() -> dict[str, Layout]:
         packed.writestr("log.txt", _nccl())
     attribute = b"\x0a\x06schema\xea\x01\x121.1.0-chakra.0.0.4"
     message = b"\x0a" + bytes([len(attribute)]) + attribute
-    unknown = "is of no known format"
+    unknown = "has an unknown format"
     return {
         "gzip": Layout(gzip.compress(_nccl().encode(), mtime=0), "nccl-tests"),
         "gzip, JSON": Layout(gzip.compress(_kineto().encode(), mtime=0), "torch-profile"),

@@ -121,5 +121,5 @@ def test_a_second_training_is_exchanged_too(framework: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_no_ddp_model_is_refused(framework: str, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="is no DistributedDataParallel"):
+    with pytest.raises(AssertionError, match="is not a DistributedDataParallel model"):
         loops(framework, tmp_path, 1, "topk")

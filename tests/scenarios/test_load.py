@@ -115,7 +115,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("{source: live, workers: 2}", "{source: recorded, trace: t, momentum: 0.5}", "gradients: "
          "'momentum' would have no effect with source 'recorded'"),
         ("gradients: {source: live, workers: 2}", "gradients: live", "gradients = 'live': must be"),
-        ("nodes: [1, 2, 4]", "nodes: [1, 4, 2]", "a.yaml:6:10: error: cluster.nodes: 2 stands "
+        ("nodes: [1, 2, 4]", "nodes: [1, 4, 2]", "a.yaml:6:10: error: cluster.nodes: 2 comes "
          "after 4; cluster sizes must ascend; write [1, 2, 4]"),
         ("nodes: [1, 2, 4]", "nodes: []", "cluster.nodes: must have at least 1 entry"),
         ("nodes: [1, 2, 4]", "nodes: [1, 0]", "a.yaml:6:14: error: cluster.nodes.1 = 0: must be"),
@@ -159,7 +159,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("label: top 1 %", "label: ''", "compressors.1.label = '': must not be empty"),
         ("seed: 3", "seed: -1", "a.yaml:20:7: error: seed = -1: must be at least 0"),
         ("seed: 3", f"seed: {2**63}", "seed = 9223372036854775808: must be less than"),
-        ("seed: 3", "seed: 3\nseed: 4", "a.yaml:21:1: error: key 'seed' stands here for the"),
+        ("seed: 3", "seed: 3\nseed: 4", "a.yaml:21:1: error: key 'seed' appears"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_place(
@@ -373,7 +373,7 @@ def test_a_device_that_has_changed_since_is_refused(tmp_path: Path) -> None:
         "device: p100_pcie", "device: {name: p100_pcie, fingerprint: '0123456789abcdef'}"
     )
     (found,) = problems(tmp_path, text)
-    assert found.startswith("a.yaml:8:3: error: cluster.device: the catalogue's p100_pcie is not")
+    assert found.startswith("a.yaml:8:3: error: cluster.device: the catalogue's p100_pcie has")
     assert "write `device: p100_pcie`" in found
 
 
@@ -569,7 +569,7 @@ def test_control_characters_and_halves_of_characters_are_refused(
 @pytest.mark.parametrize("setting", ["compressors.1.label", "cluster.network.name"])
 def test_what_stands_in_a_table_is_one_line(tmp_path: Path, setting: str) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
-    with pytest.raises(InputError, match="is no single line"):
+    with pytest.raises(InputError, match="is not a single line"):
         load_scenario(tmp_path / "a.yaml", {setting: '"a\\nb"'})
 
 

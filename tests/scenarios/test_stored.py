@@ -31,8 +31,8 @@ def test_a_folder_and_its_file_are_the_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda body: body.update(schema=1), "is no result of a run of schema 3"),
-        (lambda body: body.pop("rows"), "is no result of a run of schema 3"),
+        (lambda body: body.update(schema=1), "is not a run's result of schema 3"),
+        (lambda body: body.pop("rows"), "is not a run's result of schema 3"),
         (lambda body: body.update(rows=[]), "has no rows"),
         (lambda body: body["rows"][1].update(nodes="many"), "rows.1.nodes = 'many': must be"),
         (lambda body: body["rows"][0].pop("label"), "rows.0.label"),

@@ -27,7 +27,7 @@ _SAMPLES = 2
 
 
 def model_facts(entry: ModelEntry, module: nn.Module, batch: int) -> ModelFacts:
-    """Count `module`, built from `entry`; `batch`, its samples a worker, is only recorded."""
+    """Count `module`, built from `entry`; `batch`, its samples per worker, is only recorded."""
     sample = sample_batch(entry, _SAMPLES, next(module.parameters()).device)
     return counted_facts(
         entry.name,

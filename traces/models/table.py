@@ -36,7 +36,7 @@ def table_parameters(entry: ModelEntry) -> tuple[tuple[str, tuple[int, ...]], ..
 
 
 def table_facts(entry: ModelEntry, batch: int) -> ModelFacts:
-    """The facts of a table; `batch`, the samples a worker, is only recorded."""
+    """The facts of a table; `batch`, the samples per worker, is only recorded."""
     members: dict[str, list[int]] = {}
     for number, row in enumerate(entry.layers):
         prefix = row.name.rpartition(".")[0] or row.name

@@ -10,7 +10,7 @@ DDP requires a gradient of every parameter, and the published model has no outpu
 pooled vector of the first position, which the paper uses for whole sequences, is compared with
 every word of the embedding: logits over the vocabulary for the word after the sequence, without
 further parameters. All tensors get a gradient, the embedding from both ends. The comparison costs
-2 x 30,522 x width FLOPs a sequence (0.2 % of base), a layer of its own without parameters. Masked
+2 x 30,522 x width FLOPs per sequence (0.2 % of base), a layer of its own without parameters. Masked
 words at every position would cost 27 % more in base, and leave the pooler without a gradient.
 
 Rows that a mini-batch does not touch have a zero gradient: positions from 128 on, the second

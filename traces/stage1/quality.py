@@ -77,8 +77,7 @@ class ErrorMeter:
                     f"bucket has {tuple(bucket.gradient.shape)} and torch.float32"
                 )
         apart, alike = self._replicas == "differ", self._replicas == "identical"
-        own = updates if apart else updates[:alike]
-        judged: list[Sequence[Tensor]] = [[update] for update in own]
+        judged: list[Sequence[Tensor]] = [[one] for one in (updates if apart else updates[:alike])]
         judged = judged or [updates]
         gradients, like = [bucket.gradient for bucket in buckets], buckets[0].gradient
         if self._momentum[0] and self._buffer is None:

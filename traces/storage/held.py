@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ class HeldTrace:
     def add(self, taken: WorkerGradients) -> None:
         """Keep one worker's tensors of one iteration. Raises `InputError` for a value that is NaN
         or infinite."""
-        kinds: dict[Kind, tuple[Tensor, ...]] = {
+        kinds: dict[Kind, Sequence[Tensor]] = {
             "gradients": taken.gradients,
             "second-moments": taken.second_moments or (),
         }

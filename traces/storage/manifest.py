@@ -71,7 +71,7 @@ class Manifest:
             yield f"facts.parameters = {self.facts.parameters}: the shapes have {elements} elements"
         names = Counter(name for name, _ in self.parameters)
         if len(names) < len(self.parameters):
-            yield f"parameters: {names.most_common(1)[0][0]!r} stands there more than once"
+            yield f"parameters: {names.most_common(1)[0][0]!r} appears more than once"
         count, owned = len(self.parameters), {p for e in self.facts.layers for p in e.parameters}
         if owned != set(range(count)):
             yield f"facts.layers: their parameters are not the numbers 0 to {count - 1}"

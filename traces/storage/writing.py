@@ -71,7 +71,7 @@ class TraceWriter:
         try:
             if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
                 raise InputError(
-                    "exists already; a trace replaces nothing",
+                    "exists already; a trace never overwrites a folder",
                     place=str(self._folder),
                     hint="choose another folder or remove it",
                 )

@@ -82,10 +82,10 @@ class SyntheticTrace:
 
 
 def _origin(title: str, tensors: Sequence[Mapped]) -> str:
-    """ "the default fit of gcsim (tensors like those of resnet20_cifar10, 64 samples a worker)"."""
+    """Text such as "the default fit of gcsim (tensors like those of resnet20_cifar10)"."""
     weights: dict[str, int] = {}
     for each in tensors:
-        said = f"{each.model.model}, {each.model.samples_per_worker} samples a worker"
+        said = f"{each.model.model}, {each.model.samples_per_worker} samples per worker"
         weights[said] = weights.get(said, 0) + math.prod(each.fit.shape)
     named = sorted(weights, key=lambda said: -weights[said])[:_NAMED]
     exact = sum(each.exact for each in tensors)

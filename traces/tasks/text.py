@@ -77,7 +77,7 @@ class TokenSequences:
         if length >= len(tokens):
             raise InputError(
                 f"the text has {len(tokens):,} tokens, fewer than a sample of "
-                f"{length:,} and the one behind it",
+                f"{length:,} and the one after it",
                 place="input_shape",
                 hint="choose a shorter length",
             )

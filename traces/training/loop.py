@@ -180,11 +180,11 @@ def _check_first(target: Target, untrained: Evaluation) -> None:
         raise InputError(
             f"the loss of untrained weights is {untrained.loss:g} on the samples held out",
             place="train.task",
-            hint="look for numbers that are none in the data, the model and the loss",
+            hint="look for NaN or infinity in the data, the model and the loss",
         )
     if target.loss is None and untrained.accuracy is None:
         raise InputError(
-            "is an accuracy, but the labels are no classes",
+            "is an accuracy, but the labels are not classes",
             place="train.target",
             hint="write target: {loss: 0.1}",
         )
@@ -229,7 +229,7 @@ def _window(
         losses.append(done.loss)
         told(1)
         if not done.finite:
-            return _ended(now, losses, "diverged", f"step {number}: the loss is no number")
+            return _ended(now, losses, "diverged", f"step {number}: the loss is not a number")
         _note(kinds, order, phase, number, done)
         if done.error is not None:
             errors.append(done.error)
@@ -243,7 +243,7 @@ def _window(
             cosine_similarity=sum(error.cosine for error in errors) / len(errors),
         )
         if not math.isfinite(quality.nmse + quality.cosine_similarity):
-            return _ended(now, losses, "diverged", f"step {end}: an update is no number")
+            return _ended(now, losses, "diverged", f"step {end}: an update is not a number")
     one = _judged(now, team)
     if not math.isfinite(one.loss):
         why = f"step {end}: the loss is {one.loss:g} on the samples held out"

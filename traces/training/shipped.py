@@ -27,7 +27,7 @@ from gcsim.traces.training.trajectory import Trajectory
 
 FOLDER = Path(__file__).parent.parent / "trajectories"
 _LOOP = "gcsim.traces.training.loop"
-_DIGITS = 4
+_DIGITS = 3
 """Digits of a training loss that are kept; nothing is computed from it."""
 
 

@@ -97,7 +97,7 @@ def settled(fit: LinkFit, place: str) -> LinkFit:
         return _possible(fit, place)
     if fit.line_rate is None:
         raise InputError(
-            "these sizes do not tell the goodput, so that no link is written",
+            "these sizes do not determine the goodput, so no link is written",
             place=place,
             hint="measure longer messages, or state --line-rate RATE"
             + (" and --intra-node LINK" if _within([p.measurement for p in fit.points]) else ""),
@@ -117,7 +117,7 @@ def _possible(fit: LinkFit, place: str) -> LinkFit:
     within = _within([point.measurement for point in fit.points])
     if goodput > FASTEST and (several or within):
         raise InputError(
-            f"a goodput of {rate(goodput)} is none of a network",
+            f"a goodput of {rate(goodput)} is not a network's",
             place=place,
             hint="name the link between the devices of a machine with --intra-node LINK"
             if within

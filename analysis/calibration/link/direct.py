@@ -45,13 +45,13 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
     files = ", ".join(reading.file for reading in readings)
     if goodput is None and line_rate is None:
         raise InputError(
-            "says what a round trip takes, and nothing of the bandwidth",
+            "measures round trips, not the bandwidth",
             place=files,
             hint="add what iperf3 printed, or --line-rate RATE",
         )
     if goodput and not _SLOWEST <= goodput.low <= goodput.high <= FASTEST:
         ends = f"{rate(goodput.low)} to {rate(goodput.high)}"
-        raise InputError(f"{ends} is no rate between two hosts", place=files)
+        raise InputError(f"{ends} is not a rate between two hosts", place=files)
     line = max(line_rate or 0.0, goodput.value if goodput else 0.0)
     like = ethernet_like(line)
     found = Link(

@@ -39,7 +39,7 @@ def check_algorithm(algorithm: str, collectives: Iterable[Collective]) -> None:
     for kind, names in (("all_reduce", _ALL_REDUCE), ("all_gather", _ALL_GATHER)):
         if kind in kinds and algorithm not in TRANSPORTS and algorithm not in names:
             hint = did_you_mean(algorithm, known | set(names) - {"auto"})
-            message = f"{algorithm!r} carries out no {kind}"
+            message = f"{algorithm!r} does not implement {kind}"
             raise InputError(message, place="--algorithm", hint=hint)
 
 

@@ -57,8 +57,8 @@ def warnings(fit: LinkFit) -> Iterator[str]:
         )
     if not fit.goodput_told:
         yield (
-            "these sizes do not tell the goodput; measure longer messages (the efficiency is the "
-            "catalogue's, with its range)"
+            "these sizes do not determine the goodput; measure longer messages (the efficiency is "
+            "the catalogue's, with its range)"
         )
         return
     line = fit.link.bandwidth * fit.link.efficiency

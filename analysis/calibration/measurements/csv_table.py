@@ -143,7 +143,7 @@ def _header(name: str, line: int, text: str) -> list[str]:
         if word not in known
     ]
     if not problems and len(set(words)) < len(words):
-        problems.append(Problem(place=place, message="a column stands there twice"))
+        problems.append(Problem(place=place, message="a column appears twice"))
     if problems:
         raise InputError(problems)
     return words

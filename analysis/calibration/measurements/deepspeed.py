@@ -204,7 +204,7 @@ def _ranks(name: str, rows: Sequence[_Row], stated: Stated) -> int:
         if count >= 2:
             return count
     raise InputError(
-        "how many ranks there were is not said, and busbw over algbw does not tell",
+        "the number of ranks is missing and does not follow from busbw over algbw",
         place=name,
         hint="say it with --ranks",
     )

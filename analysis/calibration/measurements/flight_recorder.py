@@ -72,7 +72,7 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
         if lasted <= 0:
             mistakes.at(place, f"a duration of {lasted} ms", "times are positive")
         elif ranks is None:
-            message = "how many ranks there were is not said: pg_config does not list them"
+            message = "the number of ranks is missing: pg_config does not list them"
             mistakes.at(place, message, "say it with --ranks")
         elif ranks % devices:
             mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
@@ -121,11 +121,11 @@ def _untimed(name: str, seen: str, body: Any) -> InputError:
         message = "has no collective of two ranks or more with a size"
         return InputError(message, place=name, hint="dump it with includecollectives=true")
     hint = (
-        "Gloo is not timed by it: measure with torchrun -m gcsim.calibrate_link"
+        "it does not time Gloo: measure with torchrun -m gcsim.calibrate_link"
         if gloo
         else "train with TORCH_NCCL_ENABLE_TIMING=1 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
     )
-    message = f"says the sizes of collectives ({seen}), and not how long one took: no duration_ms"
+    message = f"says the sizes of collectives ({seen}) but no times: no duration_ms"
     return InputError(message, place=name, hint=hint)
 
 

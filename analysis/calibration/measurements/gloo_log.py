@@ -130,7 +130,7 @@ def _points(
     told = run.options.get("processes", "")
     ranks = int(told) if told.isdigit() else (stated.ranks[0] if len(stated.ranks) == 1 else 0)
     if ranks < 2:
-        message = "how many processes there were is not said: the line 'Options:' is missing"
+        message = "the number of processes is missing: there is no line 'Options:'"
         mistakes.add(run.line, message, "say it with --ranks")
         return []
     if run.options.get("threads", "1") != "1":
@@ -140,7 +140,7 @@ def _points(
     known = ALGORITHMS.get(run.algorithm)
     if known is None and stated.algorithm is None:
         message = f"algorithm {run.algorithm!r:.50} is none that gcsim simulates"
-        hint = f"known: {', '.join(ALGORITHMS)}; or say what it is like with --algorithm"
+        hint = f"known: {', '.join(ALGORITHMS)}; or name a similar one with --algorithm"
         mistakes.add(run.line, message, hint)
         return []
     collective: Collective = known[0] if known else (stated.collective or "all_reduce")

@@ -105,7 +105,7 @@ def parse(name: str, content: Listed, stated: Stated) -> Reading:
     ranks = stated.ranks[0] if len(stated.ranks) == 1 else timeline.ranks
     if ranks < 2:
         raise InputError(
-            "how many ranks there were is not said: no rank stands inside NEGOTIATE",
+            "the number of ranks is missing: no rank is named inside NEGOTIATE",
             place=name,
             hint="say it with --ranks",
         )

@@ -54,7 +54,7 @@ def loaded(name: str, file: Source, kept: Callable[[Any], bool]) -> dict[str, An
         _check_size(name, size)
     if stream.next():
         refused = stream.next()
-        raise InputError(f"goes on behind its end with {refused!r}", place=name)
+        raise InputError(f"continues after its end with {refused!r}", place=name)
     return body
 
 

@@ -84,7 +84,7 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
         raise InputError(
             "has no round trip: no line with icmp_seq=, time= and ms",
             place=name,
-            hint="nothing answered, or ping spoke another language: LC_ALL=C ping -c 100 HOST",
+            hint="nothing answered, or ping's output is not in English: LC_ALL=C ping -c 100 HOST",
         )
     return collectives.Reading(file=name, tool="ping", latency=spread, notes=notes)
 

@@ -175,7 +175,7 @@ def _unknown(path: Path, content: Content) -> InputError:
     elif isinstance(content, dict) and content:
         told = f" (its keys: {', '.join(content)!r:.{_SHOWN}})"
     hint = "known: " + "; ".join(f"{one.told} ({name})" for name, one in FORMATS.items())
-    return InputError(f"is of no known format{told}", place=str(path), hint=hint)
+    return InputError(f"has an unknown format{told}", place=str(path), hint=hint)
 
 
 def _selected(

@@ -173,4 +173,4 @@ def check_end(packed: NDArray[np.uint8], after: int) -> None:
     if len(packed) != -(-after // 8):
         raise InputError(f"damaged payload: {len(packed)} bytes, code words end at bit {after}")
     if after % 8 and int(packed[-1]) >> after % 8:
-        raise InputError("damaged payload: bits are set behind the last code word")
+        raise InputError("damaged payload: bits are set after the last code word")

@@ -30,7 +30,7 @@ MAX_HALVINGS = 24
 def _moving(
     kind: KernelClass, name: str, of_element: int, of_cell: int
 ) -> Callable[..., list[KernelCost]]:
-    """Cost of a pass that moves this many bytes an element and a cell."""
+    """Cost of a pass that moves this many bytes per element and a cell."""
 
     def launches(_: object, values: object, cells: Cells, *given: object) -> list[KernelCost]:
         n = cells.segments.length

@@ -22,7 +22,7 @@ from gcsim.compressors.on_device import primitive
 from gcsim.compressors.segments import Cells
 
 LEVEL_COUNTS = (3, 5, 9)
-"""Numbers of levels that pack well: 1.6, 2.33 and 3.2 bits an element."""
+"""Numbers of levels that pack well: 1.6, 2.33 and 3.2 bits per element."""
 MAX_BUCKET = 65535
 
 Clip = Annotated[

@@ -13,7 +13,7 @@ An element becomes the code of a neighbouring level; codes travel in a form (`di
 - `powers`: powers of two in 8 bits, or `exponents` of 8 bits and signs (`floats/powers.py`);
 - `tree`: the nearest of 255 values (there too).
 
-u = (r + 1/2) / 65536 of 16 random bits an element decides against all gaps at once: those below v
+u = (r + 1/2) / 65536 of 16 random bits per element decides against all gaps at once: those below v
 are counted, those above are not, and its own with the right probability to 2^-17 (plus float32
 rounding of the quotient, at most s 2^-23 with even levels). The half keeps an element that is a
 level where it is. Elements outside the levels saturate; a zero norm decodes to zeros. Values become

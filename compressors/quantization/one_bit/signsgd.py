@@ -4,7 +4,7 @@ Worker: the signs of the gradient (signSGD), or of its running average m = beta 
 (Signum). Update: +1 where at least half of the workers say positive, else -1. Zero counts as
 positive, and so does a tie of an even number of workers.
 
-n bits to a server, which counts (bit planes, eight elements a byte) and returns n bits. Without a
+n bits to a server, which counts (bit planes, eight elements per byte) and returns n bits. Without a
 server each worker counts a stripe; the authors' code has rank 0 count, over broadcasts. State:
 Signum's m.
 
@@ -106,7 +106,7 @@ def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: 
     return counts
 
 
-# --- messages: one frame of bits a tensor ----------------------------------------------------
+# --- messages: one frame of bits per tensor ----------------------------------------------------
 
 
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:

@@ -60,7 +60,7 @@ class TableParameters(CompressorParameters):
         1024,
         ge=1,
         le=65535,
-        description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
+        description="elements that share one norm (32 bits per bucket); null: one norm a tensor",
     )
     norm: Norm = Field("l2", description="a bucket's norm: l2 (the paper's), or its maximum |v|")
 

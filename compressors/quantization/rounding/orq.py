@@ -1,7 +1,7 @@
 """ORQ and Linear: random rounding to levels that each bucket finds for itself and sends along.
 
 A bucket has s ascending levels; an element is rounded at random to a neighbouring one such that the
-mean is right. Payload: 1.6, 2.33 or 3.2 bits an element and s float32 a bucket. A frame's body is
+mean is right. Payload: 1.6, 2.33 or 3.2 bits per element and s float32 a bucket. A frame's body is
 the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. Error:
 `rounding_error`.
 
@@ -68,7 +68,7 @@ MAX_SWEEPS = 100
 class LinearParameters(CompressorParameters):
     levels: Literal[3, 5, 9] = Field(5, description="s, levels of a bucket's table")
     bucket: int = Field(
-        2048, ge=1, le=MAX_BUCKET, description="elements that share a table (32 s bits a bucket)"
+        2048, ge=1, le=MAX_BUCKET, description="elements that share a table (32 s bits per bucket)"
     )
     clip: Clip = None
 

@@ -76,7 +76,7 @@ class QsgdParameters(CompressorParameters):
         512,
         ge=1,
         le=MAX_BUCKET,
-        description="elements that share one norm (32 bits a bucket); null: one norm a tensor",
+        description="elements that share one norm (32 bits per bucket); null: one norm a tensor",
     )
     norm: Norm = Field("max", description="a bucket's norm: its maximum |v|, or l2 (the paper's)")
     coding: Coding = Field(

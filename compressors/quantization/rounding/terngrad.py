@@ -50,7 +50,7 @@ class TernGradParameters(CompressorParameters):
     )
     packing: Literal["base3", "two_bit", "all_reduce"] = Field(
         "base3",
-        description="five digits in a byte (1.6 bits an element) or two bits each, gathered; or "
+        description="five digits in a byte (1.6 bits per element) or two bits each, gathered; or "
         "summed by an all-reduce as int8 (at most 127 workers)",
     )
     shared: bool = Field(

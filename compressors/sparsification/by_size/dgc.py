@@ -15,7 +15,7 @@ to their mean: u = m u + mean, update u (Nesterov: u = m (u + mean), update u + 
 must then apply no momentum; weight decay stays with it.
 
 In epoch i of E warm-up epochs the kept fraction is ratio^((i+1)/(E+1)) (the authors' code) or 25,
-6.25, 1.5625, 0.4 % (`warmup: paper`). k (32 + bits per index) bits a tensor at most. Without factor
+6.25, 1.5625, 0.4 % (`warmup: paper`). k (32 + bits per index) bits per tensor. Without factor
 masking (or without momentum) the sum of the updates and of v is the sum of dense SGD's momentum;
 masking gives momentum up.
 

@@ -4,7 +4,7 @@ Each worker sums unsent gradients: r += mean_z g_z and v += sum_z (g_z / B)^2 ov
 its mini-batch of B. An element travels when r^2 > alpha v, that is when its squared mean outweighs
 its variance; then r = v = 0, else v decays by zeta. Elements travel as 32-bit words: sign (bit 31),
 d (30-28) and index (27-0), the value being sign * 2^(e - d) with e the exponent of the largest
-magnitude, one int8 a tensor: 32 sent + 8 bits a tensor. Workers all-gather messages of unequal
+magnitude, one int8 a tensor: 32 sent + 8 bits per tensor. Workers all-gather messages of unequal
 length and average decoded values; delayed gradients are summed, not averaged. Without per-sample
 gradients, M micro-batches do: their mean gradients replace g_z and M replaces B throughout.
 

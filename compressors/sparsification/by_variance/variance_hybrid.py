@@ -4,7 +4,7 @@ Each worker keeps r += mean_z g_z and v += sum_z (g_z / B)^2 over its samples z.
 when |r| > tau and r^2 > alpha v, as its sign alone: receivers add sign(r) tau, and
     v = max(v - 2 |r| tau + tau^2, 0),    r = r - sign(r) tau,
 in this order; v decays by zeta at every step. A word is 31 bits of index (within the tensor) and
-the sign in bit 31: 32 sent bits a tensor. Workers all-gather words and average decoded values.
+the sign in bit 31: 32 sent bits per tensor. Workers all-gather words and average decoded values.
 Unsent elements stay in r: nothing is lost, |Q(g) - g|^2 <= |g|^2 at a first step (an element that
 is sent shrinks, the others count whole), and the mean of r over workers is what is owed.
 

@@ -126,7 +126,7 @@ def fit_and_tell(
     from gcsim.scenarios.sections.named_files import names_a_file
 
     if output is not None and not names_a_file(str(output)):
-        message = "a scenario tells a link's file by its ending"
+        message = "a scenario recognises a link's file by its ending"
         raise InputError(message, place=str(output), hint="name it FILE.yaml")
     known = [reading.line_rate for reading in readings if reading.line_rate is not None]
     line = _rate(line_rate) if line_rate is not None else min(known, default=None)

@@ -27,7 +27,7 @@ def ring_allreduce(
     nbytes: int, links: Sequence[Link], *, element: int = 1, gamma: Fraction = NO_COST
 ) -> PreparedRing:
     """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, over p > 1 links.
-    `links[r]` leads from rank r to rank r + 1 (mod p); reducing costs `gamma` seconds a byte."""
+    `links[r]` leads from rank r to rank r + 1 (mod p); reducing costs `gamma` seconds per byte."""
     ranks = len(links)
     return PreparedRing(
         Blocks.chunks(nbytes, ranks, element),

@@ -58,8 +58,8 @@ class AnnouncedRing:
     """Ring that runs `program` over the links of p > 1 ranks.
 
     `links[r]` leads from rank r to rank r + 1 (mod p), or r - 1 if the program goes backwards;
-    announcements return over it. Reducing costs `gamma` seconds a byte; a rank has a message
-    `reception` seconds a byte after its last byte (`Host.per_received_byte`). O(p) per message; on
+    announcements return over it. Reducing costs `gamma` seconds per byte; a rank has a message
+    `reception` seconds per byte after its last byte (`Host.per_received_byte`). O(p) a message; on
     constant links one rank stands for all equal ones.
     """
 

@@ -49,7 +49,7 @@ def gloo_ring_allreduce(
 ) -> AnnouncedRing | NothingSent:
     """Prepare an all-reduce of `nbytes` bytes, `element` bytes per element, over p > 1 links.
     `links[r]` leads from rank r to rank r - 1 (mod p); segments have at most `largest` bytes;
-    reducing costs `gamma` seconds a byte, receiving `reception` seconds a byte."""
+    reducing costs `gamma` seconds per byte, receiving `reception` seconds per byte."""
     if nbytes == 0:
         return NothingSent()
     steps = program(nbytes, len(links), element, largest)

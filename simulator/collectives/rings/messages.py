@@ -90,7 +90,7 @@ class Messages:
         reception: Fraction = clock.NO_COST,
     ) -> Messages:
         """Price messages of distinct sizes on the links of their senders. Reducing costs `gamma`
-        seconds a byte; receiving, `reception` seconds a byte after the arrival."""
+        seconds per byte; receiving, `reception` seconds per byte after the arrival."""
         named = {id(link): link for link in links}
         names, kinds = classes([id(link) for link in links])
         distinct = tuple(named[name] for name in names)

@@ -74,7 +74,7 @@ class PreparedRing:
         reducing_steps: int = 0,
     ) -> None:
         """A ring of `steps` >= p - 1 steps over `links[r]` from rank r to rank r + 1; rank b sends
-        block b first. Reducing costs `gamma` seconds a byte in the first `reducing_steps`."""
+        block b first. Reducing costs `gamma` seconds per byte in the first `reducing_steps`."""
         self.ranks, self.steps, self._reducing = len(links), steps, reducing_steps
         self._sizes = blocks.classes
         self._messages = messages = Messages.of(blocks.sizes, links, gamma=gamma)

@@ -31,7 +31,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def alltoall_allgather_allreduce(
     nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
 ) -> InTurn:
-    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds a byte."""
+    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds per byte."""
     ranks = fabric.ranks
     return InTurn(
         DirectExchange(fabric, _to_owners(ranks, nbytes, element), gamma=gamma),

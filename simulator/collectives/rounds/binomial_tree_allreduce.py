@@ -27,7 +27,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 
 
 def binomial_tree_allreduce(nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST) -> Rounds:
-    """Prepare an all-reduce of `nbytes` bytes; reducing costs `gamma` seconds a byte."""
+    """Prepare an all-reduce of `nbytes` bytes; reducing costs `gamma` seconds per byte."""
     rounds = Rounds(fabric)
     for distance in tree_distances(fabric.ranks):
         senders = children(fabric.ranks, distance)

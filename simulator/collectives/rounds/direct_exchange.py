@@ -43,7 +43,7 @@ class DirectExchange:
     def __init__(
         self, fabric: Fabric, parts: Parts, *, gamma: Fraction = NO_COST, first: int = 0
     ) -> None:
-        """Add arrivals in `gamma` seconds a byte; `first`: number of a rank's first message."""
+        """Add arrivals in `gamma` seconds per byte; `first`: number of a rank's first message."""
         self._fabric, self._parts, self._gamma, self._first = fabric, parts, gamma, first
         self._nics = NicExchange.of(fabric, parts, gamma, first)
         self._rounds: Rounds | None = None

@@ -33,7 +33,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def halving_doubling_allreduce(
     nbytes: int, fabric: Fabric, *, element: int = 1, gamma: Fraction = NO_COST
 ) -> Rounds:
-    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds a byte."""
+    """Prepare an all-reduce of `nbytes` bytes; `element` bytes, `gamma` seconds per byte."""
     fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
     halves = [size >> (bit + 1) for bit in range(size.bit_length() - 1)]

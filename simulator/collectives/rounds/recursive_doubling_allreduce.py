@@ -27,7 +27,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 def recursive_doubling_allreduce(
     nbytes: int, fabric: Fabric, *, gamma: Fraction = NO_COST
 ) -> Rounds:
-    """Prepare an all-reduce of `nbytes` bytes; reducing costs `gamma` seconds a byte."""
+    """Prepare an all-reduce of `nbytes` bytes; reducing costs `gamma` seconds per byte."""
     fold = Fold.of(fabric.ranks)
     core, size = fold.core, len(fold.core)
     number = np.arange(size, dtype=np.int64)

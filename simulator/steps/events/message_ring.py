@@ -6,7 +6,7 @@ i - `in_flight` (its own has left, its predecessor's arrived); at the end of a p
 all. A posted message may leave; where receivers announce themselves, once the announcement that the
 successor has posted it has come, a latency later. Announcements occupy no link.
 
-Blocks among an all-reduce's first p - 1 are added to the rank's own, `gamma` seconds a byte, one
+Blocks among an all-reduce's first p - 1 are added to the rank's own, `gamma` seconds per byte, one
 piece after the other. With announcements (Gloo) the rank adds a message while it waits for it,
 before it waits for its own to leave; else as it arrives.
 

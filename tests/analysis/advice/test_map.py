@@ -90,8 +90,8 @@ def test_any_two_settings_may_be_the_axes(question: Asked) -> None:
         ("bandwidth,seed", "'seed' needs its ends"),
         ("nodes=8..2,latency", "the lower one first"),
         ("nodes=0..2,latency", "above 0"),
-        ("nodes=a..b,latency", "has no two numbers"),
-        ("nodes=3,latency", "has no two ends"),
+        ("nodes=a..b,latency", "needs two numbers"),
+        ("nodes=3,latency", "needs two ends"),
     ],
 )
 def test_mistakes(text: str, said: str, question: Asked) -> None:

@@ -173,7 +173,7 @@ Options:     processes=2, inputs=1, threads=1
 @pytest.mark.parametrize(
     ("before", "after", "place", "message"),
     [
-        ("processes=4, ", "", "a.txt:1", "how many processes there were is not said"),
+        ("processes=4, ", "", "a.txt:1", "the number of processes is missing"),
         ("processes=4, ", "processes=400000, ", "a.txt:6", "400,000 ranks are more than 100,000"),
         ("        684 ", "          0 ", "a.txt:6", "a median of 0; times are positive; --nanos"),
         ("       1000\n         64", "\n         64", "a.txt:6", "the line is cut off"),
@@ -278,7 +278,7 @@ def test_two_sizes_are_too_few(tmp_path: Path) -> None:
 
 def test_an_unknown_format_names_those_that_are_known(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, "PK\x03\x04")
-    assert found.startswith("a.txt: error: is of no known format")
+    assert found.startswith("a.txt: error: has an unknown format")
     assert "what nccl-tests prints, from its '# nThread ...' line on (nccl-tests)" in found
 
 

@@ -23,6 +23,6 @@ def _namespaces_work() -> str:
 
 @pytest.fixture
 def rights(_namespaces_work: str) -> None:
-    """Skip the test where no shaped namespaces can be had."""
+    """Skip the test where no shaped namespaces are possible."""
     if _namespaces_work:
         pytest.skip(f"no network namespaces here: {_namespaces_work}")

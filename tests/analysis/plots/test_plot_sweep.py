@@ -49,7 +49,7 @@ def swept_over(
         rows[0] = replace(rows[0], compressor="none", nmse=0.0)
         wide = (own / 3, own * 5 / 3) if unsure(values) else (own, own)
         filled = drawn(rows, {"dense": between(0.2, 0.2), "fast": between(*wide)})
-        result = Result(scenario={"name": "mine"}, provenance={}, rows=filled, wall={})
+        result = Result(scenario={}, provenance={}, rows=filled, wall={})
         return SweepPoint(values=values, result=result, file=f"{POINTS}/{number}.json")
 
     every = itertools.product(*grid.values())

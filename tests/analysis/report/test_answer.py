@@ -166,7 +166,7 @@ def test_it_is_said_when_dense_wins(result: Result) -> None:
     # 0.1 s / 0.15 s = 0.667
     assert plain(at(result, none={32: 0.1}, fp16={32: 0.15}, dgc={32: 0.3})) == [
         "Use: dense: 100 ms; FP16 0.667x dense, P(pays) 0 %.",
-        "Try: train uncompressed: no method is more than 1% faster.",
+        "Try: train uncompressed: no method is more than 1 % faster.",
     ]
 
 
@@ -245,8 +245,8 @@ def test_the_change_with_the_size_is_told(result: Result) -> None:
         powersgd={n: 0.3 if n < 16 else 0.1 for n in sizes},
     )
     assert answer(scaled)[-1] == (
-        "Fastest to try by size: dense on 1 node, FP16 on 2 to 8 nodes, PowerSGD rank 4 from 16 "
-        "nodes on."
+        "Fastest to try by cluster size: dense on 1 node, FP16 on 2 to 8 nodes, PowerSGD rank 4 "
+        "from 16 nodes on."
     )
 
 
@@ -259,7 +259,7 @@ def test_the_same_at_every_size_and_a_single_size(result: Result) -> None:
 
 def test_a_method_that_wins_at_the_largest_size_only(result: Result) -> None:
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.2, 2: 0.05})
-    assert answer(late)[-1] == "Fastest to try by size: dense on 1 node, FP16 on 2 nodes."
+    assert answer(late)[-1] == "Fastest to try by cluster size: dense on 1 node, FP16 on 2 nodes."
 
 
 def test_without_a_dense_row_no_speedup_is_claimed(result: Result) -> None:
@@ -337,7 +337,7 @@ def test_within_two_standard_errors_of_dense_it_is_not_sure_that_compression_pay
 def test_dense_is_not_said_to_win_by_luck_either(result: Result) -> None:
     near = at(result, none={32: 0.1}, fp16={32: 0.105})
     assert "FP16 probably slows this down (0.952x, 9 in 10)" in answer(noisy(near, 0.003))[1]
-    assert "no method is more than 1% faster" in answer(near)[1]
+    assert "no method is more than 1\N{NO-BREAK SPACE}% faster" in answer(near)[1]
 
 
 def test_methods_that_luck_may_reverse_are_rivals(result: Result) -> None:
@@ -356,7 +356,8 @@ def test_sizes_where_it_is_open_have_the_probability(result: Result) -> None:
     # 1 ms between means that are known to 4 ms each: 0.18 standard errors
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.099, 2: 0.05})
     assert answer(noisy(late, 0.004))[-1] == (
-        "Fastest to try by size: FP16 (57% to pay) on 1 node, FP16 on 2 nodes."
+        "Fastest to try by cluster size: FP16 (pays with 57\N{NO-BREAK SPACE}%) on 1 node, FP16 on "
+        "2 nodes."
     )
 
 

@@ -81,16 +81,16 @@ def test_the_fewest_that_make_half_are_named(result: Result) -> None:
 def test_the_answer_says_what_to_measure(result: Result) -> None:
     said = " ".join(answer(example(result, latency=1.0)))
     assert (
-        "The largest uncertainty for Top-k 1% is latency (100%). To narrow it: gcsim calibrate "
-        "link." in said
+        "The largest uncertainty for Top-k 1% is latency (100\N{NO-BREAK SPACE}%). "
+        "Narrow with: gcsim calibrate link." in said
     )
     both = " ".join(answer(example(result, latency=1.0, sums=0.95)))
-    assert "To narrow it: gcsim calibrate link." in both  # once, for two inputs
+    assert "Narrow with: gcsim calibrate link." in both  # once, for two inputs
 
 
 def test_nothing_is_said_where_nothing_was_drawn(result: Result) -> None:
     shown = example(result, latency=1.0)
-    assert "To narrow it" not in " ".join(answer(replace(shown, inputs=())))
-    assert "To narrow it" not in " ".join(answer(replace(result, inputs=shown.inputs)))
+    assert "Narrow with" not in " ".join(answer(replace(shown, inputs=())))
+    assert "Narrow with" not in " ".join(answer(replace(result, inputs=shown.inputs)))
     same = replace(shown, rows=drawn(shown.rows, {"dense": [1.0] * 64, "Top-k 1%": [0.3] * 64}))
     assert of_topk(same) == {}

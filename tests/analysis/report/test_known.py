@@ -84,7 +84,7 @@ def test_those_that_may_be_fastest_are_marked(result: Result) -> None:
     shown = open_result(result, none=DENSE, topk=WIDE, dgc=between(0.055, 0.06), fp16=SHARP)
     lines = render(shown, 240).splitlines()
     assert [line[2:7] for line in lines if line.startswith("> ")][:2] == ["DGC 0", "Top-k"]
-    assert "> may be the fastest: no other is clearly more than 1% faster" in lines
+    assert "> may be the fastest: no other is clearly more than 1\xa0% faster" in lines
     assert [line[2:6] for line in lines if line.startswith("= ")][:1] == ["FP16"]
     assert "= fastest of those whose update is practically the dense one" in lines
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.report import selection
-from gcsim.analysis.report.sweep import _answer
 from gcsim.analysis.report.trust import fault_of, is_safe
 from gcsim.analysis.report.wording import uncompressed
 from gcsim.scenarios.result import Result, Row
@@ -63,8 +62,7 @@ def methods(rows: Iterable[Row]) -> list[Row]:
 
 def named(found: selection.Verdict) -> tuple[object, ...]:
     labels = [None if row is None else row.label for row in (found.safe, found.to_try)]
-    recommended = None if found.recommended is None else found.recommended.label
-    return found.pays, *labels, recommended, tuple(row.label for row in found.rivals)
+    return found.pays, *labels, tuple(row.label for row in found.rivals)
 
 
 @given(sizes())
@@ -74,12 +72,7 @@ def test_a_method_that_surely_gains_makes_the_verdict_pays_and_never_dense(
     found = selection.verdict(rows)
     if any((row.speedup_low or 0) > 1 + TIE for row in methods(rows)):
         assert found.pays == "yes"
-        assert found.recommended is not None
-        assert found.recommended.compressor != "none"
         assert all(row.compressor != "none" for row in found.foremost)
-        recommended, *_, pays = _answer(found, ranges=True)
-        assert not recommended.startswith("none")
-        assert pays == "yes"
 
 
 @given(sizes())
@@ -117,7 +110,7 @@ def test_whether_compression_pays_is_a_matter_of_counting_worlds(rows: tuple[Row
 @given(sizes())
 def test_what_is_less_probable_than_not_to_pay_is_never_named(rows: tuple[Row, ...]) -> None:
     found, dense = selection.verdict(rows), next(row for row in rows if row.compressor == "none")
-    for row in (found.safe, found.to_try, found.recommended, *found.rivals, *found.foremost):
+    for row in (found.safe, found.to_try, *found.rivals, *found.foremost):
         assert row is None or row is dense or share_beyond(row, dense, 1) >= 0.5
     assert (found.to_try is None) == (uncompressed(found) != "")
     if found.to_try is None:
@@ -143,7 +136,6 @@ def test_what_is_left_out_decides_nothing_and_the_order_neither(rows: tuple[Row,
     useless = {row.label for row, _ in found.left_out}
     assert useless == {row.label for row in rows if row.label.startswith("useless")}
     assert not useless & {row.label for row in found.foremost}
-    assert found.recommended is None or found.recommended.label not in useless
 
 
 @given(sizes(), st.integers(0, 2**32 - 1))
@@ -178,8 +170,8 @@ def test_one_wide_interval_does_not_hide_that_others_pay(result: Result) -> None
         topk=[0.4 / x for x in between(1.34, 1.50)], fp16=[0.4 / x for x in between(1.35, 1.49)],
     )  # fmt: skip
     assert found.pays == "yes"
-    assert found.recommended is not None
-    assert found.recommended.compressor == "fp16"
+    assert found.safe is not None
+    assert found.safe.compressor == "fp16"
     assert found.safe is found.to_try  # of equals the smaller error
     assert set(kinds(found.rivals)) == {"powersgd", "topk"}
 
@@ -189,15 +181,8 @@ def test_two_lines_for_a_fast_method_and_a_safe_one(result: Result) -> None:
     assert (found.safe and found.safe.compressor, found.to_try and found.to_try.compressor) == (
         "fp16", "topk",
     )  # fmt: skip
-    assert found.recommended is found.safe
     assert found.rivals == ()
     assert kinds(found.foremost) == ["topk"]
-
-
-def test_without_a_safe_method_that_pays_the_one_to_try_is_recommended(result: Result) -> None:
-    found = found_in(result, none=DENSE, topk=between(0.05, 0.07), fp16=between(0.35, 0.5))
-    assert found.safe is None
-    assert found.recommended is found.to_try
 
 
 @pytest.mark.parametrize(
@@ -209,13 +194,12 @@ def test_the_probability_is_told(result: Result, high: float, pays: str, chance:
     found = found_in(result, none=DENSE, topk=between(0.3, high))
     assert found.pays == pays
     assert found.probability == pytest.approx(chance)
-    assert found.recommended is (found.to_try if pays == "yes" else found.dense)
     assert (found.dense in found.foremost) == (pays != "yes")
 
 
 def test_one_per_cent_is_nothing(result: Result) -> None:
     found = found_in(result, none=DENSE, topk=between(0.397, 0.3975))
-    assert (found.pays, found.safe, found.recommended) == ("no", None, found.dense)
+    assert (found.pays, found.safe) == ("no", None)
     assert kinds(found.foremost) == ["none"]
 
 
@@ -230,14 +214,13 @@ def test_dense_through_servers_is_neither_compression_nor_a_question(result: Res
     assert found.dense.label == "dense"
     assert found.safe is not None
     assert found.safe.label == "dense, servers"
-    assert found.recommended is found.safe
 
 
-def test_nothing_to_train_with_is_not_recommended(result: Result) -> None:
+def test_nothing_to_train_with_is_not_to_try(result: Result) -> None:
     found = found_in(result, none=DENSE, randomk=between(0.04, 0.05))
-    assert (found.pays, found.to_try, found.recommended) == (None, None, found.dense)
+    assert (found.pays, found.to_try) == (None, None)
     alone = found_in(result, randomk=between(0.04, 0.05), terngrad=between(0.1, 0.2))
-    assert (alone.to_try, alone.recommended, alone.foremost) == (None, None, ())
+    assert (alone.to_try, alone.foremost) == (None, ())
 
 
 # --- luck ----------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_stated_steps_meet_the_catalogues_network_in_drawn_worlds(tmp_path: Path
         ("0.014,s,2,", "0.014,s,two,", "rows.csv:6:6", "two"),
         ("2,@one,?rate,,rate,", "2,@none,?rate,,rate,", "rows.csv", "no row is called 'none'"),
         ("2,@one,?rate,,rate,", "2,@one,?rote,,rate,", "rows.csv", "nothing is fitted as 'rote'"),
-        ("half,half,dense,0.014", "half,half,dense,fast", "rows.csv:6", "'fast' is no number"),
+        ("half,half,dense,0.014", "half,half,dense,fast", "rows.csv:6", "'fast' is not a number"),
         ("name,group", "called,group", "rows.csv", "no column 'name'"),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_mistake_in_a_row_has_its_line_and_column(
     ("old", "new", "said"),
     [
         ("2*n, element", "2*m, element", "'m' means nothing in a formula"),
-        ("2*n, element", "2*, element", "no formula"),
+        ("2*n, element", "2*, element", "not a formula"),
         ("device: v100", "device: v1000", "v1000"),
         ("high: 1e10", "hight: 1e10", "hight"),
         ("bounds:", "bonds:", "bounds"),

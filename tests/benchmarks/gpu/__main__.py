@@ -3,8 +3,9 @@
     PYTHONPATH=. python -m tests.benchmarks.gpu [correct|hook|deployed|stages|calibrate|main ...]
 
 Each part writes a file of its own (build/gpu/PART.csv or .txt) line by line, within its share of
-the time; what is cut off keeps its lines. Last, docs/gpu-measured.md is written of all files that
-are there. Exit code 2 without a GPU; `--device cpu --only fp16 --tiny` runs the same code here.
+the time; what is cut off keeps its lines. After each, docs/gpu-measured.md and the files of
+`shipped.py` are written of all files that are there; the part `page` does that alone. Exit code 2
+without a GPU; `--device cpu --only fp16 --tiny` runs the same code here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.calibration import machine
-from tests.benchmarks.gpu import correct, deployed, stages
+from tests.benchmarks.gpu import correct, deployed, shipped, stages
 from tests.benchmarks.gpu.crew import Table, Task, work
 from tests.benchmarks.gpu.page import page
 
@@ -41,6 +42,13 @@ DATA: tuple[stages.Data, ...] = (
 MODELS = (("bert_base", 32), ("resnet50", 64))
 TINY_DATA: tuple[stages.Data, ...] = (("2500", None), ("lenet", 0))
 TINY_MODELS = (("lenet", 2),)
+
+
+SECONDS = {
+    "correct": 110, "hook": 35, "deployed": 105, "stages": 90, "calibrate": 70, "main": 50,
+    "page": 5,
+}  # fmt: skip
+"""Most seconds of each part; with the start of the command eight minutes."""
 
 
 class Plan(NamedTuple):
@@ -80,17 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         PARTS[part](plan)
         _say(f"{part}: {time.monotonic() - begun:.0f} s")
         options.page.write_text("\n".join(page(plan.folder)) + "\n", encoding="utf-8")
-    _say(f"written: {options.page}")
+        written = [options.page, *shipped.write(plan.folder)]
+    _say(f"written: {', '.join(map(str, written))}")
 
 
 def _correct(plan: Plan) -> None:
     items = [(name, plan.device) for name in plan.names]
-    _table(plan, "correct", correct.COLUMNS, correct.correct, items, limit=90, seconds=130)
+    _table(plan, "correct", correct.COLUMNS, correct.correct, items, limit=90)
 
 
 def _hook(plan: Plan) -> None:
     items = [(name, plan.device) for name in plan.names]
-    _table(plan, "hook", correct.HOOK_COLUMNS, correct.hook, items, limit=30, seconds=40)
+    _table(plan, "hook", correct.HOOK_COLUMNS, correct.hook, items, limit=30)
 
 
 def _deployed(plan: Plan) -> None:
@@ -100,22 +109,13 @@ def _deployed(plan: Plan) -> None:
         for model, batch in (TINY_MODELS if plan.tiny else MODELS)
         if not plan.tiny or kind in ("dense", "torch powerSGD_hook", *plan.names)
     ]
-    _table(
-        plan,
-        "deployed",
-        deployed.COLUMNS,
-        deployed.deployed,
-        items,
-        limit=40,
-        seconds=110,
-        one=True,
-    )
+    _table(plan, "deployed", deployed.COLUMNS, deployed.deployed, items, limit=40, one=True)
 
 
 def _stages(plan: Plan) -> None:
     data = TINY_DATA if plan.tiny else DATA
     items = [(name, data, plan.device) for name in ["yardstick", *plan.names]]
-    _table(plan, "stages", stages.COLUMNS, stages.stages, items, limit=30, seconds=95, one=True)
+    _table(plan, "stages", stages.COLUMNS, stages.stages, items, limit=30, one=True)
 
 
 def _table(
@@ -126,14 +126,13 @@ def _table(
     items: Sequence[tuple[Any, ...]],
     *,
     limit: float,
-    seconds: float,
     one: bool = False,
 ) -> None:
     """Write PART.csv; `one`: one process, so that nobody disturbs what is timed."""
     conditions = f"{machine.conditions(plan.device)} {datetime.now(UTC).date().isoformat()}"
     processes = 1 if one else plan.cores
     with Table(plan.folder / f"{part}.csv", conditions, columns) as table:
-        for item, row in work(task, items, processes=processes, limit=limit, seconds=seconds):
+        for item, row in work(task, items, processes=processes, limit=limit, seconds=SECONDS[part]):
             known = dict(zip(columns, item, strict=False))
             if part == "deployed":
                 known = dict(zip(("model", "batch", "hook"), item, strict=False))
@@ -145,22 +144,18 @@ def _table(
 
 
 def _calibrate(plan: Plan) -> None:
-    file = str(plan.folder / "calibrated.yaml")
-    _command(
-        plan,
-        "calibrate",
-        ["calibrate", "device", "--quick", "--device", plan.device, "-o", file],
-        60,
-    )
+    file = str(plan.folder / f"{shipped.CALIBRATED}.yaml")
+    arguments = ["calibrate", "device", "--quick", "--device", plan.device, "-o", file]
+    _command(plan, "calibrate", arguments)
 
 
 def _main(plan: Plan) -> None:
     scenario = "lenet_2node" if plan.tiny else "alexnet_32node"
     with TemporaryDirectory() as folder:
-        _command(plan, "main", ["run", scenario, "--no-cache", "-o", f"{folder}/run"], 60)
+        _command(plan, "main", ["run", scenario, "--no-cache", "-o", f"{folder}/run"])
 
 
-def _command(plan: Plan, part: str, arguments: Sequence[str], seconds: float) -> None:
+def _command(plan: Plan, part: str, arguments: Sequence[str]) -> None:
     """Write what a command of gcsim says to PART.txt, and how long it took."""
     begun = time.monotonic()
     with (plan.folder / f"{part}.txt").open("w", encoding="utf-8") as file:
@@ -168,7 +163,9 @@ def _command(plan: Plan, part: str, arguments: Sequence[str], seconds: float) ->
         file.flush()
         command = [sys.executable, "-m", "gcsim", *arguments]
         try:
-            ended = subprocess.run(command, stdout=file, stderr=file, timeout=seconds, check=False)
+            ended = subprocess.run(
+                command, stdout=file, stderr=file, timeout=SECONDS[part], check=False
+            )
             how = f"exit code {ended.returncode}"
         except subprocess.TimeoutExpired:
             how = "not done"
@@ -182,6 +179,7 @@ PARTS: dict[str, Callable[[Plan], None]] = {
     "stages": _stages,
     "calibrate": _calibrate,
     "main": _main,
+    "page": lambda _: None,
 }
 
 

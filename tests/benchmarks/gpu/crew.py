@@ -80,8 +80,8 @@ def work(
             if left < min(_SHORTEST, seconds / 2):
                 done.put((item, {"error": "no time was left"}))
                 continue
-            worker = worker or _Worker(task)
-            for row in worker.rows(item, min(limit, left)):
+            worker = worker or _Worker(task, min(_START, left))
+            for row in worker.rows(item, min(limit, end - time.monotonic())):
                 done.put((item, row))
             if worker.ended:
                 worker = None
@@ -99,12 +99,12 @@ def work(
 class _Worker:
     """A process, and the pipe to it."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, start: float) -> None:
         self._pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(task, theirs), daemon=True)
         self._process.start()
         theirs.close()
-        self._pipe.poll(_START)  # its first word, an empty row
+        self._pipe.poll(start)  # its first word, an empty row
         self.ended = False
 
     def rows(self, item: tuple[Any, ...], limit: float) -> Iterator[Row]:

@@ -181,7 +181,7 @@ def test_exactly_what_is_not_refused_is_compared_with_lockstep() -> None:
 
 def test_a_model_that_cannot_be_served_is_refused(alone: None) -> None:
     hook = gcsim.ddp_hook("topk")
-    with pytest.raises(InputError, match="Linear is no DistributedDataParallel"):
+    with pytest.raises(InputError, match="Linear is not a DistributedDataParallel model"):
         hook.register(nn.Linear(3, 3))
     with pytest.raises(InputError, match=r"parameter weight: error: float64 gradients are not"):
         hook.register(model_of(nn.Linear(3, 3).double()))

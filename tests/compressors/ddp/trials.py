@@ -240,7 +240,7 @@ def states_of_others_are_refused(rank: int) -> Iterator[str]:
         ),
         ("seed", {"seed": 1}, "seed: error: the state has 1, the hook 11"),
         ("ratio", {"parameters": {}}, "parameters: error: the state has {}"),
-        ("schema", {"schema": 1}, "is no state of a hook of schema 2"),
+        ("schema", {"schema": 1}, "is not a hook's state of schema 2"),
         ("model", {"buckets": {0: first}}, "the state is of another model: tensors."),
         ("tensors", {"buckets": {**state["buckets"], 0: damaged}}, "state: error: is damaged"),
     ):

@@ -72,7 +72,7 @@ def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
     ("words", "place", "said", "hint"),
     [
         (Words(network="25 Gbits/s"), "--network", "unknown unit 'Gbits/s'", "Gbit/s"),
-        (Words(network="0 Gbit/s"), "--network", "is no rate", "25 Gbit/s"),
+        (Words(network="0 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
         (Words(network="10 gx"), "--network", "unknown unit 'gx'", "Gbit/s"),
         (Words(network="5G"), "--network", "unknown link '5G'", "there are 5g_50mbit,"),
         (Words(network=""), "--network", "", ""),
@@ -98,7 +98,7 @@ def test_a_mistake_names_the_option_the_value_and_what_is_meant(
 
 def test_all_words_that_are_missing_are_told_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        asked(None, Words(gpus=4), called=option)
+        asked(None, Words(gpus=1), called=option)
     places = [problem.place for problem in caught.value.problems]
     assert places == ["--model", "--device", "--nodes", "--network"]
 
@@ -115,9 +115,9 @@ def test_all_mistakes_of_a_line_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        ("1.3B", "the nearest are bert_large (335 million)"),
+        ("600M", "the nearest are gpt2_large (774 million)"),
         ("60M", "resnet152 (60.2 million), alexnet (61.1 million)"),
-        ("many", "is no number of parameters"),
+        ("many", "is not a number of parameters"),
     ],
 )
 def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:

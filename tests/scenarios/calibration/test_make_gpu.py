@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -13,10 +16,14 @@ import pytest
 import torch
 
 from gcsim.compressors.conformance import CHECKS
+from gcsim.scenarios import catalog
 from tests.benchmarks.gpu import __main__ as make_gpu
-from tests.benchmarks.gpu import profiled
+from tests.benchmarks.gpu import profiled, shipped
 from tests.benchmarks.gpu.crew import Row, Table, read, work
 from tests.benchmarks.gpu.page import page
+
+ROOT = Path(__file__).parents[3]
+SUITE = ROOT / "analysis/validation/suites/gpu_hook"
 
 
 def run(folder: Path, *parts: str) -> str:
@@ -47,6 +54,57 @@ def test_the_other_parts_run_too(tmp_path: Path) -> None:
     assert [row["hook"] for row in rows] == ["dense", "fp16", "torch powerSGD_hook"]
     assert all(float(row["iteration_ms"]) > 0 for row in rows)
     assert text.count("exit code 0 after") == 2
+
+
+def test_all_parts_together_take_eight_minutes_at_most() -> None:
+    assert set(make_gpu.SECONDS) == set(make_gpu.PARTS)
+    assert sum(make_gpu.SECONDS.values()) <= 480 - 10  # and what the command takes to start
+
+
+def test_a_run_that_is_killed_keeps_its_rows_and_the_suite_gets_them(tmp_path: Path) -> None:
+    to = ["--out", str(tmp_path), "--page", str(tmp_path / "page.md")]
+    small = ["--device", "cpu", "--tiny", "--only", "fp16,qsgd,topk,powersgd", *to]
+    command = [sys.executable, "-m", "tests.benchmarks.gpu", "stages", *small]
+    table, wanted = tmp_path / "stages.csv", b"fp16,"
+    running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        ends = time.monotonic() + 100
+        while running.poll() is None and time.monotonic() < ends:
+            if table.is_file() and wanted in table.read_bytes():
+                break
+            time.sleep(0.05)
+    finally:
+        running.kill()
+        running.wait(20)
+    left = table.read_bytes()
+    assert wanted in left
+    make_gpu.main(["page", *small])
+    assert table.read_bytes() == left
+    assert "| fp16 |" in (tmp_path / "page.md").read_text()
+    ours, theirs = (
+        (folder / "stages.csv").read_text().splitlines() for folder in (tmp_path / "suite", SUITE)
+    )
+    assert ours[0].startswith("# Measured by `make gpu`: ")
+    assert ours[1] == theirs[1]
+    rows = list(csv.DictReader(ours[1:]))
+    assert rows
+    assert {row["method"] for row in rows} <= {"fp16", "qsgd", "topk", "powersgd"}
+    assert all(row["launches"].isdigit() for row in rows)
+
+
+def test_the_catalogues_entry_has_what_was_calibrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an H100 that was calibrated in another place; its board is the catalogue's."""
+    monkeypatch.setattr(shipped, "device_at_hand", lambda: "h100_sxm")
+    calibrated = (ROOT / "docs/measured/h100_2026-11-27_device.yaml").read_text()
+    (tmp_path / "calibrated.yaml").write_text(calibrated)
+    assert list(shipped.write(tmp_path)) == [tmp_path / "device.yaml"]
+    ((name, found),) = catalog.read_devices(tmp_path / "device.yaml").items()
+    (measured,) = catalog.read_devices(tmp_path / "calibrated.yaml").values()
+    assert (name, found.title) == ("h100_sxm", catalog.device("h100_sxm").title)
+    assert found.kernels == measured.kernels
+    assert found.measured == catalog.device("h100_sxm").measured
 
 
 def task(name: str) -> Iterator[Row]:

@@ -356,7 +356,7 @@ def test_a_wrong_link_entry_is_named_with_its_place(tmp_path: Path) -> None:
     )
     found = problems("links", tmp_path, text)
     assert found[0].startswith("c.yaml:2:18: error: links.a.bandwidth: unknown unit 'Gb/s'")
-    assert "c.yaml:3:13: error: links.b.like = 'c': no entry of that name stands above" in found
+    assert "c.yaml:3:13: error: links.b.like = 'c': no entry above has that name" in found
 
 
 def test_a_link_takes_over_what_it_does_not_give(tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_a_wrong_figure_of_a_transport_is_named_with_its_place(tmp_path: Path) -
         ("{gloo: {latency: 1 us, latency_range: [2 us, 3 us], source: y}}", "latency lies outside"),
         (
             "{gloo: {latency_range: [2 us, 3 us], source: y}}",
-            "latency_range stands without latency",
+            "latency_range is given without latency",
         ),
     ):
         (found,) = problems("links", tmp_path, f"{start}      transports: {entry}}}\n")

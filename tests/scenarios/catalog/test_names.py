@@ -117,6 +117,7 @@ UNKNOWN = [
     ("device", "TPUv3"),
     ("device", "GPU"),
     ("model", "UNet"),
+    ("model", "Llama-4 Scout"),
     ("model", "Mixtral 8x7B"),
     ("model", "inceptionv4"),
     ("device", "GH200"),
@@ -124,7 +125,6 @@ UNKNOWN = [
     ("device", "GTX1080"),
     ("device", "NVIDIA A100 80G PCIe"),
     ("model", "T5"),
-    ("model", "gpt-3"),
 ]
 """Words for which no entry stands: no suggestion is better than a wrong one."""
 

@@ -48,31 +48,32 @@ def test_points_make_a_trace_in_the_place_of_the_bandwidth() -> None:
 @pytest.mark.parametrize(
     ("trace", "expected"),
     [
-        ("{points: [[0 s, 1 Mbit/s]]}", "a.yaml:3:3: error: network.trace: what follows the end of "
-         "the trace is not said; write `after: repeat` (it begins again) or `after: hold` (the "
-         "last rate for ever)"),
+        ("{points: [[0 s, 1 Mbit/s]]}", "a.yaml:3:3: error: network.trace: the rate after the "
+         "end of the trace is missing; write `after: repeat` (it begins again) or "
+         "`after: hold` (the last rate for ever)"),
         ("{after: hold}", "network.trace: neither `file` nor `points` are given"),
         ("{file: c.csv, points: [[0 s, 1 B/s]], after: hold}", "both `file` and `points` are giv"),
         ("{points: [], after: hold}", "a.yaml:3:19: error: network.trace.points: must have at"),
         ("{points: [[1 s, 1 Mbit/s]], after: hold}", "network.trace: point 0 is at 1 s; the first "
          "is at 0 s; say what the rate is from 0 s"),
         ("{points: [[0 s, 1 B/s], [2 s, 1 B/s], [1 s, 1 B/s]], after: hold}", "network.trace: "
-         "point 2 is at 1 s and stands after 2 s; instants ascend"),
+         "point 2 is at 1 s and comes after 2 s; times must ascend"),
         ("{points: [[0 s, 1 B/s], [1 s, -1 B/s]], after: hold}", "a.yaml:3:34: error: "
          "network.trace.points.1: -1 B/s is negative"),
-        ("{points: [[0 s]], after: hold}", "points.0: ['0 s'] is not an instant and a rate; write"),
+        ("{points: [[0 s]], after: hold}", "points.0: ['0 s'] is not a time and a rate; write"),
         ("{points: [[0 s, 0 B/s]], after: hold}", "network.trace: the last rate, which holds for"),
         ("{points: [[0 s, 0 B/s], [1 s, 0 B/s]], after: repeat}", "network.trace: no rate that "
          "repeats is positive; nothing would ever get through"),
-        ("{points: [[0 s, 1 B/s]], after: repeat}", "network.trace: where the last rate ends is "
-         "not said, and there is one rate only; write `duration:`, the length of the whole trace"),
-        ("{points: [[0 s, 1 B/s], [1 s, 1 B/s], [3 s, 1 B/s]], after: repeat}", "is not said, and "
+        ("{points: [[0 s, 1 B/s]], after: repeat}", "network.trace: the end of the last rate "
+         "is missing, and there is one rate only; write `duration:`, the length of the whole "
+         "trace"),
+        ("{points: [[0 s, 1 B/s], [1 s, 1 B/s], [3 s, 1 B/s]], after: repeat}", "is missing, and "
          "the intervals are not all equal; write `duration:`"),
         ("{points: [[0 s, 1 B/s], [3 s, 1 B/s]], duration: 3 s, after: repeat}", "network.trace: "
          "the trace ends at 3 s, before its last rate begins"),
         ("{file: c.csv, after: never}", "network.trace.after = 'never': is not a choice; known: h"),
         ("{file: c.csv, after: hold}", "a.yaml:3:17: error: network.trace.file: there is no file "
-         "c.csv; a path counts from the scenario file's folder"),
+         "c.csv; paths are relative to the scenario file's folder"),
         ("{file: ., after: hold}", "network.trace.file: there is no file "),
     ],
 )  # fmt: skip
@@ -132,16 +133,16 @@ def test_the_header_says_the_unit(tmp_path: Path, unit: str, per_second: Fractio
         ("seconds,mbit_per_second\n0,1e99\n", "1e99 is neither 0 nor between 1e-12 and 1e15"),
         (
             "seconds,mbit_per_second\n0,1\n2,1\n1,1\n",
-            "c.csv:4: error: line 4 is at 1 s and stands after 2 s; instants ascend",
+            "c.csv:4: error: line 4 is at 1 s and comes after 2 s; times must ascend",
         ),
         ("seconds,mbit_per_second\n1,1\n", "c.csv:2: error: line 2 is at 1 s; the first is at 0 s"),
         ("seconds,mbit_per_second\n0,0\n1,0\n", "c.csv: error: no rate that repeats is positive"),
-        ("seconds,mbit_per_second\n0,1\n", "c.csv: error: where the last rate ends is not said"),
+        ("seconds,mbit_per_second\n0,1\n", "c.csv: error: the end of the last rate is missing"),
         (b"seconds,mbit_per_second\n0,\xff\n", "c.csv:2:1: error: is not UTF-8 text (byte 0xff)"),
         (b"#" * (1 << 20) + b"\n", "c.csv: error: is larger than 1 MiB"),
         (
             "seconds,bit_per_second\n" + "".join(f"{n},1\n" for n in range(MOST_POINTS + 1)),
-            "c.csv: error: has 10,001 rates; 10,000 are the most; average over longer intervals",
+            "c.csv: error: has 10,001 rates; 10,000 are allowed; average over longer intervals",
         ),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_range_that_is_none_is_refused(tmp_path: Path) -> None:
         ("latency_range: 1 ms}", "network.latency_range"),
         ("latency_range: [1 ms]}", "network.latency_range"),
         ("efficiency_range: [0, 1]}", "network.efficiency_range.0: 0 must be greater than 0"),
-        ("overhead_range: [1 us, 2 us]}", "overhead_range stands without overhead"),
+        ("overhead_range: [1 us, 2 us]}", "overhead_range is given without overhead"),
     ):
         assert said in problem(start + key, tmp_path)
 
@@ -330,8 +330,8 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
     [
         ("jitter: {distribution: uniform, mean: -1 ms}", "a.yaml:4:41: error: network.jitter.mean: "
          "-1 ms is negative; write it like '50 us'"),
-        ("jitter: 100 us", "a.yaml:4:11: error: network.jitter: 100 us says no distribution; write "
-         "it like {distribution: exponential, mean: 100 us}, or a list of such"),
+        ("jitter: 100 us", "a.yaml:4:11: error: network.jitter: 100 us is not a distribution; "
+         "write it like {distribution: exponential, mean: 100 us}, or a list of such"),
         ("jitter: {distribution: normal, mean: 1 ms}", "a.yaml:4:26: error: "
          "network.jitter.distribution = 'normal': is not a choice; did you mean 'lognormal'?"),
         ("jitter: [{mean: 1 ms}]", "4:12: error: key 'distribution' is missing in network.jitter."),
@@ -355,7 +355,7 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
         ("loss: {rate: 0.1, model: sampled, recovery: tlp}", "'tlp'"),
         ("background: 1", "a.yaml:4:15: error: network.background: 1 must be at least 0 and less"),
         ("factors: [{from: 2 KiB}, {from: 1 KiB}]", "a.yaml:4:12: error: network.factors: entry 1 "
-         "is from 1 KiB and stands after 2 KiB; sizes ascend"),
+         "is from 1 KiB and comes after 2 KiB; sizes ascend"),
         ("factors: [{from: 64 KiB, bandwidth: 0}]", "a.yaml:4:39: error: "
          "network.factors.0.bandwidth: 0 must be greater than 0 and at most 1"),
         ("factors: [{from: 64}]", "network.factors.0.from: 64 has no unit; write it like '25 MiB'"),
@@ -366,7 +366,7 @@ BARE = "network:\n  bandwidth: 1 Gbit/s\n  latency: 1 ms\n"
         ("up: {latency: 1 ms}", "a.yaml:4:3: error: network.up: key 'bandwidth' is missing; write "
          "it, or `like:` with"),
         ("shared: true\n  up: {bandwidth: 1 Mbit/s, latency: 1 ms}", "a.yaml:1:1: error: network: "
-         "`up` beside `shared: true`: one half-duplex medium has no two directions; remove one of "
+         "`up` beside `shared: true`: a half-duplex medium has one direction; remove one of "
          "them"),
         ("efficiency: 0.9\n  limited: true", "a.yaml:1:1: error: network: `limited` would have no "
          "effect beside a stated goodput; leave out limited, or efficiency and trace"),

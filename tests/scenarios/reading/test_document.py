@@ -63,7 +63,7 @@ def test_every_value_and_key_has_its_place() -> None:
     [
         (
             "a: 1\nb: 2\na: 3",
-            "f:3:1: error: key 'a' stands here for the second time; first at f:1:1",
+            "f:3:1: error: key 'a' appears here for the second time; first at f:1:1",
         ),
         ("a: &x 1\nb: 2", "f:1:4: error: anchors and aliases are not accepted here"),
         ("a: 1\nb: *x", "f:2:4: error: anchors and aliases are not accepted here"),

@@ -83,7 +83,7 @@ def test_messages_cost_processor_time(tmp_path: Path) -> None:
     ("setting", "message"),
     [
         ("{cores: 0, per_message: 1 us}", "cluster.host.cores = 0: must be at least 1"),
-        ("{dispatch_range: [1 us, 2 us]}", "cluster.host: dispatch_range stands without dispatch"),
+        ("{dispatch_range: [1 us, 2 us]}", "dispatch_range is given without dispatch"),
         ("{dispatch: 1 us, dispatch_range: [1 us]}", "cluster.host.dispatch_range"),
         ("{cores: 2, per_message: 5}", "cluster.host.per_message"),
         ("{cores: 2, per_message: -1 us}", "cluster.host.per_message"),
@@ -120,7 +120,7 @@ def test_mistakes_are_told(tmp_path: Path, setting: str, message: str) -> None:
         ),
         (
             ["cluster.host.ranks=all", "cluster.nodes=1", "cluster.devices_per_node=2"],
-            "cluster.host.ranks = 'all' has no effect: there is one machine anyway",
+            "cluster.host.ranks = 'all' has no effect: there is only one machine",
         ),
     ],
 )

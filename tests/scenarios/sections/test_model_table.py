@@ -334,7 +334,7 @@ def test_a_large_table_needs_the_memory_of_a_bucket_only(tmp_path: Path) -> None
 
     rows = "".join(f"layer{n}.weight,50000x50000,5000000000\n" for n in range(40))
     table = "name,shape,forward_flops\nsmall.weight,30x40,2400\n" + rows
-    scenario = load(tmp_path, table)
+    scenario = load(tmp_path, table, "training.device_memory=100 TiB")
     assert (scenario.model.parameters or 0) > 10**11
     assert isinstance(scenario.gradients, SyntheticGradients)
     trace = open_synthetic(scenario, scenario.gradients)

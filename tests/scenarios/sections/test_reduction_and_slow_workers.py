@@ -128,7 +128,7 @@ def test_a_grid_may_hold_them(tmp_path: Path) -> None:
         ("{float32: 40 GB/s}", "40 GB/s", "a.yaml:11:9: error: cluster.sums = '40 GB/s': "
          "must be a mapping"),
         ("40 GB/s}", "40 GB/s, float16_range: [1 GB/s, 2 GB/s]}", "a.yaml:11:3: error: "
-         "cluster.sums: float16_range stands without float16; state float16 or leave the"),
+         "cluster.sums: float16_range is given without float16; state float16 or leave the"),
         ("9: 2}", "16: 2}", "a.yaml:16:34: error: training.slow_workers: there is no worker 16; "
          "workers count from 0, node by node; the last of 16 is 15"),
         ("9: 2}", "-1: 2}", "a.yaml:16:34: error: training.slow_workers.-1: '-1' is not the "
@@ -143,7 +143,7 @@ def test_a_grid_may_hold_them(tmp_path: Path) -> None:
         ("[optimizer, encode]", "[encod]", "a.yaml:14:13: error: training.on_host.0 = 'encod': is "
          "not a choice; did you mean 'encode'?"),
         ("[optimizer, encode]", "[encode, encode]", "a.yaml:14:12: error: training.on_host: "
-         "'encode' stands there 2 times; name it once"),
+         "'encode' appears 2 times; name it once"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_places(
@@ -191,8 +191,8 @@ def test_many_workers_that_differ_on_shared_cores_would_run_for_ever(tmp_path: P
         ),
         (
             ["cluster.host=none"],
-            "a.yaml:14:12: warning: training.on_host has no effect: nobody says how many cores a "
-            "machine has; set cluster.host.cores",
+            "a.yaml:14:12: warning: training.on_host has no effect: the number of cores is "
+            "unknown; set cluster.host.cores",
         ),
         (
             ["cluster.host.cores=4"],

@@ -202,6 +202,9 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
     assert load(tmp_path, PLAIN).resolved["training"] == {
         "precision": "fp32",
         "gradients": "fp32",
+        "checkpointing": "none",
+        "flash_attention": True,
+        "optimizer_state": "adam",
         "exposed": 0,
         "exposed_range": [0, 1],
         "on_host": [],
@@ -444,7 +447,7 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
         ("down: 5 min}", "down: 5 min}, {node: 3, at: 9 min}", "a.yaml:29:86: error: "
          "training.faults.deaths.1: node 3 dies while it is down"),
         ("{node: 3, at: 10 min, down: 5 min}", "{node: 1, at: 1 s}, {node: 0, at: 2 s, down: 1 s}",
-         "a.yaml:29:70: error: training.faults.deaths.1: with 2 nodes nobody is left when node 0 "
+         "a.yaml:29:70: error: training.faults.deaths.1: with 2 nodes no node is left when node 0 "
          "dies; let fewer nodes be down at a time, or leave this cluster size out"),
     ],
 )  # fmt: skip
@@ -470,7 +473,7 @@ def test_nodes_are_counted_at_the_largest_size_and_the_living_at_every_size(tmp_
     assert load(tmp_path, FULL, "cluster.nodes=[4, 6]").cluster.nodes == 6
     assert len(problems(tmp_path, FULL, "cluster.nodes=[2, 4]")) == 1  # the NIC of node 5
     found = problems(tmp_path, FULL, "cluster.nodes=[1, 8]", "training.faults.deaths.0.node=0")
-    assert "with 1 node nobody is left when node 0 dies" in found[0]
+    assert "with 1 node no node is left when node 0 dies" in found[0]
 
 
 @pytest.mark.parametrize("missing", ["all_reduce", "all_gather"])
@@ -529,8 +532,8 @@ IDLE = [
     ("devices_per_node: 2", "devices_per_node: 1", "a.yaml:12:15: warning: cluster.intra_node has "
      "no effect: a node has one device, and nothing is copied through its host; set "
      "cluster.devices_per_node, or leave it out\n"
-     "a.yaml:13:15: warning: cluster.shared_bus has no effect: a node has one device, which shares "
-     "its bus with nobody; set cluster.devices_per_node"),
+     "a.yaml:13:15: warning: cluster.shared_bus has no effect: a node has one device, which has "
+     "its bus to itself; set cluster.devices_per_node"),
     ("servers: 2 dedicated", "servers: 2", "a.yaml:17:21: warning: "
      "cluster.collectives.server_network has no effect: the servers live on the nodes and use "
      "their NICs; write servers: dedicated"),
@@ -538,7 +541,7 @@ IDLE = [
      "= 2 has no effect: no algorithm here is a ring, and nccl runs all others one by one; write "
      "1, or let all_reduce or all_gather be ring or gloo_ring"),
     ("bucket: 64 KiB", "bucket: 1 MiB", "a.yaml:22:27: warning: training.concurrent_collectives "
-     "= 2 has no effect: the gradient (246,824 bytes) is one bucket, which has no other beside it; "
+     "= 2 has no effect: the gradient (246,824 bytes) is a single bucket; "
      "set ddp.bucket below that, or leave it out\n"
      "a.yaml:30:15: warning: ddp.bucket is above the gradient (246,824 bytes), which is one "
      "bucket; set it below that, or leave it out"),
@@ -557,7 +560,7 @@ IDLE = [
      "has no effect: slow_factor is 1; set slow_factor"),
     ("  noise: {distribution: gamma, variation: 0.1, slow_probability: 0.03, slow_factor: 4}\n", "",
      "a.yaml:27:15: warning: training.iterations has no effect: nothing is random or changes with "
-     "time, so one iteration tells all; set training.noise, or a link with jitter, sampled loss or "
+     "time, so one iteration is enough; set training.noise, or a link with jitter, sampled loss or "
      "a trace"),
     ("model: lenet", "model: alexnet", "a.yaml:23:14: warning: training.optimizer counts twice: "
      "the measured rate of alexnet on p100_pcie is of whole steps, the optimiser's included; give "

@@ -164,11 +164,11 @@ def test_python_values_and_yaml_texts_are_the_same_grid() -> None:
         (["seed=1,,2", "batch_size=[1"],
          ["--grid seed: error: a value is empty; write null for nothing",
           "--grid batch_size: error: ] is missing at the end of [1"]),
-        (["seed=1", "seed=2"], ["--grid seed: error: is given twice; write all its values behind "
+        (["seed=1", "seed=2"], ["--grid seed: error: is given twice; write all its values after "
                                 "one"]),
         (["gradients.learning_rate=0.1,.inf"],
          ["--grid gradients.learning_rate=.inf: error: must be finite"]),
-        (["seed=7,7"], ["--grid seed=7: error: stands there twice"]),
+        (["seed=7,7"], ["--grid seed=7: error: appears twice"]),
         ([], ["--grid: error: nothing to sweep over; write --grid key=value,value"]),
         ({"seed": range(1000), "batch_size": range(1, 1001)},
          ["--grid: error: 1,000,000 points are too many; at most 100,000 are taken on"]),

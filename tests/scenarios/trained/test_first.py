@@ -214,8 +214,8 @@ def shown(**rows: tuple[float, float, float, bool]) -> TrainingResult:
                 "b": (0.9, 0.7, 1.1, False),
                 "c": (0.5, 0.4, 0.6, False),
             },
-            "No method is told apart from dense training in its time to accuracy 0.9 on 4 nodes: "
-            "the ranges of a, b hold 1.",
+            "Too close to call on 4 nodes: relative to dense training's time to accuracy 0.9 the "
+            "ranges of a, b contain 1.",
             [],
         ),
         (
@@ -225,7 +225,7 @@ def shown(**rows: tuple[float, float, float, bool]) -> TrainingResult:
                 "b": (1.3, 1.2, 1.4, True),
                 "c": (1.1, 0.9, 1.2, False),
             },
-            "a, b reach accuracy 0.9 first on 4 nodes, not told apart from each other: 1.30x to "
+            "a, b reach accuracy 0.9 first on 4 nodes, too close to call: 1.30x to "
             "1.50x as fast as dense training.",
             [],
         ),

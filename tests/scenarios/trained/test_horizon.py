@@ -33,7 +33,7 @@ compressors:
   - ef_signsgd
 train: {task: digits, workers: 2, steps: 40, evaluate_every: 10, target: {accuracy: 0.3}, seeds: 1}
 """
-WHY = "40 steps are 8 delays of 10: 50 steps could"
+WHY = "40 steps are 8 delays of 10: 50 steps would be enough"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_every_methods_share_is_one() -> None:
 
 def test_ten_delays_tell() -> None:
     assert too_short(None, 10) == too_short(0.01 * 1000, 1000) == ""
-    assert too_short(3.0, 300) == "300 steps are 3 delays of 10: 1,000 steps could"
+    assert too_short(3.0, 300) == "300 steps are 3 delays of 10: 1,000 steps would be enough"
     assert too_short(0.0, 300) == "300 steps are 0 delays of 10"
 
 

@@ -68,8 +68,8 @@ def numbers(found: Trajectory) -> list[float]:
     ("changes", "method", "said"),
     [
         (NAIVE, 0, "the loss is inf on the samples held out"),
-        ([], 1, "step 3: the loss is no number"),
-        (["train.evaluate_every=1"], 1, "step 3: an update is no number"),
+        ([], 1, "step 3: the loss is not a number"),
+        (["train.evaluate_every=1"], 1, "step 3: an update is not a number"),
         ([], 2, "step 4: the loss is nan on the samples held out"),
         (["training.accumulation=2"], 2, "step 4: the loss is nan on the samples held out"),
         (["train.stop.diverged=false", *NAIVE], 0, "the loss is inf on the samples held out"),

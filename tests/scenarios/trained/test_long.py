@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.trained import make_shipped
 from gcsim.scenarios.trained import search as searching
@@ -103,7 +102,7 @@ def test_trajectories_of_other_code_are_not_written(
 ) -> None:
     times = iter((1.0, 2.0))
     monkeypatch.setattr(make_shipped, "_changed", lambda: next(times))
-    with pytest.raises(InputError, match="has changed since the start"):
+    with pytest.raises(make_shipped.ChangedError):
         made_here(monkeypatch)
     assert not contents(folder)
 

@@ -161,7 +161,7 @@ def test_a_method_that_needs_each_samples_loss_says_so(mine: ModuleType) -> None
     ("changes", "said"),
     [
         ({"loss": "wrong"}, r"wrong returned \[5, 1\] for a batch of 5; return the mean loss"),
-        ({"splits": None}, "a model of one's own needs data of one's own; give splits, too"),
+        ({"splits": None}, "your own model needs your own data; give splits, too"),
         ({"splits": "build_model"}, r"splits\(\) returns two datasets of pairs"),
     ],
 )
@@ -175,7 +175,7 @@ def test_mistakes_say_what_to_write(
 
 def test_an_accuracy_of_what_has_no_classes_is_refused(mine: ModuleType) -> None:
     scenario = loaded("train.target={accuracy: 0.9}")
-    with pytest.raises(InputError, match=r"the labels are no classes; write target: \{loss"):
+    with pytest.raises(InputError, match=r"the labels are not classes; write target: \{loss"):
         gcsim.train(scenario, build_model=mine.build_model, splits=mine.splits, loss=mine.loss)
 
 

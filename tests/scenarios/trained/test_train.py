@@ -38,7 +38,7 @@ compressors:
   - none
   - fp16
   - {kind: qsgd, label: eight bits, steps: 127}
-  - {kind: randomk, label: nothing, ratio: 0.001, error_feedback: false}
+  - {kind: "tests.traces.training.world:Nothing", label: nothing}
 uncertainty: {draws: 8}
 train:
   task: digits
@@ -337,6 +337,7 @@ def test_a_run_tells_what_training_came_to(scenario: Scenario) -> None:
         "target": "accuracy 0.6",
         "workers": 2,
         "seeds": 2,
+        "too_short": {},
         "trained_on": {r.label: "here" for r in found.rows},
     }
     said = found.summary().replace("\n", " ")

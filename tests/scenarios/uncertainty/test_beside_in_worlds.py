@@ -12,8 +12,7 @@ import pytest
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.queued import Queued
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
-from gcsim.scenarios.uncertainty.collective_times import Column
-from gcsim.scenarios.uncertainty.figures import Input, uncertain_inputs
+from gcsim.scenarios.uncertainty.figures import Column, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, training_in
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate

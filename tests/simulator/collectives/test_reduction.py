@@ -239,6 +239,6 @@ def test_two_collectives_at_a_time_add_by_type_too() -> None:
 )
 def test_rates_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(
-        InputError, match=r"float32 = 0; must be greater than 0|stands without|lies outside"
+        InputError, match=r"float32 = 0; must be greater than 0|is given without|lies outside"
     ):
         Sums(**wrong)

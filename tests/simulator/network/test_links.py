@@ -387,7 +387,7 @@ def test_traces_that_repeat_together_too_late() -> None:
         ({"background": Fraction(1)}, "background = 1"),
         ({"background": Fraction(-1, 2)}, "background = -0.5"),
         ({"grant": Fraction(-1)}, "grant = -1"),
-        ({"factors": (SizeFactor(from_bytes=2),) * 2}, "stands after"),
+        ({"factors": (SizeFactor(from_bytes=2),) * 2}, "comes after"),
     ],
 )
 def test_impossible_links_are_refused(changes: dict[str, object], message: str) -> None:

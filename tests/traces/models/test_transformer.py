@@ -40,9 +40,9 @@ def test_flops_are_two_per_parameter_and_attention(entry: ModelEntry) -> None:
 
 
 def test_gpt2_by_formula_is_gpt2_as_built() -> None:
-    small = {"blocks": 12, "width": 768, "heads": 12, "kv_heads": 12, "inner": 3072}
-    small_network = replace(network("gpt2_medium"), **small)
-    by_formula = replace(MODELS["gpt2_medium"], name="by_formula", transformer=small_network)
+    medium = network("gpt2_medium")
+    small = replace(medium, blocks=12, width=768, heads=12, kv_heads=12, inner=3072)
+    by_formula = replace(MODELS["gpt2_medium"], name="by_formula", transformer=small)
     facts, parameters = facts_and_parameters(by_formula, 1)
     built, shapes = facts_and_parameters(MODELS["gpt2"], 1)
     assert [shape for _, shape in parameters] == [shape for _, shape in shapes]

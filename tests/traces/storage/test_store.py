@@ -274,7 +274,7 @@ PASSES = {"forward": 0.1, "backward": 0.2, "ready": [0.1] * 3, "source": "a cloc
         (("facts", "layers", 0, "colour"), 1, "colour (body) = 1: is no key that is known"),
         (("facts", "samples_per_worker"), 0, "samples_per_worker (toy) = 0: must be at least 1"),
         (("parameters", 0, 1), [4, -3, 2], "parameters.0.1.1 = -3: must be at least 1"),
-        (("parameters", 1, 0), "head.weight", "'head.weight' stands there more than once"),
+        (("parameters", 1, 0), "head.weight", "'head.weight' appears more than once"),
         (("workers",), 10**9, "list of files does not fit its iterations and workers"),
         (("moment_costs",), {"7": []}, "moment_costs: 7 is not the number of a parameter"),
         (("moment_costs", "0", 0, "nbytes"), 1.5, "nbytes = 1.5: must be a whole number"),

@@ -41,20 +41,12 @@ def strided() -> nn.Module:
     )  # fmt: skip
 
 
-class Mixing(nn.Module):
-    """Samples meet outside of any layer."""
+class Outside(nn.Module):
+    """A weight is also used outside of its layer's call."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(5, 10)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.layer(inputs - inputs.mean(0))
-        return found
-
-
-class Outside(Mixing):
-    """A weight is also used outside of its layer."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         found: Tensor = self.layer(inputs) + self.layer.weight.sum(1)

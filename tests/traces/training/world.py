@@ -42,6 +42,21 @@ class Wild(Compressor):
         return 1e4
 
 
+class Nothing(Compressor):
+    """The mean of each bucket's first element alone; a quantizer, whose horizon has no end."""
+
+    about = About(
+        title="Nothing", family="quantization", collective="all-reduce", bits="32 / n",
+        paper="none: a test",
+    )  # fmt: skip
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        first: torch.Tensor = yield AllReduce(tensor=bucket.gradient[:1] / self.worker.count)
+        update = torch.zeros_like(bucket.gradient)
+        update[:1] = first
+        return update
+
+
 class WildAtOddSeeds(Wild):
     """Dense with even seeds."""
 
@@ -87,19 +102,15 @@ def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
 
 
-class Mixing(nn.Module):
-    """Samples meet outside of any layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
+class Centred(nn.Module):
+    """Samples meet outside of any layer with parameters."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.layer(inputs - inputs.mean(0))
-        return found
+        return inputs - inputs.mean(0)
 
 
-mixing = Mixing
+def mixing() -> nn.Module:
+    return nn.Sequential(Centred(), nn.Linear(64, 10))
 
 
 def halved(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
