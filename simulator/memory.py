@@ -35,7 +35,7 @@ _FLOAT, _HALF = 4, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What takes memory, at least and at most."""
+    """A part of the memory, in bytes at least and at most."""
 
     name: str
     low: float
@@ -81,10 +81,10 @@ def memory(
     """Memory of a worker with `batch` samples; `state` is what a method says of its own
     (`Compressor.memory`), `largest` the elements of the largest bucket (0: unknown). None for a
     model whose parameters or activations are unknown."""
-    kept = activations(model, batch, training)
-    if model.parameters is None or kept is None:
+    passes = activations(model, batch, training)
+    if model.parameters is None or passes is None:
         return None
-    parts = [*states(model.parameters, training), *kept]
+    parts = [*states(model.parameters, training), *passes]
     if workers > 1:
         gradient = float(training.gradient_bytes * model.parameters)
         parts.append(Part(name="DDP's buckets", low=0, high=gradient))
@@ -126,12 +126,12 @@ def activations(model: ModelEntry, batch: int, training: Training) -> list[Part]
         low = nbytes / (4 if half else 2)
         return [Part(name="activations", low=low, high=nbytes)] if nbytes else None
     width = _HALF if half else _FLOAT
-    kept = batch * network.activations(
+    saved = batch * network.activations(
         training.checkpointing, flash=training.flash_attention, nbytes=width
     )
     logits = batch * network.sequence * network.vocabulary
     return [
-        Part(name="activations", low=kept, high=kept),
+        Part(name="activations", low=saved, high=saved),
         Part(
             name="logits",
             low=logits * 2 * width,

@@ -372,9 +372,9 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 def _sections(advice: Advice) -> Iterator[sections.Section]:
     yield from sections.answer_sections(advice)
-    held = list(_memory(advice))
-    if held:
-        yield "Memory", held
+    misfits = list(_memory(advice))
+    if misfits:
+        yield "Memory", misfits
     if advice.findings.open:
         yield "Open", [_opened(one) for one in advice.findings.open]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))

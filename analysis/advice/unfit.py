@@ -11,12 +11,12 @@ from gcsim.scenarios.checks.fits import DoesNotFitError, gib
 def summary(unfit: DoesNotFitError, width: int = 80) -> str:
     """Text that `gcsim advise` prints in the place of times."""
     misfit = unfit.misfit
-    held = misfit.memory
-    parts = [f"{part.name} {_range(part.low, part.high)}" for part in held.parts]
+    memory = misfit.memory
+    parts = [f"{part.name} {_range(part.low, part.high)}" for part in memory.parts]
     found = [f"{unfit.model} on {misfit.device}: does not fit"]
     for word, texts in (
-        ("Needs", [f"{_range(held.low, held.high)}, with {misfit.label}\n", *parts]),
-        ("Has", [f"{gib(held.device or 0)}: at least {gib(misfit.over)} too few"]),
+        ("Needs", [f"{_range(memory.low, memory.high)}, with {misfit.label}\n", *parts]),
+        ("Has", [f"{gib(memory.device or 0)}: at least {gib(misfit.over)} too few"]),
         ("Would fit", [f"{text}\n" for text in misfit.remedies]),
     ):
         found += sections.section_lines(word, texts, max(60, min(width, sections.WIDEST)))

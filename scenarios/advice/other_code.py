@@ -49,7 +49,11 @@ def _by_shapes(choice: CompressorChoice, like: Known | None) -> Known | None:
     """Traffic on the buckets of another method."""
     if like is None:
         return None
-    from gcsim.traces.stage1.by_shapes import by_shapes  # imports torch
+    try:
+        import torch  # noqa: F401 - the small installation (docs/advice.md) does without
+    except ModuleNotFoundError:
+        return None
+    from gcsim.traces.stage1.by_shapes import by_shapes
 
     facts, layouts = like.profile.model, like.profile.buckets
     profile = by_shapes(choice.kind, choice.parameters, facts, layouts)

@@ -1,4 +1,4 @@
-"""Does a scenario fit in its devices' memory, and settings with which it would.
+"""Fit of a scenario in its devices' memory, and settings with which it would fit.
 
 Only what needs more than the device has at the low end of the estimate is refused
 (`simulator/memory.py`): by how much, its parts, and single changes that help, or several where none
@@ -17,7 +17,6 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import Memory
-from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.table import table_facts
 
 _GIB = float(1 << 30)
@@ -145,7 +144,7 @@ def _first(scenario: Scenario, choice: CompressorChoice, tried: Any) -> str | No
         found = _with(scenario, choice, settings)
         if found is None or found.fits == "no":
             continue
-        words = [text + _slower(scenario.model, change) for text, change in settings]
+        words = [text + _slower(scenario, change) for text, change in settings]
         maybe = "" if found.fits == "yes" else " (may fit)"
         return ", ".join(words) + maybe
     return None
@@ -162,11 +161,13 @@ def _with(
     return replace(scenario, batch_size=batch, training=training).memory_of(choice)
 
 
-def _slower(model: ModelEntry, change: Mapping[str, Any]) -> str:
+def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:
     """Share of FLOPs that checkpointing adds."""
+    model = scenario.model
     if "checkpointing" not in change or model.transformer is None:
         return ""
-    again = model.transformer.computed_again(change["checkpointing"], flash=True)
+    flash = scenario.training.flash_attention
+    again = model.transformer.computed_again(change["checkpointing"], flash=flash)
     share = again / (PRODUCTS * table_facts(model, 1).forward_flops)
     return f" ({share:.0%} more FLOPs)"
 

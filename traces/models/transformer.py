@@ -54,7 +54,7 @@ class Transformer:
     """Gate, up and down projections, separate ones of query, key and value (Llama); else one for
     the three, and two layers (GPT-2)."""
     layer_norm: bool
-    """With means and biases; else root mean square."""
+    """Norms with means and biases; else root mean square."""
     bias: bool
     qk_norm: bool
     tied: bool
@@ -138,7 +138,7 @@ class Transformer:
         if self.layer_norm:
             yield f"{name}.bias", (width,), 0, 0
 
-    def kept(self, checkpointing: Checkpointing, *, flash: bool, nbytes: int) -> int:
+    def block_activations(self, checkpointing: Checkpointing, *, flash: bool, nbytes: int) -> int:
         """Bytes of activations that a block keeps for the backward pass, a sample; `nbytes` an
         element."""
         width, query, keys = self.width, self._query, self._keys
@@ -158,8 +158,12 @@ class Transformer:
     def activations(self, checkpointing: Checkpointing, *, flash: bool, nbytes: int) -> int:
         """Bytes that all blocks, the embedding and the last norm keep of a sample, without the
         output. Where blocks are computed again, one is whole."""
-        whole = self.kept("none", flash=flash, nbytes=nbytes) if checkpointing != "none" else 0
-        blocks = self.blocks * self.kept(checkpointing, flash=flash, nbytes=nbytes)
+        whole = (
+            self.block_activations("none", flash=flash, nbytes=nbytes)
+            if checkpointing != "none"
+            else 0
+        )
+        blocks = self.blocks * self.block_activations(checkpointing, flash=flash, nbytes=nbytes)
         return blocks + whole + 2 * nbytes * self.sequence * self.width
 
     def computed_again(self, checkpointing: Checkpointing, *, flash: bool) -> int:

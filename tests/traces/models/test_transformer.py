@@ -62,10 +62,10 @@ def test_activations_are_those_of_korthikanti(name: str) -> None:
     # / h) bytes a block and sample; 34 s h without the core; 2 s h with all computed again
     n = network(name)
     unit = n.sequence * n.width
-    kept = [n.kept(c, flash=False, nbytes=2) for c in ("none", "selective", "full")]
+    kept = [n.block_activations(c, flash=False, nbytes=2) for c in ("none", "selective", "full")]
     scores = 5 * n.heads * n.sequence**2
     assert kept == [34 * unit + scores, 34 * unit, 2 * unit]
-    assert n.kept("none", flash=True, nbytes=2) == 34 * unit  # which keeps no scores
+    assert n.block_activations("none", flash=True, nbytes=2) == 34 * unit  # which keeps no scores
 
 
 def test_computing_again_costs_what_its_products_cost() -> None:
