@@ -37,7 +37,7 @@ class Implementation:
     kind: str
     """Registered method with its operators and bytes; "": the method's kernels."""
     defaults: Mapping[str, Any]
-    """Of its parameters, where they are not the method's."""
+    """Defaults of parameters that are not the method's."""
     stated: Spelled | None
     """Cost around an exchange, where it is not the framework's hook's."""
     deploy: tuple[str, ...]
