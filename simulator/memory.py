@@ -9,8 +9,8 @@ Activations are by formula (`traces/models/transformer.py`), as counted by autog
 Logits are read, cast, normalised and differentiated as float32; a fused loss keeps them and
 their gradient as they are.
 
-Two parts are no sum: context and NCCL's buffers (4 MiB a channel and direction, NCCL_BUFFSIZE), and
-the allocator's slack. The ranges of both hold TorchTitan's eight published peaks
+Two parts are estimates: context and NCCL's buffers (4 MiB a channel and direction, NCCL_BUFFSIZE),
+and the allocator's slack. The others add up to TorchTitan's eight published peaks within 7 %
 (tests/simulator/test_memory.py).
 """
 

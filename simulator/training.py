@@ -191,7 +191,7 @@ class Training(fields.Setting):
     sequence: Tokens | None = None
     """Tokens of a sample, of a model by formula; None: the model's."""
     optimizer_state: Literal["adam", "momentum", "none"] = "adam"
-    """What the optimizer keeps; it affects no time."""
+    """State that the optimizer keeps; it affects no time."""
     device_memory: fields.Bytes | None = None
     """Memory of a device; None: the catalogue's."""
     local_steps: Batches = 1

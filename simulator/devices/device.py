@@ -114,7 +114,7 @@ class Device:
     """The catalogue's link between two devices in a node; None: PCIe 3, or unknown. It affects no
     time and is in no fingerprint (`catalog.fingerprint`)."""
     memory: Bytes | None = field(default=None, repr=False)
-    """As sold; None: unknown, or the host's. In no fingerprint either."""
+    """Bytes as sold; None: unknown, or the host's. In no fingerprint either."""
     primitives: Mapping[str, Curve] = field(default_factory=dict)
     """Measured curves by metered kernel, which win over its class."""
     training: Mapping[str, TrainingRate] = field(default_factory=dict)

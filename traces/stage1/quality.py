@@ -35,7 +35,7 @@ class ErrorMetrics:
     difference: float = 0.0
 
     def plus(self, other: ErrorMetrics, weight: float = 1.0) -> ErrorMetrics:
-        """With another bucket's, as often as `weight`."""
+        """Return the sum with another bucket's, which counts `weight` times."""
         return ErrorMetrics(
             update=self.update + weight * other.update,
             dense=self.dense + weight * other.dense,

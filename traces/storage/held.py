@@ -31,7 +31,7 @@ class HeldTrace:
 
     @contextmanager
     def opened(self) -> Iterator[HeldTrace]:
-        """As a writer's context: there is nothing to remove."""
+        """Context of a writer, which has nothing to remove."""
         yield self
 
     def begin(self, facts: ModelFacts, shapes: Shapes) -> None:
