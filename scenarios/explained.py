@@ -18,6 +18,7 @@ from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.errors import InputError, did_you_mean
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.run import traffic_profiles
+from gcsim.scenarios.running.installed import as_installed
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.running.simulate import as_carried
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -94,12 +95,13 @@ def explain(scenario: Scenario, choice: CompressorChoice, progress: Progress) ->
     alone = replace(scenario, compressors=(choice,))
     keys = [profile_key(alone, choice)]
     profiles = traffic_profiles(alone, keys, use_cache=True, progress=progress)
+    alone, profiles = as_installed(alone, profiles)
     _, _, (profile, *_) = as_carried(alone, keys, profiles)
     nodes = scenario.node_counts[-1]
     cluster = scenario.cluster_at(nodes)
     prices = PriceList(cluster.device)
     kernels = _kernels(profile, cluster, prices)
-    framework, encode, decode = _coding(profile, cluster, scenario.training, prices)
+    framework, encode, decode = _coding(profile, cluster, alone.training, prices)
     classes = {kernel.kind for kernel in kernels}
     return Explained(
         scenario=scenario.name,

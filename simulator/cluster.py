@@ -132,8 +132,6 @@ class Cluster:
     (`at_one_nic`) has one."""
     intra_node: Link
     """Between a device and its node's memory (PCIe) or another device, each direction."""
-    nvlink: bool = False
-    """`intra_node` is NVLink, for which NCCL's tuner has constants of its own."""
     shared_memory: Link | None = None
     """Between ranks of a node whose library copies in host memory (MPI); None: `intra_node`."""
     collectives: Collectives = Collectives()
@@ -166,6 +164,11 @@ class Cluster:
         """Hashable identity of all that carries messages: everything but the device."""
         own = (getattr(self, one.name) for one in fields(self) if one.name not in _NO_KEY)
         return (*own, *sorted(self.nics.items(), key=lambda item: item[0]))
+
+    @property
+    def nvlink(self) -> bool:
+        """Whether a node's devices have NVLink, for which NCCL's tuner has constants of its own."""
+        return self.intra_node.name.startswith("nvlink")
 
     @property
     def between_ranks(self) -> Link:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from rich import box
@@ -23,6 +24,7 @@ from gcsim.analysis.report.sections import Recommendation
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.trust import is_safe
+from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import scenario_from
 from gcsim.scenarios.findings import Evidence, Findings
 from gcsim.scenarios.result import PERCENTILES, Result, Row
@@ -90,12 +92,13 @@ def _verdicts(result: SweepResult) -> list[Recommendation | None]:
 
 def recommendation(point: Result) -> Recommendation:
     """The advised methods of a point, with the evidence for its methods that a run would have."""
-    if point.advice is None and point.scenario:
+    if point.advice is None and {"model", "compressors"} <= point.scenario.keys():
         named = json.dumps([point.scenario[key] for key in ("model", "compressors")])
         if named not in _KNOWN:
-            scenario = scenario_from(point.scenario)
-            _KNOWN[named] = evidence_of(scenario, [one.label for one in scenario.compressors])
-        point = replace(point, advice=Findings(known=_KNOWN[named]))
+            with suppress(InputError):  # the scenario's own files may be gone
+                scenario = scenario_from(point.scenario)
+                _KNOWN[named] = evidence_of(scenario, [one.label for one in scenario.compressors])
+        point = replace(point, advice=Findings(known=_KNOWN.get(named, {})))
     return Recommendation(result=point, verdict=largest_verdict(point))
 
 

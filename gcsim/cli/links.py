@@ -126,10 +126,11 @@ def _latency(entry: Entry) -> str:
 def _ranged(value: float, bounds: Sequence[float] | None, write: Callable[[float], str]) -> str:
     if bounds is None:
         return write(value)
-    number, unit = write(value).split()
-    scale = float(number) / value
+    unit_of = value or bounds[-1]
+    number, unit = write(unit_of).split()
+    scale = float(number) / unit_of
     ends = "-".join(_short(end * scale) for end in bounds)
-    return f"{_short(float(number), 3)} ({ends}) {unit}"
+    return f"{_short(value * scale, 3)} ({ends}) {unit}"
 
 
 def _short(number: float, digits: int = 2) -> str:

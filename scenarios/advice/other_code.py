@@ -53,7 +53,7 @@ def _by_shapes(choice: CompressorChoice, like: Known | None) -> Known | None:
         import torch  # noqa: F401 - the small installation (docs/advice.md) does without
     except ModuleNotFoundError:
         return None
-    from gcsim.traces.stage1.by_shapes import by_shapes
+    from gcsim.scenarios.running.by_shapes import by_shapes
 
     facts, layouts = like.profile.model, like.profile.buckets
     profile = by_shapes(choice.kind, choice.parameters, facts, layouts)

@@ -207,15 +207,13 @@ def build_cluster(section: ClusterSection) -> Cluster:
     network = together_as_one(build_link(section.network, transport), together)
     if collectives.ring_over_tree_range and carrier(transport, network.name).endswith("TCP"):
         collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
-    bus = build_link(section.intra_node or usual_bus(built), transport)
     return Cluster(
         nodes=largest,
         devices_per_node=section.devices_per_node,
         device=built,
         network=network,
         nics_per_node=together,
-        intra_node=bus,
-        nvlink=bus.name.startswith("nvlink"),
+        intra_node=build_link(section.intra_node or usual_bus(built), transport),
         shared_memory=build_link("host_memory", transport)
         if transport == "mpich" and built.processor != "cpu" and section.devices_per_node > 1
         else None,

@@ -274,6 +274,10 @@ def unsupported(scenario: Scenario) -> list[Problem]:
         message = "gcsim train exchanges in every step"
         hint = "give --set training.local_steps=1, or a method that synchronises every few steps"
         found.append(Problem(place="training.local_steps", message=message, hint=hint))
+    if training.between != "workers":
+        message = "gcsim train exchanges between all workers"
+        hint = "give --set training.between=workers, or --set train.workers to the number of nodes"
+        found.append(Problem(place="training.between", message=message, hint=hint))
     if training.faults is not None:
         message = "with fewer workers the mean gradient would differ: trajectories cannot lose any"
         hint = "give --set training.faults=null, or estimate the deaths with: gcsim run"

@@ -149,7 +149,7 @@ class _Seen(NamedTuple):
             rate=(inside or bus.bandwidth) if alone else line.bandwidth,
             inside=inside,
             adds=(
-                bus.switch_adds is not None and cluster.devices_per_node > 1,
+                bool(inside) and bus.switch_adds is not None and cluster.devices_per_node > 1,
                 line.switch_adds is not None and not alone,
             ),
         )

@@ -30,7 +30,7 @@ def test_each_model_is_the_default_of_one_task() -> None:
 def test_a_task_is_shown_alone_and_as_json() -> None:
     shown = invoked(["list", "tasks", "words", "--json"])
     assert json.loads(shown.stdout) == details(Kind.tasks, "words")
-    assert "lstm_ptb_650" in invoked(["list", "tasks", "words"]).stdout
+    assert "input: tokens; default of " in invoked(["list", "tasks", "words"]).stdout
 
 
 def test_a_mistyped_task_gets_a_suggestion() -> None:

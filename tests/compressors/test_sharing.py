@@ -126,7 +126,7 @@ def test_checked_sharing_finds_what_is_no_function_of_its_arguments() -> None:
         return once(_numbered, payloads)
 
     lockstep([worker(), worker()])
-    with pytest.raises(InternalError, match=r"_numbered.*equal arguments, other values"):
+    with pytest.raises(InternalError, match=r"_numbered.*equal arguments, different values"):
         lockstep([worker(), worker()], share="checked")
 
 

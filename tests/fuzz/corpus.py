@@ -302,11 +302,15 @@ def _horovod(*, sizes: bool = True) -> str:
 
 _JSON = {
     "flight recorder": Layout(_recorder(), "flight-recorder"),
-    "flight recorder, untimed": Layout(_recorder(duration_ms=None), said="how long one took"),
-    "flight recorder, Gloo": Layout(
-        _recorder(duration_ms=None, profiling_name="gloo:all_reduce"), said="Gloo is not timed by"
+    "flight recorder, untimed": Layout(
+        _recorder(duration_ms=None), said="but no times: no duration_ms"
     ),
-    "flight recorder, not completed": Layout(_recorder(state="started"), said="how long one took"),
+    "flight recorder, Gloo": Layout(
+        _recorder(duration_ms=None, profiling_name="gloo:all_reduce"), said="it does not time Gloo"
+    ),
+    "flight recorder, not completed": Layout(
+        _recorder(state="started"), said="but no times: no duration_ms"
+    ),
     "flight recorder, no collectives": Layout(
         json.dumps({"version": "2.9", "pg_config": {"0": _GROUP}}), said="includecollectives=true"
     ),
@@ -326,7 +330,7 @@ _JSON = {
         said="the test failed: 'unable to connect'",
     ),
     "iperf3 --json-stream": Layout(
-        '{"event":"start","data":{}}\n{"event":"end","data":{}}\n', said="goes on behind its end"
+        '{"event":"start","data":{}}\n{"event":"end","data":{}}\n', said="continues after its end"
     ),
     "an execution trace": Layout(
         '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"id": 2, "name": "[pytorch|profiler]"}]}',

@@ -15,12 +15,12 @@ from gcsim.scenarios.advice.other_code import in_other_code, other_code
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.load import read_scenario
 from gcsim.scenarios.run import measured_run, run
+from gcsim.scenarios.running.by_shapes import by_shapes
 from gcsim.scenarios.running.installed import as_installed
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import CHECKS, STEP_CHECKS, Planner
 from gcsim.traces.profile import weighted
-from gcsim.traces.stage1.by_shapes import by_shapes
 from tests.scenarios.files import check_mistake, load, reread
 
 pytestmark = pytest.mark.usefixtures("own_cache")

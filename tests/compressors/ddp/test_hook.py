@@ -109,7 +109,7 @@ def test_other_buckets_that_cannot_be_are_refused(given: dict[str, list[int]], s
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("schema", 2, "no measurement of schema 1"),
+        ("schema", 2, "is not a measurement of schema 1"),
         ("steps", 0, "steps"),
         ("buckets", [], "buckets"),
         ("iteration_s", -1.0, "iteration_s"),

@@ -40,13 +40,6 @@ HONEST = """
         return total / count
 """
 BODIES = {
-    "an update near the end of float32": (
-        """
-        total = yield AllReduce(tensor=gradient.clone())
-        return torch.full_like(total, 3e38)
-""",
-        "beyond float32",
-    ),
     **{
         f"a {kind} of a {name} tensor": (
             f"""

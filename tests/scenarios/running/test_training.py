@@ -126,16 +126,17 @@ def test_rows_have_what_was_predicted(tmp_path: Path, simulator: Simulator) -> N
     parts = (row.forward_s, row.backward_s, row.encode_s, row.exposed_communication_s, row.decode_s)
     assert sum(parts) + row.optimizer_s + row.input_s == pytest.approx(row.iteration_s)
     assert (row.iteration_error_s, row.algorithms) == (0.002, "all-gather, ring; ring")
-    assert Result.columns()[-32:] == (
+    assert Result.columns()[-36:] == (
         "optimizer_s", "input_s", "iteration_p5_s", "iteration_p95_s",
-        "throughput_with_faults_samples_per_s", "lost_to_faults_s", "iteration_error_s",
+        "throughput_with_faults_samples_per_s", "lost_to_faults_s", "goodput", "iteration_error_s",
         "scaling_efficiency_error", "algorithms", "via", "iteration_low_s", "iteration_high_s",
         "speedup_low", "speedup_high", "probability_pays", "probability_fastest",
         "iteration_ring_s", "iteration_tree_s", "iteration_as_stated_s", "speedup_as_stated",
         "iterations", "seeds_trained", "seeds_at_target", "steps_to_target_vs_dense",
         "speedup_to_target", "speedup_to_target_low", "speedup_to_target_high",
         "probability_pays_to_target", "steps_to_target_error", "cost_per_1000_iterations",
-        "cost_to_target", "wire_bytes_over_training",
+        "cost_to_target", "wire_bytes_over_training", "device_memory_low_bytes",
+        "device_memory_high_bytes", "fits",
     )  # fmt: skip
 
 

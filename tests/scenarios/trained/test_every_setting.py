@@ -33,6 +33,7 @@ train: {workers: 2, steps: 4, evaluate_every: 2, target: {accuracy: 0.01}, seeds
 CLOCK = {
     "name", "description", "cost", "uncertainty.draws", "uncertainty.discrepancy", "compute",
     "cluster.nodes", "cluster.devices_per_node",  # of the clock; of the mathematics: train.workers
+    "cluster.nics_per_node",
     "cluster.device", "cluster.network", "cluster.nics", "cluster.intra_node", "cluster.shared_bus",
     "cluster.racks", "cluster.host", "cluster.sums",
     "cluster.collectives.transport", "cluster.collectives.library",
@@ -44,13 +45,16 @@ CLOCK = {
     "training.side_slowdown", "training.concurrent_collectives", "training.optimizer",
     "training.input", "training.on_host", "training.slow_nodes", "training.slow_workers",
     "training.noise", "training.iterations", "training.framework", "training.loop", "training.code",
-    "training.exposed", "training.exposed_range",
+    "training.exposed", "training.exposed_range", "training.failures", "training.checkpointing",
+    "training.flash_attention", "training.sequence", "training.optimizer_state",
+    "training.device_memory",
     # the gradients that a run compresses: trajectories have gradients of their own
     "gradients.workers", "gradients.warmup_steps", "gradients.iterations",
     "gradients.learning_rate", "gradients.momentum", "gradients.device", "gradients.source",
     "gradients.trace", "gradients.fit",
     # questions to a trajectory, which decide on nothing that is trained
     "train.target", "train.patience", "train.stop.hopeless", "compressors.*.label",
+    "compressors.*.implementation",
 }  # fmt: skip
 """Settings, and mappings of prices, that change no step."""
 
@@ -103,6 +107,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "training.precision": ("training.precision=fp16", "training.precision"),
     "training.gradients": ("training.gradients=bf16", "training.gradients"),
     "training.local_steps": ("training.local_steps=4", "training.local_steps"),
+    "training.between": ("training.between=nodes", "training.between"),
     "training.faults": (
         "training.faults={horizon: 1 h, restart: 1 s, deaths: [{node: 0, at: 1 min}]}",
         "training.faults",

@@ -220,5 +220,5 @@ def test_a_file_is_the_same_bytes_again_and_keeps_all_but_digits_of_losses(
             choice=next(one for one in scenario.compressors if one.kind == full.compressor),
         )  # fmt: skip
         trained = trained_now(run)
-        assert full.losses == pytest.approx(trained.losses, rel=1e-3)
+        assert full.losses == pytest.approx(trained.losses, rel=5e-3)  # three digits
         assert replace(full, losses=()) == replace(trained, losses=())

@@ -19,15 +19,14 @@ from tests.simulator import world
 from tests.simulator.world import skews, times
 
 MODE = {mode.name: mode for mode in nccl.MODES}
-NVLINK = replace(world.link(400 * 10**9, Fraction(0)), switch_adds=Fraction(3, 4))
+NVLINK = replace(world.link(400 * 10**9, Fraction(0)), name="nvlink", switch_adds=Fraction(3, 4))
 NIC = world.link(50 * 10**9, Fraction(2, 10**6))
 SHARP = replace(NIC, switch_adds=Fraction(1, 2))
 PS = 10**12
 
 
 def cluster(nodes: int, devices: int, network: Link = NIC, bus: Link = NVLINK) -> Cluster:
-    on = world.cluster(nodes, devices, network=network, intra_node=bus)
-    return replace(on, nvlink=bus is not NIC)
+    return world.cluster(nodes, devices, network=network, intra_node=bus)
 
 
 def finishes(on: Cluster, mode: str, nbytes: int, starts: list[int]) -> list[int]:

@@ -264,7 +264,9 @@ def test_batch_normalisation_beside_a_parameter_of_no_layer_is_refused() -> None
             return scaled
 
     images, labels = Textures((4,), 4, seed=1).batch(BATCH, worker=0, step=0)
-    with pytest.raises(InputError, match=r"meet in norm, .* parameter scale belongs to no layer"):
+    with pytest.raises(
+        InputError, match=r"samples mix in norm, .* parameter scale belongs to no layer"
+    ):
         watched_moments(Scaled(), images, labels)
 
 

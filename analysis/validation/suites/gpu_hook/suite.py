@@ -20,6 +20,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.queued import QUEUED, launches
 from gcsim.scenarios import catalog
 from gcsim.scenarios.calibration.host import Timed, host_prices, stage_clocks
+from gcsim.scenarios.running.by_shapes import by_shapes
 from gcsim.simulator.clock import PS_PER_SECOND, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import as_timed, stage_name
@@ -43,7 +44,6 @@ from gcsim.traces.profile import (
     Step,
     TrafficProfile,
 )
-from gcsim.traces.stage1.by_shapes import by_shapes
 
 _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"

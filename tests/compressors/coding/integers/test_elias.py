@@ -101,7 +101,7 @@ def test_a_word_that_never_ends_is_refused(byte: int) -> None:
 def test_bits_behind_the_last_word_are_refused() -> None:
     body = encode([1])  # "0" and seven zeros of padding
     body[0] = 0x80
-    with pytest.raises(InputError, match="bits are set behind"):
+    with pytest.raises(InputError, match="bits are set after"):
         decode(body, 1)
 
 
