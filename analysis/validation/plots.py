@@ -305,6 +305,8 @@ def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(0, max(heights) * 1.08)
+        # no factor in a corner, where the title stands
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     places = sorted({point.x or 0.0 for point in points})
     few = places if len(places) <= 7 else places[:: math.ceil(len(places) / 6)]
     axes.xaxis.set_major_locator(FixedLocator(few))
