@@ -68,19 +68,25 @@ class NodeCollectives:
         like = requests.tensors_sent(request)[0]
         whole = isinstance(request, requests.AllReduce | requests.TreeMerge)
         own = [reply] if whole and reply is not None else reply
-        handed = self._handed(own, 1 if whole else self.count, like)
+        count = 1 if whole else self.count
+        told = isinstance(request, requests.TreeMerge) or getattr(request, "variable", False)
+        handed = self._handed(own, None if told else [like.nbytes] * count, count, like)
         if isinstance(request, requests.AllReduce):
             return handed[0].view(like.dtype).view(like.shape)
         return handed[0] if whole else handed
 
-    def _handed(self, reply: Sequence[Tensor] | None, count: int, like: Tensor) -> list[Tensor]:
-        """Bytes of the first rank's `count` tensors, on `like`'s device."""
-        lengths = torch.zeros(count, dtype=torch.int64)
-        if reply is not None:
-            lengths = torch.tensor([each.nbytes for each in reply])
-        lengths = lengths.to(self._device)
-        self._broadcast(lengths, src=self._first, group=self._node.group)
-        sizes = lengths.tolist()
+    def _handed(
+        self, reply: Sequence[Tensor] | None, sizes: list[int] | None, count: int, like: Tensor
+    ) -> list[Tensor]:
+        """Bytes of the first rank's `count` tensors, on `like`'s device; `sizes` of them, where all
+        ranks know these, so that nobody waits for them."""
+        if sizes is None:
+            lengths = torch.zeros(count, dtype=torch.int64)
+            if reply is not None:
+                lengths = torch.tensor([each.nbytes for each in reply])
+            lengths = lengths.to(self._device)
+            self._broadcast(lengths, src=self._first, group=self._node.group)
+            sizes = lengths.tolist()
         if reply is not None:
             flat = torch.cat([as_bytes(each.reshape(-1)) for each in reply]).to(self._device)
         else:

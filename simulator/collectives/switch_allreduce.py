@@ -24,7 +24,6 @@ from gcsim.simulator.clock import Picoseconds, Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce
 from gcsim.simulator.fabric.link_table import LinkTable
-from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.paths import framed
@@ -55,7 +54,8 @@ class SwitchAllReduce:
         if self._tree is not None:
             finishes = self._tree(ready, key)
         elif self._hops is not None:
-            finishes = np.full_like(ready, self._arrivals(self._hops, ready, key).max())
+            _, arrivals = self._hops.flight(ready, self._vector, key=key, message=0)
+            finishes = np.full_like(ready, arrivals.max())
         if self._adds:
             kinds = np.zeros_like(ready)
             if self._bus.timed(kinds):
@@ -65,16 +65,6 @@ class SwitchAllReduce:
             finishes = np.maximum(finishes, added)
         check_range(finishes, 0)
         return np.repeat(finishes, self._devices)
-
-    def _arrivals(self, hops: Hops, ready: Times, key: int) -> Times:
-        """Arrival of each node's vector at the others, summed on the way."""
-        if hops.timed:
-            left = hops.departure(ready, self._vector)
-        else:
-            left = ready + hops.serialization(self._vector)
-        delay = hops.draw_jitter(self._vector, key=key, message=0)
-        arrivals: Times = left + hops.latency(self._vector) + delay
-        return arrivals
 
     @property
     def traffic(self) -> Traffic:

@@ -344,6 +344,14 @@ class Hops:
         """Departures of messages that may start at the absolute times `start`."""
         return self.table.departure(start, self.kinds[0], nbytes)
 
+    def flight(
+        self, start: Times, nbytes: Bytes | int, *, key: int, message: NDArray[np.int64] | int
+    ) -> tuple[Times, Times]:
+        """Times at which messages that may start at `start` have left, and arrive."""
+        left = self.departure(start, nbytes) if self.timed else start + self.serialization(nbytes)
+        delay = self.draw_jitter(nbytes, key=key, message=message)
+        return left, left + self.latency(nbytes) + delay
+
     def some(self, chosen: NDArray[np.bool_]) -> Hops:
         """Chosen messages, `[n]`."""
         return Hops(

@@ -117,11 +117,9 @@ class Fabric:
         byte). `nbytes`: one size, or one per message.
         """
         hops = self._paths.hops(senders, receivers)
-        start = ready[senders]
-        left = hops.departure(start, nbytes) if hops.timed else start + hops.serialization(nbytes)
+        left, arrival = hops.flight(ready[senders], nbytes, key=key, message=message)
         ready = ready.copy()
         ready[senders] = left
-        arrival = left + hops.latency(nbytes) + hops.draw_jitter(nbytes, key=key, message=message)
         ready[receivers] = np.maximum(ready[receivers], arrival) + reduction(nbytes, gamma)
         return ready
 
