@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.decisions import Decisions, decisions
 from gcsim.analysis.validation.report.series import lines
 from gcsim.analysis.validation.statistics import Errors, by_series, errors, judged
-from gcsim.analysis.validation.suite import IN_ALL, Bound, Findings, Point, Suite, Unit
+from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InternalError
 
 MOST_FITTED = 1 / 3
@@ -136,7 +137,8 @@ def _check_freedom(suite: Suite, findings: Findings) -> None:
         )
 
 
-def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> Kept:
+def _without_points(bound: Bound, findings: Findings) -> Kept | None:
+    """A bound on what is no point."""
     if bound.statistic == "statements":
         own = findings.statements
         right = [one for one in own if one.exact and one.agrees != one.wrong]
@@ -154,6 +156,14 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         (one,) = (r for r in findings.regrets if (r.source, r.rule) == (IN_ALL, *bound.series))
         kept = one.mean <= bound.limit
         return Kept(bound=bound, reached=one.mean, points=one.settings, kept=kept)
+    if bound.statistic in ("alarms", "pairs", "rank"):
+        return _agreeing(bound, findings.agreements)
+    return None
+
+
+def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> Kept:
+    if (kept := _without_points(bound, findings)) is not None:
+        return kept
     unknown = sorted(set(bound.series) - set(series))
     if unknown:
         raise InternalError(f"the bound {bound.name!r} is over unknown series {unknown}")
@@ -175,6 +185,22 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
         kept=reached <= bound.limit,
         unfitted=summary.unfitted_p90 if ninth else summary.unfitted_median,
     )
+
+
+def _agreeing(bound: Bound, found: Sequence[Agreement]) -> Kept:
+    """Bound on false alarms over all fields, or on pairs or ranks in the tasks' own."""
+    every = [one for one in found if one.field == IN_ALL]
+    if bound.statistic == "alarms":
+        count = sum(one.reported for one in every)
+        share = sum(len(one.alarms) for one in every) / count if count else math.inf
+        return Kept(bound=bound, reached=share, points=count, kept=share <= bound.limit)
+    own = [one for one in found if one.field != IN_ALL]
+    if bound.statistic == "pairs":
+        right, wrong = (sum(one.pairs[each] for one in own) for each in ("right", "wrong"))
+        return _share(bound, right, right + wrong)
+    ranks = [rank for one in own for rank in one.ranks]
+    middle = statistics.median(ranks) if ranks else -1.0
+    return Kept(bound=bound, reached=middle, points=len(ranks), kept=middle >= bound.limit)
 
 
 def _share(bound: Bound, right: int, count: int) -> Kept:

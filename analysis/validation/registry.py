@@ -34,6 +34,7 @@ SUITES: dict[str, str] = {
     "papers": "gcsim.analysis.validation.suites.papers.suite:SUITE",
     "scaling": "gcsim.analysis.validation.suites.scaling.suite:SUITE",
     "regret": "gcsim.analysis.validation.suites.regret.suite:SUITE",
+    "accuracy": "gcsim.analysis.validation.suites.accuracy.suite:SUITE",
 }
 """Suites by name, in the report's order: a folder in `suites/`, or a module and a value."""
 

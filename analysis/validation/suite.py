@@ -15,7 +15,9 @@ DENSE = "none"
 
 IN_ALL = "in all"
 
-Statistic = Literal["median", "p90", "decisions", "statements", "ordering", "regret"]
+Statistic = Literal[
+    "median", "p90", "decisions", "statements", "ordering", "regret", "alarms", "pairs", "rank"
+]  # fmt: skip
 Unit = Literal["s", "samples/s", "bytes", "x"]
 """Units of a measurement; less is better for times and bytes, more for rates and speedups."""
 
@@ -187,6 +189,27 @@ class Regret:
     """Mean of the first rule in the same settings."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Agreement of a task's trainings with published accuracies."""
+
+    task: str
+    """With its steps."""
+    field: str
+    """Field of the published models, or `IN_ALL`."""
+    reported: int
+    """Methods reported to train as dense training, of which the task can tell."""
+    alarms: tuple[str, ...]
+    """Labels of those that do not reach its target."""
+    reported_short: int
+    """Methods so reported for which its steps are too few."""
+    pairs: Mapping[str, int]
+    """Pairs of methods with figures that differ: right, wrong, alike (seeds disagree), too
+    short."""
+    ranks: tuple[float, ...]
+    """Spearman's rank correlations, one for each setting with methods enough."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Bound on a suite's points that were not fitted."""
@@ -201,7 +224,9 @@ class Bound:
     right, at least `limit` (broken where there is nothing to decide); statements: all exact, and
     all verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
     `limit`; regret: mean in all of the rule in `series`, at most
-    `limit`."""
+    `limit`; alarms: share of false alarms among methods reported to train as dense training, at
+    most `limit`; pairs: share of the pairs told apart that are right, rank: median Spearman
+    correlation, both in each task's own field, at least `limit`."""
     limit: float = 0.0
     target: float | None = None
     """The aim, if not reached: shown, while `limit` must hold."""
@@ -217,6 +242,9 @@ class Findings:
     factors: tuple[Factor, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     regrets: tuple[Regret, ...] = ()
+    agreements: tuple[Agreement, ...] = ()
+    cited: tuple[str, ...] = ()
+    """Citations of what stands in no point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

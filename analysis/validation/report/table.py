@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from rich import box
 from rich.console import RenderableType
@@ -20,7 +20,15 @@ from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Kept, Report
 from gcsim.analysis.validation.leaving_out import LeftOut, base_rate, brier, left_out, reliability
 from gcsim.analysis.validation.statistics import Errors
-from gcsim.analysis.validation.suite import Findings, Ordering, Point, Regret, Statement
+from gcsim.analysis.validation.suite import (
+    IN_ALL,
+    Agreement,
+    Findings,
+    Ordering,
+    Point,
+    Regret,
+    Statement,
+)
 
 LEGEND = (
     "error: (predicted - measured) / measured, of the points that served no fit. median, p90: the "
@@ -88,6 +96,7 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
     if report.findings.regrets:
         yield _regrets(report.findings.regrets)
         yield _wrapped(REGRET_LEGEND, width)
+    yield from _agreements(report.findings.agreements, width)
     for kept in report.bounds:
         yield _wrapped(bound_text(kept), width, style="" if kept.kept else "bold red")
     yield Text("")
@@ -119,33 +128,42 @@ def summary_lines(reports: Sequence[Report], width: int) -> Iterator[RenderableT
 
 def bound_text(kept: Kept) -> str:
     """A bound and the value reached, in a line."""
-    word = "kept  " if kept.kept else "BROKEN"
-    if kept.bound.statistic == "statements":
-        right = round(kept.reached * kept.points)
-        return f"{word} {kept.bound.name}: {right} of {kept.points}"
-    if kept.bound.statistic == "regret":
-        return (
-            f"{word} {kept.bound.name}: {percent(kept.reached)} % over "
-            f"{plural(kept.points, 'setting')}, at most {kept.bound.limit:.0%} asked"
-        )
-    if kept.bound.statistic == "decisions":
-        return (
-            f"{word} {kept.bound.name}: {percent(kept.reached)} % of "
-            f"{plural(kept.points, 'choice')} right, at least {kept.bound.limit:.0%} asked"
-        )
-    if kept.bound.statistic == "ordering":
-        return (
-            f"{word} {kept.bound.name}: {percent(kept.reached)} % of {plural(kept.points, 'pair')} "
-            f"right, at least {kept.bound.limit:.0%} asked"
-        )
-    alone = kept.unfitted
+    word, bound = "kept  " if kept.kept else "BROKEN", kept.bound
+    reached = f"{percent(kept.reached)} %"
+    least = f"at least {bound.limit:.0%} asked"
+    if bound.statistic == "statements":
+        said = f"{round(kept.reached * kept.points)} of {kept.points}"
+    elif bound.statistic == "alarms":
+        many = round(kept.reached * kept.points) if kept.points else 0
+        said = f"{many} of {plural(kept.points, 'method')}, at most {bound.limit:.0%} asked"
+        if bound.target is not None and kept.reached > bound.target:
+            said += f"; the target of {bound.target:.0%} is missed"
+    elif bound.statistic == "rank":
+        over = plural(kept.points, "setting")
+        said = f"median {kept.reached:.2f} over {over}, at least {bound.limit:g} asked"
+        if bound.target is not None and kept.reached < bound.target:
+            said += f"; the target of {bound.target:g} is missed"
+    elif bound.statistic == "regret":
+        over = plural(kept.points, "setting")
+        said = f"{reached} over {over}, at most {bound.limit:.0%} asked"
+    elif bound.statistic == "decisions":
+        said = f"{reached} of {plural(kept.points, 'choice')} right, {least}"
+    elif bound.statistic in ("ordering", "pairs"):
+        said = f"{reached} of {plural(kept.points, 'pair')} right, {least}"
+    else:
+        said = _error_text(kept)
+    return f"{word} {bound.name}: {said}"
+
+
+def _error_text(kept: Kept) -> str:
+    alone, target = kept.unfitted, kept.bound.target
     bare = "" if alone is None else f" ({percent(alone)} % by the catalogue alone)"
-    missed = kept.bound.target is not None and kept.reached > kept.bound.target
-    target = f"; the target of {kept.bound.target:.0%} is missed" if missed else ""
+    missed = target is not None and kept.reached > target
     what = "90th percentile" if kept.bound.statistic == "p90" else "median"
     return (
-        f"{word} {kept.bound.name}: {what} {percent(kept.reached)} % of "
-        f"{plural(kept.points, 'point')}{bare}, at most {kept.bound.limit * 100:g} % asked{target}"
+        f"{what} {percent(kept.reached)} % of {plural(kept.points, 'point')}{bare}, "
+        f"at most {kept.bound.limit * 100:g} % asked"
+        f"{f'; the target of {target:.0%} is missed' if missed else ''}"
     )
 
 
@@ -294,6 +312,53 @@ def regret_rows(regrets: Sequence[Regret]) -> Iterator[tuple[str, ...]]:
         means = percent(one.mean), percent(one.worst), percent(one.use)
         yield f"- {one.rule}", str(one.settings), *means
         before = one.source
+
+
+AGREEMENT = (
+    "as\ndense", "false\nalarms", "too\nshort", "pairs: right /\nwrong / alike", "too\nshort",
+    "Spearman\n(settings)",
+)  # fmt: skip
+AGREEMENT_LEGEND = (
+    "as dense: methods that most published findings have within 1 % of dense training, and of "
+    "which the task's steps tell; false alarms: of these, those that do not reach its target; too "
+    "short: methods, and pairs, of which its steps do not tell. pairs: methods with figures more "
+    "than 1 % apart; right, wrong: every seed ends better, or worse, with the method that is "
+    "published as better; alike: neither. Spearman: rank correlation of the figures, in steps of "
+    "1 %, with the task's measure at the end, mean over seeds; median over settings of six methods."
+)
+
+
+def agreement_rows(agreements: Sequence[Agreement]) -> Iterator[tuple[str, ...]]:
+    """A row a task, then its field's and all fields'."""
+    before = ""
+    for one in agreements:
+        if one.task != before:
+            yield one.task, *[""] * len(AGREEMENT)
+        told = " / ".join(str(one.pairs[verdict]) for verdict in ("right", "wrong", "alike"))
+        rank = f"{median(one.ranks):.2f} ({len(one.ranks)})" if one.ranks else "-"
+        counts = one.reported, len(one.alarms), one.reported_short
+        yield f"- {one.field}", *map(str, counts), told, str(one.pairs["too short"]), rank
+        before = one.task
+
+
+def alarm_lines(agreements: Sequence[Agreement]) -> Iterator[str]:
+    """False alarms of each task by name."""
+    for one in agreements:
+        if one.alarms and one.field == IN_ALL:
+            yield f"false alarms of {one.task}: {', '.join(one.alarms)}"
+
+
+def _agreements(agreements: Sequence[Agreement], width: int) -> Iterator[RenderableType]:
+    if not agreements:
+        return
+    table = _numbers("\ntask, published field", *AGREEMENT)
+    for task, *cells in agreement_rows(agreements):
+        table.add_row(Text(task), *cells)
+    yield table
+    yield Text("")
+    for line in alarm_lines(agreements):
+        yield _wrapped(line, width)
+    yield _wrapped(AGREEMENT_LEGEND, width)
 
 
 REGRET = ("settings", "mean\n[%]", "worst\n[%]", "Use there\n[%]")

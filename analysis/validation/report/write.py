@@ -29,10 +29,14 @@ from gcsim.analysis.validation.leaving_out import fault, left_out
 from gcsim.analysis.validation.registry import chosen
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.report.table import (
+    AGREEMENT,
+    AGREEMENT_LEGEND,
     LEFT_OUT,
     LEFT_OUT_LEGEND,
     REGRET,
     RELIABILITY,
+    agreement_rows,
+    alarm_lines,
     bound_text,
     decisions_text,
     fit_text,
@@ -45,7 +49,7 @@ from gcsim.analysis.validation.report.table import (
     value,
 )
 from gcsim.analysis.validation.statistics import Errors, by_series
-from gcsim.analysis.validation.suite import Excluded, Factor, Point, Statement
+from gcsim.analysis.validation.suite import Agreement, Excluded, Factor, Point, Statement
 from gcsim.files import replacing
 from gcsim.version import __version__
 
@@ -216,6 +220,7 @@ def _suite(report: Report, images: str) -> Iterator[str]:
     if findings.regrets:
         headings = ("regret", *(title.replace("\n", " ") for title in REGRET))
         yield from _block(*_table(headings, list(regret_rows(findings.regrets))))
+    yield from _agreements(findings.agreements)
     for one in findings.orderings:
         yield f"- Order of {ordering_text(one)}."
     for kept in report.bounds:
@@ -286,6 +291,14 @@ def _statements(statements: Sequence[Statement]) -> Iterator[str]:
     yield ""
 
 
+def _agreements(agreements: Sequence[Agreement]) -> Iterator[str]:
+    if agreements:
+        headings = ("task", *(title.replace("\n", " ") for title in AGREEMENT))
+        yield from _block(*_table(headings, list(agreement_rows(agreements))))
+        yield from _block(f"{AGREEMENT_LEGEND[0].upper()}{AGREEMENT_LEGEND[1:]}")
+        yield from (f"- {line[0].upper()}{line[1:]}." for line in alarm_lines(agreements))
+
+
 def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
     if excluded:
         yield from _block("Not compared, by rules that do not look at predictions:")
@@ -336,6 +349,8 @@ def _sources(report: Report) -> Iterator[str]:
     if works:
         cited = (f"- {_in_common(of)} ({plural(len(of), 'point')})" for of in works.values())
         yield from _folded("Sources (of each point: points.csv)", *cited)
+    if report.findings.cited:
+        yield from _folded("Sources", *(f"- {one}" for one in report.findings.cited))
 
 
 def _in_common(sources: Sequence[str]) -> str:
@@ -416,6 +431,7 @@ def _report(report: Report) -> dict[str, Any]:
         ],
         "points": [_point_row(point) for point in findings.points],
         "regrets": [asdict(one) for one in findings.regrets],
+        "agreements": [asdict(one) for one in findings.agreements],
     }
 
 

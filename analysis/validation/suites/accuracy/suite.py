@@ -1,0 +1,307 @@
+"""The suite `accuracy`: published accuracies of methods, beside trainings of gcsim's small tasks.
+
+`published.csv` has a method's figure in a setting of `settings.csv` (a model, data, workers); a
+figure that is `dense` is a finding in words. Findings of `catalog/published_training.csv` count as
+well. Two figures differ where they are more than `APART` apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcsim.analysis.report.numbers import plural
+from gcsim.analysis.validation.folder import suite_of
+from gcsim.analysis.validation.suite import DENSE, IN_ALL, Agreement, Findings
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.trained import make_shipped
+from gcsim.scenarios.trained.evidence import field_of, published
+from gcsim.scenarios.trained.runs import plan_of
+from gcsim.scenarios.trained.search import Tried, known_of
+from gcsim.scenarios.trained.study import dense_level, ends_of, measured, mostly
+from gcsim.traces.training.plan import Plan
+
+_HERE = Path(__file__).parent
+APART = 0.01
+"""Relative difference of two published figures that counts; a method within it trains as dense."""
+SPANNING, TOLD = 6, 5
+"""Methods of a setting whose order is compared, and least of them that a task tells."""
+_NEAR = 2.0
+"""Most ratio of a published parameter to the trained one."""
+_LESS = ("perplexity",)
+"""Measures of which less is better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A method's figure in a setting."""
+
+    setting: str
+    source: str
+    field: str
+    method: str
+    kind: str
+    parameters: Mapping[str, str]
+    figure: float | None
+    """More is better, over dense training's; None: as dense training, in words."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether it trains as dense training does."""
+        return self.figure is None or self.figure >= 1 - APART
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A task's training with a method."""
+
+    kind: str
+    label: str
+    parameters: Mapping[str, Any]
+    too_short: bool
+    reached: bool
+    """Whether more than half of the seeds reach the target."""
+    scores: tuple[float, ...]
+    """By seed, more is better: the task's measure on held-out samples at the end, less dense
+    training's with that seed."""
+
+
+def find() -> Findings:
+    """Agreement of every task that ships with the published figures."""
+    rows = read()
+    found = [
+        one
+        for name, field, outcomes in trainings()
+        for one in agreements(name, field, outcomes, rows)
+    ]
+    return Findings(agreements=tuple(found), cited=tuple(_citations()))
+
+
+def _citations() -> Iterator[str]:
+    """Each source with its settings and number of figures."""
+    settings = _table("settings.csv")
+    names = {row["setting"]: row["source"] for row in settings}
+    figures = Counter(names[row["setting"]] for row in _table("published.csv"))
+    for source in _table("sources.csv"):
+        own = [row for row in settings if row["source"] == source["key"]]
+        places = "; ".join(f"{one['where']}: {one['model']}, {one['data']}" for one in own)
+        yield f"{source['citation']} ({plural(figures[source['key']], 'figure')}; {places})"
+
+
+@cache
+def read() -> tuple[Published, ...]:
+    """The published figures, in file order."""
+    settings = {row["setting"]: row for row in _table("settings.csv")}
+    rows = _table("published.csv")
+    dense = {row["setting"]: row["value"] for row in rows if row["kind"] == DENSE}
+    return tuple(
+        Published(
+            setting=row["setting"],
+            source=settings[row["setting"]]["source"],
+            field=settings[row["setting"]]["field"],
+            method=row["method"],
+            kind=row["kind"],
+            parameters=dict(pair.split("=") for pair in row["parameters"].split()),
+            figure=_over(row["value"], dense[row["setting"]], settings[row["setting"]]["measure"]),
+        )
+        for row in rows
+    )
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    with (_HERE / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _over(value: str, dense: str, measure: str) -> float | None:
+    if value == "dense":
+        return None
+    ratio = float(value) / float(dense)
+    return 1 / ratio if measure in _LESS else ratio
+
+
+def trainings() -> Iterator[tuple[str, str, list[Outcome]]]:
+    """Tasks that ship, with their steps, their field and what was trained."""
+    for scenario in (load_scenario(name) for name in make_shipped.SCENARIOS):
+        yield from _trained(scenario, make_shipped.wanted(scenario))
+    for changes in make_shipped.LONG:
+        scenario = load_scenario(make_shipped.FILE, changes)
+        yield from _trained(scenario, scenario.compressors)
+
+
+def _trained(
+    scenario: Scenario, choices: Iterable[CompressorChoice]
+) -> Iterator[tuple[str, str, list[Outcome]]]:
+    assert scenario.dense is not None  # noqa: S101
+    dense = _known(scenario, scenario.compressors[scenario.dense])
+    if dense is None:
+        return
+    plan, level = plan_of(scenario), dense_level(dense)
+    base = _final(plan, dense)
+    every = (_known(scenario, choice) for choice in choices)
+    outcomes = [
+        Outcome(
+            kind=one.choice.kind,
+            label=one.choice.label,
+            parameters=one.choice.parameters,
+            too_short=bool(one.too_short),
+            reached=mostly(ends_of(plan, one, level)),
+            scores=tuple(own - other for own, other in zip(_final(plan, one), base, strict=False)),
+        )
+        for one in every
+        if one is not None and not one.untrained
+    ]
+    yield f"{scenario.name}, {plan.steps:,} steps", field_of(scenario) or "", outcomes
+
+
+def _final(plan: Plan, tried: Tried) -> list[float]:
+    last = [each.evaluations[-1] for each in tried.trajectories]
+    if measured(plan.target) == "loss":
+        return [-each.loss for each in last]
+    return [each.accuracy or 0.0 for each in last]
+
+
+def _known(scenario: Scenario, choice: CompressorChoice) -> Tried | None:
+    """What ships with the most seeds: long trainings come seed by seed."""
+    plan = plan_of(scenario)
+    some = (
+        known_of(replace(scenario, train=replace(plan, seeds=seeds)), choice)
+        for seeds in range(plan.seeds, 0, -1)
+    )
+    return next((one for one in some if one is not None), None)
+
+
+def matched(
+    rows: Sequence[Published], outcomes: Sequence[Outcome]
+) -> list[tuple[Published, Outcome]]:
+    """Rows of a setting with the training of the nearest parameters, a row to a training."""
+    pairs = (
+        (distance, number, row, one)
+        for number, row in enumerate(rows)
+        for one in outcomes
+        if (distance := _distance(row, one)) is not None
+    )
+    taken: set[int] = set()
+    found = {}
+    for _, number, row, one in sorted(pairs, key=lambda pair: pair[:2]):
+        if number not in found and id(one) not in taken:
+            found[number] = row, one
+            taken.add(id(one))
+    return [found[number] for number in sorted(found)]
+
+
+def _distance(row: Published, one: Outcome) -> float | None:
+    """Sum of the logarithms of the parameters' ratios; None of another method."""
+    if row.kind != one.kind:
+        return None
+    total = 0.0
+    for name, text in row.parameters.items():
+        own = one.parameters.get(name)
+        if isinstance(own, bool) or own is None:
+            if text != str(own).lower():
+                return None
+            continue
+        try:
+            ratio = float(text) / own
+        except ValueError:
+            return None
+        if not 1 / _NEAR <= ratio <= _NEAR:
+            return None
+        total += abs(float(np.log(ratio)))
+    return total
+
+
+def reported_dense(rows: Sequence[Published], one: Outcome, field: str) -> bool | None:
+    """Whether most findings have a method train as dense training; None without any."""
+    by_setting: dict[str, list[Published]] = {}
+    for row in rows:
+        by_setting.setdefault(row.setting, []).append(row)
+    said = [
+        row.dense
+        for own in by_setting.values()
+        for row, other in matched(own, [one])
+        if field in (IN_ALL, row.field)
+    ]
+    fields = ("images", "text") if field == IN_ALL else (field,)
+    said += [
+        True
+        for row in published()
+        for each in fields
+        if row.covers(one.kind, one.parameters, each)  # type: ignore[arg-type]
+    ]
+    return None if not said else 2 * sum(said) >= len(said)
+
+
+def agreements(
+    task: str, field: str, outcomes: Sequence[Outcome], rows: Sequence[Published]
+) -> Iterator[Agreement]:
+    """A task's agreement with the figures of its own field, and with all."""
+    for which in (field, IN_ALL):
+        dense = [one for one in outcomes if one.kind != DENSE and reported_dense(rows, one, which)]
+        told = [one for one in dense if not one.too_short]
+        alarms = tuple(one.label for one in told if not one.reached)
+        pairs: dict[str, int] = {"right": 0, "wrong": 0, "alike": 0, "too short": 0}
+        ranks = []
+        for setting in dict.fromkeys(row.setting for row in rows if row.figure is not None):
+            own = [row for row in rows if row.setting == setting]
+            if which not in (IN_ALL, own[0].field):
+                continue
+            both = matched(own, outcomes)
+            for verdict in compared(both):
+                pairs[verdict] += 1
+            tells = [(row, one) for row, one in both if not one.too_short]
+            figures = [round((row.figure or 0.0) / APART) for row, _ in tells]
+            if len(own) >= SPANNING and len(tells) >= TOLD and len(set(figures)) > 1:
+                ranks.append(spearman(figures, [statistics.fmean(one.scores) for _, one in tells]))
+        yield Agreement(
+            task=task,
+            field=which,
+            reported=len(told),
+            alarms=alarms,
+            reported_short=len(dense) - len(told),
+            pairs=pairs,
+            ranks=tuple(ranks),
+        )
+
+
+def compared(both: Sequence[tuple[Published, Outcome]]) -> Iterator[str]:
+    """Verdict on each pair of methods with figures that differ."""
+    for (row, one), (other, second) in combinations(both, 2):
+        a, b = row.figure or 0.0, other.figure or 0.0
+        if abs(a - b) <= APART * max(a, b):
+            continue
+        better, worse = (one, second) if a > b else (second, one)
+        if better.too_short or worse.too_short:
+            yield "too short"
+        else:
+            ahead = [a > b for a, b in zip(better.scores, worse.scores, strict=False)]
+            behind = [a < b for a, b in zip(better.scores, worse.scores, strict=False)]
+            yield "right" if all(ahead) else "wrong" if all(behind) else "alike"
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Rank correlation, ties with their mean rank; 0 where one side is all ties."""
+    ranks = [_ranks(np.asarray(each)) for each in (first, second)]
+    a, b = (each - each.mean() for each in ranks)
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size else 0.0
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    below = (values[:, None] > values).sum(axis=1)
+    same = (values[:, None] == values).sum(axis=1)
+    ranks: np.ndarray = below + (same - 1) / 2
+    return ranks
+
+
+SUITE = suite_of(_HERE, "accuracy", find)
