@@ -16,6 +16,7 @@ from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.trust import DENSE
+from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import TELLING
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
@@ -146,15 +147,15 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
     if any(row.compressor == DENSE for row in leading):
         alike = ", ".join(row.label for row in rows if _like_dense(row))
         return (
-            f"Too close to call {where}: relative to dense training's time to {result.target} the "
-            f"ranges of {alike} contain 1. More train.seeds narrow them."
+            f"Not told apart {where} from dense training in the time to {result.target}: {alike} "
+            f"({_test(rows)}). More train.seeds tell more."
         )
     gain = times(best.speedup_to_target or 0.0)
     if len(leading) > 1:
         named, least = ", ".join(row.label for row in leading), leading[-1].speedup_to_target
         return (
-            f"{named} reach {result.target} first {where}, too close to call: "
-            f"{times(least or 0.0)} to {gain} as fast as dense training."
+            f"{named} reach {result.target} first {where}, not told apart from each other: "
+            f"{times(least or 0.0)} to {gain} as fast as dense training ({_test(rows)})."
         )
     said = (
         f"{best.label} reaches {result.target} first {where}: {gain} as fast as dense training "
@@ -166,11 +167,16 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
 
 
 def _like_dense(row: TrainedRow) -> bool:
-    """Whether a method reaches the target in a time that may be dense training's."""
-    low, high = row.speedup_to_target_low, row.speedup_to_target_high
-    if row.compressor == DENSE or row.speedup_to_target is None or low is None:
-        return False
-    return low <= 1 and (high is None or high >= 1)
+    """Whether a method is not told apart from dense training."""
+    return row.compressor != DENSE and row.p_as_dense is not None and row.p_as_dense > ALPHA
+
+
+def _test(rows: Sequence[TrainedRow]) -> str:
+    compared = sum(row.p_as_first is not None for row in rows) - 1
+    return (
+        f"paired t-test over {plural(len(rows[0].ended), 'seed')}, Holm's correction for "
+        f"{plural(compared, 'method')}, {100 * ALPHA:.0f} %"
+    )
 
 
 def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:

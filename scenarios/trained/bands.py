@@ -4,6 +4,11 @@ The lowest and highest of three seeds hold the next in half of the cases. So see
 log-normal distribution, and the next is distributed around their middle as Student's t (a
 prediction interval: Hahn 1969, "Factors for calculating two-sided prediction intervals for samples
 from a normal distribution"). Seeds that agree still differ by the steps between evaluations.
+
+Two methods are told apart by Student's paired t-test over the seeds: the mean logarithm of their
+speedup is 0 where they are alike. The drawn worlds are equally likely, so its probability is their
+mean. Several comparisons at once are corrected by Holm's step-down method (Holm 1979, "A simple
+sequentially rejective multiple test procedure"), whatever their dependence.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from numpy.typing import NDArray
 
 from gcsim.scenarios.result import HIGH, LOW, Row
 
+ALPHA = 0.1
+"""Probability that methods that are alike are told apart, in any of the comparisons."""
 _MOST = 1e6  # speed relative to a method that misses the target with a seed
 _PLACES = 64  # points of Student's distribution, even in probability
 
@@ -49,6 +56,39 @@ def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDA
     logs = np.median(np.log(drawn), axis=0)[:, None] + further
     found: NDArray[np.float64] = np.exp(logs).ravel()
     return found
+
+
+def alike(gains: Sequence[NDArray[np.float64]], grain: float) -> float:
+    """Two-sided p-value of methods that reach the target equally soon; `gains` and `grain` as in
+    `with_further_seed`. The sign test's where a seed misses the target (ties count half); of one
+    seed, over the worlds alone."""
+    known = np.array(gains)
+    drawn, seeds = known[:, 1:], len(known)
+    if seeds > 1 and np.isfinite(known).all() and (known > 0).all():
+        from scipy.special import stdtr
+
+        middle = np.log(known[:, 0])
+        spread = max(float(middle.std(ddof=1)), grain) / math.sqrt(seeds)
+        if not spread:
+            return float(not middle.any())
+        slower = float(stdtr(seeds - 1, -np.log(drawn).mean(axis=0) / spread).mean())
+    elif seeds > 1:
+        ahead = float((known[:, 0] > 1).sum() + (known[:, 0] == 1).sum() / 2)
+        behind = seeds - ahead
+        most = math.ceil(max(ahead, behind))
+        return min(1.0, 2 * sum(math.comb(seeds, k) for k in range(most, seeds + 1)) / 2**seeds)
+    else:
+        slower = float((drawn < 1).mean() + (drawn == 1).mean() / 2)
+    return min(1.0, 2 * min(slower, 1 - slower))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values: at most `ALPHA` where a comparison is told apart among all of these."""
+    adjusted, least = [1.0] * len(p_values), 0.0
+    for done, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(1.0, (len(p_values) - done) * p_values[place]))
+        adjusted[place] = least
+    return adjusted
 
 
 def sooner(one: Row, other: Row) -> NDArray[np.float64]:

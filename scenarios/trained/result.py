@@ -51,9 +51,13 @@ class TrainedRow:
     rate_at_edge: bool = False
     """Whether the learning rate is the lowest or highest of several."""
     leads: bool = False
-    """Whether it is first at the target on its cluster, or not told apart from the first (the range
-    of its speedup over that includes 1); of dense training also, whether no other is told apart as
-    faster."""
+    """Whether it is first at the target on its cluster, or not told apart from the first; of dense
+    training also, whether no other is told apart as faster."""
+    p_as_dense: float | None = None
+    """p-value of reaching the target when dense training does (`bands.alike`), corrected for the
+    number of methods; None: not reached."""
+    p_as_first: float | None = None
+    """The same of the first at the target."""
     untrained: str = ""
     """Why nothing is known in spite of training: it compressed in too few steps. Times and steps
     are None then; accuracies and losses are the warm-up's."""

@@ -22,7 +22,7 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Curve, Measure
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.trained.bands import band, grain
+from gcsim.scenarios.trained.bands import ALPHA, alike, band, grain, holm
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 from gcsim.scenarios.trained.runs import check_not_inside, plan_of, unsupported
@@ -203,13 +203,33 @@ def _rows_at(
             )
         )
     first = max(range(len(rows)), key=lambda number: rows[number].speedup_to_target or 0.0)
-    beaten = any((row.speedup_to_target_low or 0.0) > 1 for row in rows)
-    for number, row in enumerate(rows):
-        if row.speedup_to_target is not None and not (number == dense and beaten):
-            rough = 0.0 if number == first else _grain(plan, ends[number], ends[first])
-            _, high = band(_gains(seconds[first], seconds[number]), rough)
-            rows[number] = replace(row, leads=high >= 1)
+    reaching = [number for number, row in enumerate(rows) if row.speedup_to_target is not None]
+    as_dense, as_first = (_alike(other, reaching, plan, seconds, ends) for other in (dense, first))
+    beaten = any(p <= ALPHA and (rows[n].speedup_to_target or 0.0) > 1 for n, p in as_dense.items())
+    for number in reaching:
+        rows[number] = replace(
+            rows[number],
+            p_as_dense=as_dense[number],
+            p_as_first=as_first[number],
+            leads=as_first[number] > ALPHA and not (number == dense and beaten),
+        )
     return rows
+
+
+def _alike(
+    other: int,
+    reaching: Sequence[int],
+    plan: Plan,
+    seconds: Sequence[Sequence[np.ndarray]],
+    ends: Sequence[Sequence[int | None]],
+) -> dict[int, float]:
+    """Corrected p-values against one method, by the methods that reach the target."""
+    numbers = [number for number in reaching if number != other]
+    p_values = [
+        alike(_gains(seconds[other], seconds[n]), _grain(plan, ends[n], ends[other]))
+        for n in numbers
+    ]
+    return {other: 1.0, **dict(zip(numbers, holm(p_values), strict=True))}
 
 
 def _grain(plan: Plan, *ends: Sequence[int | None]) -> float:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gcsim.scenarios.trained.bands import band, grain
+from gcsim.scenarios.trained.bands import ALPHA, alike, band, grain, holm
 
 
 def held(seeds: int, worlds_deviation: float, trials: int = 1500) -> float:
@@ -57,3 +57,48 @@ def test_a_seed_that_does_not_reach_the_target_is_in_the_band_as_nothing() -> No
 def test_one_seed_has_the_worlds_alone() -> None:
     worlds = np.concatenate([[1.0], np.linspace(1, 2, 101)])
     assert band([worlds], 0.1) == pytest.approx((1.1, 1.9))
+
+
+@pytest.mark.parametrize(("slower", "least", "most"), [(1.0, 0.05, 0.125), (2.0, 0.9, 1.0)])
+def test_methods_that_are_alike_are_rarely_told_apart_in_any_comparison(
+    slower: float, least: float, most: float
+) -> None:
+    """The definition of a family-wise error: 10 % at most of ten methods that share a first one
+    (their comparisons depend on each other); of 600 trials the deviation is 0.012. Methods of half
+    the speed are told apart from it with seeds that deviate by a twentieth."""
+    rng = np.random.default_rng(11)
+    found = 0
+    for _ in range(600):
+        seconds = np.exp(rng.normal(0.0, 0.05, (11, 5)))
+        gains = [
+            [
+                np.full(3, first / (slower * other))
+                for first, other in zip(seconds[0], one, strict=True)
+            ]
+            for one in seconds[1:]
+        ]
+        adjusted = holm([alike(each, 0.0) for each in gains])
+        found += min(adjusted) <= ALPHA
+    assert least <= found / 600 <= most
+
+
+def test_drawn_clusters_are_equally_likely() -> None:
+    """Of three seeds with logarithms 0.1, 0.2 and 0.3 and two clusters that add 0 and -0.2, t is
+    0.2 / (0.1 / sqrt(3)) and 0; its probability with two degrees of freedom has a closed form."""
+    logs, clusters = (0.1, 0.2, 0.3), np.array([0.0, 0.0, -0.2])
+    t = 2 * math.sqrt(3)
+    slower = (0.5 - t / (2 * math.sqrt(2 + t * t)) + 0.5) / 2
+    assert alike([np.exp(one + clusters) for one in logs], 0.0) == pytest.approx(2 * slower)
+
+
+def test_a_seed_that_misses_the_target_leaves_the_sign_test() -> None:
+    """Three seeds of one side have 2 / 2^3, two of three tell nothing."""
+    slow, missed = np.full(3, 0.5), np.zeros(3)
+    assert alike([slow, slow, missed], 0.1) == 0.25
+    assert alike([np.full(3, 2.0), slow, missed], 0.1) == 1.0
+
+
+def test_holm_steps_down() -> None:
+    """0.01, 0.04, 0.03 and 0.005 by hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, then the largest again
+    (Holm 1979)."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
