@@ -85,14 +85,15 @@ class TrainingResult(of_training.TrainingResult):
         return plain(parts(self, width), width)
 
     def plot_accuracy(self) -> Figure:
-        """Accuracy over steps and over simulated seconds (`accuracy.png`)."""
+        """Accuracy or loss over simulated seconds, and where the target is reached
+        (`accuracy.png`)."""
         from gcsim.analysis.trained.curves import curves_figure
 
         return curves_figure(self)
 
     def plot_speedup(self) -> Figure:
-        """Speedup to the target against the number of workers (`speedup_to_target.png`)."""
-        from gcsim.analysis.trained.curves import gains_figure
+        """Speedup to the target on the largest cluster, with ranges (`speedup_to_target.png`)."""
+        from gcsim.analysis.trained.intervals import gains_figure
 
         return gains_figure(self)
 

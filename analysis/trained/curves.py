@@ -1,33 +1,49 @@
-"""Curves of training with each method: the target's measure over steps and seconds.
+"""Curves of training with each method: the target's measure over simulated seconds.
 
-A line is the median over seeds, whiskers reach from the lowest to the highest seed. Seconds are
-those of the largest cluster, as stated.
+A line is the median over seeds, on the largest cluster as stated. Methods that reach the target
+stand apart from those that do not, each named at its end; the target is a line, with a mark where a
+method's median seed reaches it. An accuracy's axis is its distance from 100 %, in logarithms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from gcsim.analysis.plots import style
+from gcsim.analysis.plots.speedup import spread
+from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.trained.table import ranked
-from gcsim.scenarios.trained.result import TrainingResult
+from gcsim.scenarios.result import Curve, Measure
+from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 _POINTS = 200  # points over seconds at which a line's seeds are compared
 FOREMOST = 16
 """Methods that stand out."""
-_WHISKERS = 8
-"""Per line, at places of its own."""
-_APART = 1.02
-"""Between the whiskers of two methods at one number of workers."""
+_ERRORS = (90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.2, 0.1)
+"""Distances of ticks from 100 %."""
+_LEAST = 0.05
+"""Shortest distance from 100 % that is drawn."""
+_FAR = 20.0
+"""Distances from 100 % beyond this many of the target's are cut off, where others reach it."""
 _NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
+_GRID: dict[str, Any] = {"color": "#E4E4E4", "linewidth": 0.7}
+_TARGET: dict[str, Any] = {
+    "color": style.GREY, "linewidth": 1.0, "linestyle": (0, (4, 2)), "zorder": 0.8,
+}  # fmt: skip
+_WIDE, _TALL, _BEFORE = 4.4, 4.1, 0.62
+"""Inches of a panel's axes, and before them."""
+_LABEL, _LETTER = 0.2, 0.072
+"""Inches of a name's height, and of a letter."""
 Points = NDArray[np.float64]
 
 
@@ -38,76 +54,127 @@ def styles(result: TrainingResult) -> dict[str, style.LineStyle]:
 
 
 def curves_figure(result: TrainingResult) -> Figure:
-    """The target's measure on the held-out samples over steps and over seconds."""
+    """The target's measure on the held-out samples over seconds: methods that reach it, others."""
+    rows = [row for row in ranked(result) if not row.untrained]
+    reach = [row for row in rows if row.speedup_to_target is not None]
+    groups = [reach, [row for row in rows if row not in reach]]
+    titles = f"reach {result.target}", "miss it, or too short to tell"
+    shown = [pair for pair in zip(groups, titles, strict=True) if pair[0]]
+    rooms = [_room(group) for group, _ in shown]
+    width = sum(_BEFORE + _WIDE + room for room in rooms)
     with style.settings():
-        figure = style.new_figure(11.0, 4.9)
-        left, right = figure.subplots(1, 2, sharey=True)
-        looks = styles(result)
-        for label, look in looks.items():
-            curves = [curve for curve in result.curves if curve.label == label]
-            judged = [curve.judged(result.measure) for curve in curves]
-            for axes, at in (
-                (left, [curve.steps for curve in curves]),
-                (right, [curve.seconds for curve in curves]),
-            ):
-                places, lines = _over(judged, at)
-                axes.plot(
-                    places, np.median(lines, axis=0), label=label, **(_look(look) | {"marker": ""})
-                )
-                if not look.muted and len(lines) > 1:
-                    first = list(looks).index(label) / len(looks)  # between the others' whiskers
-                    some = ((np.arange(_WHISKERS) + first) * len(places) / _WHISKERS).astype(int)
-                    ends = lines[:, some].min(axis=0), lines[:, some].max(axis=0)
-                    _whiskers(axes, places[some], *ends, look)
-        largest = ranked(result)[0]
-        left.set_xlabel("steps (whiskers: lowest to highest seed)")
-        right.set_xlabel(f"simulated seconds on {largest.nodes} nodes, {largest.workers} workers")
-        right.set_xscale("log")
-        style.plain_ticks(right.xaxis)
-        left.set_ylabel(f"{_NAMES[result.measure]} on samples held out")
-        left.set_title(f"{result.scenario.get('name', 'scenario')}: {result.measure} over steps")
-        right.set_title("and over time")
-        for axes in (left, right):
-            axes.grid(color="#E4E4E4", linewidth=0.7)
-        _legend(figure, right, looks)
-        figure.subplots_adjust(left=0.065, right=0.78, top=0.92, bottom=0.12, wspace=0.08)
+        figure = style.new_figure(width, _TALL + 1.0)
+        left = 0.0
+        for (group, title), room in zip(shown, rooms, strict=True):
+            x, y = (left + _BEFORE) / width, 0.6 / (_TALL + 1.0)
+            axes = figure.add_axes((x, y, _WIDE / width, _TALL / (_TALL + 1.0)))
+            _curves(axes, result, group)
+            name = "" if left else f"{result.scenario.get('name', 'scenario')}: "
+            axes.set_title(f"{name}{title}")
+            axes.set_ylabel(f"{_NAMES[result.measure]} on samples held out")
+            left += _BEFORE + _WIDE + room
         return figure
 
 
-def gains_figure(result: TrainingResult) -> Figure:
-    """Speedup to the target and its range against the number of workers, if it is reached."""
-    with style.settings():
-        figure = style.new_figure(8.6, 4.9)
-        axes = figure.subplots()
-        looks = styles(result)
-        workers = sorted({row.workers for row in result.rows})
-        for number, (label, look) in enumerate(looks.items()):
-            rows = [row for row in result.rows if row.label == label and row.speedup_to_target]
-            if not rows:
-                continue
-            at = [row.workers * _APART ** (number - len(looks) / 2) for row in rows]
-            gains = [row.speedup_to_target or 0.0 for row in rows]
-            axes.plot(at, gains, label=label, **_look(look))
-            if not look.muted:
-                low = [row.speedup_to_target_low or 0.0 for row in rows]
-                high = [
-                    row.speedup_to_target_high or gain
-                    for row, gain in zip(rows, gains, strict=True)
-                ]
-                _whiskers(axes, at, low, high, look)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(workers))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("number of workers\nwhisker: holds a further seed in 8 of 10 cases")
-        axes.set_ylabel("speedup to the target, over dense")
-        name = result.scenario.get("name", "scenario")
-        axes.set_title(f"{name}: speedup to {result.target}")
-        axes.grid(color="#E4E4E4", linewidth=0.7)
-        _legend(figure, axes, looks)
-        figure.subplots_adjust(left=0.085, right=0.7, top=0.92, bottom=0.16)
-        return figure
+def _room(rows: Sequence[TrainedRow]) -> float:
+    """Inches of the longest name beside the axes."""
+    return 0.72 + _LETTER * max(len(_text(row)) for row in rows)
+
+
+def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> None:
+    looks, ends = styles(result), {}
+    level = level_of(result)
+    for row in rows:
+        curves = [curve for curve in result.curves if curve.label == row.label]
+        judged = [_drawn(result.measure, curve) for curve in curves]
+        places, lines = _over(judged, [curve.seconds for curve in curves])
+        middle = np.median(lines, axis=0)
+        look = style.look_of(looks[row.label], 1.6)
+        axes.plot(places, middle, label=row.label, **(look | {"marker": ""}))
+        ends[row.label] = float(places[-1]), float(middle[-1])
+        reached = [math.inf if at is None else at for at in row.seconds_to_target]
+        if math.isfinite(at := median(reached)) and at > 0:
+            axes.plot([at], [level], **(look | {"linestyle": "none", "markersize": 7, "zorder": 5}))
+    axes.set_xscale("log")
+    style.plain_ticks(axes.xaxis)
+    _measure_axis(axes, result.measure, level, [end for _, end in ends.values()])
+    axes.axhline(level, **_TARGET)
+    seeds = plural(len(rows[0].ended), "seed")
+    axes.set_xlabel(
+        f"simulated seconds on {plural(rows[0].workers, 'worker')}, median of {seeds}"
+        + ("\nmark: the target is reached to stay" if rows[0].speedup_to_target else "")
+    )
+    axes.grid(**_GRID)
+    _named(axes, ends, looks, {row.label: _text(row) for row in rows})
+
+
+def _text(row: TrainedRow) -> str:
+    """Name of a method, and how it ended if it does not reach the target."""
+    if row.too_short:
+        return f"{row.label} ({row.delays:.2g} delays)"
+    if row.speedup_to_target is None:
+        return f"{row.label} ({row.reached} of {plural(len(row.ended), 'seed')})"
+    return row.label
+
+
+def level_of(result: TrainingResult) -> float:
+    """Place of the target on the axis of the measure."""
+    value = float(result.target.split()[1])  # "accuracy 0.97", maybe with what it is a share of
+    return _distance(100 * value) if result.measure == "accuracy" else value
+
+
+def _drawn(measure: Measure, curve: Curve) -> list[float]:
+    values = curve.judged(measure)
+    return [_distance(value) for value in values] if measure == "accuracy" else list(values)
+
+
+def _distance(percent: float) -> float:
+    return max(_LEAST, 100 - percent)
+
+
+def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[float]) -> None:
+    """Logarithmic axis of a loss, or of the distance from 100 %, the best at the top."""
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_locator(NullLocator())
+    if measure == "loss":
+        low, high = axes.get_ylim()
+        ticks = [tick for tick in np.linspace(0, 10, 51) if low <= tick <= high]
+        axes.yaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 8)]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        return
+    axes.yaxis.set_major_locator(FixedLocator(_ERRORS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 - value:g}"))
+    near, far = axes.get_ylim()
+    far = min(far, _FAR * min(*ends, level))
+    axes.set_ylim(max(far, 1.15 * max(ends)), min(near, level / 1.3))
+
+
+def _named(
+    axes: Axes,
+    ends: Mapping[str, tuple[float, float]],
+    looks: Mapping[str, style.LineStyle],
+    texts: Mapping[str, str],
+) -> None:
+    """Write the lines' names beside the axes, each joined to its end."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    places = {label: to_axes.transform(end) for label, end in ends.items()}
+    ordered = sorted(places, key=lambda label: float(places[label][1]))
+    gap = min(_LABEL / _TALL, 1 / len(ordered))
+    wanted = [float(places[label][1]) for label in ordered]
+    for label, place in zip(ordered, spread(wanted, gap=gap, low=0.0, high=1.0), strict=True):
+        x, y = places[label]
+        axes.add_artist(
+            Line2D(
+                [x, 1.015, 1.045, 1.055], [y, y, place, place], transform=axes.transAxes,
+                color="#BBBBBB", linewidth=0.7, clip_on=False, zorder=0.5,
+            )
+        )  # fmt: skip
+        sample = Line2D([1.06, 1.09, 1.12], [place] * 3, transform=axes.transAxes, clip_on=False)
+        sample.set(**style.look_of(looks[label], 1.6))
+        if not looks[label].muted:
+            sample.set(markevery=[1])
+        axes.add_artist(sample)
+        axes.text(1.135, place, texts[label], transform=axes.transAxes, va="center", fontsize=8.5)
 
 
 def ratio_figure(result: TrainingResult) -> Figure:
@@ -117,18 +184,23 @@ def ratio_figure(result: TrainingResult) -> Figure:
         axes = figure.subplots()
         looks = styles(result)
         rows = [row for row in ranked(result) if not row.untrained]
-        dense = max(row.wire_bytes_per_worker for row in rows)
+        dense, ends, level = max(row.wire_bytes_per_worker for row in rows), [], level_of(result)
         for row in sorted(rows, key=lambda row: list(looks).index(row.label)):
             if row.wire_bytes_per_worker:
                 last = row.final(result.measure)
+                if result.measure == "accuracy":
+                    last = [_distance(value) for value in last]
+                ends.append(median(last))
                 _point(axes, dense / row.wire_bytes_per_worker, last, looks[row.label], row.label)
         axes.set_xscale("log")
         style.plain_ticks(axes.xaxis)
+        _measure_axis(axes, result.measure, level, ends)
+        axes.axhline(level, **_TARGET)
         axes.set_xlabel("compression ratio to the method that sends most, mean over training")
         axes.set_ylabel(f"final {_NAMES[result.measure]} on samples held out")
         name = result.scenario.get("name", "scenario")
         axes.set_title(f"{name}: {result.measure} against compression")
-        axes.grid(color="#E4E4E4", linewidth=0.7)
+        axes.grid(**_GRID)
         _legend(figure, axes, looks)
         figure.subplots_adjust(left=0.085, right=0.7, top=0.92, bottom=0.12)
         return figure
@@ -152,12 +224,6 @@ def _over(
     common = np.geomspace(max(1e-12, min(starts)), min(ends), _POINTS)
     lines = [np.interp(common, places, values) for values, places in zip(judged, at, strict=True)]
     return common, np.array(lines)
-
-
-def _whiskers(
-    axes: Axes, at: Sequence[float] | Points, low: Any, high: Any, look: style.LineStyle
-) -> None:
-    axes.vlines(at, low, high, color=look.colour, alpha=0.5, linewidth=1.6)
 
 
 def _look(look: style.LineStyle) -> dict[str, Any]:

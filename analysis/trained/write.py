@@ -44,7 +44,7 @@ RESULTS: dict[str, Writer] = {
 }
 FIGURES: dict[str, Writer] = {
     "accuracy.png": drawn("gcsim.analysis.trained.curves:curves_figure"),
-    "speedup_to_target.png": drawn("gcsim.analysis.trained.curves:gains_figure"),
+    "speedup_to_target.png": drawn("gcsim.analysis.trained.intervals:gains_figure"),
     "accuracy_and_compression.png": drawn("gcsim.analysis.trained.curves:ratio_figure"),
 }
 

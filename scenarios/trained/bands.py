@@ -76,7 +76,8 @@ def alike(gains: Sequence[NDArray[np.float64]], grain: float) -> float:
         ahead = float((known[:, 0] > 1).sum() + (known[:, 0] == 1).sum() / 2)
         behind = seeds - ahead
         most = math.ceil(max(ahead, behind))
-        return min(1.0, 2 * sum(math.comb(seeds, k) for k in range(most, seeds + 1)) / 2**seeds)
+        same = sum(math.comb(seeds, k) for k in range(most, seeds + 1))
+        return min(1.0, same / 2.0 ** (seeds - 1))
     else:
         slower = float((drawn < 1).mean() + (drawn == 1).mean() / 2)
     return min(1.0, 2 * min(slower, 1 - slower))

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from gcsim.analysis.report.answer import plain
-from gcsim.analysis.trained.curves import gains_figure
+from gcsim.analysis.trained.intervals import gains_figure
 from gcsim.analysis.trained.table import FASTEST, answer, columns_of, parts
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress

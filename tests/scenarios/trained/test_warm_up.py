@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gcsim.analysis.report.answer import plain
-from gcsim.analysis.trained.curves import curves_figure, gains_figure, ratio_figure
+from gcsim.analysis.trained.curves import curves_figure, ratio_figure
+from gcsim.analysis.trained.intervals import gains_figure
 from gcsim.analysis.trained.table import parts
 from gcsim.analysis.trained.write import training_page
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class

@@ -1,0 +1,96 @@
+"""Speedup to the target of every method on the largest cluster: a point and a whisker each.
+
+Filled points are told apart from dense training, hollow ones are not. Methods without a speedup
+stand below, with why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gcsim.analysis.plots import style
+from gcsim.analysis.report.numbers import fixed, plural
+from gcsim.analysis.report.trust import DENSE
+from gcsim.analysis.trained.table import ranked
+from gcsim.scenarios.trained.bands import ALPHA
+from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
+
+_ROW = 0.29  # inches
+_AROUND = 1.15  # inches above and below the rows
+_WIDEST = 8.0
+"""Most ratio of the axis' end to the extreme speedup; whiskers beyond have an arrow."""
+
+
+def gains_figure(result: TrainingResult) -> Figure:
+    """Speedups to the target over dense training, the largest first."""
+    rows = [row for row in ranked(result) if not row.untrained]
+    with style.settings():
+        tall = _ROW * len(rows)
+        height = tall + _AROUND
+        figure = style.new_figure(8.6, height)
+        axes = figure.add_axes((0.29, 0.66 / height, 0.53, tall / height))
+        gains = [row.speedup_to_target for row in rows if row.speedup_to_target]
+        low, high = _limits(rows, min(gains), max(gains))
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        style.plain_ticks(axes.xaxis)
+        for place, row in enumerate(rows):
+            _interval(axes, place, row, (low, high))
+        axes.axvline(1, color=style.BLACK, linewidth=1.0, zorder=1)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_yticks(range(len(rows)), [row.label for row in rows])
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x", color="#E4E4E4", linewidth=0.7)
+        axes.set_xlabel(
+            f"speedup to the target over dense training, {plural(rows[0].workers, 'worker')}\n"
+            "whisker: holds a further seed in 8 of 10 cases; filled: told apart from dense"
+        )
+        name = result.scenario.get("name", "scenario")
+        axes.set_title(f"{name}: speedup to {result.target}")
+        return figure
+
+
+def _limits(rows: Sequence[TrainedRow], least: float, most: float) -> tuple[float, float]:
+    ends = [end for row in rows if row.speedup_to_target for end in _ends(row) if end]
+    low = max(min([least, 1.0, *ends]), min(least, 1.0) / _WIDEST)
+    high = min(max([most, 1.0, *ends]), max(most, 1.0) * _WIDEST)
+    return low / 1.25, high * 1.25
+
+
+def _ends(row: TrainedRow) -> tuple[float, float | None]:
+    return row.speedup_to_target_low or 0.0, row.speedup_to_target_high
+
+
+def _interval(axes: Axes, place: int, row: TrainedRow, limits: tuple[float, float]) -> None:
+    """One row: whisker, point and numbers, or why there are none."""
+    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+    if row.speedup_to_target is None:
+        why = f"{row.reached} of {plural(len(row.ended), 'seed')} at the target"
+        if row.too_short:
+            why = f"too short to tell: {row.delays:.2g} delays"
+        axes.text(0.02, place, why, color=style.GREY, fontsize=8.5, **beside)
+        return
+    gain = row.speedup_to_target
+    if row.compressor == DENSE:
+        axes.plot([gain], [place], "o", color=style.BLACK, markersize=6, label=row.label, zorder=3)
+        return
+    low, high = _ends(row)
+    apart = row.p_as_dense is not None and row.p_as_dense <= ALPHA
+    colour = (style.BLUE if gain > 1 else style.VERMILION) if apart else style.GREY
+    start, end = max(low, limits[0]), min(high or limits[1], limits[1])
+    axes.hlines(place, start, end, color=colour, linewidth=1.8, zorder=2)
+    if start > low:
+        axes.plot([start], [place], "<", color=colour, markersize=5, clip_on=False)
+    if high is None or end < high:
+        axes.plot([end], [place], ">", color=colour, markersize=5, clip_on=False)
+    axes.plot(
+        [gain], [place], "o", markersize=7, zorder=3, label=row.label, markeredgecolor=colour,
+        markerfacecolor=colour if apart else "white", markeredgewidth=1.6,
+    )  # fmt: skip
+    shown = f"{fixed(low, 2)}-{'inf' if high is None else fixed(high, 2)}"
+    axes.text(1.02, place, f"{fixed(gain, 2)}x ({shown})", fontsize=8.5, **beside)
