@@ -196,7 +196,7 @@ def _agreeing(bound: Bound, found: Sequence[Agreement]) -> Kept:
         return Kept(bound=bound, reached=share, points=count, kept=share <= bound.limit)
     own = [one for one in found if one.field != IN_ALL]
     if bound.statistic == "pairs":
-        right, wrong = (sum(one.pairs[each] for one in own) for each in ("right", "wrong"))
+        right, wrong = (sum(len(one.pairs[each]) for one in own) for each in ("right", "wrong"))
         return _share(bound, right, right + wrong)
     ranks = [rank for one in own for rank in one.ranks]
     middle = statistics.median(ranks) if ranks else -1.0

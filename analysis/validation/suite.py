@@ -203,9 +203,9 @@ class Agreement:
     """Labels of those that do not reach its target."""
     reported_short: int
     """Methods so reported for which its steps are too few."""
-    pairs: Mapping[str, int]
-    """Pairs of methods with figures that differ: right, wrong, alike (seeds disagree), too
-    short."""
+    pairs: Mapping[str, tuple[str, ...]]
+    """Pairs of methods with figures that differ, the published better one first: right, wrong,
+    alike (seeds disagree), too short."""
     ranks: tuple[float, ...]
     """Spearman's rank correlations, one for each setting with methods enough."""
 

@@ -334,10 +334,11 @@ def agreement_rows(agreements: Sequence[Agreement]) -> Iterator[tuple[str, ...]]
     for one in agreements:
         if one.task != before:
             yield one.task, *[""] * len(AGREEMENT)
-        told = " / ".join(str(one.pairs[verdict]) for verdict in ("right", "wrong", "alike"))
+        many = {verdict: str(len(pairs)) for verdict, pairs in one.pairs.items()}
+        told = " / ".join(many[verdict] for verdict in ("right", "wrong", "alike"))
         rank = f"{median(one.ranks):.2f} ({len(one.ranks)})" if one.ranks else "-"
         counts = one.reported, len(one.alarms), one.reported_short
-        yield f"- {one.field}", *map(str, counts), told, str(one.pairs["too short"]), rank
+        yield f"- {one.field}", *map(str, counts), told, many["too short"], rank
         before = one.task
 
 

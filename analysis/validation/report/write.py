@@ -49,7 +49,7 @@ from gcsim.analysis.validation.report.table import (
     value,
 )
 from gcsim.analysis.validation.statistics import Errors, by_series
-from gcsim.analysis.validation.suite import Agreement, Excluded, Factor, Point, Statement
+from gcsim.analysis.validation.suite import IN_ALL, Agreement, Excluded, Factor, Point, Statement
 from gcsim.files import replacing
 from gcsim.version import __version__
 
@@ -296,7 +296,11 @@ def _agreements(agreements: Sequence[Agreement]) -> Iterator[str]:
         headings = ("task", *(title.replace("\n", " ") for title in AGREEMENT))
         yield from _block(*_table(headings, list(agreement_rows(agreements))))
         yield from _block(f"{AGREEMENT_LEGEND[0].upper()}{AGREEMENT_LEGEND[1:]}")
-        yield from (f"- {line[0].upper()}{line[1:]}." for line in alarm_lines(agreements))
+        yield from _block(*(f"- {one[0].upper()}{one[1:]}." for one in alarm_lines(agreements)))
+    for one in agreements:
+        if one.field != IN_ALL and (wrong := one.pairs["wrong"]):
+            summary = f"{one.task}, {one.field}: pairs in the other order, published first"
+            yield from _folded(summary, *(f"- {pair}" for pair in wrong))
 
 
 def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:

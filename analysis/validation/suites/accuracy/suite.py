@@ -250,15 +250,15 @@ def agreements(
         dense = [one for one in outcomes if one.kind != DENSE and reported_dense(rows, one, which)]
         told = [one for one in dense if not one.too_short]
         alarms = tuple(one.label for one in told if not one.reached)
-        pairs: dict[str, int] = {"right": 0, "wrong": 0, "alike": 0, "too short": 0}
+        pairs: dict[str, list[str]] = {"right": [], "wrong": [], "alike": [], "too short": []}
         ranks = []
         for setting in dict.fromkeys(row.setting for row in rows if row.figure is not None):
             own = [row for row in rows if row.setting == setting]
             if which not in (IN_ALL, own[0].field):
                 continue
             both = matched(own, outcomes)
-            for verdict in compared(both):
-                pairs[verdict] += 1
+            for verdict, better, worse in compared(both):
+                pairs[verdict].append(f"{setting}: {better} over {worse}")
             tells = [(row, one) for row, one in both if not one.too_short]
             figures = [round((row.figure or 0.0) / APART) for row, _ in tells]
             if len(own) >= SPANNING and len(tells) >= TOLD and len(set(figures)) > 1:
@@ -269,24 +269,28 @@ def agreements(
             reported=len(told),
             alarms=alarms,
             reported_short=len(dense) - len(told),
-            pairs=pairs,
+            pairs={verdict: tuple(found) for verdict, found in pairs.items()},
             ranks=tuple(ranks),
         )
 
 
-def compared(both: Sequence[tuple[Published, Outcome]]) -> Iterator[str]:
-    """Verdict on each pair of methods with figures that differ."""
-    for (row, one), (other, second) in combinations(both, 2):
-        a, b = row.figure or 0.0, other.figure or 0.0
-        if abs(a - b) <= APART * max(a, b):
-            continue
-        better, worse = (one, second) if a > b else (second, one)
-        if better.too_short or worse.too_short:
-            yield "too short"
-        else:
-            ahead = [a > b for a, b in zip(better.scores, worse.scores, strict=False)]
-            behind = [a < b for a, b in zip(better.scores, worse.scores, strict=False)]
-            yield "right" if all(ahead) else "wrong" if all(behind) else "alike"
+def compared(both: Sequence[tuple[Published, Outcome]]) -> Iterator[tuple[str, str, str]]:
+    """Verdict on each pair of methods with figures that differ, and their names, the better one
+    first."""
+    ordered = sorted(both, key=lambda pair: -(pair[0].figure or 0.0))
+    for (row, better), (other, worse) in combinations(ordered, 2):
+        if (other.figure or 0.0) < (1 - APART) * (row.figure or 0.0):
+            yield _verdict(better, worse), row.method, other.method
+
+
+def _verdict(better: Outcome, worse: Outcome) -> str:
+    """Order of two trainings, of which one is published as better."""
+    if better.too_short or worse.too_short:
+        return "too short"
+    both = list(zip(better.scores, worse.scores, strict=False))
+    if all(a > b for a, b in both):
+        return "right"
+    return "wrong" if all(a < b for a, b in both) else "alike"
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
