@@ -194,7 +194,7 @@ class Agreement:
     """Agreement of a task's trainings with published accuracies."""
 
     task: str
-    """With its steps."""
+    """Name and steps."""
     field: str
     """Field of the published models, or `IN_ALL`."""
     reported: int

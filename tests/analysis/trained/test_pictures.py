@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from gcsim.analysis.plots import style
 from gcsim.analysis.trained.curves import curves_figure, ratio_figure
@@ -60,6 +61,11 @@ def result() -> TrainingResult:
     )  # fmt: skip
 
 
+def at(line: Line2D) -> list[tuple[float, float]]:
+    """Points of a line."""
+    return [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
+
+
 def texts(figure: Figure) -> list[list[str]]:
     """Texts of each panel."""
     return [[one.get_text() for one in axes.texts] for axes in figure.axes]
@@ -74,10 +80,10 @@ def test_methods_that_miss_the_target_stand_apart_and_say_why(result: TrainingRe
 def test_a_mark_is_where_the_median_seed_reaches_the_target(result: TrainingResult) -> None:
     """The axis is the distance from 100 %: of 0.97 it is 3, the best at the top."""
     axes = curves_figure(result).axes[0]
-    marks = [line.get_xydata()[0] for line in axes.lines if len(line.get_xdata()) == 1]
-    assert sorted(at for at, _ in marks) == pytest.approx([5, 20 / 1.2, 20, 40])
+    marks = [at(line)[0] for line in axes.lines if len(at(line)) == 1]
+    assert sorted(second for second, _ in marks) == pytest.approx([5, 20 / 1.2, 20, 40])
     assert [height for _, height in marks] == [3.0] * 4
-    assert any(list(line.get_ydata()) == [3.0, 3.0] for line in axes.lines)  # the target
+    assert any([y for _, y in at(line)] == [3.0, 3.0] for line in axes.lines)  # the target
     bottom, top = axes.get_ylim()
     assert top < 3 < bottom
     assert axes.yaxis.get_major_formatter()(3, 0) == "97"
@@ -87,7 +93,7 @@ def test_a_loss_has_its_own_axis(result: TrainingResult) -> None:
     shown = replace(result, target="loss 0.2", measure="loss")
     for figure in (curves_figure(shown), ratio_figure(shown)):
         axes = figure.axes[0]
-        assert any(list(line.get_ydata()) == [0.2, 0.2] for line in axes.lines)
+        assert any([y for _, y in at(line)] == [0.2, 0.2] for line in axes.lines)
         assert axes.get_ylim()[0] < axes.get_ylim()[1]
 
 
@@ -101,10 +107,9 @@ def test_points_are_filled_where_methods_are_told_apart_from_dense_training(
     points = {str(line.get_label()): line for line in axes.lines}
     filled = {name: points[name].get_markerfacecolor() for name in ("fast", "like", "slow")}
     assert filled == {"fast": style.BLUE, "like": "white", "slow": style.VERMILION}
-    arrows = [line for line in axes.lines if line.get_marker() in "<>"]
-    assert sorted(line.get_marker() for line in arrows) == ["<", ">"]  # to 0, without an end
-    assert all(math.isclose(line.get_xdata()[0], axes.get_xlim()[line.get_marker() == ">"])
-               for line in arrows)  # fmt: skip
+    arrows = {str(line.get_marker()): at(line)[0][0] for line in axes.lines if len(at(line)) == 1}
+    assert arrows["<"] == pytest.approx(axes.get_xlim()[0])  # down to 0
+    assert arrows[">"] == pytest.approx(axes.get_xlim()[1])  # without an end
     (shown,) = texts(gains_figure(result))
     assert "4.00x (2.00-inf)" in shown
     assert "too short to tell: 3 delays" in shown

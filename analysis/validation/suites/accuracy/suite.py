@@ -72,8 +72,8 @@ class Outcome:
     reached: bool
     """Whether more than half of the seeds reach the target."""
     scores: tuple[float, ...]
-    """By seed, more is better: the task's measure on held-out samples at the end, less dense
-    training's with that seed."""
+    """Measure of the task on held-out samples at the end, less dense training's, by seed; more is
+    better."""
 
 
 def find() -> Findings:
@@ -172,7 +172,7 @@ def _final(plan: Plan, tried: Tried) -> list[float]:
 
 
 def _known(scenario: Scenario, choice: CompressorChoice) -> Tried | None:
-    """What ships with the most seeds: long trainings come seed by seed."""
+    """Trainings with most seeds; long ones come seed by seed."""
     plan = plan_of(scenario)
     some = (
         known_of(replace(scenario, train=replace(plan, seeds=seeds)), choice)
