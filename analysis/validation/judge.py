@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -156,7 +155,7 @@ def _without_points(bound: Bound, findings: Findings) -> Kept | None:
         (one,) = (r for r in findings.regrets if (r.source, r.rule) == (IN_ALL, *bound.series))
         kept = one.mean <= bound.limit
         return Kept(bound=bound, reached=one.mean, points=one.settings, kept=kept)
-    if bound.statistic in ("alarms", "pairs", "rank"):
+    if bound.statistic in ("alarms", "pairs"):
         return _agreeing(bound, findings.agreements)
     return None
 
@@ -188,19 +187,15 @@ def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> 
 
 
 def _agreeing(bound: Bound, found: Sequence[Agreement]) -> Kept:
-    """Bound on false alarms over all fields, or on pairs or ranks in the tasks' own."""
+    """Bound on false alarms over all fields, or on pairs in the tasks' own."""
     every = [one for one in found if one.field == IN_ALL]
     if bound.statistic == "alarms":
         count = sum(one.reported for one in every)
         share = sum(len(one.alarms) for one in every) / count if count else math.inf
         return Kept(bound=bound, reached=share, points=count, kept=share <= bound.limit)
     own = [one for one in found if one.field != IN_ALL]
-    if bound.statistic == "pairs":
-        right, wrong = (sum(len(one.pairs[each]) for one in own) for each in ("right", "wrong"))
-        return _share(bound, right, right + wrong)
-    ranks = [rank for one in own for rank in one.ranks]
-    middle = statistics.median(ranks) if ranks else -1.0
-    return Kept(bound=bound, reached=middle, points=len(ranks), kept=middle >= bound.limit)
+    right, wrong = (sum(len(one.pairs[each]) for one in own) for each in ("right", "wrong"))
+    return _share(bound, right, right + wrong)
 
 
 def _share(bound: Bound, right: int, count: int) -> Kept:

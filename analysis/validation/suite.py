@@ -16,7 +16,7 @@ DENSE = "none"
 IN_ALL = "in all"
 
 Statistic = Literal[
-    "median", "p90", "decisions", "statements", "ordering", "regret", "alarms", "pairs", "rank"
+    "median", "p90", "decisions", "statements", "ordering", "regret", "alarms", "pairs"
 ]  # fmt: skip
 Unit = Literal["s", "samples/s", "bytes", "x"]
 """Units of a measurement; less is better for times and bytes, more for rates and speedups."""
@@ -225,8 +225,8 @@ class Bound:
     all verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
     `limit`; regret: mean in all of the rule in `series`, at most
     `limit`; alarms: share of false alarms among methods reported to train as dense training, at
-    most `limit`; pairs: share of the pairs told apart that are right, rank: median Spearman
-    correlation, both in each task's own field, at least `limit`."""
+    most `limit`; pairs: share right of the pairs told apart in each task's own field, at least
+    `limit`."""
     limit: float = 0.0
     target: float | None = None
     """The aim, if not reached: shown, while `limit` must hold."""

@@ -138,11 +138,6 @@ def bound_text(kept: Kept) -> str:
         said = f"{many} of {plural(kept.points, 'method')}, at most {bound.limit:.0%} asked"
         if bound.target is not None and kept.reached > bound.target:
             said += f"; the target of {bound.target:.0%} is missed"
-    elif bound.statistic == "rank":
-        over = plural(kept.points, "setting")
-        said = f"median {kept.reached:.2f} over {over}, at least {bound.limit:g} asked"
-        if bound.target is not None and kept.reached < bound.target:
-            said += f"; the target of {bound.target:g} is missed"
     elif bound.statistic == "regret":
         over = plural(kept.points, "setting")
         said = f"{reached} over {over}, at most {bound.limit:.0%} asked"

@@ -32,14 +32,6 @@ def test_a_band_holds_four_of_five_further_seeds(seeds: int, worlds_deviation: f
     assert 0.77 < held(seeds, worlds_deviation) < 0.87
 
 
-def test_the_percentiles_of_three_seeds_alone_would_not() -> None:
-    """The lowest and the highest of three draws hold a fourth in half of the cases."""
-    rng = np.random.default_rng(7)
-    drawn = rng.normal(size=(4000, 4))
-    inside = (drawn[:, :3].min(axis=1) < drawn[:, 3]) & (drawn[:, 3] < drawn[:, :3].max(axis=1))
-    assert inside.mean() == pytest.approx(0.5, abs=0.03)
-
-
 def test_seeds_that_agree_differ_by_what_evaluations_hide() -> None:
     gains = [np.full(65, 2.0)] * 3
     assert band(gains, 0.0) == pytest.approx((2, 2))
