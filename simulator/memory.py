@@ -16,6 +16,7 @@ and the allocator's slack. The others add up to TorchTitan's eight published pea
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,6 +59,11 @@ class Memory:
     def high(self) -> float:
         """Bytes at most."""
         return sum(part.high for part in self.parts)
+
+    @property
+    def spare(self) -> float:
+        """Bytes that the device has beyond the least; infinite where unknown."""
+        return math.inf if self.device is None else self.device - self.low
 
     @property
     def fits(self) -> Fits | None:
