@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -140,11 +139,11 @@ class Scenario:
 
     def memory_of(self, choice: CompressorChoice, largest: int = 0) -> Memory | None:
         """Memory of a worker with this method, `largest` elements in the largest bucket (0:
-        unknown), on the device with the least to spare; None where unknown."""
+        unknown), on the device that it fills most; None where unknown."""
         return self.tightest(choice, largest)[1]
 
     def tightest(self, choice: CompressorChoice, largest: int = 0) -> tuple[str, Memory | None]:
-        """The device with the least to spare, and `memory_of`."""
+        """The device that it fills most, and `memory_of`."""
         method, parameters = method_of(choice.kind, choice.parameters)
         cluster = self.cluster
         alike = NodeGroup(nodes=cluster.nodes, device=cluster.device)
@@ -164,7 +163,7 @@ class Scenario:
             )
             for group in cluster.groups or (alike,)
         ]
-        return min(found, key=lambda one: math.inf if one[1] is None else one[1].spare)
+        return max(found, key=lambda one: 0.0 if one[1] is None else one[1].share)
 
     def cluster_at(self, nodes: int) -> Cluster:
         """The cluster with `nodes` machines: a point of the sweep."""

@@ -247,6 +247,15 @@ class Cluster:
         return rank // self.devices_per_node
 
     @property
+    def devices(self) -> str:
+        """ "4 x 8 a100_sxm_80gb + 8 x 8 v100": nodes, devices of each, and their name."""
+        kinds = [(group.nodes, group.device) for group in self.groups]
+        return " + ".join(
+            f"{nodes} x {self.devices_per_node} {device.name}"
+            for nodes, device in kinds or [(self.nodes, self.device)]
+        )
+
+    @property
     def ranks_of_groups(self) -> tuple[int, ...]:
         """Number of ranks of each group; empty: all nodes are alike."""
         return tuple(group.nodes * self.devices_per_node for group in self.groups)

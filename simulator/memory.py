@@ -16,7 +16,6 @@ and the allocator's slack. The others add up to TorchTitan's eight published pea
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,9 +60,9 @@ class Memory:
         return sum(part.high for part in self.parts)
 
     @property
-    def spare(self) -> float:
-        """Bytes that the device has beyond the least; infinite where unknown."""
-        return math.inf if self.device is None else self.device - self.low
+    def share(self) -> float:
+        """The least over what the device has; 0 where unknown."""
+        return 0.0 if self.device is None else self.low / self.device
 
     @property
     def fits(self) -> Fits | None:

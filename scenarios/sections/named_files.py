@@ -98,7 +98,7 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
             holder[key], files[dotted(key_path)] = found
         if key == "device":
             with suppress(InputError):  # which the check of the device reports
-                _fill_in(holder, _device(holder[key]), whole=key_path == _DEVICE)
+                _fill_in(holder, _device(holder[key]), of_all=key_path == _DEVICE)
     return files, problems
 
 
@@ -217,10 +217,10 @@ def usual_bus(device: Device) -> str:
     return "host_memory" if device.processor == "cpu" else "pcie3_x16"
 
 
-def _fill_in(cluster: dict[str, Any], device: Device, *, whole: bool) -> None:
-    """State the transport of the `whole` cluster, and the bus that an incomplete `intra_node`
-    changes."""
-    if whole and cluster.get("collectives") is None:
+def _fill_in(cluster: dict[str, Any], device: Device, *, of_all: bool) -> None:
+    """State the transport, if that is the device of all nodes, and the bus that an incomplete
+    `intra_node` changes."""
+    if of_all and cluster.get("collectives") is None:
         cluster["collectives"] = {}
     collectives, bus = cluster.get("collectives"), cluster.get("intra_node")
     if isinstance(collectives, dict) and collectives.get("transport") is None:

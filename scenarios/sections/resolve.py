@@ -136,12 +136,13 @@ def _groups(scenario: Scenario) -> Iterator[dict[str, Any]]:
     cluster, first = scenario.cluster, 0
     for number, group in enumerate(cluster.groups):
         inside = cluster.buses.get(first, cluster.intra_node)
+        batch = round(group.batch * scenario.batch_size)
         yield {
             "nodes": group.nodes,
             "device": _device(scenario, group.device, f"groups.{number}." if number else ""),
             "network": plain_link(cluster.nic(first)),
             **({"intra_node": plain_link(inside)} if cluster.crosses_intra_node else {}),
-            "batch_size": round(group.batch * scenario.batch_size),
+            **({} if scenario.by_speed else {"batch_size": batch}),
         }
         first += group.nodes
 
