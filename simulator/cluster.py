@@ -135,7 +135,7 @@ class Cluster:
     nodes: int
     devices_per_node: int
     device: Device
-    """Of all nodes, or of the first group's."""
+    """Device of all nodes, or of the first group's."""
     groups: tuple[NodeGroup, ...] = ()
     """Groups of unlike nodes, in the nodes' order; empty: all are alike."""
     network: Link

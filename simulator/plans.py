@@ -198,7 +198,7 @@ class GroupPlanner:
         ]
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
-        """As `Planner.steps`."""
+        """Plans as from `Planner.steps`."""
         of_groups = [planner.steps(profile) for planner in self._planners]
         return [
             [self._together(plans) for plans in zip(*of_phase, strict=True)]

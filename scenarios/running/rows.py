@@ -132,7 +132,7 @@ def _scaled(seconds: float | None, scale: float) -> float | None:
 
 
 def _of_first(cluster: Cluster, compute: ComputeTimes) -> float:
-    """What the devices would compute alone at the first group's speed, over what they do: a share
+    """Samples a second of all devices at the first group's speed, over those at their own: a share
     of the first device's speed times this is one of all devices'."""
     shares = [float(group.nodes * group.batch) for group in cluster.groups]
     passes = [compute.of_group(number).total for number in range(len(shares))]
