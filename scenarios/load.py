@@ -40,6 +40,7 @@ from gcsim.scenarios.sections.file import (
     build_plan,
     build_training,
 )
+from gcsim.scenarios.sections.groups import bring_to_form
 from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
@@ -103,6 +104,7 @@ def scenario_of(
     """Scenario of a document, to which overrides are applied in place. Other files' paths count
     from the folder of `path`. `warn`: of settings without effect. Raises as `load_scenario`."""
     problems = apply(document, overrides)
+    bring_to_form(document)
     if seed is not None:
         document.data["seed"] = seed
         document.keys[("seed",)] = document.values[("seed",)] = "--seed"
@@ -117,7 +119,7 @@ def scenario_of(
         unread = read_traces(file.cluster, document, path, ("cluster",))
         problems += unread
         if not unread:
-            cluster = build_cluster(file.cluster)
+            cluster = build_cluster(file.cluster, file.batch_size)
             training = build_training(file.training, cluster, measured=file.compute is not None)
             problems += contradictions(document, cluster, training, file.cluster.sizes)
         model, mistakes = workload.model_of(document, file, path)
@@ -160,6 +162,7 @@ def scenario_of(
         draws=file.uncertainty.draws,
         discrepancy=file.uncertainty.discrepancy,
         seed=file.seed,
+        by_speed=file.cluster.batch == "by_speed",
         train=None if file.train is None else build_plan(file.train),
         train_task=task,
         train_loss="" if file.train is None else file.train.loss or "",

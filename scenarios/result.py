@@ -374,7 +374,9 @@ class Result:
             asked.get("name"),
             _name(asked.get("model")),
             asked.get("seed"),
-            _name(cluster.get("device")),
+            ", ".join(str(_name(one["device"])) for one in cluster["groups"])
+            if cluster.get("groups")
+            else _name(cluster.get("device")),
             _name(cluster.get("network")),
         )
         return ({**dict(zip(RUN, run, strict=True)), **columns_of(row)} for row in self.rows)

@@ -94,11 +94,12 @@ def simulated_run(
     from gcsim.scenarios.running.installed import as_installed
     from gcsim.scenarios.running.provenance import provenance
     from gcsim.scenarios.running.rows import make_rows, make_timelines
-    from gcsim.scenarios.running.simulate import as_carried, compute_times, simulate
+    from gcsim.scenarios.running.simulate import as_carried, compute_times, shared_out, simulate
 
     started = time.perf_counter()
     scenario, profiles = as_installed(scenario, profiles)
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
+    scenario = shared_out(scenario, profiles[0].model)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
     simulated, uncertainty = simulate(

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from gcsim.compressors.options.method import method_of
 from gcsim.fields import POSITIVE, Bytes, Key, Limits
-from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.cluster import Cluster, NodeGroup
 from gcsim.simulator.memory import Memory, memory
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import ModelEntry
@@ -120,6 +120,8 @@ class Scenario:
     """Task of `gcsim train`; "" for the model's own."""
     train_loss: str = ""
     """Its loss, `package.module:function`; "": cross-entropy."""
+    by_speed: bool = False
+    """Whether groups' batches follow their devices' speeds (`running/simulate.py`)."""
     cost_per_hour: float | None = None
     """Cost of a node per hour, in any currency, if stated."""
     resolved: dict[str, object]
@@ -137,18 +139,31 @@ class Scenario:
 
     def memory_of(self, choice: CompressorChoice, largest: int = 0) -> Memory | None:
         """Memory of a worker with this method, `largest` elements in the largest bucket (0:
-        unknown); None where unknown."""
+        unknown), on the device that it fills most; None where unknown."""
+        return self.tightest(choice, largest)[1]
+
+    def tightest(self, choice: CompressorChoice, largest: int = 0) -> tuple[str, Memory | None]:
+        """The device that it fills most, and `memory_of`."""
         method, parameters = method_of(choice.kind, choice.parameters)
-        return memory(
-            self.model,
-            self.batch_size,
-            self.training,
-            workers=self.cluster.workers,
-            device=self.training.device_memory or self.cluster.device.memory,
-            dense=choice.kind == "none",
-            state=method.memory(parameters),
-            largest=largest,
-        )
+        cluster = self.cluster
+        alike = NodeGroup(nodes=cluster.nodes, device=cluster.device)
+        found = [
+            (
+                group.device.name,
+                memory(
+                    self.model,
+                    round(self.batch_size * group.batch),
+                    self.training,
+                    workers=cluster.workers,
+                    device=self.training.device_memory or group.device.memory,
+                    dense=choice.kind == "none",
+                    state=method.memory(parameters),
+                    largest=largest,
+                ),
+            )
+            for group in cluster.groups or (alike,)
+        ]
+        return max(found, key=lambda one: 0.0 if one[1] is None else one[1].share)
 
     def cluster_at(self, nodes: int) -> Cluster:
         """The cluster with `nodes` machines: a point of the sweep."""
@@ -169,4 +184,10 @@ class Scenario:
 def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
     """The cluster with `nodes` machines."""
     nics = {node: nic for node, nic in cluster.nics.items() if node < nodes}
-    return replace(cluster, nodes=nodes, nics=nics)
+    buses = {node: bus for node, bus in cluster.buses.items() if node < nodes}
+    groups, left = list[NodeGroup](), nodes
+    for group in cluster.groups:
+        if left > 0:
+            groups.append(replace(group, nodes=min(left, group.nodes)))
+        left -= group.nodes
+    return replace(cluster, nodes=nodes, nics=nics, buses=buses, groups=tuple(groups))

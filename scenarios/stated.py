@@ -273,7 +273,7 @@ def stated(
     file, problems = check(StatedFile, document)
     if file is None or problems:
         raise InputError(document.sorted(problems))
-    cluster = build_cluster(file.cluster)
+    cluster = build_cluster(file.cluster, file.batch_size)
     model, shapes = (
         (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
     )

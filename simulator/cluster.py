@@ -118,6 +118,16 @@ class Racks(Setting):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Consecutive nodes with one kind of device. Their links are `Cluster.nics` and `buses`."""
+
+    nodes: int
+    device: Device
+    batch: Fraction = _ONE
+    """Samples of a worker's micro-batch, over the scenario's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """`nodes` machines with `devices_per_node` workers each. Worker r is device r mod
     devices_per_node of node r // devices_per_node."""
@@ -125,18 +135,27 @@ class Cluster:
     nodes: int
     devices_per_node: int
     device: Device
+    """Device of all nodes, or of the first group's."""
+    groups: tuple[NodeGroup, ...] = ()
+    """Groups of unlike nodes, in the nodes' order; empty: all are alike."""
     network: Link
-    """Between all network NICs of a node and the switch, each direction."""
+    """Between all network NICs of a node and the switch, each direction; with groups the slowest,
+    as NCCL's ranks agree on the smallest rate and number of channels (src/init.cc,
+    `initTransportsRank`)."""
     nics_per_node: Count = 1
     """Equal network NICs, among which NCCL divides a collective's channels; a message of its own
     (`at_one_nic`) has one."""
     intra_node: Link
-    """Between a device and its node's memory (PCIe) or another device, each direction."""
+    """Between a device and its node's memory (PCIe) or another device, each direction; with groups
+    the slowest."""
     shared_memory: Link | None = None
     """Between ranks of a node whose library copies in host memory (MPI); None: `intra_node`."""
     collectives: Collectives = Collectives()
     nics: Mapping[int, Link] = field(default_factory=dict)
     """Network links that differ from `network`, by node."""
+    buses: Mapping[int, Link] = field(default_factory=dict)
+    """Links inside a node that differ from `intra_node`, by node: what rings, rounds and trees
+    cross. Copies to host memory, leaders, servers and switches that add have `intra_node`."""
     racks: Racks | None = None
     """None: one ideal switch."""
     shared_bus: bool = False
@@ -163,7 +182,8 @@ class Cluster:
     def wiring(self) -> tuple[object, ...]:
         """Hashable identity of all that carries messages: everything but the device."""
         own = (getattr(self, one.name) for one in fields(self) if one.name not in _NO_KEY)
-        return (*own, *sorted(self.nics.items(), key=lambda item: item[0]))
+        differing = (sorted(links.items()) for links in (self.nics, self.buses))
+        return (*own, *(tuple(links) for links in differing))
 
     @property
     def nvlink(self) -> bool:
@@ -189,7 +209,8 @@ class Cluster:
 
     def links(self) -> tuple[Link, ...]:
         """All links that a message may cross."""
-        own = [self.network, self.intra_node, self.between_ranks, *self.nics.values()]
+        own = [self.network, self.intra_node, self.between_ranks]
+        own += [*self.nics.values(), *self.buses.values()]
         if self.racks is not None:
             own.append(self.racks.uplink)
         chosen = self.collectives
@@ -225,5 +246,35 @@ class Cluster:
         """Node of a rank."""
         return rank // self.devices_per_node
 
+    @property
+    def devices(self) -> str:
+        """ "4 x 8 a100_sxm_80gb + 8 x 8 v100": nodes, devices of each, and their name."""
+        kinds = [(group.nodes, group.device) for group in self.groups]
+        return " + ".join(
+            f"{nodes} x {self.devices_per_node} {device.name}"
+            for nodes, device in kinds or [(self.nodes, self.device)]
+        )
 
-_NO_KEY = {"device", "nics"}  # fields that no message crosses, or that are not hashable
+    @property
+    def ranks_of_groups(self) -> tuple[int, ...]:
+        """Number of ranks of each group; empty: all nodes are alike."""
+        return tuple(group.nodes * self.devices_per_node for group in self.groups)
+
+    @property
+    def batches(self) -> Fraction:
+        """Micro-batches of the scenario's size in one of all workers."""
+        if not self.groups:
+            return Fraction(self.workers)
+        return self.devices_per_node * sum(
+            (group.nodes * group.batch for group in self.groups), Fraction(0)
+        )
+
+    def all_like(self, group: int) -> Cluster:
+        """The cluster with a group's device in every node, on the same links."""
+        if not self.groups:
+            return self
+        return replace(self, device=self.groups[group].device, groups=())
+
+
+_NO_KEY = {"device", "groups", "nics", "buses"}
+"""Fields that no message crosses, or that are not hashable."""

@@ -60,6 +60,11 @@ class Memory:
         return sum(part.high for part in self.parts)
 
     @property
+    def share(self) -> float:
+        """The least over what the device has; 0 where unknown."""
+        return 0.0 if self.device is None else self.low / self.device
+
+    @property
     def fits(self) -> Fits | None:
         """None where the device's memory is unknown."""
         if self.device is None:

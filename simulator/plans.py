@@ -1,7 +1,9 @@
 """Step plans of workers, from recorded steps of a traffic profile.
 
 Computations become durations on the cluster's device, once per worker where they decode payloads;
-collectives stay records of bytes.
+collectives stay records of bytes. In a cluster of groups each has the plans of its own device; the
+slowest group's order of service holds for all, as do the longest times that servers and exchanges
+in the collectives' stream take.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
+from typing import Any
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.errors import InternalError
@@ -117,6 +120,11 @@ class Planner:
             return plan
         return on_even_cluster(plan, self._interference.computation, self._together)
 
+    def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
+        """Plans of the recorded steps, by phase; errors as `plan`."""
+        around = self.around(profile)
+        return [[self.plan(step, around) for step in phase.steps] for phase in profile.phases]
+
     def _placed(self, work: BucketWork) -> BucketWork:
         if self._training.encode_on != "communicator" or self._in_turn:
             return work
@@ -160,6 +168,82 @@ class Planner:
             )
             for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
         )
+
+
+class GroupPlanner:
+    """Planner of steps on a cluster of groups; arguments as `Planner`'s."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        compute: ComputeTimes,
+        training: Training,
+        prices: PriceList | None = None,
+        execute: CarryOut | None = None,
+        *,
+        together: Together | None = None,
+    ) -> None:
+        prices = prices or PriceList(cluster.device)
+        together = together or Together(cluster, training, execute or _collectives(cluster))
+        self._counts = cluster.ranks_of_groups
+        self._planners = [
+            Planner(
+                cluster.all_like(number),
+                compute.of_group(number),
+                training,
+                prices if group.device is cluster.device else prices.beside(group.device),
+                together=together,
+            )
+            for number, group in enumerate(cluster.groups)
+        ]
+
+    def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
+        """Plans as from `Planner.steps`."""
+        of_groups = [planner.steps(profile) for planner in self._planners]
+        return [
+            [self._together(plans) for plans in zip(*of_phase, strict=True)]
+            for of_phase in zip(*of_groups, strict=True)
+        ]
+
+    def _together(self, plans: Sequence[StepPlan]) -> StepPlan:
+        lead = max(plans, key=_work)
+        served = [
+            replace(
+                plan,
+                buckets=tuple(
+                    replace(
+                        own,
+                        behind=first.behind,
+                        held=_longest([work.held for work in works]),
+                        server_times=_longest([work.server_times for work in works]),
+                    )
+                    for own, first, *works in zip(
+                        plan.buckets, lead.buckets, *(each.buckets for each in plans), strict=True
+                    )
+                ),
+            )
+            for plan in plans
+        ]
+        if all(plan == served[0] for plan in served):
+            return served[0]
+        groups = tuple(zip(self._counts, served, strict=True))
+        return replace(served[list(plans).index(lead)], groups=groups)
+
+
+def _work(plan: StepPlan) -> Picoseconds:
+    """Passes and jobs of a step."""
+    jobs = (job for work in plan.buckets for job in (*work.before, *work.after))
+    return plan.accumulation * plan.compute.total + sum(job.duration for job in jobs)
+
+
+def _longest(times: Sequence[tuple[Picoseconds, ...]]) -> tuple[Picoseconds, ...]:
+    """Longest of each place, where there are any."""
+    return tuple(map(max, zip(*filter(None, times), strict=True)))
+
+
+def planner_of(cluster: Cluster, *arguments: Any, **named: Any) -> Planner | GroupPlanner:
+    """Planner for a cluster with or without groups."""
+    return (GroupPlanner if cluster.groups else Planner)(cluster, *arguments, **named)
 
 
 def kinds_of(exchange: Exchange) -> list[Kind]:

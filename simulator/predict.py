@@ -29,7 +29,7 @@ from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.luck import batch_means, standard_error
-from gcsim.simulator.plans import Planner
+from gcsim.simulator.plans import GroupPlanner, Planner, planner_of
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.steps.breakdown import Average
@@ -95,7 +95,7 @@ def predict(
     """
     profile = as_collectives(profile, cluster)
     averager = averager or Averager(cluster, training, seed)
-    planner = Planner(
+    planner = planner_of(
         cluster, compute, training, prices, averager.execute, together=averager.together
     )
     schedule = schedule_of_period(profile, planner)
@@ -119,10 +119,9 @@ def predict(
     )
 
 
-def schedule_of_period(profile: TrafficProfile, planner: Planner) -> Schedule:
+def schedule_of_period(profile: TrafficProfile, planner: Planner | GroupPlanner) -> Schedule:
     """Plans of the recorded steps in the period's order; push-pulls are already replaced."""
-    around = planner.around(profile)
-    plans = [[planner.plan(step, around) for step in phase.steps] for phase in profile.phases]
+    plans = planner.steps(profile)
     if not any(_overlaps(plan) for of_phase in plans for plan in of_phase):
         # a second slot is never taken, and message by message it would take far longer to say so
         plans = [[replace(plan, slots=1) for plan in of_phase] for of_phase in plans]

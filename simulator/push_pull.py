@@ -60,10 +60,13 @@ def ways(profile: TrafficProfile, cluster: Cluster) -> tuple[PushPullAlgorithm, 
 
 
 def as_collectives(profile: TrafficProfile, cluster: Cluster) -> TrafficProfile:
-    """The profile with the cluster's collectives in place of push-pulls, and the factors of stages
-    timed on its device; the same object if nothing changes. Independent of the number of
+    """The profile with the cluster's collectives in place of push-pulls, and its stages
+    timed on a device named; the same object if nothing changes. Independent of the number of
     workers."""
-    profile = as_timed(profile, cluster.device.stages)
+    stages = dict(cluster.device.stages)
+    for group in cluster.groups:
+        stages |= group.device.stages
+    profile = as_timed(profile, stages)
     if set(ways(profile, cluster)) <= {SERVED}:
         return profile
     return with_exchanges(profile, lambda exchange, _: _without_server(exchange, cluster))

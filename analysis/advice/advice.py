@@ -175,10 +175,9 @@ class Advice(sections.Recommendation):
         }
 
     def __repr__(self) -> str:
-        cluster, use = self.scenario.cluster, self.use
-        where = f"{cluster.nodes} x {cluster.devices_per_node} {cluster.device.name}"
+        use = self.use
         return (
-            f"<gcsim.Advice {self.scenario.model.name} on {where}: "
+            f"<gcsim.Advice {self.scenario.model.name} on {self.scenario.cluster.devices}: "
             f"use {use.label if use else 'nothing'}>"
         )
 

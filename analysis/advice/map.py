@@ -307,8 +307,8 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
         axis.set_label_text(one.title)
     cluster = scenario.cluster
     axes.set_title(
-        f"Fastest method: {scenario.model.name} on {cluster.nodes} x {cluster.devices_per_node} "
-        f"{cluster.device.name}, {cluster.collectives.transport}"
+        f"Fastest method: {scenario.model.name} on {cluster.devices}, "
+        f"{cluster.collectives.transport}"
     )
     figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.7, 0.93), frameon=False,
                   fontsize=9)  # fmt: skip

@@ -18,8 +18,7 @@ def header(scenario: Scenario, dense: Row | None) -> str:
     network = cluster.network.name if cluster.nodes > 1 else None
     now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
-        f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.nodes} x "
-        f"{cluster.devices_per_node} {cluster.device.name}, {rate}, "
+        f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.devices}, {rate}, "
         f"{carrier(cluster.collectives.transport, network)}{now}"
     )
 

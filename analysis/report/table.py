@@ -279,7 +279,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
     if uncertain(found.rows):
         notes.append(_range(found.rows))
-    notes += _useful(result, found.rows)
+    notes += [*bottleneck(result), *_useful(result, found.rows)]
     notes += [COSTS] if money(found.rows) else []
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
@@ -313,9 +313,28 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
     scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
     faulty = [FAULTY] if WITH_FAULTS in other_columns(rows) else []
     drawn = [DRAWN] if are_synthetic(result) else []
-    faulty += _useful(result, rows)
+    faulty += [*bottleneck(result), *_useful(result, rows)]
     faulty += [COSTS] if money(rows) else []
     return [*notes, _legend(result, rows), *faulty, *scale_free, *drawn]
+
+
+def bottleneck(result: Result) -> list[str]:
+    """The slowest group of nodes, for which all others wait."""
+    groups = result.provenance.get("groups") or []
+    times = {number: one["forward_s"] + one["backward_s"] for number, one in enumerate(groups)}
+    if not times:
+        return []
+    last, first = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
+    batches = ", ".join(f"{one['batch_size']} on {one['device']}" for one in groups)
+    longer = times[last] / times[first]
+    if longer < 1 + TIE:
+        return [f"Bottleneck: no group, their passes take equally long (batches: {batches})."]
+    by_speed = result.scenario["cluster"]["batch"] == "by_speed"
+    return [
+        f"Bottleneck: {groups[last]['device']} nodes compute {longer:.3g}x as long as "
+        f"{groups[first]['device']}'s, which wait (batches: {batches})"
+        + ("." if by_speed else "; cluster.batch=by_speed evens that out.")
+    ]
 
 
 def _useful(result: Result, rows: Sequence[Row]) -> list[str]:

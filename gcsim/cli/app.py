@@ -153,10 +153,14 @@ def run(
         note_cached(result)
         note_written(paths, brief=not verbose)
         change, suffix = _another_network(loaded.cluster.network)
+        what = "another network"
+        if loaded.cluster.groups:
+            suffix, what = ("equal" if loaded.by_speed else "by_speed"), "other batches"
+            change = f"cluster.batch={suffix}"
         network = [*asked, "--set", change]
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
         cached = "" if no_cache else " (compressors are not run again)"
-        note_next([*network, *elsewhere], f"another network{cached}")
+        note_next([*network, *elsewhere], f"{what}{cached}")
 
 
 app.command()(compare)

@@ -88,7 +88,9 @@ def _compute(scenario: Scenario) -> str:
         return f"as measured in {shown(compute.profile)} ({described(compute.profile)})"
     if isinstance(compute, RecordedCompute):
         return "as measured when the gradients were recorded"
-    return f"the catalogue's, of {scenario.model.name} on {scenario.cluster.device.name}"
+    kinds = [group.device.name for group in scenario.cluster.groups]
+    devices = ", ".join(kinds or [scenario.cluster.device.name])
+    return f"the catalogue's, of {scenario.model.name} on {devices}"
 
 
 # --- topology ------------------------------------------------------------------------------------
@@ -96,12 +98,25 @@ def _compute(scenario: Scenario) -> str:
 
 def _topology(scenario: Scenario) -> Iterator[Line]:
     cluster = scenario.cluster
-    if cluster.crosses_intra_node:
+    if cluster.crosses_intra_node and not cluster.groups:
         shared = "; devices share it" if cluster.shared_bus else "; each device has one"
         alone = cluster.devices_per_node == 1
         yield "intra-node", link_text(cluster.intra_node) + ("" if alone else shared)
-    yield "network", link_text(cluster.network)
-    for number, (node, nic) in enumerate(sorted(cluster.nics.items())):
+    if not cluster.groups:
+        yield "network", link_text(cluster.network)
+    first = 0
+    for number, group in enumerate(cluster.groups):
+        batch = "" if scenario.by_speed else f", batch {round(scenario.batch_size * group.batch)}"
+        inside = f", inside {link_text(cluster.buses.get(first, cluster.intra_node))}"
+        yield (
+            f"group {number}",
+            (
+                f"{plural(group.nodes, 'node')} of {group.device.title}{batch}, network "
+                f"{link_text(cluster.nic(first))}{inside if cluster.crosses_intra_node else ''}"
+            ),
+        )
+        first += group.nodes
+    for number, (node, nic) in enumerate(() if cluster.groups else sorted(cluster.nics.items())):
         if number == _NICS:
             yield "", f"and {plural(len(cluster.nics) - _NICS, 'other NIC')}"
             break

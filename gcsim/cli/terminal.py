@@ -160,11 +160,13 @@ def summary(scenario: Scenario) -> str:
 
     cluster = scenario.cluster
     nodes = ", ".join(str(count) for count in scenario.node_counts)
+    kinds = [f"{group.nodes} of {group.device.title}" for group in cluster.groups]
+    devices = ", ".join(kinds) or cluster.device.title
     source = type(scenario.gradients).__name__.removesuffix("Gradients").lower()
     return (
         f"{scenario.name}: ok. {scenario.model.name}, {scenario.batch_size} samples per worker, "
         f"{source} gradients; {plural(len(scenario.compressors), 'compressor')}; {nodes} nodes of "
-        f"{plural(cluster.devices_per_node, 'device')} ({cluster.device.title}), network "
+        f"{plural(cluster.devices_per_node, 'device')} ({devices}), network "
         f"{cluster.network.name}"
     )
 

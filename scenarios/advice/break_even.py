@@ -43,7 +43,7 @@ def rate_key(scenario: Scenario) -> str | None:
         return None
     one = cluster.network if cluster.nodes > 1 else cluster.intra_node
     name = "network" if cluster.nodes > 1 else "intra_node"
-    if one.shared or one.up is not None or one.timed or cluster.nics:
+    if one.shared or one.up is not None or one.timed or cluster.nics or cluster.groups:
         return None
     return f"cluster.{name}.bandwidth"
 

@@ -47,7 +47,7 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     few = cluster.workers <= _FEW
     if chosen.transport == "gloo" and training.concurrent_collectives == 1 and few:
         yield "two collectives at a time", ("training.concurrent_collectives=2",), ""
-    if nodes and cluster.devices_per_node > 1:
+    if nodes and cluster.devices_per_node > 1 and not cluster.groups:
         bus = cluster.intra_node
         rate = exact(2 * bus.bandwidth, "bandwidth")
         yield "twice the bus's bandwidth", (f"cluster.intra_node.bandwidth={rate}",), ""

@@ -39,6 +39,7 @@ def contradictions(
         *_faults(document, training.faults, sizes),
         *_precision(document, cluster, training),
         *_between(document, cluster, training),
+        *_groups(document, cluster, training),
     ]
 
 
@@ -100,6 +101,47 @@ def _no_such_nodes(document: Document, cluster: Cluster, training: Training) -> 
                 message=f"{name}: there is no node {node}",
                 hint=f"nodes count from 0; the last of {cluster.nodes} is {cluster.nodes - 1}",
             )
+
+
+def _groups(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    """Groups of unlike nodes beside what knows one kind."""
+    if not cluster.groups:
+        return
+    at: Keys = ("cluster", "groups")
+    stated = document.data["cluster"]
+    by_speed = stated.get("batch") == "by_speed"
+    unlike = by_speed or any(group.batch != 1 for group in cluster.groups)
+    processors = {group.device.processor for group in cluster.groups} - {None}
+    one = "leave one of the two out"
+    beside: list[tuple[bool, Keys, str, str]] = [
+        (len(processors) > 1, at, ": CPUs and GPUs have no transport in common", "take one kind"),
+        (
+            training.machines(cluster) is not None,
+            at,
+            ": the workers of a node share its cores",
+            "leave cluster.host.cores out",
+        ),
+        (
+            document.data.get("compute") is not None,
+            ("compute",),
+            " is one device's, and the groups have several",
+            "leave it out: each device has its own times",
+        ),
+        (training.faults is not None, ("training", "faults"), " beside cluster.groups", one),
+        (
+            unlike and training.input is not None,
+            ("training", "input"),
+            ": groups load batches of other sizes",
+            one,
+        ),
+    ]
+    beside += [
+        (by_speed and "batch_size" in group, (*at, number, "batch_size"), " beside by_speed", one)
+        for number, group in enumerate(stated["groups"])
+    ]
+    for so, key_path, message, hint in beside:
+        if so:
+            yield document.problem(key_path, message, hint)
 
 
 def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -245,12 +287,13 @@ def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
 
 
 def _precision(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    known = cluster.device.precisions
-    if training.precision not in known and document.data.get("compute") is None:
-        key_path: Keys = ("training", "precision")
-        yield document.problem(
-            key_path,
-            f" = {training.precision!r}: device {cluster.device.name!r} has "
-            "no times of training at it",
-            f"it has {', '.join(known)}; or state the measured times under `compute`",
-        )
+    own = "" if cluster.groups else "; or state the measured times under `compute`"
+    for device in [group.device for group in cluster.groups] or [cluster.device]:
+        known = device.precisions
+        if training.precision not in known and document.data.get("compute") is None:
+            key_path: Keys = ("training", "precision")
+            yield document.problem(
+                key_path,
+                f" = {training.precision!r}: device {device.name!r} has no times of training at it",
+                f"it has {', '.join(known)}{own}",
+            )

@@ -91,12 +91,12 @@ def _digits(nbytes: float) -> str:
 def misfits(scenario: Scenario) -> Iterator[Misfit]:
     """Methods that do not fit, each with what would help."""
     for choice in scenario.compressors:
-        found = scenario.memory_of(choice)
+        device, found = scenario.tightest(choice)
         if found is not None and found.fits == "no":
             yield Misfit(
                 label=choice.label,
                 memory=found,
-                device=scenario.cluster.device.name,
+                device=device,
                 remedies=tuple(_remedies(scenario, choice)),
             )
 
@@ -113,6 +113,8 @@ def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
         found = [[one]] if one else []
     yield from (text for texts in found for text in texts)
     smallest = [axis[-1] for axis in axes]
+    if scenario.cluster.groups:
+        return
     for settings in ([], smallest):
         device = _device(scenario, choice, settings)
         if device:

@@ -116,7 +116,17 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
         why = ": a node has one device, which has its bus to itself"
         yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
     nics = document.data["cluster"].get("nics_per_node", 1)
-    if nics != 1 and (cluster.nodes == 1 or nics != cluster.nics_per_node):
+    for number, group in enumerate(document.data["cluster"].get("groups") or ()):
+        own, used = nics if number == 0 else group.get("nics_per_node", 1), cluster.nics_per_node
+        if own > used:
+            key_path: Keys = ("cluster", "groups", number, "nics_per_node")
+            few = f": NCCL uses as many in all nodes as the fewest are ({used})"
+            why = few if transport == "nccl" else f": the transport {transport!r} uses one NIC"
+            yield _said(document, key_path, why, "leave it out", value=own)
+    if document.data["cluster"].get("batch", "equal") != "equal" and not cluster.groups:
+        why = ": there are no groups"
+        yield _said(document, ("cluster", "batch"), why, "leave it out", value="by_speed")
+    if not cluster.groups and nics != 1 and (cluster.nodes == 1 or nics != cluster.nics_per_node):
         alone = ": there is one node"
         why = alone if cluster.nodes == 1 else f": the transport {transport!r} uses one NIC"
         yield _said(document, ("cluster", "nics_per_node"), why, "leave it out")

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gcsim.scenarios.reading.document import dotted
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.cluster import links_of, random_settings, timed_settings
 from gcsim.scenarios.sections.link import link_facts
-from gcsim.scenarios.uncertainty.figures import PASSES, Input
+from gcsim.scenarios.uncertainty.figures import PASSES, Input, is_of_device
 from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, use
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
@@ -59,6 +59,7 @@ def provenance(
             for choice, profile in zip(scenario.compressors, profiles, strict=True)
         },
         "compute": _compute(scenario, compute),
+        **({"groups": list(_groups(scenario, compute))} if scenario.cluster.groups else {}),
         "kernels": _kernels(scenario, profiles, prices),
         "links": _links(cluster),
         "transport": cluster.collectives.transport,
@@ -88,6 +89,20 @@ def _compute(scenario: Scenario, compute: ComputeTimes) -> dict[str, object]:
         **dict(compute.figures),
         "backward_over_forward": device.backward_over_forward,
     }
+
+
+def _groups(scenario: Scenario, compute: ComputeTimes) -> Iterator[dict[str, object]]:
+    """Each group of nodes, with a worker's batch and passes."""
+    for number, group in enumerate(scenario.cluster.groups):
+        passes = compute.of_group(number)
+        yield {
+            "nodes": group.nodes,
+            "device": group.device.name,
+            "batch_size": round(group.batch * scenario.batch_size),
+            "forward_s": seconds(passes.forward),
+            "backward_s": seconds(passes.backward),
+            "source": passes.provenance,
+        }
 
 
 def _kernels(
@@ -128,6 +143,8 @@ def _links(cluster: Cluster) -> dict[str, object]:
     for key_path, link in links_of(cluster).items():
         if key_path[:2] == ("cluster", "nics"):
             found["nics"] = [{"nodes": nodes, **link_facts(nic)} for nic, nodes in kinds.items()]
+        elif key_path[:2] == ("cluster", "groups"):
+            found[dotted(key_path[1:])] = link_facts(link)
         else:
             found["rack_uplink" if key_path[-1] == "uplink" else str(key_path[-1])] = link_facts(
                 link
@@ -199,6 +216,6 @@ def _estimates(
         }
         for one in inputs
         for figure in one.figures
-        if figure.key_path != PASSES and figure.key_path[:2] != ("cluster", "device")
+        if figure.key_path[:1] != PASSES and not is_of_device(figure.key_path)
     ]
     return found

@@ -59,6 +59,7 @@ def make_rows(
     one_device = _OneDevice(scenario, uncompressed, compute, prices, uncertainty)
     stored = scenario.training.gradient_bytes * profiles[0].model.parameters
     failures = scenario.training.failures
+    of_first = _of_first(scenario.cluster, compute)
     rows = []
     for number, (choice, profile) in enumerate(zip(scenario.compressors, profiles, strict=True)):
         of_sizes = simulated[number]
@@ -69,6 +70,7 @@ def make_rows(
             alone, luck, scale = one_device.beside(times), _luck(found), found.over_stated
             efficiency = _median_ratio(one_device.draws(alone), found.draws)
             workers = nodes * scenario.cluster.devices_per_node
+            batches = float(scenario.cluster_at(nodes).batches)
             wire = profile.wire_bytes(workers)
             faulty = faulty_runs[number][size]
             holds = scenario.memory_of(choice, max(layout.numel for layout in profile.buckets))
@@ -86,11 +88,11 @@ def make_rows(
                     communication_s=times.communication,
                     exposed_communication_s=times.exposed,
                     decode_s=times.decode,
-                    throughput_samples_per_s=workers * samples / found.iteration,
+                    throughput_samples_per_s=batches * samples / found.iteration,
                     speedup_vs_dense=None
                     if baseline is None
                     else baseline.prediction.iteration / times.iteration,
-                    scaling_efficiency=efficiency or alone.iteration / times.iteration,
+                    scaling_efficiency=of_first * (efficiency or alone.iteration / times.iteration),
                     wire_bytes_per_worker=wire,
                     compression_ratio=stored / wire if wire else None,
                     nmse=None if scale_free else profile.quality.nmse,
@@ -127,6 +129,15 @@ def make_rows(
 
 def _scaled(seconds: float | None, scale: float) -> float | None:
     return None if seconds is None else scale * seconds
+
+
+def _of_first(cluster: Cluster, compute: ComputeTimes) -> float:
+    """Samples a second of all devices at the first group's speed, over those at their own: a share
+    of the first device's speed times this is one of all devices'."""
+    shares = [float(group.nodes * group.batch) for group in cluster.groups]
+    passes = [compute.of_group(number).total for number in range(len(shares))]
+    alone = [share * passes[0] / own for share, own in zip(shares, passes, strict=True)]
+    return sum(shares) / sum(alone) if shares else 1.0
 
 
 def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float | None:

@@ -22,20 +22,21 @@ from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty import discrepancy
-from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.approximation import Drawn, approximations, slowest
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, slowness
 from gcsim.simulator.between_nodes import as_trained
-from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.devices.device import Device
+from gcsim.simulator.cluster import Cluster, NodeGroup
+from gcsim.simulator.devices.device import End
 from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
-from gcsim.traces.profile import PassTimes, TrafficProfile, every
+from gcsim.traces.profile import ModelFacts, PassTimes, TrafficProfile, every
 
 MATTERS = 1e-6
 """Least share of some iteration that a reported input moves."""
@@ -101,16 +102,42 @@ def compute_times(
         flops = network.computed_again(training.checkpointing, flash=flash)
         again = Fraction(flops, profile.model.forward_flops)
 
-    def on(device: Device) -> ComputeTimes:
-        model, precision = profile.model, training.precision
-        return training_times(model, profile.buckets, device, passes, precision, again=again)
+    def on(group: NodeGroup, end: End | None) -> ComputeTimes:
+        samples = max(1, round(group.batch * profile.model.samples_per_worker))
+        model, device = replace(profile.model, samples_per_worker=samples), group.device
+        if end is not None:
+            device = device.at(kernels="fastest", training=end)
+        return training_times(
+            model, profile.buckets, device, passes, training.precision, again=again
+        )
 
-    device = scenario.cluster.device
-    return {
-        "stated": on(device),
-        "fastest": on(device.at(kernels="fastest", training="fastest")),
-        "slowest": on(device.at(kernels="fastest", training="slowest")),
-    }
+    alike = NodeGroup(nodes=1, device=scenario.cluster.device)
+    ends: dict[str, End | None] = {"stated": None, "fastest": "fastest", "slowest": "slowest"}
+    found = {}
+    for name, end in ends.items():
+        first, *others = (on(group, end) for group in scenario.cluster.groups or (alike,))
+        found[name] = replace(first, others=tuple(others))
+    return found
+
+
+def shared_out(scenario: Scenario, model: ModelFacts) -> Scenario:
+    """The scenario with its groups' batches by speed, if it wants that: as many samples of all
+    workers as with equal ones, to a sample a worker, each in proportion to what the device computes
+    per second of a batch of the scenario's size."""
+    cluster, batch = scenario.cluster, scenario.batch_size
+    if not scenario.by_speed or not cluster.groups:
+        return scenario
+    facts = replace(model, samples_per_worker=batch)
+    speeds = [
+        1 / step_time(facts, group.device, scenario.training.precision).seconds
+        for group in cluster.groups
+    ]
+    total = sum(speed * group.nodes for speed, group in zip(speeds, cluster.groups, strict=True))
+    groups = tuple(
+        replace(group, batch=Fraction(max(1, round(batch * speed * cluster.nodes / total)), batch))
+        for speed, group in zip(speeds, cluster.groups, strict=True)
+    )
+    return replace(scenario, cluster=replace(cluster, groups=groups))
 
 
 def simulate(
@@ -148,12 +175,10 @@ def simulate(
         for nodes in scenario.node_counts:
             cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
             averager = Averager.of(cluster, training, scenario.seed)
-            about = None
-            if inputs:
-                about = Approximation(
-                    drawn, nodes, training, compute["stated"], profiles,
-                    prices=prices, seed=scenario.seed,
-                )  # fmt: skip
+            about = approximations(
+                drawn, nodes, training, compute["stated"], profiles,
+                prices=prices, seed=scenario.seed,
+            ) if inputs else []  # fmt: skip
             first = []
             for profile in profiles:
                 one = predict(
@@ -175,8 +200,8 @@ def simulate(
             ):
                 ratios = np.ones(len(worlds))
                 by = discrepancy.factors(worlds, unexplained, profile.compressor)
-                if about is not None:
-                    times = about.iteration(profile)
+                if about:
+                    times = slowest(about, profile)
                     alone_in = times[1 + len(worlds) :]  # each input's farther one
                     moved = np.maximum(moved, abs(alone_in / times[0] - 1))
                     ratios = times[1 : 1 + len(worlds)] / times[0]

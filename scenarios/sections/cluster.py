@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -28,7 +29,7 @@ from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.sections.link import LinkSection, build_link, carrier
 from gcsim.scenarios.sections.named_files import device_in, usual_bus
 from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores, on_machines
-from gcsim.simulator.cluster import Cluster, Collectives, Racks, TransportName
+from gcsim.simulator.cluster import Cluster, Collectives, NodeGroup, Racks, TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Sums
 from gcsim.simulator.network.links import Link
@@ -147,6 +148,27 @@ def _none_or_spelled_out(value: object) -> str:
     return checking.NAMED if value == NONE else checking.SPELLED_OUT
 
 
+_Device = Annotated[
+    Annotated[str, in_catalogue(catalog.device), Tag(checking.NAMED)]
+    | Annotated[DeviceSection, Tag(checking.SPELLED_OUT)],
+    Discriminator(checking.by_shape),
+]
+_Nics = Annotated[int, Field(ge=1, le=1024)]
+
+
+class GroupSection(checking.Section):
+    """Nodes that are alike; the first group's other keys are the cluster's (`groups.py`)."""
+
+    nodes: Count
+    devices_per_node: Count | None = None
+    device: _Device | None = None
+    network: AnyLink | None = None
+    nics_per_node: _Nics = 1
+    intra_node: AnyLink | None = None
+    batch_size: Count | None = None
+    """Samples per worker and micro-batch; None: the scenario's."""
+
+
 class ClusterSection(checking.Section):
     """Machines, devices and links."""
 
@@ -160,13 +182,13 @@ class ClusterSection(checking.Section):
         ),
     ]
     devices_per_node: Count = 1
-    device: Annotated[
-        Annotated[str, in_catalogue(catalog.device), Tag(checking.NAMED)]
-        | Annotated[DeviceSection, Tag(checking.SPELLED_OUT)],
-        Discriminator(checking.by_shape),
-    ]
+    device: _Device
+    groups: Annotated[list[GroupSection], Field(min_length=2)] | None = None
+    """Unlike nodes; None: all are alike."""
+    batch: Literal["equal", "by_speed"] = "equal"
+    """Workers' samples: as many each, or as many as their device computes in the same time."""
     network: AnyLink
-    nics_per_node: Annotated[int, Field(ge=1, le=1024)] = 1
+    nics_per_node: _Nics = 1
     """NICs like `network` in each node: with NCCL all of them carry a collective."""
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
@@ -194,26 +216,28 @@ class ClusterSection(checking.Section):
 # --- the simulator's own value --------------------------------------------------------------------
 
 
-def build_cluster(section: ClusterSection) -> Cluster:
-    """The cluster at its largest."""
+def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
+    """The cluster at its largest; `batch_size`: of a worker, where its group has none."""
     largest = section.sizes[-1]
     racks = section.racks
-    device = section.device
-    built = catalog.device(device) if isinstance(device, str) else device.device
+    built = _built(section.device)
     collectives = _collectives(section.collectives)
     transport = collectives.transport
     sums, host = _prices(section, collectives)
-    together = section.nics_per_node if transport in _ALL_NICS else 1
-    network = together_as_one(build_link(section.network, transport), together)
+    nics = [section.nics_per_node, *(one.nics_per_node for one in (section.groups or [])[1:])]
+    together = min(nics) if transport in _ALL_NICS else 1
+    groups, networks, buses = _groups(section, built, batch_size, together)
+    network, bus = _slowest(networks), _slowest(buses)
     if collectives.ring_over_tree_range and carrier(transport, network.name).endswith("TCP"):
         collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
     return Cluster(
         nodes=largest,
         devices_per_node=section.devices_per_node,
         device=built,
+        groups=groups,
         network=network,
         nics_per_node=together,
-        intra_node=build_link(section.intra_node or usual_bus(built), transport),
+        intra_node=bus,
         shared_memory=build_link("host_memory", transport)
         if transport == "mpich" and built.processor != "cpu" and section.devices_per_node > 1
         else None,
@@ -221,7 +245,9 @@ def build_cluster(section: ClusterSection) -> Cluster:
         nics={
             int(node): together_as_one(build_link(nic, transport), together)
             for node, nic in section.nics.items()
-        },
+        }
+        | {node: link for node, link in enumerate(networks) if link != network},
+        buses={node: link for node, link in enumerate(buses) if link != bus},
         racks=None
         if racks is None
         else Racks(nodes=racks.nodes, uplink=build_link(racks.uplink, transport)),
@@ -229,6 +255,35 @@ def build_cluster(section: ClusterSection) -> Cluster:
         host=host,
         sums=sums,
     )
+
+
+def _built(device: str | DeviceSection) -> Device:
+    return catalog.device(device) if isinstance(device, str) else device.device
+
+
+def _groups(
+    section: ClusterSection, device: Device, batch_size: int, together: int
+) -> tuple[tuple[NodeGroup, ...], list[Link], list[Link]]:
+    """The groups, and links to the network and inside by node; without groups one of each."""
+    transport = section.collectives.transport
+    groups: list[NodeGroup] = []
+    networks: list[Link] = []
+    buses: list[Link] = []
+    for group in section.groups or [GroupSection(nodes=1)]:
+        own = group.device is None  # the first one's stand in the cluster
+        built = device if group.device is None else _built(group.device)
+        network = together_as_one(build_link(group.network or section.network, transport), together)
+        named = section.intra_node if own else group.intra_node
+        networks += [network] * group.nodes
+        buses += [build_link(named or usual_bus(built), transport)] * group.nodes
+        batch = Fraction(group.batch_size or 1, batch_size if group.batch_size else 1)
+        groups.append(NodeGroup(nodes=group.nodes, device=built, batch=batch))
+    return tuple(groups) if section.groups else (), networks, buses
+
+
+def _slowest(links: Sequence[Link]) -> Link:
+    """The first link of the least rate in the long run."""
+    return min(links, key=lambda link: link.rate)
 
 
 def together_as_one(link: Link, count: int) -> Link:
@@ -283,7 +338,13 @@ def _collectives(section: Spelled) -> Collectives:
 def links_of(cluster: Cluster) -> dict[Keys, Link]:
     """Links in use by setting, in file order."""
     found: dict[Keys, Link] = {("cluster", "network"): cluster.network}
-    for node, nic in sorted(cluster.nics.items()):
+    node = 0
+    for number, group in enumerate(cluster.groups):
+        for key, links in (("network", cluster.nics), ("intra_node", cluster.buses)):
+            if node in links:
+                found["cluster", "groups", number, key] = links[node]
+        node += group.nodes
+    for node, nic in () if cluster.groups else sorted(cluster.nics.items()):
         found["cluster", "nics", str(node)] = nic
     if cluster.racks is not None:
         found["cluster", "racks", "uplink"] = cluster.racks.uplink

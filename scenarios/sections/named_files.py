@@ -81,24 +81,24 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
     for holder, key_path in _places(document.data):
         key = key_path[-1]
         try:
-            if key_path == _DEVICE:
+            if key == "device":
                 found = _device_section(document, key_path, holder[key], path)
             else:
                 found = _link_section(document, key_path, holder[key], path)
         except InputError as error:
-            inner = ("file" if key_path == _DEVICE else "like",)
+            inner = ("file" if key == "device" else "like",)
             at = document.place((*key_path, *inner) if isinstance(holder[key], dict) else key_path)
             problems += [
                 problem if problem.place else replace(problem, place=at)
                 for problem in error.problems
             ]
-            holder[key] = next(iter(catalog.devices() if key_path == _DEVICE else catalog.links()))
+            holder[key] = next(iter(catalog.devices() if key == "device" else catalog.links()))
             continue
         if found is not None:
             holder[key], files[dotted(key_path)] = found
-        if key_path == _DEVICE:
+        if key == "device":
             with suppress(InputError):  # which the check of the device reports
-                _fill_in(holder, _device(holder[key]))
+                _fill_in(holder, _device(holder[key]), of_all=key_path == _DEVICE)
     return files, problems
 
 
@@ -111,6 +111,10 @@ def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:
     nics = _within(data, ("cluster", "nics"))
     for node in list(nics):
         yield nics, ("cluster", "nics", node)
+    for number, group in enumerate(_within(data, ("cluster",)).get("groups") or ()):
+        for key in ("device", "network", "intra_node"):
+            if key in group:
+                yield group, ("cluster", "groups", number, key)
 
 
 def _within(data: Any, key_path: Keys) -> dict[Any, Any]:
@@ -213,11 +217,12 @@ def usual_bus(device: Device) -> str:
     return "host_memory" if device.processor == "cpu" else "pcie3_x16"
 
 
-def _fill_in(cluster: dict[str, Any], device: Device) -> None:
-    """State the transport, and the bus that an incomplete `intra_node` changes."""
-    if cluster.get("collectives") is None:
+def _fill_in(cluster: dict[str, Any], device: Device, *, of_all: bool) -> None:
+    """State the transport, if that is the device of all nodes, and the bus that an incomplete
+    `intra_node` changes."""
+    if of_all and cluster.get("collectives") is None:
         cluster["collectives"] = {}
-    collectives, bus = cluster["collectives"], cluster.get("intra_node")
+    collectives, bus = cluster.get("collectives"), cluster.get("intra_node")
     if isinstance(collectives, dict) and collectives.get("transport") is None:
         collectives["transport"] = "gloo" if device.processor == "cpu" else "nccl"
     if isinstance(bus, Mapping) and "like" not in bus:

@@ -7,6 +7,7 @@ forty numbers, so that a changed entry does not pass for the old one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -29,6 +30,7 @@ from gcsim.scenarios.sections.link import plain_link
 from gcsim.scenarios.sections.recorded import is_recorded
 from gcsim.scenarios.sections.transports import NONE, defaults
 from gcsim.simulator.cluster import Collectives
+from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Sums
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import ModelEntry, is_shipped
@@ -104,17 +106,21 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     entries: dict[str, Any] = {
         "nodes": list(scenario.node_counts),
         "devices_per_node": cluster.devices_per_node,
-        "device": _device(scenario),
+        "device": _device(scenario, cluster.device),
         "network": plain_link(cluster.network),
     }
-    if cluster.nics:
+    if cluster.groups:
+        del entries["nodes"], entries["device"]
+        entries |= {"batch": "by_speed" if scenario.by_speed else "equal"}
+        entries["groups"] = list(_groups(scenario))
+    elif cluster.nics:
         entries["nics"] = {str(node): plain_link(nic) for node, nic in sorted(cluster.nics.items())}
     if cluster.racks is not None:
         entries["racks"] = {
             "nodes": cluster.racks.nodes,
             "uplink": plain_link(cluster.racks.uplink),
         }
-    if cluster.crosses_intra_node:
+    if cluster.crosses_intra_node and not cluster.groups:
         entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus
     entries["collectives"] = _collectives(cluster.collectives)
@@ -126,8 +132,23 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     return entries
 
 
-def _device(scenario: Scenario) -> dict[str, Any]:
-    device, file = scenario.cluster.device, scenario.files.get("cluster.device")
+def _groups(scenario: Scenario) -> Iterator[dict[str, Any]]:
+    cluster, first = scenario.cluster, 0
+    for number, group in enumerate(cluster.groups):
+        inside = cluster.buses.get(first, cluster.intra_node)
+        batch = round(group.batch * scenario.batch_size)
+        yield {
+            "nodes": group.nodes,
+            "device": _device(scenario, group.device, f"groups.{number}." if number else ""),
+            "network": plain_link(cluster.nic(first)),
+            **({"intra_node": plain_link(inside)} if cluster.crosses_intra_node else {}),
+            **({} if scenario.by_speed else {"batch_size": batch}),
+        }
+        first += group.nodes
+
+
+def _device(scenario: Scenario, device: Device, group: str = "") -> dict[str, Any]:
+    file = scenario.files.get(f"cluster.{group}device")
     entries = {"name": device.name, "fingerprint": catalog.fingerprint(device)}
     return entries if file is None else {"file": file, **entries}
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.scenarios.progress import Progress
-from gcsim.scenarios.running.simulate import Simulated, compute_times, simulate
+from gcsim.scenarios.running.simulate import Simulated, compute_times, shared_out, simulate
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.search import Tried
@@ -80,13 +80,12 @@ def clocks(scenario: Scenario, tried: Sequence[Tried], progress: Progress) -> li
     kinds = list(profiles)
     first = profiles[kinds[0]]
     passes = measured_passes(scenario, first)
-    asked = replace(
-        scenario, compressors=tuple(scenario.compressors[owners[kind]] for kind in kinds)
-    )
+    named = tuple(scenario.compressors[owners[kind]] for kind in kinds)
+    asked = shared_out(replace(scenario, compressors=named), first.model)
     found, _ = simulate(
         asked,
         [profiles[kind] for kind in kinds],
-        compute_times(scenario, first, passes),
+        compute_times(asked, first, passes),
         PriceList(scenario.cluster.device),
         progress,
         spans=False,

@@ -29,7 +29,7 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
-from gcsim.scenarios.uncertainty.figures import Column, Input
+from gcsim.scenarios.uncertainty.figures import Column, Input, device_path, kinds_of_devices
 from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, Figure, counts
 from gcsim.scenarios.uncertainty.worlds import (
     World,
@@ -77,8 +77,10 @@ class Drawn:
             for one, by_world in slow
             for figure in one.figures
         }
-        self.passes = passes_in(worlds, inputs)
-        """Factor on the stated forward and backward passes."""
+        kinds = kinds_of_devices(cluster)
+        of = [group.device for group in cluster.groups] or [cluster.device]
+        self._kind = [next(k for k in kinds if of[k] is device) for device in of]
+        self._passes = {kind: passes_in(worlds, inputs, kind) for kind in kinds}
         fields = ("per_tensor", "per_bucket", "per_step", "passes")
         self.around = {
             named: np.array(
@@ -108,14 +110,23 @@ class Drawn:
             for alone in alone_in((one,))
         ]
         """Effect of one input alone, and its amount by world."""
-        self.slower: dict[Figure, Column] = {}
+        self._slower: dict[int, dict[Figure, Column]] = {kind: {} for kind in kinds}
+        for kind in kinds:
+            owner = device_path(kind)
+            for (key_path, field), values in self._values.items():
+                if key_path[: len(owner)] == owner:
+                    known = (*of[kind].kernels, *of[kind].host)
+                    name = next(k for k in known if k == key_path[len(owner) + 1])
+                    times = values if field == next(iter(COEFFICIENTS)) else 1 / values
+                    self._slower[kind][name, field] = (times - times[0]) * PS_PER_SECOND
+
+    def passes(self, group: int) -> Column:
+        """Factor on the stated forward and backward passes of a group."""
+        return self._passes[self._kind[group]]
+
+    def slower(self, group: int) -> dict[Figure, Column]:
         """Extra picoseconds per launch, byte or FLOP, by coefficient of a kernel class."""
-        for (key_path, field), values in self._values.items():
-            if key_path[:2] == ("cluster", "device"):
-                known = (*cluster.device.kernels, *cluster.device.host)
-                kind = next(k for k in known if k == key_path[3])
-                times = values if field == next(iter(COEFFICIENTS)) else 1 / values
-                self.slower[kind, field] = (times - times[0]) * PS_PER_SECOND
+        return self._slower[self._kind[group]]
 
     def figure(self, owner: Any, key_path: Sequence[str], field: str) -> Column:
         """An owner's figure by world; 0 without owner."""
@@ -148,10 +159,13 @@ class Approximation:
         prices: PriceList,
         seed: int,
         held: CollectiveTimes | None = None,
+        group: int = 0,
     ) -> None:
         """`training`: the stated one on `nodes` nodes; `held`: collectives' times of an
-        approximation in the same worlds, which has all of these."""
-        cluster = with_nodes(drawn.cluster(0), nodes)
+        approximation in the same worlds, which has all of these; `group`: of the rank, whose
+        prices and passes these are."""
+        cluster = with_nodes(drawn.cluster(0), nodes).all_like(group)
+        self._slower = drawn.slower(group)
         self._drawn, self._worlds = drawn, drawn.worlds
         self._cluster, self._prices = cluster, prices
         self.held = held or CollectiveTimes(
@@ -174,7 +188,7 @@ class Approximation:
         longer = (
             skewed * drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
         )
-        self._passes = drawn.passes * longer / longer[0]
+        self._passes = drawn.passes(group) * longer / longer[0]
         self._beside = [
             (
                 Planner(
@@ -298,7 +312,7 @@ class Approximation:
     def _extra(self, computes: Iterable[Compute], servers: int = 1) -> Column:
         """Extra time of a stretch over the stated one."""
         total = np.zeros(len(self._worlds))
-        slower = self._drawn.slower
+        slower = self._slower
         device, workers = self._cluster.device, self._cluster.workers
         for compute in computes if slower else ():
             stated = self._prices.priced_by(compute, workers, servers)
@@ -333,7 +347,7 @@ class Approximation:
         for checks, first in () if named in around else ((CHECKS, 0), (STEP_CHECKS, -1)):
             for figure, count in counts(checks, self._cluster.device, 1).items():
                 if figure[0] in self._cluster.device.host:
-                    longer[first:] += count * self._drawn.slower.get(figure, 0.0)
+                    longer[first:] += count * self._slower.get(figure, 0.0)
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:
@@ -341,6 +355,37 @@ class Approximation:
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
         return alone * passes + exchanged + self._slowdown * plan.optimizer
+
+
+def approximations(
+    drawn: Drawn,
+    nodes: int,
+    training: Training,
+    compute: ComputeTimes,
+    profiles: Sequence[TrafficProfile],
+    *,
+    prices: PriceList,
+    seed: int,
+) -> list[Approximation]:
+    """A rank of each group that `nodes` nodes have; without groups one."""
+    groups = with_nodes(drawn.cluster(0), nodes).groups
+    found: list[Approximation] = []
+    for number in range(max(1, len(groups))):
+        device = groups[number].device if number else drawn.cluster(0).device
+        found.append(
+            Approximation(
+                drawn, nodes, training, compute.of_group(number), profiles,
+                prices=prices.beside(device) if number else prices, seed=seed,
+                held=found[0].held if found else None, group=number,
+            )
+        )  # fmt: skip
+    return found
+
+
+def slowest(ranks: Sequence[Approximation], profile: TrafficProfile) -> Column:
+    """f of a method on the groups' slowest rank: no iteration ends before."""
+    times: Column = np.maximum.reduce([rank.iteration(profile) for rank in ranks])
+    return times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -313,6 +313,7 @@ def _steady(cluster: Cluster) -> Cluster:
         network=_even(cluster.network),
         intra_node=_even(cluster.intra_node),
         nics={node: _even(nic) for node, nic in cluster.nics.items()},
+        buses={node: _even(bus) for node, bus in cluster.buses.items()},
         racks=None if racks is None else replace(racks, uplink=_even(racks.uplink)),
         collectives=chosen,
     )

@@ -116,9 +116,12 @@ def uncertain_inputs(
     cluster: Cluster, training: Training, compute: Mapping[str, ComputeTimes]
 ) -> list[Input]:
     """All inputs, used or not; `compute` has the passes as `stated`, `fastest` and `slowest`."""
-    found = [*_kernels(cluster.device), *_passes(compute)]
+    found = []
+    for number in kinds_of_devices(cluster):
+        of = cluster.groups[number].device if number else cluster.device
+        found += [*_kernels(of, number), *_passes(compute, of, number)]
     groups: dict[tuple[object, str], list[Figure]] = {}
-    rest = replace(cluster, device=_WITHOUT_FIGURES)
+    rest = replace(cluster, device=_WITHOUT_FIGURES, groups=())
     for root, value in (("cluster", rest), ("training", training)):
         for owner, figure in _figures(value, (root,)):
             one = owner if figure.key_path[1:] else root
@@ -161,28 +164,53 @@ def _figure(key_path: KeyPath, name: str, stated: Any, bounds: tuple[Any, Any]) 
     return Figure(key_path=key_path, field=name, stated=stated, low=low, high=high)
 
 
-def _kernels(device: Device) -> Iterator[Input]:
+def kinds_of_devices(cluster: Cluster) -> list[int]:
+    """Numbers of the groups whose device no earlier group has; 0 without groups."""
+    found: dict[int, int] = {}
+    for number, group in enumerate(cluster.groups):
+        found.setdefault(id(group.device), number)
+    return list(found.values()) or [0]
+
+
+def device_path(group: int) -> KeyPath:
+    """Path of a group's device; that of the first is the cluster's."""
+    return ("cluster", "groups", group, "device") if group else ("cluster", "device")
+
+
+def is_of_device(key_path: KeyPath) -> bool:
+    """Whether a figure is a device's."""
+    return key_path[:2] in {("cluster", "device"), ("cluster", "groups")}
+
+
+def _kernels(device: Device, group: int) -> Iterator[Input]:
     classes = [("kernels", k, "device", f"of {k} kernels", r) for k, r in device.kernels.items()]
     host = [("host", what, "host", f"of one {what}", rate) for what, rate in device.host.items()]
     for table, kind, owner, named, rate in (*classes, *host):
-        figures = [figure for _, figure in _figures(rate, ("cluster", "device", table, kind))]
+        figures = [figure for _, figure in _figures(rate, (*device_path(group), table, kind))]
         if figures:
             figures.sort(key=lambda figure: figure.low / figure.high)  # the least known one first
             words = COEFFICIENTS[figures[0].field]
             yield Input(
-                name=f"the {owner}'s {words.name} {named}",
+                name=f"the {owner}'s {words.name} {named}" + (f" ({device.name})" if group else ""),
                 unit=words.unit,
                 measure="gcsim calibrate device",
                 figures=tuple(figures),
             )
 
 
-def _passes(compute: Mapping[str, ComputeTimes]) -> Iterator[Input]:
-    times = {name: one.total / 1e12 for name, one in compute.items()}
-    figure = _figure(PASSES, "passes", times["stated"], (min(times.values()), max(times.values())))
+def passes_path(group: int) -> KeyPath:
+    """Path of a group's passes."""
+    return (*PASSES, group) if group else PASSES
+
+
+def _passes(compute: Mapping[str, ComputeTimes], device: Device, group: int) -> Iterator[Input]:
+    times = {name: one.of_group(group).total / 1e12 for name, one in compute.items()}
+    figure = _figure(
+        passes_path(group), "passes", times["stated"], (min(times.values()), max(times.values()))
+    )
     if figure is not None:
         yield Input(
-            name="the time of forward and backward",
+            name="the time of forward and backward" + (f" ({device.name})" if group else ""),
             unit="s",
             measure="compute.forward and compute.backward",
             figures=(figure,),
@@ -232,6 +260,8 @@ def _words(owner: Any, figure: Figure) -> tuple[str, str, str]:
     place = _PLACES.get(key_path)
     if place is None and key_path[:2] == ("cluster", "nics"):
         place = f"the NIC's of node {key_path[2]}"
+    if place is None and key_path[:2] == ("cluster", "buses"):
+        place = f"the links' inside node {key_path[2]}"
     if place is None and key_path[:2] == ("training", "others"):
         return f"{key_path[2]}: {_FIGURES[figure.field][0]}", "s", "implementation"
     within = ("framework",) if key_path[-1] in ("reducer", "hook") else ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.queued import QUEUED, Queued, queued
-from gcsim.simulator.devices.clocks import TimedStage
+from gcsim.simulator.devices.clocks import clocks_of
 from gcsim.simulator.devices.device import Device
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
 
@@ -50,11 +50,9 @@ def counts(
     """Use of each coefficient in a stretch, as a plan prices it."""
     found: dict[Figure, float] = {}
     servers = payloads if compute.striped else servers
-    on_host, on_device = (
-        (float(compute.clocks.host), float(compute.clocks.device))
-        if isinstance(compute, TimedStage)
-        else (1.0, 1.0)
-    )
+    clocks = clocks_of(compute, device.stages)
+    on_host = 1.0 if clocks is None else float(clocks.host)
+    on_device = 1.0 if clocks is None else float(clocks.device)
     for cost, launches, times in _costs(compute, payloads):
         for what, each in zip(QUEUED, queued(cost), strict=True):
             if what in device.host and each and cost.launches:

@@ -14,7 +14,14 @@ from zlib import crc32
 
 import numpy as np
 
-from gcsim.scenarios.uncertainty.figures import PASSES, Column, Figure, Input, KeyPath
+from gcsim.scenarios.uncertainty.figures import (
+    Column,
+    Figure,
+    Input,
+    KeyPath,
+    is_of_device,
+    passes_path,
+)
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
 
@@ -74,7 +81,7 @@ def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> Column:
 
 def moves_links(one: Input) -> bool:
     """Whether it belongs to links, hosts or sums."""
-    return one.main.key_path[0] == "cluster" and one.main.key_path[:2] != ("cluster", "device")
+    return one.main.key_path[0] == "cluster" and not is_of_device(one.main.key_path)
 
 
 def cluster_in(world: World, cluster: Cluster, inputs: Sequence[Input]) -> Cluster:
@@ -89,10 +96,10 @@ def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Tr
     return changed
 
 
-def passes_in(worlds: Sequence[World], inputs: Sequence[Input]) -> Column:
-    """Factor on the stated passes."""
+def passes_in(worlds: Sequence[World], inputs: Sequence[Input], group: int = 0) -> Column:
+    """Factor on the stated passes of a group."""
     for one in inputs:
-        if one.main.key_path == PASSES:
+        if one.main.key_path == passes_path(group):
             slow, stated = slowness(one, worlds), float(one.main.stated)
             return np.where(np.isnan(slow), 1.0, one.main.at(slow) / stated)
     return np.ones(len(worlds))

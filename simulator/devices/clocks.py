@@ -43,9 +43,15 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStage(Compute):
-    """Stretch of a stage timed on the device."""
+    """Stretch of a stage that was timed on some device of the cluster."""
 
-    clocks: Clocks
+    name: str
+    """Key of `Device.stages`."""
+
+
+def clocks_of(compute: Compute, stages: Mapping[str, Clocks]) -> Clocks | None:
+    """A device's factors on a stretch's clocks; None: as priced."""
+    return stages.get(compute.name) if isinstance(compute, TimedStage) else None
 
 
 def together(host: Numbers, device: Numbers) -> Numbers:
@@ -77,14 +83,14 @@ def stage_name(method: str, phase: str, stage: str) -> str:
 
 
 def as_timed(profile: TrafficProfile, stages: Mapping[str, Clocks]) -> TrafficProfile:
-    """The profile with the factors of timed stages; the same object if nothing changes."""
+    """The profile with its timed stages named; the same object if nothing changes."""
 
     def timed(compute: Compute, phase: str) -> Compute:
-        clocks = stages.get(stage_name(profile.compressor, phase, compute.stage))
-        if clocks is None:
+        name = stage_name(profile.compressor, phase, compute.stage)
+        if name not in stages:
             return compute
         given = {each.name: getattr(compute, each.name) for each in fields(Compute)}
-        return TimedStage(**given, clocks=clocks)
+        return TimedStage(**given, name=name)
 
     computes = [compute for _, _, each in weighted(profile) for compute in each.computes]
     if not stages or any(isinstance(each, TimedStage) for each in computes):

@@ -29,7 +29,7 @@ from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.compressors.queued import QUEUED, queued
 from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
-from gcsim.simulator.devices.clocks import UNHIDDEN, TimedStage
+from gcsim.simulator.devices.clocks import UNHIDDEN, TimedStage, clocks_of
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
 from gcsim.traces.profile import Compute, Step, TrafficProfile
 
@@ -98,7 +98,8 @@ class PriceList:
     """Kernel prices of one device."""
 
     def __init__(self, device: Device) -> None:
-        self._device = device.name
+        self._device, self._stages = device.name, device.stages
+        self._beside: list[tuple[Device, PriceList]] = []
         self._rates = {kind: _Rate.of(rate) for kind, rate in device.kernels.items()}
         self._estimated = {kind for kind, rate in device.kernels.items() if rate.estimate}
         self._host = [
@@ -135,10 +136,18 @@ class PriceList:
         if compute.per_part:
             parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
             fixed += self._exact(parts, servers)
-        if isinstance(compute, TimedStage):
-            host = fixed.host * compute.clocks.host
-            return replace(fixed.times(compute.clocks.device), host=host)
-        return fixed
+        clocks = clocks_of(compute, self._stages)
+        if clocks is None:
+            return fixed
+        return replace(fixed.times(clocks.device), host=fixed.host * clocks.host)
+
+    def beside(self, device: Device) -> PriceList:
+        """Prices of another device of the cluster, kept for the next to ask."""
+        known = next((prices for other, prices in self._beside if other is device), None)
+        if known is None:
+            known = PriceList(device)
+            self._beside.append((device, known))
+        return known
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
         measured, rated, estimated, host = Fraction(0), Fraction(0), Fraction(0), Fraction(0)

@@ -38,6 +38,14 @@ class ComputeTimes:
     """This model was not measured on this device, by the user or the source."""
     figures: tuple[tuple[str, float], ...] = ()
     """The catalogue's coefficients behind it, by name with unit."""
+    others: tuple[ComputeTimes, ...] = ()
+    """Passes on the devices of the cluster's other groups, in order."""
+
+    def of_group(self, number: int) -> ComputeTimes:
+        """Passes of a group of nodes; without groups, of all."""
+        if not self.others:
+            return self
+        return self.others[number - 1] if number else replace(self, others=())
 
     @property
     def total(self) -> Picoseconds:

@@ -67,7 +67,9 @@ class Fabric:
             nodes=cluster.nodes,
             devices=cluster.devices_per_node,
             nics=[cluster.nic(node) for node in nodes] if cluster.nics else [cluster.network],
-            buses=[cluster.between_ranks],
+            buses=[cluster.buses.get(node, cluster.between_ranks) for node in nodes]
+            if cluster.buses and cluster.between_ranks is cluster.intra_node
+            else [cluster.between_ranks],
             racks=cluster.racks,
             shared_bus=cluster.shared_bus,
         )

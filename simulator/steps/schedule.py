@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room
@@ -43,6 +44,13 @@ class Schedule:
     def turn(self, iteration: int) -> int:
         """Number of an iteration's plan."""
         return self.turns[iteration % len(self.turns)]
+
+    def groups(self) -> tuple[NDArray[np.int64], ...]:
+        """Each rank's group, `[ranks]`; nothing where all follow the same plans."""
+        counts = next(([n for n, _ in plan.groups] for plan in self.plans if plan.groups), None)
+        if counts is None:
+            return ()
+        return (np.repeat(np.arange(len(counts), dtype=np.int64), counts),)
 
     @property
     def communicates(self) -> bool:

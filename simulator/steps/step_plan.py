@@ -139,6 +139,17 @@ class StepPlan:
     prefetch: int = 2
     machines: Machines | None = None
     """None: every stream has a device, or a core, of its own."""
+    groups: tuple[tuple[int, StepPlan], ...] = ()
+    """Numbers of consecutive ranks, and their plans, which differ in passes and jobs' durations
+    alone; empty: all ranks follow this one."""
+
+    def of_rank(self, rank: int) -> StepPlan:
+        """The plan that a rank follows."""
+        for count, plan in self.groups:
+            if rank < count:
+                return plan
+            rank -= count
+        return self
 
     @property
     def backward(self) -> Picoseconds:

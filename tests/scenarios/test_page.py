@@ -16,7 +16,7 @@ from gcsim.scenarios.sections.file import TRAIN, TRAINING, ScenarioFile
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
 TRAINING_PAGE = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
-WHOLE, _, SUMS, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+WHOLE, _, GROUPS, SUMS, FAULTS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_whole_file_loads_without_a_warning(
@@ -39,6 +39,14 @@ def test_the_additions_load(tmp_path: Path) -> None:
     sums = load_scenario(path).cluster.sums
     assert sums.float16 == 60 * 10**6
     assert sums.float16_range == (Fraction(55 * 10**6), Fraction(70 * 10**6))
+
+
+def test_the_groups_load(tmp_path: Path) -> None:
+    path = tmp_path / "groups.yaml"
+    path.write_text(f"model: resnet50\nbatch_size: 8\ncompressors: [none]\n{GROUPS}")
+    cluster = load_scenario(path).cluster
+    assert [group.nodes for group in cluster.groups] == [4, 8]
+    assert [cluster.nic(node).name for node in (0, 11)] == ["100gbe", "25gbe"]
 
 
 def test_the_faults_load(tmp_path: Path) -> None:

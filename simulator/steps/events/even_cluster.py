@@ -29,6 +29,7 @@ import numpy as np
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
 from gcsim.simulator.training import Training
 
@@ -81,8 +82,11 @@ def _slow_bus(cluster: Cluster, training: Training) -> CarryOut | None:
         return None
     from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
 
-    slowed = bus.exactly(efficiency=bus.efficiency / (1 + share))
-    return CollectiveMemo.of(replace(cluster, intra_node=slowed))
+    def slowed(link: Link) -> Link:
+        return link.exactly(efficiency=link.efficiency / (1 + share))
+
+    buses = {node: slowed(own) for node, own in cluster.buses.items()}
+    return CollectiveMemo.of(replace(cluster, intra_node=slowed(bus), buses=buses))
 
 
 def _slower(plan: StepPlan, alone: Fraction) -> Callable[[Kind, Picoseconds], Picoseconds]:

@@ -118,5 +118,9 @@ class Events:
         ranks = len(before.start)
         if not self._collapse:
             return with_classes(run, np.arange(ranks, dtype=np.int64))
-        slowdowns = () if self._slowdown is None else (self._slowdown,)
-        return with_classes(run, coarsest(ranks, before.start, before.ahead, *slowdowns))
+        differ = (
+            self._schedule.groups()
+            if self._slowdown is None
+            else (*self._schedule.groups(), self._slowdown)
+        )
+        return with_classes(run, coarsest(ranks, before.start, before.ahead, *differ))

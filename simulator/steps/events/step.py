@@ -81,7 +81,8 @@ def simulate(
         simulation.run(iterations)
         return simulation.result(iterations, spans=spans)
 
-    return with_classes(run, coarsest(ranks) if collapse else np.arange(ranks, dtype=np.int64))
+    coarse = coarsest(ranks, *schedule.groups())
+    return with_classes(run, coarse if collapse else np.arange(ranks, dtype=np.int64))
 
 
 def coarsest(ranks: int, *differ: NDArray[np.generic]) -> Classes:
@@ -186,7 +187,7 @@ class Simulation:
                 self._breakdowns.append([None] * len(self._workers))
             plan = schedule.plans[schedule.turn(self._turn + iteration)]
             breakdown = yield from worker.iteration(
-                plan, iteration, self._pace_of(member, iteration)
+                plan.of_rank(int(self._first[member])), iteration, self._pace_of(member, iteration)
             )
             finish = reading(self.env.now)
             check_room(iteration, finish)

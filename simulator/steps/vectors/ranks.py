@@ -223,11 +223,13 @@ class Vectors:
         self._step = self._steps[self._schedule.turn(self._number)]
         self._asked, self._side = self._step.room(self._width)
         factors, table = _ONE, self._step.even_table
+        if slowdowns is None and self._step.parts:
+            slowdowns = np.ones(self._ranks)
         if slowdowns is not None:
             factors = np.ascontiguousarray(slowdowns, dtype=np.float64)
             if factors.shape != (self._ranks,):
                 raise InternalError(f"{factors.shape} paces for {self._ranks} ranks")
-            if (factors == factors[0]).all():
+            if not self._step.parts and (factors == factors[0]).all():
                 factors = factors[:1]
             table = self._step.table(factors)
         if self._width > 1 and len(factors) == 1:
@@ -375,8 +377,13 @@ class Vectors:
             parts[kind][:] = totals[place]
         if self._step.layout.side_stream:
             out = np.zeros((len(_KINDS), self._width), dtype=np.int64)
-            begins, jobs = self._side[self._step.layout.buckets :], self._step.layout.side_jobs
-            _beside(begins, self._state[ISSUED], jobs, factors, out)
+            begins, ended = self._side[self._step.layout.buckets :], self._state[ISSUED]
+            for ranks, layout in self._step.parts or ((slice(None), self._step.layout),):
+                paces = factors[ranks] if len(factors) > 1 else factors
+                own = np.ascontiguousarray(out[:, ranks])
+                starts = np.ascontiguousarray(begins[:, ranks])
+                _beside(starts, ended[ranks], layout.side_jobs, paces, own)
+                out[:, ranks] = own
             for place, kind in enumerate(_KINDS):
                 parts[kind] += out[place]
         parts["communication"][:] = self._state[SHARED]
@@ -475,9 +482,15 @@ class _PlanArrays:
             raise InternalError(f"{plan.slots} collectives at a time: only events simulate that")
         if plan.input_batch and plan.prefetch < 1:
             raise InternalError(f"a loader that keeps {plan.prefetch} batches never makes one")
-        self.work = _work(plan)
+        self.work = max(_work(each) for each in (plan, *(own for _, own in plan.groups)))
         check_room(0, self.work)  # longer times fit no table
         self.plan, self.layout = plan, _Layout.of(plan)
+        ends = list(accumulate((count for count, _ in plan.groups), initial=0))
+        self.parts = [
+            (slice(ends[number], ends[number + 1]), _Layout.of(own))
+            for number, (_, own) in enumerate(plan.groups)
+        ]
+        """Ranks of each group, and the layout of its plan; empty: all follow one."""
         self.even_table = self.layout.table(_ONE)
         self.asked, self.side = _zeros(0, 0), _zeros(0, 0)
         self._uneven = _zeros(0, 0)
@@ -486,7 +499,12 @@ class _PlanArrays:
         """Durations at these factors; overwritten by the next call."""
         if self._uneven.shape[-1] != len(factors):
             self._uneven = self.layout.room(len(factors))
-        return self.layout.table(factors, self._uneven)
+        if not self.parts:
+            return self.layout.table(factors, self._uneven)
+        for ranks, layout in self.parts:
+            own = factors[ranks]
+            self._uneven[:, ranks] = layout.table(_ONE if (own == 1).all() else own)
+        return self._uneven
 
     def room(self, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """`asked` and `side` of this width, contents undefined."""

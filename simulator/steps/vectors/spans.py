@@ -36,15 +36,17 @@ def spans(
     vectors.begin(number, before)
     vectors.iteration(slowdown, {part: np.empty(ranks, dtype=np.int64) for part in PARTS})
     paces = [1.0] * ranks if slowdown is None else slowdown.tolist()
-    work: dict[float, _Work] = {}
+    groups = next((found.tolist() for found in schedule.groups()), [0] * ranks)
+    work: dict[tuple[int, float], _Work] = {}
     starts, ahead = before.start.tolist(), before.ahead.T.tolist()
     exchanged = zip(*vectors.told(plan), strict=True) if vectors.exchanged else [()] * ranks
     found: list[step_plan.Span] = []
     for rank, (pace, start, of_rank) in enumerate(zip(paces, starts, exchanged, strict=True)):
-        if pace not in work:
-            work[pace] = _Work(plan, pace)
+        alike = groups[rank], pace
+        if alike not in work:
+            work[alike] = _Work(plan.of_rank(rank), pace)
         loader = Loader(plan.input_batch, plan.prefetch, ahead[rank], start)
-        found += work[pace].followed(start, loader, of_rank).spans(rank)
+        found += work[alike].followed(start, loader, of_rank).spans(rank)
     return tuple(found)
 
 

@@ -33,7 +33,7 @@ train: {workers: 2, steps: 4, evaluate_every: 2, target: {accuracy: 0.01}, seeds
 CLOCK = {
     "name", "description", "cost", "uncertainty.draws", "uncertainty.discrepancy", "compute",
     "cluster.nodes", "cluster.devices_per_node",  # of the clock; of the mathematics: train.workers
-    "cluster.nics_per_node",
+    "cluster.nics_per_node", "cluster.groups", "cluster.batch",
     "cluster.device", "cluster.network", "cluster.nics", "cluster.intra_node", "cluster.shared_bus",
     "cluster.racks", "cluster.host", "cluster.sums",
     "cluster.collectives.transport", "cluster.collectives.library",

@@ -126,7 +126,8 @@ class Tick:
         self.scripts.append((script, lambda: True))
 
     def train(self, rank: int) -> Script:
-        for iteration, plan in enumerate(self.plans):
+        for iteration, of_all in enumerate(self.plans):
+            plan = of_all.of_rank(rank)
             compute = plan.compute
             self.current[rank] = iteration
             left_to_do = [0]
@@ -158,7 +159,7 @@ class Tick:
             self.finish[iteration][rank] = self.now
 
     def exchange(self, rank: int, iteration: int, number: int, open_ones: list[int]) -> Script:
-        bucket = self.plans[iteration].buckets[number]
+        bucket = self.plans[iteration].of_rank(rank).buckets[number]
         if self.plans[iteration].side_stream:
             jobs: list[Job] = list(bucket.before)
             yield from self.side(rank, iteration, (number, -1), jobs)
@@ -182,7 +183,7 @@ class Tick:
         follows: tuple[int, int] | None,
         jobs: Sequence[tuple[str, int]],
     ) -> Script:
-        plan = self.plans[iteration]
+        plan = self.plans[iteration].of_rank(rank)
         stream = "side" if plan.side_stream and follows else "compute"
         slowdowns = self.slowdown(iteration)
         factor = 1.0 if slowdowns is None else float(slowdowns[rank])
@@ -214,7 +215,7 @@ class Tick:
         """Whether all that the rank's stream serves in front of a piece has begun."""
         if piece.follows is None:
             return True
-        plan, (number, index) = self.plans[piece.iteration], piece.follows
+        plan, (number, index) = self.plans[piece.iteration].of_rank(rank), piece.follows
         pieces = range(len(plan.buckets) + (not plan.side_stream))
         behind = {
             (b, i): bucket.behind[i] if bucket.behind else b + 1
@@ -234,7 +235,7 @@ class Tick:
         )
 
     def takes_time(self, rank: int, iteration: int, place: tuple[int, int]) -> bool:
-        plan, (number, index) = self.plans[iteration], place
+        plan, (number, index) = self.plans[iteration].of_rank(rank), place
         compute = plan.compute
         if index >= 0:
             times = [plan.buckets[number].after[index].duration]

@@ -1,0 +1,99 @@
+"""Groups of nodes in a scenario: what the groups leave to the cluster, and what is wrong with them.
+
+cluster:
+      network: 100gbe                          # of all groups that name none
+      batch: by_speed                          # or equal
+      groups:
+        - {nodes: 4, device: a100_sxm_80gb, devices_per_node: 8, intra_node: nvlink3}
+        - {nodes: 8, device: v100, devices_per_node: 8, network: 25gbe}
+
+Before its check a document is brought to one form: each group has its own keys, the first one's are
+the cluster's. One group is a cluster without groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+from gcsim.errors import InputError, Problem
+from gcsim.scenarios.reading.document import Document, Keys
+
+_GROUPS: Keys = ("cluster", "groups")
+_ONE_EACH = ("device", "network")
+"""Keys without a default."""
+_OWN = ("devices_per_node", *_ONE_EACH, "nics_per_node", "intra_node")
+_ONLY_THEIRS = {
+    "nodes": "each group has its own number of nodes",
+    "device": "each group has its own device",
+    "nics": "a node with another NIC is a group of one node",
+}
+
+
+def bring_to_form(document: Document) -> None:
+    """Rewrite `cluster.groups` in place. Raises `InputError` for groups without nodes or device,
+    beside keys of a cluster without groups, or with unequal devices per node."""
+    cluster = document.data.get("cluster")
+    if not isinstance(cluster, dict) or cluster.get("groups") is None:
+        return
+    problems = list(_problems(document, cluster))
+    if problems:
+        raise InputError(document.sorted(problems))
+    groups = cluster["groups"]
+    for key in _OWN:
+        shared: Keys = ("cluster", key)
+        for number, group in enumerate(groups):
+            if key in cluster and key not in group:
+                group[key] = deepcopy(cluster[key])
+                _place(document, shared, (*_GROUPS, number, key))
+        if key in groups[0]:
+            cluster[key] = groups[0].pop(key)
+            document.forget(shared)
+            _place(document, (*_GROUPS, 0, key), shared)
+    cluster["nodes"] = sum(group["nodes"] for group in groups)
+    if len(groups) == 1:
+        del cluster["groups"]
+
+
+def _place(document: Document, old: Keys, new: Keys) -> None:
+    """Give a moved value its old place."""
+    for places in (document.values, document.keys):
+        for key_path in [one for one in places if one[: len(old)] == old]:
+            places[(*new, *key_path[len(old) :])] = places[key_path]
+
+
+def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
+    groups = cluster["groups"]
+    if not isinstance(groups, list) or not groups or not all(isinstance(g, dict) for g in groups):
+        hint = "write a list: groups: [{nodes: 4, device: a100}, {nodes: 8, device: v100}]"
+        yield document.problem(_GROUPS, ": no list of groups of nodes", hint)
+        return
+    for key, why in _ONLY_THEIRS.items():
+        if key in cluster:
+            hint = "move it into the groups, or leave cluster.groups out"
+            yield document.problem(("cluster", key), f" beside groups: {why}", hint, of_key=True)
+    devices = groups[0].get("devices_per_node", cluster.get("devices_per_node", 1))
+    for number, group in enumerate(groups):
+        at: Keys = (*_GROUPS, number)
+        nodes = group.get("nodes")
+        if nodes is None:
+            yield document.problem(at, ": key 'nodes' is missing", "write the number of its nodes")
+        elif not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+            message = f" = {nodes!r:.40} is not a number of nodes"
+            hint = "write 1 or more, and leave empty groups out"
+            yield document.problem((*at, "nodes"), message, hint)
+        for key in _ONE_EACH:
+            if key not in group and key not in cluster:
+                yield document.problem(at, f": key {key!r} is missing", f"name the group's {key}")
+        own = group.get("devices_per_node", cluster.get("devices_per_node", 1))
+        if own != devices:
+            yield document.problem(
+                (*at, "devices_per_node"),
+                f" = {own!r:.40}: the first group's nodes have {devices!r:.40} devices, and all "
+                "nodes must have as many",
+                "split the larger nodes: two nodes of 4 devices for one of 8",
+            )
+    if len(groups) == 1 and "batch_size" in groups[0]:
+        key_path = (*_GROUPS, 0, "batch_size")
+        yield document.problem(key_path, ": there is one group", "write it as batch_size")

@@ -1,0 +1,237 @@
+"""Groups of unlike nodes in a scenario: settings, mistakes, batches, memory, ranges, result."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from gcsim.analysis.report.table import bottleneck
+from gcsim.scenarios import catalog
+from gcsim.scenarios.result import Result
+from gcsim.scenarios.run import run
+from gcsim.simulator.devices.step_time import step_time
+from gcsim.traces.models.table import table_facts
+from tests.scenarios.files import load, problems, replaced, reread, warnings
+
+GROUPS = """\
+model: resnet20_cifar10
+batch_size: 64
+gradients: {source: synthetic}
+cluster:
+  network: 25gbe
+  groups:
+    - {nodes: 1, device: a100_sxm_80gb, devices_per_node: 2, intra_node: nvlink3}
+    - {nodes: 2, device: v100, devices_per_node: 2, network: 10gbe}
+compressors: [none, fp16]
+uncertainty: {draws: 0}
+"""
+ONE = """\
+model: resnet20_cifar10
+batch_size: 64
+gradients: {source: synthetic}
+cluster: {nodes: 3, devices_per_node: 2, device: v100, network: 25gbe, nics_per_node: 2}
+compressors: [none]
+"""
+AS_GROUP = replaced(
+    ONE,
+    "{nodes: 3, devices_per_node: 2, device: v100, network: 25gbe, nics_per_node: 2}",
+    "{network: 25gbe, groups: [{nodes: 3, devices_per_node: 2, device: v100, nics_per_node: 2}]}",
+)
+
+
+def test_groups_become_nodes_in_order_with_their_own_links(tmp_path: Path) -> None:
+    cluster = load(tmp_path, GROUPS).cluster
+    assert [(group.nodes, group.device.name) for group in cluster.groups] == [
+        (1, "a100_sxm_80gb"),
+        (2, "v100"),
+    ]
+    assert (cluster.nodes, cluster.workers, cluster.ranks_of_groups) == (3, 6, (2, 4))
+    assert [cluster.nic(node).name for node in range(3)] == ["25gbe", "10gbe", "10gbe"]
+    inside = [cluster.buses.get(node, cluster.intra_node).name for node in range(3)]
+    assert inside == ["nvlink3", "pcie3_x16", "pcie3_x16"]
+    # NCCL's ranks agree on the least: its tuner sees the slow group's links
+    assert (cluster.network.name, cluster.intra_node.name) == ("10gbe", "pcie3_x16")
+
+
+def test_one_group_is_a_cluster_without_groups(tmp_path: Path) -> None:
+    plain, grouped = load(tmp_path, ONE), load(tmp_path, AS_GROUP)
+    assert grouped == plain
+    assert grouped.resolved == plain.resolved
+
+
+def test_the_resolved_groups_load_to_the_same(tmp_path: Path) -> None:
+    for more in ((), ("cluster.batch=by_speed",), ("cluster.groups.1.batch_size=16",)):
+        scenario = load(tmp_path, GROUPS, *more)
+        again = reread(tmp_path, scenario)
+        assert again.resolved == scenario.resolved
+        assert again.cluster == scenario.cluster
+
+
+def test_a_device_of_a_file_stands_in_a_group(tmp_path: Path) -> None:
+    (tmp_path / "gpu.yaml").write_text("devices: {mine: {like: v100, title: Mine}}\n")
+    (tmp_path / "nic.yaml").write_text("links: {nic: {like: 10gbe, latency: 80 us}}\n")
+    text = replaced(GROUPS, "device: v100", "device: gpu.yaml")
+    text = replaced(text, "network: 10gbe", "network: nic.yaml")
+    scenario = load(tmp_path, text)
+    assert scenario.cluster.groups[1].device.title == "Mine"
+    assert scenario.cluster.nic(2).latency == Fraction(80, 10**6)
+    assert scenario.files["cluster.groups.1.device"] == str(tmp_path / "gpu.yaml")
+    assert reread(tmp_path, scenario).cluster == scenario.cluster
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "network: 25gbe\n",
+            "network: 25gbe\n  device: v100\n",
+            "a.yaml:6:3: error: cluster.device beside groups: each group has its own device; move "
+            "it into the groups, or leave cluster.groups out",
+        ),
+        ("{nodes: 2, ", "{", "a.yaml:8:7: error: cluster.groups.1: key 'nodes' is missing; write"),
+        ("{nodes: 2, ", "{nodes: 0, ", "a.yaml:8:15: error: cluster.groups.1.nodes = 0 is not a n"),
+        ("device: v100, ", "", "a.yaml:8:7: error: cluster.groups.1: key 'device' is missing"),
+        (
+            "v100, devices_per_node: 2",
+            "v100, devices_per_node: 8",
+            "a.yaml:8:50: error: cluster.groups.1.devices_per_node = 8: the first group's nodes "
+            "have 2 devices, and all nodes must have as many; split the larger nodes",
+        ),
+        ("device: v100", "device: v10", "cluster.groups.1.device: unknown device 'v10'; there are"),
+        ("device: a100_sxm_80gb", "device: a10_sxm", "a.yaml:7:26: error: cluster.device: unknown"),
+        (
+            "{nodes: 2, ",
+            "{nodes: 2, nic: 3, ",
+            "a.yaml:8:18: error: unknown key 'nic' in cluster.groups.1",
+        ),
+        ("device: v100", "device: cpu_2core", "error: cluster.groups: CPUs and GPUs have no"),
+        (
+            "compressors:",
+            "compute: {forward: 1 ms, backward: 2 ms}\ncompressors:",
+            "a.yaml:9:10: error: compute is one device's, and the groups have several; leave",
+        ),
+        (
+            "compressors:",
+            "training: {faults: {horizon: 9 s, restart: 1 s, deaths: [{node: 1, at: 2 s}]}}\n"
+            "compressors:",
+            "error: training.faults beside cluster.groups; leave one of the two out",
+        ),
+        (
+            "network: 10gbe}",
+            "network: 10gbe, batch_size: 8}\n  batch: by_speed",
+            "a.yaml:8:81: error: cluster.groups.1.batch_size beside by_speed; leave one of the two",
+        ),
+        (
+            "network: 25gbe\n",
+            "network: 25gbe\n  batch: by_rank\n",
+            "a.yaml:6:10: error: cluster.batch = 'by_rank'",
+        ),
+    ],
+)
+def test_mistakes_have_a_place_and_a_way_out(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    (found,) = problems(tmp_path, replaced(GROUPS, old, new))
+    assert expected in found
+
+
+def test_groups_are_a_list_and_one_group_has_the_scenarios_batch(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, ONE, "cluster={groups: {nodes: 4}}")
+    assert "cluster.groups: no list of groups of nodes; write a list: groups: [{nodes: 4" in found
+    (found,) = problems(tmp_path, AS_GROUP, "cluster.groups.0.batch_size=8")
+    assert "cluster.groups.0.batch_size: there is one group; write it as batch_size" in found
+
+
+def test_nics_beyond_the_fewest_and_a_batch_without_groups_are_idle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(tmp_path, GROUPS, "cluster.groups.1.nics_per_node=4")
+    load(tmp_path, ONE, "cluster.batch=by_speed")
+    few, idle = warnings(tmp_path, caplog)
+    assert "nics_per_node = 4 has no effect: NCCL uses as many in all nodes as the fewest" in few
+    assert "cluster.batch = 'by_speed' has no effect: there are no groups" in idle
+
+
+def test_the_device_that_is_filled_most_decides_what_fits(tmp_path: Path) -> None:
+    text = replaced(GROUPS, "resnet20_cifar10", "llama3_8b")
+    text = replaced(text, "batch_size: 64", "batch_size: 1")
+    found = problems(tmp_path, text)
+    assert "of the 16 GiB of v100" in found[0]
+    # with a batch twenty times as large the A100's 80 GiB are fuller than the V100's 16
+    small = replaced(text, "llama3_8b", "gpt2_medium")
+    usual, large = (
+        load(tmp_path, small, "training.optimizer_state=none", *more)
+        for more in ((), ("cluster.groups.0.batch_size=20",))
+    )
+    assert usual.tightest(usual.compressors[0])[0] == "v100"
+    assert large.tightest(large.compressors[0])[0] == "a100_sxm_80gb"
+
+
+def result(folder: Path, *overrides: str) -> Result:
+    return run(load(folder, GROUPS, *overrides), cache=False)
+
+
+def test_batches_by_speed_keep_the_samples_and_end_together(tmp_path: Path) -> None:
+    layer = "{name: a.weight, shape: [64, 3, 11, 11], forward_flops: 300000000}"
+    text = (f"model={{name: wide, layers: [{layer}]}}",)
+    equal, by_speed = (
+        result(tmp_path, *text, f"cluster.batch={how}") for how in ("equal", "by_speed")
+    )
+    before, after = (one.provenance["groups"] for one in (equal, by_speed))
+    scenario = load(tmp_path, GROUPS, *text)
+    model = table_facts(scenario.model, 64)
+    # a worker's share: 64 samples of all workers in proportion to what each computes a second
+    speeds = [1 / step_time(model, catalog.device(d)).seconds for d in ("a100_sxm_80gb", "v100")]
+    expected = [round(64 * 3 * speed / (speeds[0] + 2 * speeds[1])) for speed in speeds]
+    assert [one["batch_size"] for one in before] == [64, 64]
+    assert [one["batch_size"] for one in after] == expected
+    assert abs(expected[0] + 2 * expected[1] - 3 * 64) <= 1
+    spread = [one["forward_s"] + one["backward_s"] for one in after]
+    assert max(spread) / min(spread) < 1.05 < before[1]["backward_s"] / before[0]["backward_s"]
+    assert by_speed.rows[0].iteration_s < equal.rows[0].iteration_s
+    (slow,), (even,) = bottleneck(equal), bottleneck(by_speed)
+    assert slow.startswith("Bottleneck: v100 nodes compute ")
+    assert "cluster.batch=by_speed evens that out" in slow
+    assert even.startswith("Bottleneck: no group, their passes take equally long (batches: ")
+
+
+def test_a_row_counts_every_groups_samples(tmp_path: Path) -> None:
+    usual, small = result(tmp_path), result(tmp_path, "cluster.groups.1.batch_size=16")
+    for found, samples in ((usual, 6 * 64), (small, 2 * 64 + 4 * 16)):
+        row = found.rows[0]
+        assert row.workers == 6
+        assert row.throughput_samples_per_s * row.iteration_s == pytest.approx(samples)
+        # of what the devices compute alone: each group's samples over its own passes
+        alone = sum(
+            2 * one["nodes"] * one["batch_size"] / (one["forward_s"] + one["backward_s"])
+            for one in found.provenance["groups"]
+        )
+        assert row.scaling_efficiency == pytest.approx(
+            row.throughput_samples_per_s / alone, rel=0.05
+        )
+
+
+def test_each_groups_figures_have_ranges_of_their_own(tmp_path: Path) -> None:
+    found = run(load(tmp_path, GROUPS, "uncertainty.draws=16"), cache=False)
+    names = {one.name for one in found.inputs}
+    assert "the time of forward and backward (v100)" in names
+    (row, _) = found.rows
+    assert row.iteration_low_s is not None
+    assert row.iteration_high_s is not None
+    assert row.iteration_low_s < row.iteration_s < row.iteration_high_s
+
+
+def test_groups_of_one_kind_have_the_rows_of_the_cluster(tmp_path: Path) -> None:
+    kind = "{devices_per_node: 2, device: v100, nodes: "
+    two = replaced(AS_GROUP, "{nodes: 3, devices_per_node: 2, device: v100, nics_per_node: 2}",
+                   f"{kind}1}}, {kind}2}}")  # fmt: skip
+    plain = replaced(ONE, ", nics_per_node: 2", "")
+    found, expected = (
+        run(load(tmp_path, text, "uncertainty.draws=16"), cache=False) for text in (two, plain)
+    )
+    for row, other in zip(found.rows, expected.rows, strict=True):
+        for one in fields(row):
+            assert getattr(row, one.name) == getattr(other, one.name), one.name
