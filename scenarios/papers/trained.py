@@ -202,12 +202,13 @@ def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress)
 def whole_gradients(
     scenario: Scenario, progress: Progress, *, tensors: int | None = None
 ) -> Iterator[Bucket]:
-    """Each worker's gradient in the first iteration, of its largest `tensors` tensors or of all,
-    without the borders between them; `InputError` as recording."""
+    """Each worker's gradient in the first iteration, in the model's order, of its largest `tensors`
+    tensors or of all, without the borders between them; `InputError` as recording."""
     with open_gradients(scenario, second_moments=False, progress=progress) as trace:
-        names = sorted(trace.parameters, key=lambda named: -torch.Size(named[1]).numel())[:tensors]
-        numel = sum(torch.Size(shape).numel() for _, shape in names)
-        (layout,) = bucket_layouts(names, first=4 * numel)
+        sizes = [torch.Size(shape).numel() for _, shape in trace.parameters]
+        chosen = sorted(sorted(range(len(sizes)), key=lambda at: -sizes[at])[:tensors])
+        numel = sum(sizes[at] for at in chosen)
+        (layout,) = bucket_layouts(trace.parameters, chosen, first=4 * numel)
         piece = TensorSlice(name="gradient", shape=(numel,), offset=0, index=0)
         whole = BucketLayout(index=0, slices=(piece,))
         for worker in range(scenario.gradients.workers or trace.workers):
