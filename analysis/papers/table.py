@@ -38,7 +38,7 @@ MEANINGS = {
     "GPUs": "images a second on so many",
     "GPUs [ms]": "time of a batch on so many",
 }
-"""By column, without the number of GPUs before it."""
+"""Meanings by column, without the number of GPUs before it."""
 _QUICK = "The reduced size: it shows that everything runs, and its verdicts say little."
 
 

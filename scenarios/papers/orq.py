@@ -20,7 +20,7 @@ USED, AWAY, RANGE, ERROR = "levels [bits]", "away [%]", "range [sd]", "error [%]
 _FULL = "FP"
 _BUCKET = 2048
 _PHASES = ("early", "middle", "late")
-"""Of the training that the shipped gradients of ResNet-20 are from."""
+"""Phases of a training, from which the shipped gradients of ResNet-20 are."""
 _ONE_WORKER = {"orq_gradients": {"gradients.workers": "1"}}
 _BINS, _REACH = 101, 2.5
 """Bins of a histogram, and its ends in standard deviations, as in the figure."""

@@ -182,7 +182,7 @@ _WITH_RESIDUAL = (
 _RESIDUAL = {"compressors": _WITH_RESIDUAL}
 _NO_MOMENTUM = {**_RESIDUAL, "train.optimizer.momentum": "0"}
 _READINGS = {"": {}, ", residual": _RESIDUAL, ", residual, no momentum": _NO_MOMENTUM}
-"""As printed, and with what was not sent added to the next step."""
+"""Changes by reading: as printed, or what was not sent is added to the next step."""
 _LOSES = 0.79  # points that a strategy loses at most (Tables 1 and 4)
 
 
