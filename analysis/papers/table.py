@@ -15,10 +15,30 @@ from rich.text import Text
 from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
 from gcsim.files import csv_text
-from gcsim.scenarios.papers.preset import Cell, Reproduction, Verdict
+from gcsim.scenarios.papers.preset import Cell, Outcome, Reproduction, Verdict
 from gcsim.scenarios.reading import document
 
 NOT = "-"
+MEANINGS = {
+    "accuracy [%]": "of held-out samples at the end, 10 where a run diverged",
+    "loss held out [nats]": "cross-entropy of held-out samples at the end",
+    "ratio [x]": "bytes of float32 gradients over the bytes sent",
+    "cost [%]": "bytes that a worker sends, of a dense gradient's",
+    "size [MB]": "of the network's parameters in float32",
+    "error [%]": "energy of update minus gradient, of the gradient's",
+    "levels [bits]": "entropy of the levels in a bucket; at most 3.17 of nine, 1 of two",
+    "away [%]": "elements beyond half a standard deviation, of the gradient's own",
+    "range [sd]": "mean magnitude of the levels, in standard deviations",
+    "phi [%]": "of what is sampled, the share among the largest 1 %",
+    "tau [%]": "elements visited at least once",
+    "visited [%]": "elements visited after the printed number of steps (none: 2,000)",
+    "steps": "until every element was visited; -: not in 2,000",
+    "step [ms]": "time of a training step on the cluster",
+    "speed to target [x]": "SGD's seconds to 90 % of its accuracy, over the method's",
+    "GPUs": "images a second on so many",
+    "GPUs [ms]": "time of a batch on so many",
+}
+"""Meanings by column, without the number of GPUs before it."""
 _QUICK = "The reduced size: it shows that everything runs, and its verdicts say little."
 
 
@@ -34,19 +54,28 @@ def parts(found: Reproduction) -> tuple[RenderableType, ...]:
         "",
         _numbers(outcome.cells),
         "",
-        Text(legend(outcome.cells)),
+        Text(legend(outcome)),
         "",
         _verdicts(outcome.verdicts),
         *notes,
     )
 
 
-def legend(cells: Sequence[Cell]) -> str:
+def legend(outcome: Outcome) -> str:
     """Meanings of the columns."""
-    seeds = max(len(cell.here) for cell in cells)
-    of = f"median of {plural(seeds, 'seed')}" if seeds > 1 else "what came out"
-    printed = any(cell.printed is not None for cell in cells)
-    return f"{'printed: in the paper. ' if printed else ''}here: {of}."
+    drawn = max(len(cell.here) for cell in outcome.cells)
+    of = f"median of {plural(drawn, outcome.draws)}" if drawn > 1 else "what came out"
+    printed = any(cell.printed is not None for cell in outcome.cells)
+    found = [f"{'printed: in the paper. ' if printed else ''}here: {of}."]
+    for name in dict.fromkeys(meaning_of(cell.column) for cell in outcome.cells):
+        found.append(name)
+    return "\n".join(found)
+
+
+def meaning_of(column: str) -> str:
+    """A line on a column, the same for all sizes of a cluster."""
+    name = column.lstrip("0123456789 ")
+    return f"{name.partition(' [')[0]}: {MEANINGS[name]}."
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:

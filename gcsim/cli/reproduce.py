@@ -18,6 +18,17 @@ def reproduce(
         str, typer.Argument(metavar="NAME", help="A preset: gcsim list papers has them.")
     ],
     *,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FOLDER",
+            help="Train ResNet-20 on a folder of images: train/CLASS/*.png, test/CLASS/*.png.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, help="Of each training. Default: the preset's.")
+    ] = None,
     jobs: JobsOption = None,
     small: Annotated[
         bool, typer.Option("--quick", help="A reduced size: seconds; its verdicts say little.")
@@ -43,7 +54,7 @@ def reproduce(
     folder = output or Path("runs") / f"{name}{'_quick' if small else ''}"
     check_writable(folder)
     with kept_on_interrupt(), watching(quiet) as progress:
-        found = run(chosen, quick=small, jobs=jobs, progress=progress)
+        found = run(chosen, quick=small, data=data, steps=steps, jobs=jobs, progress=progress)
     from gcsim.analysis.papers.table import draw_reproduction, parts, write_reproduction
 
     paths = write_reproduction(found, folder)

@@ -48,6 +48,55 @@ def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     )  # fmt: skip
 
 
+_SIZE = "size [MB]"
+_OF_TABLE_II = {
+    "MobileNet": "mobilenet_v2", "VGG11": "vgg11", "WideResNet": "wrn28_10_cifar10",
+}  # fmt: skip
+_SAME = 1.05  # sizes of the same layers, up to the last one's classes
+
+
+@preset.preset_of(
+    title="Sizes of three networks, and what a round of CE-SGD sends",
+    source="Tao, Xia, Li and Cheng, CE-SGD, Table II",
+    quick={"ce_sgd_bytes": {"model": "resnet20_cifar10"}},
+)
+def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
+    """Sizes of networks of the catalogue, and what a worker of CE-SGD sends to the server.
+
+    The paper names three networks and no layers. Its accuracies are left out: they have no
+    baseline.
+    """
+    table: dict[str, dict[str, list[float]]] = {}
+    for name, model in _OF_TABLE_II.items():
+        scenario = study.scenario("ce_sgd_bytes", {"model": model})
+        (row,) = study.run(scenario).rows
+        size = 4 * (scenario.model.parameters or 0)
+        table[name] = {_SIZE: [size / 1e6], _COST: [100 * row.wire_bytes_per_worker / size]}
+    share = preset.column(printed, _COST)
+    sizes = (
+        near(f"{name}: size of {model} [MB]", "Table II", table[name][_SIZE][0],
+             printed[name, _SIZE], _SAME)
+        for name, model in _OF_TABLE_II.items()
+    )  # fmt: skip
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
+        verdicts=(
+            *sizes,
+            order("the share that is sent, by network", "Table II",
+                  {name: of[_COST] for name, of in table.items()}, ranked(share)),
+            at_most("what is sent here, over what is printed", "Table II",
+                    {name: of[_COST][0] / share[name] for name, of in table.items()}, 1, "x"),
+        ),
+        panels=(
+            preset.Panel(title="What a worker sends", x=_SIZE, y=_COST, log_x=True, points=True,
+                         lines=tuple(trained.points(
+                             {name: (of[_SIZE][0],) for name, of in table.items()},
+                             {name: (of[_COST][0],) for name, of in table.items()},
+                         ))),
+        ),
+    )  # fmt: skip
+
+
 _TRAINED = {"ResNet-20": {}, "LeNet": {"model": "lenet"}, "CNN": {"model": "cnn_digits"}}
 _STEPS = {"LeNet": {"train.steps": "120"}, "CNN": {"train.steps": "180"}}
 """Steps of models that take longer than ResNet-20 to learn digits with Adam at 0.001."""

@@ -12,7 +12,7 @@ import csv
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +24,13 @@ from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained.result import TrainingResult
 from gcsim.scenarios.trained.study import train
+from gcsim.traces.tasks.folder import PREFIX
 
 SCHEMA = "gcsim reproduction 1"
 _HERE = Path(__file__).parent
+_FOR_IMAGES = "resnet20_cifar10"
+_EVALUATIONS = 20
+"""In a training of the user's length."""
 
 Agrees = Literal["agrees", "in part", "disagrees", "open"]
 """open: seeds, or the width of a tie, do not tell the values apart."""
@@ -93,6 +97,8 @@ class Outcome:
     panels: tuple[Panel, ...]
     notes: tuple[str, ...] = ()
     """Differences from the paper."""
+    draws: str = "seed"
+    """Origin of a cell's several values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +125,10 @@ class Study:
 
     overrides: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Settings of the reduced size by scenario; empty: full size."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """The user's data, of scenarios that train."""
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """The user's steps, of scenarios that train."""
     jobs: int | None = None
     progress: Progress = field(default_factory=SilentProgress)
     loaded: list[Scenario] = field(default_factory=list)
@@ -126,8 +136,9 @@ class Study:
     def scenario(self, name: str, changes: Mapping[str, str] | None = None) -> Scenario:
         """Scenario of `scenarios/papers/scenarios`, or a shipped one."""
         changed = {**(changes or {}), **self.overrides.get(name, {})}
-        own = _HERE / "scenarios" / f"{name}.yaml"
-        found = load_scenario(own if own.exists() else name, changed)
+        if (self.data or self.steps) and _trains(name):
+            changed = {**self.data, **changed, **self.steps}
+        found = load_scenario(_file(name), changed)
         self.loaded.append(found)
         return found
 
@@ -138,6 +149,15 @@ class Study:
     def run(self, scenario: Scenario) -> Result:
         """Simulate the cluster at every size."""
         return run(scenario, progress=self.progress)
+
+
+def _file(name: str) -> Path | str:
+    own = _HERE / "scenarios" / f"{name}.yaml"
+    return own if own.exists() else name
+
+
+def _trains(name: str) -> bool:
+    return load_scenario(_file(name)).train is not None
 
 
 Printed = Mapping[tuple[str, str], float]
@@ -174,15 +194,33 @@ def reproduce(
     preset: Preset,
     *,
     quick: bool = False,
+    data: Path | None = None,
+    steps: int | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Reproduction:
-    """Run a preset; `quick`: the reduced size, whose verdicts say little. `jobs`: processes that
-    train side by side. Raises `InputError` as `train` and `run`."""
-    study = Study(
-        overrides=preset.quick if quick else {}, jobs=jobs, progress=progress or SilentProgress()
-    )
+    """Run a preset.
+
+    `quick`: the reduced size, whose verdicts say little. `data`: a folder of images of at most ten
+    classes (`task: folder:PATH`), for ResNet-20 in the place of the preset's data and model.
+    `steps`: of each training. `jobs`: processes that train side by side. Raises `InputError` as
+    `train` and `run`, and for data or steps of a preset that trains nothing.
+    """
+    if (data or steps) and not any(map(_trains, preset.quick)):
+        raise InputError(f"{preset.name} trains nothing: it takes neither data nor steps",
+                         hint="presets with accuracies do: gcsim list papers")  # fmt: skip
+    study = Study(overrides=preset.quick if quick else {}, jobs=jobs,
+                  progress=progress or SilentProgress())  # fmt: skip
+    if data:
+        task = json.dumps(f"{PREFIX}{data.resolve()}", ensure_ascii=False)
+        study.data = {"model": _FOR_IMAGES, "train.task": task}
+    if steps:
+        every = max(1, steps // _EVALUATIONS)
+        study.steps = {"train.steps": f"{steps}", "train.evaluate_every": f"{every}"}
     outcome = preset.obtain(study, printed(preset.name))
+    if data:
+        said = f"{_FOR_IMAGES} on {data} in the place of the preset's model and data."
+        outcome = replace(outcome, notes=(said, *outcome.notes))
     return Reproduction(
         name=preset.name,
         title=preset.title,
@@ -219,16 +257,20 @@ def cells(here: Mapping[str, Mapping[str, Sequence[float]]], shown: Printed) -> 
 
 PRESETS = (
     "sampling_fig3",
+    "sampling_visits",
     "sampling_table1",
     "sampling_fig5a",
     "sampling_fig5b",
     "orq_fig1",
     "orq_fig2",
     "orq_table2",
+    "orq_table3",
+    "orq_table4",
     "variance_table1",
     "variance_table2",
     "ce_sgd_fig3",
     "ce_sgd_table1",
+    "ce_sgd_table2",
     "ce_sgd_fig4",
 )
 

@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
-from gcsim.compressors.base import Worker
+from gcsim.compressors.base import Compressor, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.lockstep import lockstep
+from gcsim.compressors.lockstep import CollectiveRecord, Observer, lockstep
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import check_parameters, compressor_class
@@ -22,7 +24,7 @@ from gcsim.scenarios.papers.preset import Line, Panel
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import Curve
 from gcsim.scenarios.running.gradients import open_gradients
-from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.traces.buckets import bucket_layouts
 
@@ -195,3 +197,40 @@ def updates(scenario: Scenario, *, tensors: int, seeds: int, progress: Progress)
                     dense=torch.stack([bucket.gradient for bucket in buckets]).mean(0),
                     updates=found,
                 )
+
+
+def whole_gradients(
+    scenario: Scenario, progress: Progress, *, tensors: int | None = None
+) -> Iterator[Bucket]:
+    """Each worker's gradient in the first iteration, in the model's order, of its largest `tensors`
+    tensors or of all, without the borders between them; `InputError` as recording."""
+    with open_gradients(scenario, second_moments=False, progress=progress) as trace:
+        sizes = [torch.Size(shape).numel() for _, shape in trace.parameters]
+        chosen = sorted(sorted(range(len(sizes)), key=lambda at: -sizes[at])[:tensors])
+        numel = sum(sizes[at] for at in chosen)
+        (layout,) = bucket_layouts(trace.parameters, chosen, first=4 * numel)
+        piece = TensorSlice(name="gradient", shape=(numel,), offset=0, index=0)
+        whole = BucketLayout(index=0, slices=(piece,))
+        for worker in range(scenario.gradients.workers or trace.workers):
+            yield Bucket(layout=whole, gradient=trace.bucket(layout, 0, worker).gradient)
+
+
+def alone(choice: CompressorChoice, seed: int = 0) -> Compressor[Any]:
+    """A method's only worker."""
+    parameters = check_parameters(choice.kind, choice.parameters)
+    return new_member(compressor_class(choice.kind), Worker(rank=0, count=1, seed=seed), parameters)
+
+
+def quantised(choice: CompressorChoice, bucket: Bucket) -> tuple[Tensor, int]:
+    """(a single worker's update of a bucket, float32 `[n]`; bytes of its messages)."""
+    sent = _Sent()
+    return lockstep([participate(alone(choice), bucket, 0)], sent)[0], sent.nbytes
+
+
+class _Sent(Observer):
+    """Counter of the first worker's bytes."""
+
+    nbytes = 0
+
+    def collective(self, record: CollectiveRecord) -> None:
+        self.nbytes += record.sent[0]

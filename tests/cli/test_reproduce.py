@@ -20,7 +20,8 @@ def test_the_table_stands_on_stdout_and_files_in_the_folder(tmp_path: Path) -> N
     assert max(map(len, lines)) <= 80
     assert "The reduced size" in done.stdout
     folder = tmp_path / "runs/orq_fig1_quick"
-    names = {"reproduction.json", "numbers.csv", "scenario_1.yaml", "figure.png"}
+    names = {"reproduction.json", "numbers.csv", "figure.png"}
+    names |= {f"scenario_{number}.yaml" for number in (1, 2, 3)}  # of three phases of a training
     assert {path.name for path in folder.iterdir()} == names
     assert f"Written to {folder.relative_to(tmp_path)}" in done.stderr
     outcome = json.loads((folder / "reproduction.json").read_text(encoding="utf-8"))["outcome"]
@@ -36,4 +37,11 @@ def test_an_unknown_preset_is_told_with_a_suggestion(tmp_path: Path) -> None:
     done = gcsim("reproduce", "orq_figure1", folder=tmp_path)
     assert done.returncode == 2
     assert "unknown preset 'orq_figure1'; did you mean 'orq_fig1'?" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_of_a_preset_that_trains_nothing_is_refused(tmp_path: Path) -> None:
+    done = gcsim("reproduce", "orq_fig1", "--data", str(tmp_path), folder=tmp_path)
+    assert done.returncode == 2
+    assert "orq_fig1 trains nothing: it takes neither data nor steps" in done.stderr
     assert not (tmp_path / "runs").exists()

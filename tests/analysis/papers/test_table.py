@@ -55,6 +55,7 @@ def test_printed_and_here_stand_side_by_side_within_80_cells() -> None:
     assert first[-4:] == ["76.41", "92.0", "12822.4", "200"]  # medians of the seeds
     assert next(row for row in rows if row[:1] == ["short"]) == ["short", "-", "1.00", "-", "-"]
     assert "median of 3 seeds" in text
+    assert "ratio: bytes of float32 gradients over the bytes sent." in text
     assert "2 agrees, 1 disagrees" in " ".join(text.split())
     assert "what is not as in the paper" in text
 

@@ -30,27 +30,55 @@ def test_without_ties_tau_is_kendalls(found: tuple[float, ...]) -> None:
     )
 
 
+def apart(first: list[float], second: list[float]) -> int:
+    return judge.told_apart([(first, second)])[0]
+
+
 def test_seeds_tell_two_apart_where_students_t_does() -> None:
     # differences 1, 2, 3: mean 2, standard error 1/sqrt(3); t for 90 % with 2 degrees is 2.92
     limit = float(t.ppf(0.95, 2)) / 3**0.5
     first = [1.0, 2.0, 3.0]
     assert limit < 2.0
-    assert judge.told_apart(first, [0.0, 0.0, 0.0]) == 1
-    assert judge.told_apart([0.0, 0.0, 0.0], first) == -1
+    assert apart(first, [0.0, 0.0, 0.0]) == 1
+    assert apart([0.0, 0.0, 0.0], first) == -1
     just_open = [2.0 - limit * 0.999] * 3
     just_told = [2.0 - limit * 1.001] * 3
-    assert judge.told_apart(first, just_open) == 0
-    assert judge.told_apart(first, just_told) == 1
+    assert apart(first, just_open) == 0
+    assert apart(first, just_told) == 1
+
+
+@pytest.mark.parametrize("count", [2, 5, 40])
+def test_of_many_pairs_each_needs_more(count: int) -> None:
+    # Holm: the clearest of m pairs has to pass at 10 % / m (both sides), the others are ties
+    first = [1.0, 2.0, 3.0]
+    needed = float(t.ppf(1 - 0.05 / count, 2)) / 3**0.5
+    ties = [([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])] * (count - 1)
+    for factor, told in ((1.001, 0), (0.999, 1)):
+        shifted = [v - 2.0 + needed / factor for v in first]  # its mean is needed / factor
+        assert judge.told_apart([*ties, (shifted, [0.0] * 3)]) == [0] * (count - 1) + [told]
+
+
+def test_a_pair_told_apart_leaves_its_share_to_the_next() -> None:
+    # Holm's second of two has the whole 10 %: 2.92 standard errors, not the 4.30 of 5 %
+    almost = [v - 2.0 + 3.0 / 3**0.5 for v in (1.0, 2.0, 3.0)]  # t = 3.0
+    clear = [9.0, 9.1, 9.2]
+    assert judge.told_apart([(almost, [0.0] * 3), (clear, [0.0] * 3)]) == [1, 1]
+    assert judge.told_apart([(almost, [0.0] * 3)] * 2) == [0, 0]
 
 
 def test_the_same_difference_with_every_seed_is_told_apart_and_none_is_not() -> None:
-    assert judge.told_apart([1.0, 5.0], [0.5, 4.5]) == 1
-    assert judge.told_apart([1.0, 5.0], [1.0, 5.0]) == 0
+    assert apart([1.0, 5.0], [0.5, 4.5]) == 1
+    assert apart([1.0, 5.0], [1.0, 5.0]) == 0
 
 
 def test_without_seeds_a_hundredth_is_a_tie() -> None:
-    assert judge.told_apart([100.0], [99.1]) == 0
-    assert judge.told_apart([100.0], [98.9]) == 1
+    assert apart([100.0], [99.1]) == 0
+    assert apart([100.0], [98.9]) == 1
+
+
+def test_half_of_the_pairs_is_not_enough() -> None:
+    here = {"a": [2.0], "b": [1.0], "c": [2.0]}
+    assert judge.order("", "", here, (("a",), ("b", "c"))).agrees == "open"  # one of two
 
 
 @pytest.mark.parametrize(
