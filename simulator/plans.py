@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import count
 
 from gcsim.compressors.kernels import KernelCost
@@ -87,8 +88,7 @@ class Planner:
 
     def _passes(self, elements: int, passes: Fraction) -> Picoseconds:
         nbytes = round(self._training.gradient_bytes * elements * passes)
-        cost = KernelCost(kind="streaming", launches=0, elements=elements, nbytes=nbytes)
-        return self._prices.compute_time(Compute(stage="encode", fixed=(cost,)), 1)
+        return self._prices.compute_time(streaming(nbytes), 1)
 
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
         """Plan of a recorded step with the code around each bucket's exchange (empty: none);
@@ -160,6 +160,13 @@ class Planner:
             )
             for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
         )
+
+
+@lru_cache(maxsize=1 << 12)
+def streaming(nbytes: int) -> Compute:
+    """Bytes read or written once; one object, of which a `PriceList` knows the price."""
+    cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
+    return Compute(stage="encode", fixed=(cost,))
 
 
 def kinds_of(exchange: Exchange) -> list[Kind]:
