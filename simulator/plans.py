@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -90,8 +91,7 @@ class Planner:
 
     def _passes(self, elements: int, passes: Fraction) -> Picoseconds:
         nbytes = round(self._training.gradient_bytes * elements * passes)
-        cost = KernelCost(kind="streaming", launches=0, elements=elements, nbytes=nbytes)
-        return self._prices.compute_time(Compute(stage="encode", fixed=(cost,)), 1)
+        return self._prices.compute_time(streaming(nbytes), 1)
 
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
         """Plan of a recorded step with the code around each bucket's exchange (empty: none);
@@ -244,6 +244,13 @@ def _longest(times: Sequence[tuple[Picoseconds, ...]]) -> tuple[Picoseconds, ...
 def planner_of(cluster: Cluster, *arguments: Any, **named: Any) -> Planner | GroupPlanner:
     """Planner for a cluster with or without groups."""
     return (GroupPlanner if cluster.groups else Planner)(cluster, *arguments, **named)
+
+
+@lru_cache(maxsize=1 << 12)
+def streaming(nbytes: int) -> Compute:
+    """Bytes read or written once; one object, of which a `PriceList` knows the price."""
+    cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
+    return Compute(stage="encode", fixed=(cost,))
 
 
 def kinds_of(exchange: Exchange) -> list[Kind]:

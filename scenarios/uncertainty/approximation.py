@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
@@ -46,7 +45,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, shared
+from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, shared, streaming
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.noise import longest, slowdowns
@@ -337,7 +336,7 @@ class Approximation:
         tensors = np.array([[len(layout.slices)] for layout in profile.buckets])
         width = self._training.gradient_bytes
         nbytes = np.array([[width * layout.numel] for layout in profile.buckets])
-        once = _streaming(int(nbytes.sum()))
+        once = streaming(int(nbytes.sum()))
         each = self._extra((once,)) + self._prices.compute_time(once, 1)
         times = (tensors * per_tensor + per_bucket) * PS_PER_SECOND
         if self._cluster.nodes > 1 and len(times):
@@ -413,12 +412,6 @@ class _Durations:
             rows=tuple(np.array(each, np.float64) for each in (parts, before, after, held, served)),
             first=np.array(first, dtype=np.int64),
         )
-
-
-def _streaming(nbytes: int) -> Compute:
-    """Bytes read or written once."""
-    cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
-    return Compute(stage="encode", fixed=(cost,))
 
 
 _HELD, _SERVED = 3, 4

@@ -112,6 +112,7 @@ class CollectiveMemo:
         self._parts: dict[str, CollectiveMemo] = {}  # by scope
         self._held = 0  # approximate bytes of the requests
         self._fabrics: dict[Link, Fabric] = {}  # by the network, as kinds of requests see it
+        self._seen: dict[str, tuple[Cluster, Fabric]] = {}  # by kind of request
         self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
@@ -190,15 +191,8 @@ class CollectiveMemo:
 
     def prepare(self, record: CollectiveRecord, server_time: Picoseconds = 0) -> _Request:
         """Prepare the parts of a collective that do not depend on entry times."""
-        kind = "push_pull" if record.by_servers else record.kind
-        cluster = self.cluster
-        if kind == "all_to_all":
-            cluster = cluster.at_grouped_rates
-        elif kind in {"push_pull", "tree_merge"}:
-            cluster = cluster.at_one_nic
-        if cluster.network not in self._fabrics:
-            self._fabrics[cluster.network] = Fabric.of(cluster)
-        call = call_of(record, cluster, self._fabrics[cluster.network], server_time)
+        cluster, fabric = self._as_seen("push_pull" if record.by_servers else record.kind)
+        call = call_of(record, cluster, fabric, server_time)
         sent = call.sent
         algorithm = _algorithm(record, sent, cluster)
         copies: tuple[Times, Times] | None = None
@@ -213,6 +207,18 @@ class CollectiveMemo:
             host=host,
             host_work=Work() if host is None else host.work(algorithm.traffic(call)),
         )
+
+    def _as_seen(self, kind: str) -> tuple[Cluster, Fabric]:
+        """The cluster as a kind of requests sees it, and its fabric."""
+        if kind not in self._seen:
+            cluster = self.cluster
+            if kind == "all_to_all":
+                cluster = cluster.at_grouped_rates
+            elif kind in {"push_pull", "tree_merge"}:
+                cluster = cluster.at_one_nic
+            fabric = self._fabrics.setdefault(cluster.network, Fabric.of(cluster))
+            self._seen[kind] = cluster, fabric
+        return self._seen[kind]
 
 
 _SHARED: WeakValueDictionary[object, CollectiveMemo] = WeakValueDictionary()

@@ -278,38 +278,35 @@ class _TreeHops:
     below: Ranks
     stream: NDArray[np.int64]  # sender's stream on each hop, by `below`
     pieces: int  # most pieces of a stream
+    timed: bool  # whether absolute time matters to any message of both trees
 
     @staticmethod
     def of(
         fabric: Fabric, trees: Sequence[Tree], cuts: Sequence[_Cut], *, upwards: bool
     ) -> list[_TreeHops]:
         """Hops of each tree, while all trees' messages share the links."""
-        lower = np.concatenate([tree.below for tree in trees])
-        upper = np.concatenate([tree.parent[tree.below] for tree in trees])
-        hops = fabric.hops(*((lower, upper) if upwards else (upper, lower)))
-        number = np.repeat(np.arange(len(trees), dtype=np.int64), len(lower) // len(trees))
-        stream = number if upwards else len(trees) + _places(upper)
+        senders, receivers, stream = _ends_of_trees(fabric.nodes, fabric.devices, upwards)
+        hops = fabric.hops(senders, receivers)
         pieces, found = max(cut.full for cut in cuts) + 1, []
+        times: dict[_Cut, tuple[Times, ...]] = {}
+        for cut in set(cuts):
+            sizes = cut.piece, cut.last
+            times[cut] = (*map(hops.serialization, sizes), *map(hops.latency, sizes))
         for place, (tree, cut) in enumerate(zip(trees, cuts, strict=True)):
-            own = number == place
-            links = hops.some(own)
+            own = slice(place * len(tree.below), (place + 1) * len(tree.below))
             by_rank = np.zeros((4, fabric.ranks), dtype=np.int64)
-            by_rank[:, tree.below] = (
-                links.serialization(cut.piece),
-                links.serialization(cut.last),
-                links.latency(cut.piece),
-                links.latency(cut.last),
-            )
+            by_rank[:, tree.below] = [each[own] for each in times[cut]]
             found.append(
                 _TreeHops(
                     serialization=by_rank[0],
                     last=by_rank[1],
                     latency=by_rank[2],
                     last_latency=by_rank[3],
-                    links=links,
+                    links=hops.some(own),
                     below=tree.below,
                     stream=stream[own],
                     pieces=pieces,
+                    timed=hops.timed,
                 )
             )
         return found
@@ -317,10 +314,6 @@ class _TreeHops:
     @property
     def random(self) -> bool:
         return self.links.random
-
-    @property
-    def timed(self) -> bool:
-        return self.links.timed
 
     @property
     def nbytes(self) -> int:
@@ -380,3 +373,17 @@ class Tree:
 @lru_cache(maxsize=16)
 def _trees_of_ranks(nodes: int, devices: int) -> list[Tree]:
     return [Tree(parent, devices) for parent in double_tree(nodes)]
+
+
+@lru_cache(maxsize=16)
+def _ends_of_trees(
+    nodes: int, devices: int, upwards: bool
+) -> tuple[Ranks, Ranks, NDArray[np.int64]]:
+    """Sender, receiver and stream of each message, those of the first tree first."""
+    trees = _trees_of_ranks(nodes, devices)
+    lower = np.concatenate([tree.below for tree in trees])
+    upper = np.concatenate([tree.parent[tree.below] for tree in trees])
+    number = np.repeat(np.arange(len(trees), dtype=np.int64), len(lower) // len(trees))
+    if upwards:
+        return lower, upper, number
+    return upper, lower, len(trees) + _places(upper)

@@ -35,6 +35,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from gcsim.simulator.clock import Picoseconds, Times, picoseconds
@@ -194,22 +195,31 @@ def ring_and_tree(kind: Kind, nbytes: int, cluster: Cluster) -> tuple[Mode, Mode
 
 @lru_cache(maxsize=1 << 14)
 def _fastest(kind: Kind, nbytes: int, seen: _Seen) -> tuple[Mode, Mode | None, Fraction]:
-    times = {mode: _seconds(mode, kind, nbytes, seen) for mode in enabled(kind, seen)}
-    ring = min((mode for mode in times if mode.shape == "ring"), key=times.__getitem__)
-    trees = [mode for mode in times if mode.shape != "ring"]
+    times = [(_seconds(on, kind, nbytes, seen), mode) for mode, on in _enabled_on(kind, seen)]
+    ring, trees = (
+        [one for one in times if (one[1].shape == "ring") is wanted] for wanted in (True, False)
+    )
+    shortest, mode = min(ring, key=itemgetter(0))
     if not trees:
-        return ring, None, Fraction(0)
-    tree = min(trees, key=times.__getitem__)
-    return ring, tree, times[tree] / times[ring]
+        return mode, None, Fraction(0)
+    other, tree = min(trees, key=itemgetter(0))
+    return mode, tree, other / shortest
+
+
+@lru_cache(maxsize=1 << 8)
+def _enabled_on(kind: Kind, seen: _Seen) -> list[tuple[Mode, Mode]]:
+    """Modes to choose from, each also with the tuner's constants on this cluster."""
+    return [(mode, _on(mode, seen)) for mode in enabled(kind, seen)]
 
 
 def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction:
     """Seconds predicted by the tuner."""
-    return _seconds(mode, kind, nbytes, _Seen.of(cluster))
+    seen = _Seen.of(cluster)
+    return _seconds(_on(mode, seen), kind, nbytes, seen)
 
 
 def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _Seen) -> Fraction:
-    mode = _on(mode, seen)
+    """Seconds of a mode `_on` a cluster."""
     nodes, devices = seen.nodes, seen.devices_per_node
     ranks, rate = nodes * devices, mode.share * seen.rate
     if mode.shape == "tree":

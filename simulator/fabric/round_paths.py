@@ -352,7 +352,7 @@ class Hops:
         delay = self.draw_jitter(nbytes, key=key, message=message)
         return left, left + self.latency(nbytes) + delay
 
-    def some(self, chosen: NDArray[np.bool_]) -> Hops:
+    def some(self, chosen: slice) -> Hops:
         """Chosen messages, `[n]`."""
         return Hops(
             senders=self.senders[chosen],
