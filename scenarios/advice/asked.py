@@ -48,13 +48,16 @@ NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 _BITS = re.compile(
     r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
-    r"(?:b|bit|b/s|bit/s|[Bb]ps|igabit|egabit|[Bb]?[Ee]|(?i:base-?\w+))?\s*"
+    r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|[Bb]ps|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
+    r"|bit per second|(?i:base-?\w+))?\s*"
 )
 """Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "10GBASE-T"."""
 _PORT = re.compile(
-    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws)(?!\w)", re.IGNORECASE
+    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?"
+    r"|(?<!fast )ethernet)(?!\w)",
+    re.IGNORECASE,
 )
-"""Words that name a card or a plug, no rate."""
+"""Words that name a card, a plug or a protocol, no rate."""
 _MOBILE = {"3g", "4g", "5g"}
 
 
@@ -360,15 +363,14 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
     if said in catalog.links() or names_a_file(said):
         return said
     said = " ".join(_PORT.sub(" ", said).split()) or said
+    several: InputError | None = None
     if (bits := _BITS.fullmatch(said)) and said.lower() not in _MOBILE:
         said = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
     else:
-        with suppress(InputError):
+        try:
             return catalog.link(said).name
-    if re.fullmatch(r"\d+[A-Za-z]\w*", said) and any(
-        name.startswith(said.lower()) for name in catalog.links()
-    ):
-        return said  # "5g": no rate, but how some links begin
+        except InputError as error:
+            several = error if "; there are" in str(error) else None
     if not re.match(r"\s*[\d.+-]", said):
         return read(said, place, position=False).data if said.strip() else said
     try:
@@ -376,7 +378,8 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
         if not rate:
             raise InputError(f"{said} is not a rate", hint=f"write it like {_NEEDED['network']}")
     except InputError as error:
-        raise InputError([replace(one, place=place) for one in error.problems]) from error
+        problems = (several or error).problems
+        raise InputError([replace(one, place=place) for one in problems]) from error
     known = [one for name, one in catalog.links().items() if _ETHERNET.fullmatch(name)]
     near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
     return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": said.strip()}
