@@ -55,11 +55,11 @@ def read_object(
     except RecursionError as error:
         raise refusal("is nested too deeply", place=place, hint=hint) from error
     except ValueError as error:
-        raise refusal(f"is truncated or no JSON: {error}", place=place, hint=hint) from error
+        raise refusal(f"is truncated or not JSON: {error}", place=place, hint=hint) from error
     if any(UNPRINTABLE.search(text) for text in _texts(body)):
         raise refusal("has control characters in its text", place=place, hint=hint)
     if not isinstance(body, dict):
-        raise refusal(f"is no {what}", place=place, hint=hint)
+        raise refusal(f"is not a {what}", place=place, hint=hint)
     return body
 
 
@@ -118,8 +118,8 @@ EXPECTED = {
     "dict_type": "must be a mapping (key: value)",
     "dataclass_type": "must be a mapping (key: value)",
     "missing": "is missing",
-    "extra_forbidden": "is no key that is known",
-    "unexpected_keyword_argument": "is no key that is known",
+    "extra_forbidden": "is not a known key",
+    "unexpected_keyword_argument": "is not a known key",
     "finite_number": "must be a finite number",
 }
 _LIMITS = {

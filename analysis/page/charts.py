@@ -60,6 +60,7 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
         if all(row.speedup_low and row.speedup_high for row in result.rows if row.label == label)
     ]
     step = min(APART, REACH / max(1, len(known)))
+    heights: list[float] = []
     beside = {one: 2 ** (step * (n - (len(known) - 1) / 2)) for n, one in enumerate(known)}
     for label, line in _lines({row.label: row.compressor for row in result.rows}).items():
         rows = sorted(
@@ -85,9 +86,10 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
                 for row in rows
             ]
             traces[-1]["error_y"] = _whiskers(ends, line["color"])
+            heights += [height for row in ends for height in row]
     sizes = sorted({row.workers for row in result.rows})
     what = "speedup over dense training [x]" if compared else "throughput [samples/s]"
-    heights = [height for trace in traces for height in trace["y"]]
+    heights += [height for trace in traces for height in trace["y"]]
     ticks = ticks_between(min(heights), max(heights))
     return _figure(
         traces,
@@ -181,7 +183,7 @@ def points_chart(points: Sequence[SweepPoint]) -> Chart:
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "name": plain(label),
-                "x": [plain(name) for name, _ in by_label[label]],
+                "x": [plain(name).replace(", ", "<br>") for name, _ in by_label[label]],
                 "y": [row.speedup_vs_dense for row in rows], "marker": {"color": line["color"]},
                 "error_y": _whiskers(ends, line["color"]),
                 "text": [_told(row) for row in rows],
