@@ -105,9 +105,12 @@ OF_SWEEP = {
 
 def for_paper(form: str) -> Writer:
     """Writer of a table or of references by this function of `report/paper.py`, imported on use."""
-    return as_text(
-        lambda result: getattr(import_module("gcsim.analysis.report.paper"), form)(result)
-    )
+
+    def produce(result: Any, path: Path) -> None:
+        paper = import_module("gcsim.analysis.report.paper")
+        as_text(getattr(paper, form))(result, path)
+
+    return produce
 
 
 TABLES: dict[str, dict[str, Writer]] = {

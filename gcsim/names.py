@@ -83,7 +83,7 @@ def entry_named(
     ]
     hint = did_you_mean(word, _alike(word, titles), near=_NEAR)
     if found:
-        hint = f"there are {', '.join(found)}"
+        hint = f"there {'are' if len(found) > 1 else 'is'} {', '.join(found)}"
     elif not hint.endswith("?"):
         similar = _family(word, titles)
         hint = f"similar: {', '.join(similar)}" if similar else ""

@@ -34,7 +34,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @cache
 def parsed(text: str | float) -> Callable[[Names], Number]:
-    """Exact value of a formula for its names' values, as a function; `SyntaxError` if it is none."""
+    """Exact value of a formula for its names' values, as a function; `SyntaxError` if none."""
     return _parts(ast.parse(str(text), mode="eval").body)
 
 

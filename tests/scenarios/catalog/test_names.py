@@ -96,8 +96,6 @@ UNDERSTOOD = {
 ASKED_BACK = [
     ("device", "P100"),
     ("device", "p100-16g"),
-    ("device", "A10"),
-    ("model", "VGG16_bn"),
     ("network", "100G RDMA"),
     ("network", "TCP"),
     ("network", "pcie"),
@@ -135,6 +133,8 @@ UNKNOWN = [
     ("device", "GTX1080"),
     ("device", "NVIDIA A100 80G PCIe"),
     ("model", "T5"),
+    ("device", "A10"),
+    ("model", "VGG16_bn"),
     ("device", "H20"),
     ("device", "P4"),
     ("device", "EPYC"),
