@@ -145,7 +145,12 @@ def rule(fault: ErrorDetails) -> tuple[str, str]:
     if kind == "literal_error":
         words = context(fault, "expected").replace(" or ", ", ").split(", ")
         known = [word.strip("'") for word in words]
-        return "is not a choice", did_you_mean(str(fault["input"]), known)
+        said = str(fault["input"])
+        digits = sorted(filter(str.isdigit, said))  # fp64 is no mistyped fp16
+        hint = did_you_mean(said, [w for w in known if sorted(filter(str.isdigit, w)) == digits])
+        return "is not a choice", hint if hint.endswith("?") else "known: " + ", ".join(
+            sorted(known)
+        )
     if kind == "value_error":
         return context(fault, "error"), ""
     return fault["msg"][:1].lower() + fault["msg"][1:], ""

@@ -28,6 +28,7 @@ from typing import Any
 from gcsim import units
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
+from gcsim.names import compact
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
 from gcsim.scenarios.checks.fits import DoesNotFitError
@@ -105,6 +106,18 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
+_HALF = ("fp16", "bf16", "bfloat16", "float16", "half", "halfprecision", "amp", "mixedprecision")
+_SPELLED: dict[str, dict[str, str]] = {
+    "precision": dict.fromkeys(_HALF, "fp16")  # bfloat16 takes as long
+    | dict.fromkeys(("fp32", "float32", "single", "singleprecision"), "fp32")
+    | dict.fromkeys(("tf32", "tensorfloat32"), "tf32"),
+    "loop": dict.fromkeys(
+        ("ddp", "torch", "pytorch", "torchddp", "pytorchddp", "distributeddataparallel"), "ddp"
+    )
+    | {one: one for one in ("horovod", "deepspeed", "paddle", "own")}
+    | {"paddlepaddle": "paddle"},
+}
+"""Words of people for settings of a few values, without case, blanks and hyphens."""
 _NEEDED = {
     "model": "resnet50, of `gcsim list models`",
     "device": "v100, of `gcsim list devices`",
@@ -261,8 +274,9 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
 
     if words.parameters is not None:
         put("model", lambda: _of_size(str(words.parameters), words.model), "parameters")
-    if words.precision in ("bf16", "bfloat16"):
-        said["precision"] = "fp16"  # whose time it takes
+    for name, spelled in _SPELLED.items():
+        if isinstance(said.get(name), str):
+            said[name] = spelled.get(compact(said[name]), said[name])
     if words.device == AUTO:
         put("device", device_at_hand)
     look_up: dict[str, Callable[[str], Any]] = {"model": catalog.model, "device": catalog.device}
