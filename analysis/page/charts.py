@@ -38,7 +38,7 @@ STEPS = (
 )
 """Ticks of a logarithmic axis within a decade, coarse to fine."""
 WHISKERS = 8
-"""Of a curve of training."""
+"""Number per curve of training."""
 APART, REACH = 0.08, 0.56
 """Octaves between the points of two methods at a size, and between the first and the last."""
 LEGEND = 0.25
