@@ -16,7 +16,6 @@ from typing import Any
 
 from gcsim.analysis.page.run import run_page
 from gcsim.analysis.page.sweep import sweep_page
-from gcsim.analysis.report.paper import bibtex, latex, markdown
 from gcsim.analysis.timeline import chrome_trace
 from gcsim.errors import InputError, InternalError
 from gcsim.files import alone_in, csv_text, replacing, replacing_together
@@ -102,9 +101,21 @@ OF_SWEEP = {
     "speedup": "gcsim.analysis.plots.sweep:gain_figure",
 }
 """Pictures of a sweep; the first over two keys or more."""
+
+
+def for_paper(form: str) -> Writer:
+    """Writer of a table or of references by this function of `report/paper.py`, imported on use."""
+
+    def produce(result: Any, path: Path) -> None:
+        paper = import_module("gcsim.analysis.report.paper")
+        as_text(getattr(paper, form))(result, path)
+
+    return produce
+
+
 TABLES: dict[str, dict[str, Writer]] = {
-    "tex": {"table.tex": as_text(latex), "references.bib": as_text(bibtex)},
-    "md": {"table.md": as_text(markdown)},
+    "tex": {"table.tex": for_paper("latex"), "references.bib": for_paper("bibtex")},
+    "md": {"table.md": for_paper("markdown")},
 }
 REPORT = "report.html"
 FORMS = ("png", "svg", "pdf")

@@ -1,5 +1,5 @@
 """Compressors by the names that people write: "Top-K", "1-bit Adam", "DGC 0.1%", "PowerSGD rank 4".
-A name may end in the method's most common parameter: a share, a rank, or bits."""
+A name may end in the method's most common parameter, or begin with it: a share, a rank, or bits."""
 
 from __future__ import annotations
 
@@ -60,12 +60,17 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "torch_quantization_perchannel": ("quantization_perchannel_hook",),
 }
 _PARAMETERS = (
-    ("ratio", re.compile(r"[\s,(]*(?:ratio)?\s*=?\s*(\d+(?:\.\d+)?)\s*(?:%|per ?cent)\)?$")),
-    ("rank", re.compile(r"[\s,(-]*(?:rank|r)[\s=-]*(\d+)\)?$")),
-    ("bits", re.compile(r"[\s,(-]*(\d+)[\s-]*bits?\)?$")),
-    ("number", re.compile(r"[\s,(=-]+(\d+(?:\.\d+)?(?:e-\d+)?)\)?$")),
+    ("ratio", r"(?:ratio)?\s*=?\s*(\d+(?:\.\d+)?)\s*(?:%|per ?cent)"),
+    ("rank", r"(?:rank|r)[\s=-]*(\d+)"),
+    ("bits", r"(\d+)[\s-]*bits?"),
+    ("number", r"(?:ratio[\s=]*)?(\d+(?:\.\d+)?(?:e-\d+)?)"),
 )
-"""Parameters behind a name, in the order in which they are tried."""
+"""Parameters of a name, in the order in which they are tried."""
+_PLACES = tuple(
+    (key, re.compile(place))
+    for key, text in _PARAMETERS
+    for place in (rf"[\s,(=@-]{'+' if key == 'number' else '*'}{text}\)?$", rf"^{text}[\s-]+")
+)
 
 
 def method_named(word: str) -> tuple[str, dict[str, Any]]:
@@ -74,15 +79,18 @@ def method_named(word: str) -> tuple[str, dict[str, Any]]:
     if word in REGISTRY or ":" in word:
         return word, {}
     kind, given = _names().get(compact(word)), {}
-    for key, pattern in () if kind else _PARAMETERS:
-        found = pattern.search(word.strip().lower())
-        if found and (kind := _names().get(compact(word.strip()[: found.start()]))):
+    plain = word.strip().lower()
+    for key, pattern in () if kind else _PLACES:
+        found = pattern.search(plain)
+        if found and (kind := _names().get(compact(pattern.sub("", plain)))):
             given = {_key(kind, key): _value(kind, key, float(found[1]))}
             break
     if kind is None:
         own = compact(word)
         like = sorted({one for text, one in _names().items() if own and own in text})
         hint = f"there are {', '.join(like)}" if like else did_you_mean(word, REGISTRY, near=70)
+        if hint.startswith("known"):
+            hint = "gcsim list compressors has all"
         raise InputError(f"unknown compressor {word!r}", hint=hint)
     if kind != word.lower():
         said = (f"{key} {value:g}" for key, value in given.items())
@@ -98,13 +106,13 @@ def _names() -> dict[str, str]:
 
 def _key(kind: str, key: str) -> str:
     if key == "number":
-        return "rank" if kind.endswith("powersgd") else "ratio"
+        return {"powersgd": "rank", "torch_powersgd": "rank", "qsgd": "steps"}.get(kind, "ratio")
     return "steps" if key == "bits" and kind == "qsgd" else key
 
 
 def _value(kind: str, key: str, value: float) -> float:
     if key == "ratio":
         return round(value / 100, 12)
-    if key == "bits" and kind == "qsgd":
+    if kind == "qsgd" and key in ("bits", "number"):
         return (1 << int(value) - 1) - 1  # a sign, and whole steps
     return int(value) if value.is_integer() else value

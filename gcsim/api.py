@@ -61,7 +61,7 @@ class SweepResult(of_sweep.SweepResult):
         return plain(parts(self, width), width)
 
     def plot_speedup(self) -> Figure:
-        """Speedup of the recommended method by point (`gcsim plot`)."""
+        """Speedup of the method to use by point (`gcsim plot`)."""
         from gcsim.analysis.plots.sweep import gain_figure
 
         return gain_figure(self)

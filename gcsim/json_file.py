@@ -55,11 +55,11 @@ def read_object(
     except RecursionError as error:
         raise refusal("is nested too deeply", place=place, hint=hint) from error
     except ValueError as error:
-        raise refusal(f"is truncated or no JSON: {error}", place=place, hint=hint) from error
+        raise refusal(f"is truncated or not JSON: {error}", place=place, hint=hint) from error
     if any(UNPRINTABLE.search(text) for text in _texts(body)):
         raise refusal("has control characters in its text", place=place, hint=hint)
     if not isinstance(body, dict):
-        raise refusal(f"is no {what}", place=place, hint=hint)
+        raise refusal(f"is not a {what}", place=place, hint=hint)
     return body
 
 
@@ -118,8 +118,8 @@ EXPECTED = {
     "dict_type": "must be a mapping (key: value)",
     "dataclass_type": "must be a mapping (key: value)",
     "missing": "is missing",
-    "extra_forbidden": "is no key that is known",
-    "unexpected_keyword_argument": "is no key that is known",
+    "extra_forbidden": "is not a known key",
+    "unexpected_keyword_argument": "is not a known key",
     "finite_number": "must be a finite number",
 }
 _LIMITS = {
@@ -145,7 +145,12 @@ def rule(fault: ErrorDetails) -> tuple[str, str]:
     if kind == "literal_error":
         words = context(fault, "expected").replace(" or ", ", ").split(", ")
         known = [word.strip("'") for word in words]
-        return "is not a choice", did_you_mean(str(fault["input"]), known)
+        said = str(fault["input"])
+        digits = sorted(filter(str.isdigit, said))  # fp64 is no mistyped fp16
+        hint = did_you_mean(said, [w for w in known if sorted(filter(str.isdigit, w)) == digits])
+        return "is not a choice", hint if hint.endswith("?") else "known: " + ", ".join(
+            sorted(known)
+        )
     if kind == "value_error":
         return context(fault, "error"), ""
     return fault["msg"][:1].lower() + fault["msg"][1:], ""

@@ -18,18 +18,21 @@ _LOG = logging.getLogger(__name__)
 
 _IDLE = re.compile(
     r"\b(nvidia|geforce|tesla|quadro|graphics|gpus?|card|model|pretrained|uncased|cased|imagenet"
-    r"|hbm\d?e?|gddr\d\w?)\b"
+    r"|torchvision|hf|hbm\d?e?|gddr\d\w?)\b"
 )
 """Words that tell no entry from another."""
-_MEMORY = re.compile(r"\b\d+ ?gb?\b", re.IGNORECASE)
-_VARIANTS = {"ti", "s"}
-"""Ends that make another card: an L40 is no L40S."""
+_MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
+_VARIANTS = {"ti", "s", "g", "cifar"}
+"""Parts of a name that make another entry: an L40 is no L40S, VGG-16 for CIFAR is no VGG-16."""
 _NEAR = 78
 """Per cent: "B200" is no mistyped "h200", "alexnt" is "alexnet"."""
 _FEW = 3
 """Letters of which each tells a name: "GH200" is no mistyped "h200"."""
-_GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gigabit|g)"
+_SIMILAR = 4
+"""Entries of a word's family that a message names."""
+_GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gige|gig|gigabit|g)"
 _SPELLINGS = (
+    (re.compile(r"\brdma over converged ethernet\b|\broce ?v\d\b"), "roce"),
     (re.compile(r"(\d)gbase-?\w+"), r"\1gbe"),
     (re.compile(rf"\b(\d+) ?(?:gb?e\b|{_GIGABIT} ?ethernet\b|{_GIGABIT} (?=roce))"), r"\1gbe "),
     (re.compile(r"\b(\d+) ?(?:gbps|gbit|gb/s)(/s)?(?!\w)"), r"\1g"),
@@ -62,30 +65,56 @@ def entry_named(
     if word in titles:
         return word
     found = _matches(word, titles)
-    if not found and _MEMORY.search(word):  # says nothing of a card that has one size
+    if not found and (size := _MEMORY.search(word)):  # a card that has one size, or this one
         plain = _matches(_MEMORY.sub("", word), titles)
-        found = [one for one in plain if not _MEMORY.search(" ".join(titles[one]))]
-        found = [one for one in found if not _MEMORY.search(one.replace("_", " "))]
+        sizes = {
+            one: _MEMORY.findall(" ".join((one, *titles[one])).replace("_", " ")) for one in plain
+        }
+        found = [one for one in plain if not sizes[one] or size[1] in sizes[one]]
     if len(found) == 1:
         if found[0] != word.lower():
             say(kind, word, found[0])
         return found[0]
     own = compact(word)
-    found = found or [name for name in titles if own and compact(name).startswith(own)]
+    found = found or [
+        name
+        for name in titles
+        if own and re.match(rf"{re.escape(own)}(?!(?<=\d)\d)", compact(name))
+    ]
     hint = did_you_mean(word, _alike(word, titles), near=_NEAR)
     if found:
-        hint = f"there are {', '.join(found)}"
+        hint = f"there {'are' if len(found) > 1 else 'is'} {', '.join(found)}"
     elif not hint.endswith("?"):
-        hint = "known: " + ", ".join(sorted(titles))
+        similar = _family(word, titles)
+        hint = f"similar: {', '.join(similar)}" if similar else ""
+        others = "; ".join(filter(None, (f"gcsim list {kind}s has all", others)))
     joined = " " if hint.endswith("?") else "; "
     raise InputError(f"unknown {kind} {word!r}", hint=joined.join(filter(None, (hint, others))))
+
+
+def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
+    """Entries that begin as a word does, nearest first: "v100x" as v100, "resnet5O" as resnet50."""
+    from rapidfuzz import fuzz, process
+
+    start = re.match(r"[^\W\d_]{3,}|[^\W\d_]?\d+", next(iter(_pieces(word)), ""))
+    if start is None:
+        return []
+    before = r"(?<!\d)" if start[0].isdigit() else "^"
+    begins = re.compile(rf"{before}{start[0].removesuffix('v')}(?!(?<=\d)\d)")
+    own = [
+        name
+        for name, texts in titles.items()
+        if any(begins.search(compact(text)) for text in (name, *texts))
+    ]
+    near = process.extract(word, own, scorer=fuzz.ratio, processor=str.casefold, limit=_SIMILAR)
+    return [name for name, *_ in near]
 
 
 def _alike(word: str, names: Iterable[str]) -> list[str]:
     """Names that a word may misspell: with the same digits, and the same letters if it has few."""
 
-    def characters(text: str) -> tuple[set[str], set[str]]:
-        return set(re.findall(r"\d", text)), set(re.findall(r"[^\W\d_]", text.casefold()))
+    def characters(text: str) -> tuple[list[str], set[str]]:
+        return sorted(re.findall(r"\d", text)), set(re.findall(r"[^\W\d_]", text.casefold()))
 
     digits, letters = characters(word)
     kept = []
@@ -140,12 +169,15 @@ def compact(text: str) -> str:
 
 def _holds(text: str, piece: str) -> bool:
     """Whether a piece is a run of whole words or numbers of a text, blanks left out."""
-    runs = re.findall(r"[^\W\d_]+|\d+", _normal(text))
-    ends = [0]
+    runs = list(re.finditer(r"[^\W\d_]+|\d+", _normal(text)))
+    ends, starts = [0], set()
     for run in runs:
-        ends.append(ends[-1] + len(run))
-    joined, borders = "".join(runs), set(ends)
+        letter = re.search(r"(?<![^\W_])[^\W\d_]$", run.string[: run.start()])
+        if not (letter and run[0].isdigit()):  # A6000 is no RTX 6000
+            starts.add(ends[-1])
+        ends.append(ends[-1] + len(run[0]))
+    joined, borders = "".join(run[0] for run in runs), set(ends)
     return any(
-        at in borders and at + len(piece) in borders
+        at in starts and at + len(piece) in borders
         for at in (match.start() for match in re.finditer(f"(?={re.escape(piece)})", joined))
     )

@@ -22,24 +22,23 @@ all-gather, a gather and a scatter may then differ by rank r.
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
+from gcsim.scenarios.formulas import Each, Formula, Number, evaluated, parsed
 from gcsim.scenarios.reading.checking import Section, check, invalid
 from gcsim.scenarios.reading.document import Document
 from gcsim.scenarios.reading.types import Count, PositiveDuration
@@ -75,65 +74,6 @@ from gcsim.traces.profile import (
 
 _CYCLE, _FUSION = 5e-3, 64 * 2**20
 """Horovod's defaults until 0.19: seconds between looks at tensors, most bytes per reduction."""
-Number = int | Fraction
-Names = Mapping[str, Number]
-Each = Sequence[tuple[Names, int]]
-"""Names of equal tensors, or of a bucket, and their number."""
-_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: Fraction, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "ceil": math.ceil, "floor": math.floor, "max": max, "min": min,
-}  # fmt: skip
-
-
-@cache
-def _parsed(text: str | float) -> Callable[[Names], Number]:
-    """Exact value of a formula for its names' values."""
-    return _parts(ast.parse(str(text), mode="eval").body)
-
-
-def _parts(node: ast.expr) -> Callable[[Names], Number]:
-    match node:
-        case ast.Constant(value=int() as whole):
-            return lambda _: whole
-        case ast.Constant(value=float() as number):
-            exact = Fraction(str(number))
-            return lambda _: exact
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            apply, one, other = _OPERATORS[type(op)], _parts(left), _parts(right)
-            return lambda names: apply(one(names), other(names))
-        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-            function, own = _FUNCTIONS[name], [_parts(arg) for arg in args]
-            return lambda names: function(*(part(names) for part in own))
-    text = ast.unparse(node)
-
-    def named(names: Names) -> Number:
-        if text not in names:
-            known = ", ".join((*names, *_FUNCTIONS))
-            raise InputError(f"{text!r} means nothing in a formula", hint=f"known: {known}")
-        return names[text]
-
-    return named
-
-
-def _evaluated(formula: str | float, each: Each) -> int:
-    """Sum over the tensors, each rounded up."""
-    value = _parsed(formula)
-    return sum(count * math.ceil(value(names)) for names, count in each)
-
-
-def _formula(text: str | float) -> str | float:
-    """The text, or pydantic's error where it is not a formula."""
-    try:
-        _parsed(text)
-    except SyntaxError as error:
-        raise invalid(f"{text!r} is not a formula", "such as ceil(n*bits/8)") from error
-    return text
-
-
-Formula = Annotated[str | int | float, AfterValidator(_formula)]
 _Kernel = Annotated[
     tuple[KernelClass, Formula, Formula, Formula],
     BeforeValidator(lambda cost: (*cost, 0) if len(cost) == 3 else tuple(cost)),
@@ -330,7 +270,7 @@ class Stated:
         """The run with other values of `let`, and other prices of its host in seconds."""
         for name, formula in let.items():
             try:
-                _parsed(formula)
+                parsed(formula)
             except SyntaxError as error:
                 place, hint = f"--set traffic.let.{name}", "such as ceil(n*bits/8)"
                 raise InputError(f"{formula!r} is not a formula", place=place, hint=hint) from error
@@ -394,13 +334,13 @@ class Stated:
         by_rank = [[({**names, "r": rank}, 1)] for rank in range(cluster.workers)]
         for entry in self.traffic.exchange:
             if entry.in_host is not None and cluster.host is not None:
-                nbytes = _evaluated(entry.in_host, [(names, 1)])
+                nbytes = evaluated(entry.in_host, [(names, 1)])
                 together = cluster.workers if cluster.host.ranks == "all" else 1
                 more += cluster.host.copying(nbytes, together)
         for entry, record in self._all(self.traffic.exchange, by_rank[0]):
             if entry.kind in _ROOTED or entry.kind == "all_gather":
                 formula = getattr(entry, entry.kind)
-                sizes = [_evaluated(formula, each) for each in by_rank]
+                sizes = [evaluated(formula, each) for each in by_rank]
             if entry.kind in _ROOTED:
                 messages = [one for one in _ROOTED[entry.kind](sizes) if one.nbytes]
                 finishes = gloo_rooted.carry_messages(finishes, messages, cluster)
@@ -524,7 +464,7 @@ class Stated:
         own |= {"rows": matrix[0], "columns": matrix[1]}
         found: dict[str, Number] = dict(own)
         for name, formula in self.traffic.let.items():
-            found[name] = _parsed(formula)(found)
+            found[name] = parsed(formula)(found)
         return found
 
     def _all(
@@ -547,9 +487,9 @@ class Stated:
                 records += own
                 stages += [[] for _ in own]
             elif entry.busy is not None:
-                stages[-1].append(self._copy(float(_parsed(entry.busy)(each[0][0]))))
+                stages[-1].append(self._copy(float(parsed(entry.busy)(each[0][0]))))
             elif entry.copied is not None:
-                link, nbytes = self.cluster.intra_node, _evaluated(entry.copied, each)
+                link, nbytes = self.cluster.intra_node, evaluated(entry.copied, each)
                 taken = link.serialization(nbytes) + link.latency_for(nbytes)
                 stages[-1].append(self._copy(taken / PS_PER_SECOND))
             elif entry.per_payload is not None:
@@ -647,7 +587,7 @@ def _averager(cluster: Cluster, training: Training) -> Averager:
 
 def _record(entry: EntrySection, each: Each) -> CollectiveRecord:
     kind: Any = entry.kind
-    nbytes = _evaluated(getattr(entry, kind), each)
+    nbytes = evaluated(getattr(entry, kind), each)
     pulled = nbytes if kind in {"push_pull", "tree_merge"} else 0
     if kind in {*_ROOTED, "send"}:  # carried out message by message
         kind = "all_gather"
@@ -658,7 +598,7 @@ def _record(entry: EntrySection, each: Each) -> CollectiveRecord:
 
 def _times(entry: EntrySection, each: Each) -> int:
     """Number of times that an entry is sent, for all tensors."""
-    return math.ceil(_parsed(entry.times)(each[0][0]))
+    return math.ceil(parsed(entry.times)(each[0][0]))
 
 
 def _costs(rows: Sequence[Any], each: Each) -> list[KernelCost]:
@@ -666,10 +606,10 @@ def _costs(rows: Sequence[Any], each: Each) -> list[KernelCost]:
     return [
         KernelCost(
             kind=kind,
-            launches=_evaluated(launches, each),
+            launches=evaluated(launches, each),
             elements=elements,
-            nbytes=_evaluated(nbytes, each),
-            flops=_evaluated(flops, each),
+            nbytes=evaluated(nbytes, each),
+            flops=evaluated(flops, each),
         )
         for kind, launches, nbytes, flops in rows
     ]

@@ -181,7 +181,7 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
         def at(value: float, other: float, draws: bool) -> Values:
             found = engine.rows((x.setting(value), y.setting(other)), labels, draws=draws)
             if found is None:
-                problem = f"{x.setting(value)} with {y.setting(other)} is no scenario"
+                problem = f"{x.setting(value)} with {y.setting(other)} cannot be run"
                 raise InputError(problem, place="--map", hint="gcsim run --set says why")
             task.advance(4 if draws else 1)
             rows = [found[label] for label in labels]

@@ -37,8 +37,10 @@ STEPS = (
     (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
 )
 """Ticks of a logarithmic axis within a decade, coarse to fine."""
-BAND = 0.15
-"""Opacity."""
+WHISKERS = 8
+"""Number per curve of training."""
+APART, REACH = 0.08, 0.56
+"""Octaves between the points of two methods at a size, and between the first and the last."""
 LEGEND = 0.25
 """Largest share of a chart's height: on a phone long legends scroll."""
 CURVES = 480
@@ -47,34 +49,47 @@ ROW = 26
 """Pixels of a bar."""
 
 
-def speedup_chart(result: Result, banded: Sequence[str]) -> Chart:
+def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
     """Speedup over dense training, or throughput without a dense row, by number of workers; methods
-    labelled in `banded` with their range."""
+    labelled in `ranged` with their range, side by side."""
     compared = any(row.speedup_vs_dense is not None for row in result.rows)
     traces: list[dict[str, Any]] = []
+    known = [
+        label
+        for label in ranged
+        if all(row.speedup_low and row.speedup_high for row in result.rows if row.label == label)
+    ]
+    step = min(APART, REACH / max(1, len(known)))
+    heights: list[float] = []
+    beside = {one: 2 ** (step * (n - (len(known) - 1) / 2)) for n, one in enumerate(known)}
     for label, line in _lines({row.label: row.compressor for row in result.rows}).items():
         rows = sorted(
             (row for row in result.rows if row.label == label), key=lambda row: row.workers
         )
-        at = [row.workers for row in rows]
-        if label in banded and all(row.speedup_low and row.speedup_high for row in rows):
-            ends = [row.speedup_low for row in rows], [row.speedup_high for row in rows]
-            traces.append(_band(label, at, *ends, line["color"]))
+        at = [row.workers * beside.get(label, 1.0) for row in rows]
         traces.append(
             {
-                "type": "scatter", "mode": "lines+markers", "name": plain(label),
-                "legendgroup": plain(label), "x": at, "line": line,
+                "type": "scatter", "mode": "lines+markers", "name": plain(label), "x": at,
+                "line": line,
                 "y": [
                     row.speedup_vs_dense if compared else row.throughput_samples_per_s
                     for row in rows
                 ],
                 "text": [_told(row) for row in rows],
-                "hovertemplate": "%{text}<extra>%{fullData.name}, %{x} workers</extra>",
+                "customdata": [row.workers for row in rows],
+                "hovertemplate": "%{text}<extra>%{fullData.name}, %{customdata} workers</extra>",
             }
         )  # fmt: skip
+        if label in beside:
+            ends = [
+                (row.speedup_vs_dense or 0.0, row.speedup_low or 0.0, row.speedup_high or 0.0)
+                for row in rows
+            ]
+            traces[-1]["error_y"] = _whiskers(ends, line["color"])
+            heights += [height for row in ends for height in row]
     sizes = sorted({row.workers for row in result.rows})
     what = "speedup over dense training [x]" if compared else "throughput [samples/s]"
-    heights = [height for trace in traces for height in trace["y"]]
+    heights += [height for trace in traces for height in trace["y"]]
     ticks = ticks_between(min(heights), max(heights))
     return _figure(
         traces,
@@ -128,12 +143,8 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
                 "type": "scatter", "mode": "markers", "name": "range", "y": labels,
                 "x": [middle * 1e3 for middle, _, _ in ends],
                 "marker": {"color": BLACK, "size": 1},
-                "error_x": {
-                    "type": "data", "symmetric": False, "thickness": 1, "width": 3,
-                    "color": BLACK,
-                    "array": [max(0.0, high - middle) * 1e3 for middle, _, high in ends],
-                    "arrayminus": [max(0.0, middle - low) * 1e3 for middle, low, _ in ends],
-                },
+                "error_x": _whiskers([tuple(one * 1e3 for one in row) for row in ends], BLACK)
+                | {"thickness": 1, "width": 3},
                 "text": [
                     f"{elapsed(row.iteration_s)}: {elapsed(low)} to {elapsed(high)}"
                     for row, (_, low, high) in zip(rows, ends, strict=True)
@@ -172,13 +183,9 @@ def points_chart(points: Sequence[SweepPoint]) -> Chart:
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "name": plain(label),
-                "x": [plain(name) for name, _ in by_label[label]],
+                "x": [plain(name).replace(", ", "<br>") for name, _ in by_label[label]],
                 "y": [row.speedup_vs_dense for row in rows], "marker": {"color": line["color"]},
-                "error_y": {
-                    "type": "data", "symmetric": False, "color": line["color"],
-                    "array": [max(0.0, high - middle) for middle, _, high in ends],
-                    "arrayminus": [max(0.0, middle - low) for middle, low, _ in ends],
-                },
+                "error_y": _whiskers(ends, line["color"]),
                 "text": [_told(row) for row in rows],
                 "hovertemplate": "%{text}<extra>%{fullData.name}, %{x}</extra>",
             }
@@ -197,7 +204,7 @@ def training_sections(
     kinds: dict[str, str], every: Sequence[Curve], measure: Measure
 ) -> list[tuple[str, Html]]:
     """Headings and charts over steps and seconds; `kinds`: registered names by label."""
-    said = ["Median over seeds; band from the lowest seed to the highest."]
+    said = ["Median over seeds; whiskers from the lowest seed to the highest."]
     over_steps, over_seconds = (
         chart(_judged_chart(kinds, every, measure, at), CURVES) for at in ("steps", "seconds")
     )
@@ -209,13 +216,13 @@ def training_sections(
 
 
 def _judged_chart(
-    kinds: dict[str, str], every: Sequence[Curve], measure: Measure, at: str
+    kinds: dict[str, str], found: Sequence[Curve], measure: Measure, at: str
 ) -> Chart:
     """Held-out accuracy or loss against steps or simulated seconds (`at`): median over seeds, and
-    the band from lowest to highest."""
+    whiskers from lowest to highest, at places of their own for each method."""
     traces: list[dict[str, Any]] = []
-    for label, line in _lines(kinds).items():
-        curves = [curve for curve in every if curve.label == label]
+    for number, (label, line) in enumerate(_lines(kinds).items()):
+        curves = [curve for curve in found if curve.label == label]
         places = [getattr(curve, at) for curve in curves]
         judged = [curve.judged(measure) for curve in curves]
         length = min(map(len, judged), default=0)
@@ -224,8 +231,18 @@ def _judged_chart(
         x = [median(each) for each in zip(*(place[:length] for place in places), strict=True)]
         by_place = list(zip(*(values[:length] for values in judged), strict=True))
         if len(curves) > 1:
-            low, high = list(map(min, by_place)), list(map(max, by_place))
-            traces.append(_band(label, x, low, high, line["color"]))
+            every = max(1, length // WHISKERS)
+            some = range(number * every // max(1, len(kinds)), length, every)
+            ends = [(median(by_place[n]), min(by_place[n]), max(by_place[n])) for n in some]
+            traces.append(
+                {
+                    "type": "scatter", "mode": "markers", "legendgroup": plain(label),
+                    "x": [x[n] for n in some], "y": [middle for middle, *_ in ends],
+                    "marker": {"color": line["color"], "size": 1}, "opacity": 0.6,
+                    "error_y": _whiskers(ends, line["color"]),
+                    "showlegend": False, "hoverinfo": "skip",
+                }
+            )  # fmt: skip
         traces.append(
             {
                 "type": "scatter", "mode": "lines", "name": plain(label),
@@ -264,13 +281,12 @@ def _lines(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _band(
-    label: str, x: Sequence[float], low: Sequence[Any], high: Sequence[Any], colour: str
-) -> dict[str, Any]:
+def _whiskers(ends: Sequence[tuple[float, ...]], colour: str) -> dict[str, Any]:
+    """Error bars of points given as middle, low and high."""
     return {
-        "type": "scatter", "mode": "lines", "x": [*x, *reversed(x)], "y": [*high, *reversed(low)],
-        "fill": "toself", "fillcolor": colour, "opacity": BAND, "line": {"width": 0},
-        "legendgroup": plain(label), "showlegend": False, "hoverinfo": "skip",
+        "type": "data", "symmetric": False, "color": colour, "thickness": 1.5, "width": 0,
+        "array": [max(0.0, high - middle) for middle, _, high in ends],
+        "arrayminus": [max(0.0, middle - low) for middle, low, _ in ends],
     }  # fmt: skip
 
 

@@ -52,6 +52,8 @@ _FILES = {
 """Files beside a report."""
 SPEEDUPS = 480
 """Pixels of the chart."""
+RANGED = 12
+"""Fastest methods that have whiskers."""
 
 
 def run_page(result: Result, command: str) -> str:
@@ -61,7 +63,7 @@ def run_page(result: Result, command: str) -> str:
     advised = Recommendation(result=result, verdict=found)
     said = notes_of(result, found, full=True)
     bars, height = breakdown_chart(result)
-    banded = [row.label for row in (found.safe, *found.foremost) if row is not None]
+    ranged = [row.label for row in found.rows[:RANGED]]
     everywhere = [row for size in reversed(sizes(result)) for row in _of_size(result, size)]
     sections: list[tuple[str, Html]] = [
         ("Answer", worded(answer_sections(advised)) + paragraphs(said, "verdict")),
@@ -69,7 +71,7 @@ def run_page(result: Result, command: str) -> str:
             f"Methods on {plural(first.nodes, 'node')}",
             _table(found.rows, found) + notes(footnotes(result, found)),
         ),
-        ("Speedup", chart(speedup_chart(result, banded), SPEEDUPS)),
+        ("Speedup", chart(speedup_chart(result, ranged), SPEEDUPS)),
         ("Parts of an iteration", chart(bars, height)),
         *_training(result),
         *_ranges(result, found),

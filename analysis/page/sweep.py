@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gcsim.analysis.page.charts import points_chart
-from gcsim.analysis.page.page import Cell, Html, chart, code, facts, folded, notes, page, table
+from gcsim.analysis.page.page import (
+    Cell,
+    Html,
+    chart,
+    code,
+    facts,
+    folded,
+    notes,
+    page,
+    paragraphs,
+    table,
+)
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.sweep import notes_on, table_of
 from gcsim.analysis.report.table import HEADING, answer_columns
@@ -21,18 +32,22 @@ def sweep_page(result: SweepResult, command: str) -> str:
     headings, lines = table_of(result)
     answer, below = notes_on(result)
     folds = [heading.replace("\n", " ") for heading in headings]
+    after = folds.index("try") + 1
+    folds[after:] = [f"try: {one}" if "[x]" in one else one for one in folds[after:]]
+    first = [one for one in folds if "range" not in one and "cost" not in one]
     cells = [[Cell(text, _number(text)) for text in line] for line in lines]
     sections: list[tuple[str, Html]] = [
-        ("Answer", notes([answer])),
-        ("Points", table(folds, cells) + notes(below)),
+        ("Answer", paragraphs([answer], "verdict")),
+        ("Points", table(folds, cells, first=first) + notes(below)),
         *_speedups(result),
         ("All rows", folded(plural(len(result.rows), "row"), _rows(result))),
         ("Grid", facts({key: list(map(written, values)) for key, values in result.grid.items()})),
         ("Versions", facts(result.versions)),
-        ("The command that made it", code(command)),
+        ("Command", code(command)),
     ]
     under = f"{plural(len(result.points), 'point')}; predicted by gcsim"
-    return page("Sweep", under, sections)
+    named = (str(point.result.scenario["name"]) for point in result.points if point.result)
+    return page(f"{next(named, 'failed')}: sweep", under, sections)
 
 
 def _number(text: str) -> float | None:

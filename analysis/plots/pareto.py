@@ -41,7 +41,7 @@ def pareto_figure(result: Result) -> Figure:
         _points(left, rows, [row.iteration_s * 1e3 for row in rows], styles)
         _points(right, rows, [row.wire_bytes_per_worker / 1e6 for row in rows], styles)
         left.set_xlabel("time of one iteration [ms]")
-        right.set_xlabel("sent by a worker in an iteration [MB]")
+        right.set_xlabel("sent per worker and iteration [MB]")
         left.set_ylabel("error of an update (NMSE)")
         first = at_largest(result)[0]
         left.set_title(

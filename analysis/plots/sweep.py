@@ -62,6 +62,7 @@ _LINE = 0.19  # inches of a line of the caption
 _ABREAST = 4  # panels side by side, if each row of panels has one value of a key
 _WORD = 0.5  # inches of a cell with room for a word
 _LIGHT = 0.55  # point of a colour scale above which numbers are white
+_APART = 0.006  # between the whiskers of two methods at one value, of the axis
 _FAR = 8  # ratio of a key's largest to least value from which its axis is logarithmic
 _LINEAR = 4  # the same for the heights of lines
 Draw = Callable[[Axes, list[list[Cell | None]]], None]
@@ -96,7 +97,7 @@ def winner_figure(result: SweepResult) -> Figure:
 
 
 def gain_figure(result: SweepResult) -> Figure:
-    """Speedup of the recommended method of each point, or its throughput without dense training:
+    """Speedup of the method to use at each point, or its throughput without dense training:
     cells over two keys or more, lines of all methods over one."""
     shown = swept(result)
     return _lines(shown) if shown.y is None else _gains(shown)
@@ -115,11 +116,11 @@ def _gains(shown: Swept) -> Figure:
 
     over = "over dense training" if what == "speedup" else "[samples/s]"
     caption = (
-        f"Number: {what} {over} of the method that is recommended, named below it where there is "
+        f"Number: {what} {over} of the method to use, named below it where there is "
         "room; *: known to train."
     )
     with settings():
-        figure = _panelled(shown, f"{what} of the recommended method", draw, caption)
+        figure = _panelled(shown, f"{what} of the method to use", draw, caption)
         width, height = figure.get_size_inches()
         bar = figure.add_axes(((width - _RIGHT + 0.3) / width, 1 - 2.55 / height, 0.16 / width,
                                1.9 / height))  # fmt: skip
@@ -332,7 +333,7 @@ def _number(value: float, what: str) -> str:
 
 
 def _lines(shown: Swept) -> Figure:
-    """All methods over one key; a ring marks the recommended one, a band its range."""
+    """All methods over one key; a ring marks the method to use, whiskers are ranges."""
     what, key = _measured(shown), shown.x
     cells = [shown.cell({key.name: value}) for value in key.values]
     wide, tall = 6.4, 3.9
@@ -343,9 +344,8 @@ def _lines(shown: Swept) -> Figure:
     width = left + wide + _RIGHT + 0.4
     muted = "; thin and grey: other methods" if len(shown.kinds) > MANY else ""
     caption = (
-        "Ring: what is recommended there, grey where it is not sure whether compression pays. "
-        f"Bands: {PERCENTILES}, of what is recommended or fastest to try "
-        f"somewhere{muted}."
+        "Ring: the method to use, grey where it is not sure whether compression pays. "
+        f"Whiskers: {PERCENTILES}, of methods to use or to try at some point{muted}."
     )
     said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))
     bottom = below + 0.25 + _LINE * len(said)
@@ -396,8 +396,9 @@ def _draw_lines(
         if row is not None
     }
     styles = styles_of(kinds, set(kinds) if len(kinds) <= MANY else marked)
+    apart = _APART * (max(at) - min(at))
     every: list[float] = []
-    for label, style in styles.items():
+    for number, (label, style) in enumerate(styles.items()):
         rows = [_row(cell, label) for cell in cells]
         heights = [math.nan if row is None else _value(row, what) for row in rows]
         axes.plot(at, heights, label="_others" if style.muted else label, **look_of(style))
@@ -405,7 +406,8 @@ def _draw_lines(
         if label in marked and what == "speedup":
             low = [(row and row.speedup_low) or math.nan for row in rows]
             high = [(row and row.speedup_high) or math.nan for row in rows]
-            axes.fill_between(at, low, high, color=style.colour, alpha=0.12, linewidth=0)
+            beside = [place + apart * (number - len(styles) / 2) for place in at]
+            axes.vlines(beside, low, high, color=style.colour, linewidth=1.6, alpha=0.55)
             every += [end for end in (*low, *high) if end > 0]
     for sure in (True, False):
         rings = [
@@ -418,7 +420,7 @@ def _draw_lines(
             axes.plot(
                 *zip(*rings, strict=True), marker="o", markersize=12, markerfacecolor="none",
                 markeredgecolor=BLACK if sure else GREY, markeredgewidth=1.3, linestyle="none",
-                label="recommended" if sure else "recommended, not sure",
+                label="use" if sure else "use, not sure",
             )  # fmt: skip
     for place, cell in zip(at, cells, strict=True):
         if cell is None:

@@ -208,7 +208,7 @@ def _lines(row: Row, measured: Measured, collectives_s: float | None) -> Iterato
     yield ["collectives and wait [ms]", "-", "-", whole, "-"]
     predicted, found = row.wire_bytes_per_worker, measured.sent_bytes
     yield [
-        "sent a worker [MB]", significant(predicted / 1e6), "-", significant(found / 1e6),
+        "sent per worker [MB]", significant(predicted / 1e6), "-", significant(found / 1e6),
         _error(predicted, found),
     ]  # fmt: skip
 

@@ -74,10 +74,12 @@ def rate(bytes_per_second: float, digits: int = 4) -> str:
 
 
 def scaled(value: float, unit: str) -> str:
-    """A figure with its unit and no exponent: "74.0 GB/s", "0.6"."""
+    """A figure with its unit and no exponent: "74.0 GB/s", "0.6", "1.4 ns/B"."""
     for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if unit and value >= size:
             return f"{significant(value / size)} {prefix}{unit}"
+    if unit.startswith("s/") and value < 1:
+        return duration(value) + unit[1:]
     return f"{significant(value)} {unit}".strip()
 
 

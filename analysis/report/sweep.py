@@ -1,6 +1,6 @@
 """A finished sweep on a terminal: one line per point, and a sentence.
 
-A line has the method to use at the point's largest cluster, and the fastest to try.
+A line has the methods to use and to try at the point's largest cluster.
 """
 
 from __future__ import annotations
@@ -39,31 +39,36 @@ NARROWEST = 6
 
 NUMBERS = ("speedup\n[x]", "range\n[x]")
 """Headings of a method's numbers; the second if something has a range."""
-COST = "cost of 1000\niterations"
-"""Heading of the recommended method's cost, if a node's is stated."""
+COST = "cost/1000\niterations"
+"""Heading of the cost of the method to use, if a node's is stated."""
 
 FOOTNOTE = (
-    "At each point's largest cluster. recommended: the method to use, as `gcsim run` names it: of "
-    "dense training, methods whose update is practically the dense one, and those known to train "
-    "(*), the one with the least expected time to the goal. speedup: over dense training there. "
-    "pays: whether a method is clearly faster than dense, or the probability that the fastest to "
-    "try is. All rows are in results.csv."
+    "use, try: as `gcsim run` names them at the point's largest cluster; * changes the update and "
+    "is known to train. speedup: over dense training. pays: whether a method is clearly faster "
+    "than dense, or the probability that the one to try is. All rows are in results.csv."
 )
 RANGES = f"range: {PERCENTILES} over draws of the uncertain inputs."
 SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
-MEANS = "Where iterations differ, times are means; p5 and p95 are there."
+MEANS = "Where iterations differ, times are means; results.csv has p5 and p95."
 
 
 def parts(result: SweepResult, width: int) -> tuple[RenderableType, ...]:
     """Text of `gcsim sweep` on `width` terminal cells: table, legend, answer."""
     answer, notes = notes_on(result)
-    table = _table(result, _verdicts(result), width)
-    return table, "", Text(" ".join(notes)), "", Text(answer)
+    found = _verdicts(result)
+    ranges = _open(found)
+    table = _table(*_lines(result, found, ranges=ranges), width)
+    if ranges and table is None:  # results.csv has the ranges
+        table = _table(*_lines(result, found, ranges=False), width)
+        notes.remove(RANGES)
+    table = table or _table(*_lines(result, found, ranges=False), width, fold=True)
+    return table or "", "", Text(" ".join(notes)), "", Text(answer)
 
 
 def table_of(result: SweepResult) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per point."""
-    return _lines(result, _verdicts(result))
+    found = _verdicts(result)
+    return _lines(result, found, ranges=_open(found))
 
 
 def notes_on(result: SweepResult) -> tuple[str, list[str]]:
@@ -107,14 +112,12 @@ _KNOWN: dict[str, Mapping[str, Evidence]] = {}
 
 
 def _lines(
-    result: SweepResult, found: Sequence[Recommendation | None]
+    result: SweepResult, found: Sequence[Recommendation | None], *, ranges: bool
 ) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per point, without keys of a single value."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
-    ranges = _open(found)
     numbers = NUMBERS if ranges else NUMBERS[:1]
-    headings = [*short_names(keys),
-                "recommended", *numbers, "fastest to try", *numbers, "pays"]  # fmt: skip
+    headings = [*short_names(keys), "use", *numbers, "try", *numbers, "pays"]
     lines = [
         [*(written(point.values[key]) for key in keys), *_answer(verdict, ranges=ranges)]
         for point, verdict in zip(result.points, found, strict=True)
@@ -126,8 +129,10 @@ def _lines(
     return headings, lines
 
 
-def _table(result: SweepResult, found: Sequence[Recommendation | None], cells: int) -> Table:
-    headings, lines = _lines(result, found)
+def _table(
+    headings: Sequence[str], lines: Sequence[Sequence[str]], cells: int, *, fold: bool = False
+) -> Table | None:
+    """The table in so many cells; None where headings or numbers would be cut, without `fold`."""
     natural = [
         max(cell_len(line) for text in column for line in text.split("\n"))
         for column in zip(headings, *lines, strict=True)
@@ -140,7 +145,10 @@ def _table(result: SweepResult, found: Sequence[Recommendation | None], cells: i
         max(size, 0 if keep else max(map(cell_len, _words(heading))))
         for size, heading, keep in zip(narrowest, headings, kept, strict=True)
     ]
-    widths = _shares(natural, (readable, narrowest), cells - GAP * (len(headings) - 1))
+    room = cells - GAP * (len(headings) - 1)
+    if sum(readable) > room and not fold:
+        return None
+    widths = _shares(natural, (readable, narrowest), room)
     folded = [
         heading.split("\n") if keep else _folded(heading, width)
         for heading, width, keep in zip(headings, widths, kept, strict=True)
@@ -162,7 +170,7 @@ def _table(result: SweepResult, found: Sequence[Recommendation | None], cells: i
 
 
 def _answer(found: Recommendation | None, *, ranges: bool) -> list[str]:
-    """Recommended method, fastest to try, speedups and ranges, and whether compression pays."""
+    """Method to use, method to try, speedups and ranges, and whether compression pays."""
     if found is None:
         return ["failed", *[""] * (6 if ranges else 4)]
     chosen, best = found.use, found.verdict.to_try
@@ -253,6 +261,6 @@ def _summary(found: Sequence[Recommendation | None], *, failed: int) -> str:
     if not compared:
         return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"
     open_ = len(compared) - compared.count("yes") - compared.count("no")
-    unknown = f", and may in {open_} more" if open_ else ""
+    unknown = f" and may pay in {open_} more" if open_ else ""
     points = plural(len(compared), "point")
     return f"Compression pays in {compared.count('yes')} of {points}{unknown}.{lost}"

@@ -70,9 +70,9 @@ def training_page(result: TrainingResult, command: str) -> str:
         (title(result), _table(result, rows) + notes([legend(result)])),
         *training_sections(kinds, result.curves, result.measure),
         ("All sizes", folded(f"{len(every)} rows", _table(result, every, nodes=True))),
-        ("What was learned", notes([result.data])),
-        ("The command that made it", code(command)),
-        ("The scenario", folded("with every default", code(document.write(result.scenario)))),
+        ("Data", notes([result.data])),
+        ("Command", code(command)),
+        ("Scenario", folded("with every default", code(document.write(result.scenario)))),
     ]
     return page(str(result.scenario.get("name", "scenario")), f"time to {result.target}", sections)
 

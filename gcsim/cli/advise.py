@@ -53,7 +53,7 @@ def advise(
     ] = None,
     limited: Annotated[
         bool | None,
-        typer.Option("--limited/--nic", help="Who sets the network's rate: tc or a provider?"),
+        typer.Option("--limited/--nic", help="Whether tc or a provider limits the rate."),
     ] = None,
     sequence: Annotated[
         str | None,

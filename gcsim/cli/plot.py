@@ -39,8 +39,8 @@ def plot(
     """Draw a run again, or a sweep.
 
     A run: speedup, breakdown, and error against time and bytes. A sweep: the
-    fastest method and the speedup of the recommended one as maps over two
-    keys, with a panel for each combination of the others; one key as lines.
+    fastest method and the speedup of the one to use as maps over two keys,
+    with a panel for each combination of the others; one key as lines.
     """
     from gcsim.analysis.report.numbers import plural
     from gcsim.analysis.write import TABLES, draw_again, draw_sweep

@@ -28,6 +28,7 @@ from typing import Any
 from gcsim import units
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
+from gcsim.names import compact
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
 from gcsim.scenarios.checks.fits import DoesNotFitError
@@ -48,13 +49,16 @@ NAME = "advice"
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 _BITS = re.compile(
     r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
-    r"(?:b|bit|b/s|bit/s|[Bb]ps|igabit|egabit|[Bb]?[Ee]|(?i:base-?\w+))?\s*"
+    r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|[Bb]ps|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
+    r"|bit per second|(?i:base-?\w+))?\s*"
 )
 """Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "10GBASE-T"."""
 _PORT = re.compile(
-    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws)(?!\w)", re.IGNORECASE
+    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?"
+    r"|(?<!fast )ethernet)(?!\w)",
+    re.IGNORECASE,
 )
-"""Words that name a card or a plug, no rate."""
+"""Words that name a card, a plug or a protocol, no rate."""
 _MOBILE = {"3g", "4g", "5g"}
 
 
@@ -102,6 +106,18 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
+_HALF = ("fp16", "bf16", "bfloat16", "float16", "half", "halfprecision", "amp", "mixedprecision")
+_SPELLED: dict[str, dict[str, str]] = {
+    "precision": dict.fromkeys(_HALF, "fp16")  # bfloat16 takes as long
+    | dict.fromkeys(("fp32", "float32", "single", "singleprecision"), "fp32")
+    | dict.fromkeys(("tf32", "tensorfloat32"), "tf32"),
+    "loop": dict.fromkeys(
+        ("ddp", "torch", "pytorch", "torchddp", "pytorchddp", "distributeddataparallel"), "ddp"
+    )
+    | {one: one for one in ("horovod", "deepspeed", "paddle", "own")}
+    | {"paddlepaddle": "paddle"},
+}
+"""Words of people for settings of a few values, without case, blanks and hyphens."""
 _NEEDED = {
     "model": "resnet50, of `gcsim list models`",
     "device": "v100, of `gcsim list devices`",
@@ -258,8 +274,9 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
 
     if words.parameters is not None:
         put("model", lambda: _of_size(str(words.parameters), words.model), "parameters")
-    if words.precision in ("bf16", "bfloat16"):
-        said["precision"] = "fp16"  # whose time it takes
+    for name, spelled in _SPELLED.items():
+        if isinstance(said.get(name), str):
+            said[name] = spelled.get(compact(said[name]), said[name])
     if words.device == AUTO:
         put("device", device_at_hand)
     look_up: dict[str, Callable[[str], Any]] = {"model": catalog.model, "device": catalog.device}
@@ -360,15 +377,14 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
     if said in catalog.links() or names_a_file(said):
         return said
     said = " ".join(_PORT.sub(" ", said).split()) or said
+    several: InputError | None = None
     if (bits := _BITS.fullmatch(said)) and said.lower() not in _MOBILE:
         said = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
     else:
-        with suppress(InputError):
+        try:
             return catalog.link(said).name
-    if re.fullmatch(r"\d+[A-Za-z]\w*", said) and any(
-        name.startswith(said.lower()) for name in catalog.links()
-    ):
-        return said  # "5g": no rate, but how some links begin
+        except InputError as error:
+            several = error if "; there are" in str(error) else None
     if not re.match(r"\s*[\d.+-]", said):
         return read(said, place, position=False).data if said.strip() else said
     try:
@@ -376,7 +392,8 @@ def network_of(said: str | Mapping[str, Any], place: str) -> Any:
         if not rate:
             raise InputError(f"{said} is not a rate", hint=f"write it like {_NEEDED['network']}")
     except InputError as error:
-        raise InputError([replace(one, place=place) for one in error.problems]) from error
+        problems = (several or error).problems
+        raise InputError([replace(one, place=place) for one in problems]) from error
     known = [one for name, one in catalog.links().items() if _ETHERNET.fullmatch(name)]
     near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
     return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": said.strip()}

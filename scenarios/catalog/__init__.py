@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -233,6 +234,10 @@ def inherit(
     return problems
 
 
+_DETAILS = re.compile(r",| (?:for|with|on|of|at) ")
+"""Ends the part of a title that names its entry."""
+
+
 @functools.cache
 def _aliases() -> dict[str, dict[str, list[str]]]:
     return dict(_document(FOLDER / "aliases.yaml").data)
@@ -244,7 +249,7 @@ def _named(name: str, kind: str, known: Mapping[str, Entry], others: str = "") -
         return known[name]
     aliases = _aliases()[f"{kind}s"]
     names = [one for one in known if not one.endswith("_ideal") or "ideal" in name.lower()]
-    titles = {one: str(getattr(known[one], "title", "")).split(",")[0] for one in names}
+    titles = {one: _DETAILS.split(str(getattr(known[one], "title", "")))[0] for one in names}
     texts = {one: (title, *aliases.get(one, ())) for one, title in titles.items()}
     return known[entry_named(name, kind, texts, others=others)]
 

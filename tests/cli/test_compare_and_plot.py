@@ -73,7 +73,7 @@ def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> 
     # by hand: 50 of 40 ms; 22 of 2 x 10; 420 kB of 2 x 200 kB
     assert "iteration [ms] 50.0 30.0-60.0 40.0 25.0 % too high" in lines
     assert "encoding, decoding [ms] 22.0 - 20.0 10.0 % too high" in lines
-    assert "sent a worker [MB] 0.420 - 0.400 5.0 % too high" in lines
+    assert "sent per worker [MB] 0.420 - 0.400 5.0 % too high" in lines
     # one rank cannot tell the exchange from its wait, and no error is made of both
     assert "collectives alone [ms] 30.0 - - -" in lines
     assert "collectives and wait [ms] - - 40.0 -" in lines

@@ -128,7 +128,7 @@ _NCCL = {
     ),
     "wrong values": Layout(_nccl(wrong="16", verdict="16 FAILED"), said="#wrong is 16"),
     "failed, of 2019": Layout(_nccl(old=True, verdict="16 FAILED"), said="values are out of"),
-    "a broadcast": Layout(_nccl("broadcast_perf"), said="is no collective that gcsim simulates"),
+    "a broadcast": Layout(_nccl("broadcast_perf"), said="is not a collective that gcsim simulates"),
     "one rank": Layout(_nccl(ranks=1, each=1), said="one rank alone sends nothing"),
     "without MPI": Layout(_nccl().replace("Rank  3", "Rank  0"), said="are those of one rank"),
     "no ranks": Layout(_nccl().replace("Rank", "Node"), said="how many ranks there were"),

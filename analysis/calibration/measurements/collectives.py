@@ -147,7 +147,7 @@ def as_collective(word: str) -> Collective | None:
 
 
 FAILED = "the test's own check failed"
-MEASURE_AGAIN = "times of wrong results are no measurement: mend the cause and measure again"
+MEASURE_AGAIN = "times of wrong results measure nothing: mend the cause and measure again"
 
 
 def refused_table(place: str, wanted: Iterable[str], found: Iterable[str]) -> InputError:
@@ -160,7 +160,7 @@ def refused_table(place: str, wanted: Iterable[str], found: Iterable[str]) -> In
 def unknown_collective(word: str) -> tuple[str, str]:
     """Message and hint for a collective that gcsim does not simulate."""
     return (
-        f"{word!r:.40} is no collective that gcsim simulates",
+        f"{word!r:.40} is not a collective that gcsim simulates",
         f"known: {', '.join(COLLECTIVES)}; leave the others out",
     )
 

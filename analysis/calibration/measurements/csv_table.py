@@ -87,14 +87,14 @@ def _point(
     seconds = collectives.number(row["seconds"])
     if row["dtype"] not in ELEMENTS:
         hint = did_you_mean(row["dtype"], ELEMENTS)
-        mistakes.add(line, f"dtype: {row['dtype']!r:.30} is no type that is reduced", hint)
+        mistakes.add(line, f"dtype: {row['dtype']!r:.30} is not a type that is reduced", hint)
         return None
     if ranks is None:
-        mistakes.add(line, f"ranks: {row['ranks']!r:.30} is no number of ranks from 2")
+        mistakes.add(line, f"ranks: {row['ranks']!r:.30} is not a number of ranks from 2")
     elif each is None or ranks % each:
         mistakes.add(line, f"{ranks} ranks do not fill nodes of {row['devices_per_node']:.30}")
     if nbytes is None:
-        mistakes.add(line, f"bytes: {row['bytes']!r:.30} is no number of bytes from 1")
+        mistakes.add(line, f"bytes: {row['bytes']!r:.30} is not a number of bytes from 1")
     if seconds is None:
         mistakes.add(line, f"seconds: {row['seconds']!r:.30} is not a number")
     elif seconds <= 0:

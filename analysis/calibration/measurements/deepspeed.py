@@ -171,7 +171,7 @@ def _row(
     values = [number(cell) for cell in cells[1:]]
     if len(cells) != len(keys) or size is None or any(v is None or v < 0 for v in values):
         mistakes.add(
-            count, f"is no line under {', '.join(keys)}", "the line is cut off, or changed"
+            count, f"is not a line under {', '.join(keys)}", "the line is cut off, or changed"
         )
         return None
     row = dict(zip(keys[1:], values, strict=True))

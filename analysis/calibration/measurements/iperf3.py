@@ -179,7 +179,7 @@ def _fill(name: str, test: _Test, rows: Sequence[tuple[int, re.Match[str]]]) -> 
             continue
         value = collectives.number(row[5])
         if value is None or value < 0:
-            message = f"{row[5]!r:.30} is no rate"
+            message = f"{row[5]!r:.30} is not a rate"
             raise InputError(
                 message, place=f"{name}:{line}", hint="the line is cut off, or changed"
             )

@@ -244,7 +244,7 @@ def _point(
         raise _WrongLine(f"{FAILED}: #wrong is {row['wrong']}", MEASURE_AGAIN)
     element = ELEMENTS.get(row["type"])
     if element is None:
-        raise _WrongLine(f"{row['type']!r:.30} is no type of nccl-tests", clean)
+        raise _WrongLine(f"{row['type']!r:.30} is not a type of nccl-tests", clean)
     return Measurement(
         collective=_collective(row, run, int(nbytes) == int(count) * element, stated),
         ranks=places.ranks,

@@ -92,7 +92,7 @@ def _point(
             )
             return None
     if kind not in ELEMENTS:
-        mistakes.at(place, f"{kind!r:.30} is no type of nccl-tests")
+        mistakes.at(place, f"{kind!r:.30} is not a type of nccl-tests")
         return None
     collective = stated.collective or collectives.as_collective(program)
     if collective is None:

@@ -101,7 +101,7 @@ def _milliseconds(words: list[str], line: int, mistakes: collectives.Mistakes) -
     least = 3 if len(words) > 1 else 1
     if len(good) == len(words) - words[3:].count("0.000") and len(good) >= least:
         return good
-    mistakes.add(line, f"{'/'.join(words)!r:.60} is no round trip in milliseconds")
+    mistakes.add(line, f"{'/'.join(words)!r:.60} is not a round trip in milliseconds")
     return []
 
 

@@ -45,7 +45,7 @@ def read(
     stated = stated or collectives.Stated()
     if file_format not in {"auto", *FORMATS}:
         hint = did_you_mean(file_format, FORMATS)
-        raise InputError(f"{file_format!r:.40} is no known format", place="--format", hint=hint)
+        raise InputError(f"{file_format!r:.40} is not a known format", place="--format", hint=hint)
     problems: list[Problem] = []
     readings: list[collectives.Reading] = []
     for path in files:

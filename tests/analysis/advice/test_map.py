@@ -100,5 +100,5 @@ def test_mistakes(text: str, said: str, question: Asked) -> None:
 
 
 def test_settings_that_are_no_scenario_are_told(question: Asked) -> None:
-    with pytest.raises(InputError, match="is no scenario"):
+    with pytest.raises(InputError, match="cannot be run"):
         mapped(question, "nodes=1..4,no_such.key=1..2")

@@ -131,7 +131,7 @@ def test_without_single_replies_the_summary_tells(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.1.5 ms\n", "a.txt:1: error: '0.1.5' is"),
-        ("64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=-1 ms\n", "is no round trip in mill"),
+        ("64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=-1 ms\n", "is not a round trip in mill"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_ping(tmp_path: Path, text: str, message: str) -> None:
@@ -187,7 +187,7 @@ def test_the_json_of_nccl_tests_is_the_log() -> None:
          "a.txt: results[1]: error: the table needs the headings size, type, out_of_place or "
          "in_place with a time; found: bytes, count"),
         ('"time":10052.0', '"time":-1', "a.txt: results[1]: error: a time of -1"),
-        ('"float"', '"thing"', "a.txt: results[1]: error: 'thing' is no type of nccl-tests"),
+        ('"float"', '"thing"', "a.txt: results[1]: error: 'thing' is not a type of nccl-tests"),
         ('"group":0,"pid":1887', '"group":1,"pid":1887', "a.txt: config: error: the ranks are"),
     ],
 )  # fmt: skip
@@ -260,7 +260,7 @@ def test_verbose_lines_of_old_and_new_versions(tmp_path: Path) -> None:
          "a.txt:1: error: the table needs the headings Comm. Op, Message Size, Count, Avg "
          "Latency(ms), busbw_avg (Gbps); found: Comm. Op, Message Size, Count, Total Latency(ms), "
          "Avg Time(ms)"),
-        ("512.0 KB ", "512.0 XB ", "a.txt:5: error: is no line under Message Size, Count"),
+        ("512.0 KB ", "512.0 XB ", "a.txt:5: error: is not a line under Message Size, Count"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_deepspeed(

@@ -121,7 +121,7 @@ def test_without_the_programs_name_the_columns_decide_or_the_user(tmp_path: Path
         ("  268435456     float    none      -1  50573.4", "  268435456     float", 13, "cut off"),
         ("50573.4", "50573.4[0] NCCL", 13, "is not a time in microseconds"),
         ("50573.4", "0.00", 13, "a time of 0.00 us; times are positive"),
-        ("268435456     float", "268435456     thing", 13, "'thing' is no type of nccl-tests"),
+        ("268435456     float", "268435456     thing", 13, "'thing' is not a type of nccl-tests"),
         ("Rank  1", "Rank  0", 3, "did not know of each other; build nccl-tests with MPI=1"),
         ("Rank  1 Group  0", "Rank  1 Group  1", 3, "split into 2 groups"),
     ],
@@ -219,11 +219,11 @@ def test_a_csv_in_any_order_of_columns(tmp_path: Path) -> None:
         ("0.2,", "0,", "a.txt:6: error: a time of 0 s; times are positive"),
         ("0.2,", "1e302,", "a.txt:6: error: a time of 1e+302 s is more than a day"),
         ("0.2,", "nan,", "a.txt:6: error: seconds: 'nan' is not a number"),
-        (",2000", ",2e3", "a.txt:6: error: bytes: '2e3' is no number of bytes from 1"),
+        (",2000", ",2e3", "a.txt:6: error: bytes: '2e3' is not a number of bytes from 1"),
         (",2000", f",{2**34 + 1}", "a.txt:6: error: 17,179,869,185 bytes are more than 16 GiB"),
         ("2,AllReduce", "100001,AllReduce", "a.txt:6: error: 100,001 ranks are more than 100,000"),
-        ("2,AllReduce", "1,AllReduce", "a.txt:6: error: ranks: '1' is no number of ranks from 2"),
-        ("AllReduce", "broadcast", "a.txt:6: error: 'broadcast' is no collective that gcsim"),
+        ("2,AllReduce", "1,AllReduce", "a.txt:6: error: ranks: '1' is not a number of ranks from 2"),
+        ("AllReduce", "broadcast", "a.txt:6: error: 'broadcast' is not a collective that gcsim"),
         ("seconds", "time", "a.txt:3: error: the table needs the headings collective, ranks, "
          "bytes, seconds; found: ranks, collective, time, bytes"),
     ],
@@ -244,7 +244,7 @@ def test_a_csv_may_say_the_type_of_the_elements(tmp_path: Path) -> None:
         tmp_path, text.replace("float64,all_reduce,2,1000", "float,all_reduce,2,1000")
     )
     assert wrong.startswith(
-        "a.txt:5: error: dtype: 'float' is no type that is reduced; did you mean"
+        "a.txt:5: error: dtype: 'float' is not a type that is reduced; did you mean"
     )
 
 

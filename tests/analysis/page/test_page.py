@@ -214,8 +214,9 @@ def test_training_shows_the_accuracies_of_all_seeds() -> None:
         assert line["x"][-1] == last
         # seeds end at 90 % and 70 %
         assert line["y"] == pytest.approx([10, 80])
-        band = next(trace for trace in chart["data"] if trace["legendgroup"] == "topk")
-        assert max(band["y"]) == pytest.approx(90)
+        whiskers = next(trace for trace in chart["data"] if trace["legendgroup"] == "topk")
+        assert whiskers["error_y"]["array"] == pytest.approx([0, 10])
+        assert whiskers["error_y"]["arrayminus"] == pytest.approx([0, 10])
     assert [cell for cell, _ in page.tables[0][1]][:2] == ["none", "1.25"]
     assert HOSTILE in page.texts
 
@@ -423,7 +424,7 @@ addEventListener("load", () => setTimeout(async () => {
     }));
   const mouse = (node, kind, x, y) => node.dispatchEvent(
     new MouseEvent(kind, {clientX: x, clientY: y, bubbles: true}));
-  const found = {lines: lines(), bands: chart.querySelectorAll("path.js-fill").length};
+  const found = {lines: lines(), whiskers: chart.querySelectorAll("path.yerror").length};
   chart.scrollIntoView();
   const box = chart.getBoundingClientRect();
   mouse(chart.querySelector(".nsewdrag"), "mousemove",
@@ -437,7 +438,7 @@ addEventListener("load", () => setTimeout(async () => {
   mouse(entry, "mouseup", 0, 0);
   await wait(1000);
   found.left = Object.keys(lines());
-  found.bands_left = chart.querySelectorAll("path.js-fill").length;
+  found.whiskers_left = chart.querySelectorAll("path.yerror").length;
   document.body.style.maxWidth = "370px";
   await Plotly.Plots.resize(chart);
   found.width = layout().width;
@@ -468,11 +469,11 @@ def test_in_a_browser_curves_are_drawn_named_and_hidden(result: Result, tmp_path
     for label in labels:  # the median of two seeds, at steps 0 and 10
         ends = (0, 100 * first), (10, 100 * (last.get(label, 0.3) - 0.1))
         assert found["lines"][label] == [pytest.approx(end, abs=0.3) for end in ends]
-    assert found["bands"] == len(labels)
+    assert found["whiskers"] == 2 * len(labels)  # at both steps
     assert "80 at 10 steps" in found["hover"]
     assert "Top-k 1%" in found["hover"]
     assert found["left"] == [label for label in labels if label != "Top-k 1%"]
-    assert found["bands_left"] == len(labels) - 1
+    assert found["whiskers_left"] == 2 * (len(labels) - 1)
     assert found["width"] < 400
     assert found["legend"] < found["plot"]
 

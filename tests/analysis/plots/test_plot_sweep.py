@@ -103,13 +103,13 @@ def test_failed_points_are_empty_and_told() -> None:
         assert "1 point of 12 failed" in notes
 
 
-def test_one_key_is_drawn_as_lines_with_a_ring_around_what_is_recommended() -> None:
+def test_one_key_is_drawn_as_lines_with_a_ring_around_the_method_to_use() -> None:
     result = swept_over(RATES, pays, failed=lambda v: "1 Gbit/s" in v.values())
     axes = gain_figure(result).axes[0]
     lines = {str(line.get_label()): np.array(line.get_ydata(), dtype=float) for line in axes.lines}
     assert lines["fast"] == pytest.approx([2.0, np.nan, 0.5], nan_ok=True)
     assert lines["dense"] == pytest.approx([1.0, np.nan, 1.0], nan_ok=True)
-    assert lines["recommended"].tolist() == [2.0, 1.0]
+    assert lines["use"].tolist() == [2.0, 1.0]
     assert axes.lines[0].get_color() == BLACK
     assert "failed " in texts(axes.figure)
     # 100 Mbit/s, 1 Gbit/s, 10 Gbit/s: equal steps of the logarithm

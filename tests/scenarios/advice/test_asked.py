@@ -77,7 +77,7 @@ def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
         (Words(network="5G"), "--network", "unknown link '5G'", "there are 5g_50mbit,"),
         (Words(network=""), "--network", "", ""),
         (Words(model="resnet5"), "--model", "unknown model 'resnet5'", "resnet50"),
-        (Words(device="v10"), "--device", "unknown device 'v10'", "v100"),
+        (Words(device="v100x"), "--device", "unknown device 'v100x'", "v100"),
         (Words(gpus=0), "--gpus", "0", ""),
         (Words(nodes=-3), "--nodes", "-3", ""),
         (Words(batch_size=0), "--batch-size", "0", ""),
@@ -147,6 +147,29 @@ def test_a_limit_is_a_setting_of_the_link() -> None:
     free, held = (asked(None, replace(WORDS, limited=one)).scenario for one in (False, True))
     assert held.cluster.network.efficiency < free.cluster.network.efficiency
     assert free.cluster.network.efficiency == asked(None, WORDS).scenario.cluster.network.efficiency
+
+
+@pytest.mark.parametrize(
+    ("words", "setting"),
+    [
+        ({"precision": "FP16"}, "fp16"),
+        ({"precision": "mixed precision"}, "fp16"),
+        ({"precision": "BFloat16"}, "fp16"),
+        ({"precision": "float32"}, "fp32"),
+    ],
+)
+def test_precisions_are_read_as_people_write_them(words: dict[str, str], setting: str) -> None:
+    assert asked(None, replace(WORDS, **words)).scenario.training.precision == setting
+
+
+@pytest.mark.parametrize("word", ["PyTorch DDP", "DistributedDataParallel", "DDP"])
+def test_loops_are_read_as_people_write_them(word: str) -> None:
+    assert asked(None, replace(WORDS, loop=word)).document.data["training"]["loop"] == "ddp"
+
+
+def test_another_width_is_no_mistyped_precision() -> None:
+    with pytest.raises(InputError, match="'fp64': is not a choice; known: "):
+        asked(None, replace(WORDS, precision="fp64")).scenario  # noqa: B018
 
 
 def test_bfloat16_is_the_time_of_half_precision() -> None:

@@ -321,7 +321,7 @@ def test_a_fit_of_this_very_model_with_other_tensors_is_told_by_check(tmp_path: 
 
 def test_a_damaged_fit_is_told_by_check(tmp_path: Path) -> None:
     (tmp_path / "fit.json").write_text('{"schema": 1')
-    with pytest.raises(InputError, match="truncated or no JSON"):
+    with pytest.raises(InputError, match="truncated or not JSON"):
         check_trace(load(tmp_path, TABLE, f"gradients.fit={tmp_path / 'fit.json'}"))
     (told,) = problems(tmp_path, TABLE, "gradients.fit=none.json")
     assert "gcsim fit TRACE" in told

@@ -225,9 +225,9 @@ def test_without_verification_only_contents_go_unchecked(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "truncated or no JSON"),
-        ('{"schema": 1, "workers": 2', "truncated or no JSON"),
-        ("[1]", "is no manifest"),
+        ("", "truncated or not JSON"),
+        ('{"schema": 1, "workers": 2', "truncated or not JSON"),
+        ("[1]", "is not a manifest"),
         ('{"schema": 2}', "has schema 2; this gcsim reads 1"),
         ('{"schema": 1}', "was changed since it was recorded"),
     ],
@@ -271,7 +271,7 @@ PASSES = {"forward": 0.1, "backward": 0.2, "ready": [0.1] * 3, "source": "a cloc
         (("facts", "parameters"), 10**40, "must be at most 1099511627776"),
         (("facts", "layers"), [], "facts.layers (toy): must have at least 1 entry"),
         (("facts", "layers", 0, "parameters"), [0, 1], "are not the numbers 0 to 2"),
-        (("facts", "layers", 0, "colour"), 1, "colour (body) = 1: is no key that is known"),
+        (("facts", "layers", 0, "colour"), 1, "colour (body) = 1: is not a known key"),
         (("facts", "samples_per_worker"), 0, "samples_per_worker (toy) = 0: must be at least 1"),
         (("parameters", 0, 1), [4, -3, 2], "parameters.0.1.1 = -3: must be at least 1"),
         (("parameters", 1, 0), "head.weight", "'head.weight' appears more than once"),

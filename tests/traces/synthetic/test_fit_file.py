@@ -59,9 +59,9 @@ def test_the_default_fit_covers_every_kind_of_layer() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is truncated or no JSON"),
+        ("{", "is truncated or not JSON"),
         ("[" * 100_000, "is nested too deeply"),
-        ("[]", "is no fit of gradients"),
+        ("[]", "is not a fit of gradients"),
         ('{"files": {}}', "is no fit of gradients"),
         ('{"schema": 2, "fits": []}', "has schema 2; this gcsim reads 1"),
         ('{"schema": 1, "fits": []}', "fits: must have at least 1 entry"),
@@ -84,7 +84,7 @@ def test_damage_is_named(tmp_path: Path, text: str, said: str) -> None:
         ("shape", [4, 0], "shape.1 (fc.weight) = 0: must be at least 1"),
         ("spectrum", [0.9, 0.9], "the energies of spectrum are more than 1 in all"),
         ("spectrum", "0.9", "spectrum (fc.weight) = '0.9': must be a list"),
-        ("extra", 1, "extra (fc.weight) = 1: is no key that is known"),
+        ("extra", 1, "extra (fc.weight) = 1: is not a known key"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_tensor(
