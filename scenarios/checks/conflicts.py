@@ -246,7 +246,7 @@ def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
 
 def _precision(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     known = cluster.device.precisions
-    if training.precision not in known and document.data.get("compute") is None:
+    if training.timed_as not in known and document.data.get("compute") is None:
         key_path: Keys = ("training", "precision")
         yield document.problem(
             key_path,
