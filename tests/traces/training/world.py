@@ -144,13 +144,15 @@ def team(
     batch: int = BATCH,
     accumulation: int = 1,
     at_once: bool = True,
+    clip: float | None = None,
+    autocast: bool = False,
 ) -> Team:
     """In two buckets."""
     made = entry(model)
     return Team(
         made, make_split(made, seed), chosen, workers=workers, batch=batch, optimizer=optimizer,
         accumulation=accumulation, limits=limits, seed=seed, reduction=reduction,
-        at_once=at_once,
+        at_once=at_once, clip=clip, autocast=autocast,
     )  # fmt: skip
 
 
