@@ -1,7 +1,7 @@
 """Files of `gcsim train`: results, figures, the report, and runs for TensorBoard.
 
-`curves.csv` has a line for each run, step and metric, as experiment trackers import them. TensorBoard
-sees a run per method and seed. Wall times are simulated seconds on the largest cluster,
+`curves.csv` has a line for each run, step and metric, as experiment trackers import them.
+TensorBoard sees a run per method and seed. Wall times are simulated seconds on the largest cluster,
 so that its horizontal axis "relative" compares methods as the target does, and "step" as iterations
 do.
 """

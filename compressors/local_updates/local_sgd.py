@@ -1,5 +1,5 @@
-"""Local SGD and DiLoCo: workers train on their own, and an outer optimiser takes the mean of how far
-they came.
+"""Local SGD and DiLoCo: workers train on their own, and an outer optimiser takes the mean of their
+ways.
 
 For H steps each worker follows its own directions d: heavy ball (u = m u + g, d = u), or Adam's
 (`inner: adam`, with its bias corrections). Then, x being the weights that all had, and w_i the
@@ -113,7 +113,7 @@ class LocalSgd(Compressor[LocalSgdParameters]):
         collective="all-reduce (int8, int4: all-gather) every interval steps, nothing between",
         bits="32 / interval (int8: 8.06, int4: 4.06)",
         state="momentum (n), distance since the last synchronisation (n)",
-        paper="Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019, arXiv:1805.09767",
+        paper="Stich, Local SGD Converges Fast, ICLR 2019, arXiv:1805.09767",
     )
 
     def __init__(self, worker: Worker, parameters: LocalSgdParameters) -> None:

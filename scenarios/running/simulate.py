@@ -34,7 +34,7 @@ from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
-from gcsim.simulator.training import Framework, Training
+from gcsim.simulator.training import Training
 from gcsim.traces.profile import PassTimes, TrafficProfile, every
 
 MATTERS = 1e-6
@@ -129,8 +129,9 @@ def simulate(
 
     Inputs that move no method at any size have no part in the draws.
     """
-    if scenario.train is not None and scenario.train.clip is not None:
-        scenario = replace(scenario, training=_clipped(scenario.training))
+    if scenario.train is not None and scenario.train.clip is not None:  # by the whole gradient
+        training = replace(scenario.training, exposed=Fraction(1), exposed_range=None)
+        scenario = replace(scenario, training=training)
     inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
     unexplained: list[Input] = []
     if scenario.draws and scenario.discrepancy:
@@ -263,25 +264,6 @@ def _over_more(  # noqa: PLR0917 - all that a prediction is of
         profiles[number], cluster, compute["stated"], training=longer, seed=scenario.seed,
         spans=False, prices=prices,
     )  # fmt: skip
-
-
-def _clipped(training: Training) -> Training:
-    """With each worker's gradient clipped: exchanges wait for all of it, and it is read twice and
-    written once more."""
-
-    def around(code: Framework) -> Framework:
-        least_most = code.passes_range
-        wider = None if least_most is None else (least_most[0] + 3, least_most[1] + 3)
-        return replace(code, passes=code.passes + 3, passes_range=wider)
-
-    return replace(
-        training,
-        exposed=Fraction(1),
-        exposed_range=None,
-        reducer=around(training.reducer),
-        hook=around(training.hook),
-        others={name: around(code) for name, code in training.others.items()},
-    )
 
 
 _Methods = tuple[Scenario, list[str], list[TrafficProfile]]

@@ -133,7 +133,8 @@ class Team:
         `limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
         `Shares`, `device` as in `pick_device`; without `at_once` each worker has a pass of its own,
         as with `autocast`: products of passes in bfloat16, weights and gradients in float32. `clip`
-        is the largest norm of a worker's gradient in its step; None: any. Raises `InputError` for an untrainable model or data."""
+        is the largest norm of a worker's gradient in its step; None: any. Raises `InputError` for
+        an untrainable model or data."""
         self._entry, self._split, self._method, self._seed = entry, split, method, seed
         self._reduction = reduction
         self._micro_batches, self._samples = accumulation, batch * accumulation

@@ -201,4 +201,3 @@ def test_an_impossible_outer_optimiser_is_refused(
         method_of(kind, given)
     (problem,) = caught.value.problems
     assert says in f"{problem.message}; {problem.hint}"
-

@@ -331,9 +331,7 @@ def test_nothing_is_lost_while_the_share_falls(kind: str) -> None:
     for step in range(5):
         now = buckets(WHOLE, step, moments=False)
         with torch.no_grad():
-            update, *_ = lockstep(
-                [participate(m, b, step) for m, b in zip(team, now, strict=True)]
-            )
+            update, *_ = lockstep([participate(m, b, step) for m, b in zip(team, now, strict=True)])
         total += update
         expected += sum(bucket.gradient for bucket in now) / COUNT  # type: ignore[operator]
     held = [member.residual_of(buckets(WHOLE, 0, moments=False)[0]) for member in team]

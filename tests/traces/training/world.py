@@ -42,6 +42,13 @@ class Wild(Compressor):
         return 1e4
 
 
+class Stops(Wild):
+    """An error in its first step."""
+
+    def factor(self) -> float:
+        raise RuntimeError("it stops")
+
+
 class Nothing(Compressor):
     """The mean of each bucket's first element alone; a quantizer, whose horizon has no end."""
 
