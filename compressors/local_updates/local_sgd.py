@@ -72,7 +72,9 @@ class LocalSgdParameters(CompressorParameters):
     inner: Literal["sgd", "adam"] = Field("sgd", description="optimiser of a worker's own steps")
     momentum: float = Field(0.9, ge=0, lt=1, description="m, the inner momentum; Adam's beta1")
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam's")
-    outer: Outer = Field(Outer(), description="outer optimiser: name, lr, momentum")
+    outer: Outer = Field(
+        Outer.model_validate({}), description="outer optimiser: name, lr, momentum"
+    )
     fragments: int = Field(1, ge=1, description="P, parts of the model, sent one after another")
     values: Literal["fp32", "int8", "int4"] = Field(
         "fp32", description="format of outer gradients on the wire"
@@ -98,7 +100,7 @@ class LocalSgdParameters(CompressorParameters):
 class DilocoParameters(LocalSgdParameters):
     interval: int = Field(100, ge=1, description="H, steps from one synchronisation to the next")
     outer: Outer = Field(
-        Outer(name="nesterov", lr=0.7, momentum=0.9),
+        Outer.model_validate({"name": "nesterov", "lr": 0.7, "momentum": 0.9}),
         description="outer optimiser: name, lr, momentum",
     )
 
@@ -119,7 +121,9 @@ class LocalSgd(Compressor[LocalSgdParameters]):
     def __init__(self, worker: Worker, parameters: LocalSgdParameters) -> None:
         super().__init__(worker, parameters)
         steps = QUANTISED.get(parameters.values)
-        self._narrow = None if steps is None else Qsgd(worker, QsgdParameters(steps=steps))
+        self._narrow = (
+            None if steps is None else Qsgd(worker, QsgdParameters.model_validate({"steps": steps}))
+        )
 
     @classmethod
     def period(cls, parameters: LocalSgdParameters) -> int:

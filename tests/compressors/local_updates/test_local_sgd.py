@@ -170,7 +170,7 @@ def test_quantised_outer_gradients_are_right_to_a_step_of_their_norm(
 def test_fragments_are_sent_at_equal_distances_and_are_all_of_the_model(
     normal: Draw, layout_of: LayoutOf
 ) -> None:
-    parameters = LocalSgdParameters(interval=10, fragments=4)
+    parameters = LocalSgdParameters.model_validate({"interval": 10, "fragments": 4})
     due = [parameters.due(step) for step in range(20)]
     assert due == 2 * [None, 0, None, None, 1, None, 2, None, None, 3]
     _, sent = by_updates(
@@ -180,7 +180,7 @@ def test_fragments_are_sent_at_equal_distances_and_are_all_of_the_model(
     assert sum(sent[:10]) == sum(sent[10:20]) == 4 * N
     assert max(sent) <= 4 * -(-N // 4)
     for interval, fragments in ((1, 1), (7, 7), (9, 2)):
-        chosen = LocalSgdParameters(interval=interval, fragments=fragments)
+        chosen = LocalSgdParameters.model_validate({"interval": interval, "fragments": fragments})
         found = [chosen.due(step) for step in range(interval)]
         assert [one for one in found if one is not None] == list(range(fragments))
 

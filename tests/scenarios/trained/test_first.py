@@ -171,7 +171,8 @@ def test_clipped_workers_wait_for_their_whole_gradient(folder: Path) -> None:
     """The norm is known when the backward pass is over: as without overlap."""
     changes = (
         "compressors=[none]", "train.seeds=1", "train.target={accuracy: 0.1}",
-        "compute={forward: 6 ms, backward: 12 ms}", "ddp={first_bucket: 512 B, bucket: 512 B}",
+        "compute={forward: 6 ms, backward: 12 ms}", "ddp={first_bucket: 4 KiB, bucket: 4 KiB}",
+        "model=cnn_digits", "train.steps=20",
     )  # fmt: skip
     ends = [
         {curve.seconds[-1] for curve in train(loaded(folder, *changes, *more)).curves}
