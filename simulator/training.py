@@ -153,7 +153,7 @@ class Training(fields.Setting):
     """The step beside forward, backward and the exchange."""
 
     precision: PassPrecision = "fp32"
-    """Of passes; bf16 (bfloat16 products, float32 weights) has the times of fp16."""
+    """Precision of passes; bf16 (bfloat16 products, float32 weights) has the times of fp16."""
     gradients: GradientType = "fp32"
     """Type of stored gradients, and of those exchanged uncompressed (`half_gradients.py`); fp16 or
     bf16 for codes in half precision throughout."""

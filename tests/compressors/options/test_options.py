@@ -333,7 +333,7 @@ def test_nothing_is_lost_while_the_share_falls(kind: str) -> None:
         with torch.no_grad():
             update, *_ = lockstep([participate(m, b, step) for m, b in zip(team, now, strict=True)])
         total += update
-        expected += sum(bucket.gradient for bucket in now) / COUNT  # type: ignore[operator]
+        expected += sum(bucket.gradient for bucket in now) / COUNT
     held = [member.residual_of(buckets(WHOLE, 0, moments=False)[0]) for member in team]
     left = sum(each for each in held if each is not None) / COUNT
     torch.testing.assert_close(total + left, expected, rtol=1e-4, atol=1e-5)

@@ -144,7 +144,7 @@ def test_the_search_goes_on_where_a_longer_training_moves_the_best_to_the_edge(
 
     def loss(seeds: Collection[Trajectory]) -> float:
         (one,) = seeds
-        return abs(np.log(one.learning_rate / best[len(one.losses)]))
+        return float(abs(np.log(one.learning_rate / best[len(one.losses)])))
 
     monkeypatch.setattr(search, "_held_out_loss", loss)
     found = rates_tried(folder, (0.05, 0.1, 0.2, 0.4))
