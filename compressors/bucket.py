@@ -103,6 +103,9 @@ class Bucket:
     loss: float | None = None
     """Mean over the worker's mini-batch at the gradient's weights; None where unknown: synthetic
     gradients, recordings without losses, a DDP hook without a loss."""
+    rate: float = 1.0
+    """Learning rate of the step, above zero, for methods whose replicas move on their own; 1 where
+    unknown: an optimiser of a constant rate."""
 
 
 def bucket_state(store: dict[int, Tensor], bucket: Bucket) -> Tensor:

@@ -49,6 +49,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "signum": ("Signum with majority vote",),
     "ef_block_sgdm": ("dist-EF-blockSGDM", "dist-EF-SGD"),
     "count_sketch": ("FetchSGD",),
+    "local_sgd": ("FedAvg", "periodic averaging"),
+    "diloco": ("Distributed Low-Communication", "Streaming DiLoCo"),
     "cser": ("communication-efficient SGD with error reset",),
     "csea": ("communication-efficient SGD with error averaging",),
     "cser_pl": ("partial local SGD",),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -68,6 +69,8 @@ REGISTRY: dict[str, str] = {
     "onebit_adam": "quantization.one_bit.onebit_adam:OneBitAdam",
     "powersgd": "low_rank.powersgd:PowerSgd",
     "count_sketch": "sketching.count_sketch:CountSketch",
+    "local_sgd": "local_updates.local_sgd:LocalSgd",
+    "diloco": "local_updates.local_sgd:Diloco",
     "qsparse_local_sgd": "local_updates.qsparse_local_sgd:QsparseLocalSgd",
     "cser": "local_updates.cser:Cser",
     "csea": "local_updates.cser:Csea",
@@ -138,6 +141,8 @@ def checked_parameters(
             if fault["type"] == "extra_forbidden":
                 message = f"{name} has no parameter {key!r}"
                 hint = did_you_mean(key, cls.Parameters.model_fields)
+                if owners := _owners(key):
+                    hint = f"{hint}; {key!r} belongs to {', '.join(owners)}"
             else:
                 said = fault["msg"].removeprefix("Value error, ")
                 said = said[:1].lower() + said[1:]
@@ -155,6 +160,12 @@ def checked_parameters(
     if mistakes.is_users(cls):
         _check_schedule(cls, checked)
     return checked
+
+
+def _owners(key: str) -> list[str]:
+    """Some registered methods with a parameter of this name."""
+    found = (name for name in REGISTRY if key in compressor_class(name).Parameters.model_fields)
+    return list(islice(found, 4))
 
 
 def _check_schedule(cls: type[Compressor], parameters: CompressorParameters) -> None:

@@ -24,6 +24,7 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 """
 
 
+PassPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
 Tokens = Annotated[int, fields.Limits(least=1, most=1 << 20)]
@@ -151,7 +152,8 @@ class Framework(fields.Setting):
 class Training(fields.Setting):
     """The step beside forward, backward and the exchange."""
 
-    precision: Precision = "fp32"
+    precision: PassPrecision = "fp32"
+    """Precision of passes; bf16 (bfloat16 products, float32 weights) has the times of fp16."""
     gradients: GradientType = "fp32"
     """Type of stored gradients, and of those exchanged uncompressed (`half_gradients.py`); fp16 or
     bf16 for codes in half precision throughout."""
@@ -211,6 +213,11 @@ class Training(fields.Setting):
     faults: Faults | None = None
     failures: Failures | None = None
     """None: the training never fails, and writes no checkpoints."""
+
+    @property
+    def timed_as(self) -> Precision:
+        """Precision of the catalogue's times."""
+        return "fp16" if self.precision == "bf16" else self.precision
 
     @property
     def gradient_bytes(self) -> int:

@@ -1,5 +1,6 @@
 """Files of `gcsim train`: results, figures, the report, and runs for TensorBoard.
 
+`curves.csv` has a line for each run, step and metric, as experiment trackers import them.
 TensorBoard sees a run per method and seed. Wall times are simulated seconds on the largest cluster,
 so that its horizontal axis "relative" compares methods as the target does, and "step" as iterations
 do.
@@ -7,7 +8,7 @@ do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,9 +38,25 @@ def to_csv(result: TrainingResult) -> str:
     return csv_text(list(records[0]), records)
 
 
+CURVES = ("run", "method", "seed", "learning_rate", "step", "seconds", "metric", "value")
+"""Columns of `curves.csv`; a run is a method with a seed, seconds are those of the largest
+cluster."""
+
+
+def curves_csv(result: TrainingResult) -> str:
+    """All curves, a line for each value."""
+    records = (
+        dict(zip(CURVES, (_name(one), one.label, one.seed, one.learning_rate, *point), strict=True))
+        for one in result.curves
+        for point in _points(one)
+    )
+    return csv_text(CURVES, records)
+
+
 RESULTS: dict[str, Writer] = {
     "training.json": as_text(TrainingResult.to_json),
     "training.csv": as_text(to_csv),
+    "curves.csv": as_text(curves_csv),
     "scenario.yaml": as_text(lambda result: document.write(result.scenario)),
 }
 FIGURES: dict[str, Writer] = {
@@ -120,11 +137,8 @@ def _name(curve: Curve) -> str:
     return f"{curve.label.replace('/', '_')}, seed {curve.seed}"
 
 
-def _write(curve: Curve, folder: Path) -> Path:
-    from torch.utils.tensorboard import SummaryWriter
-
-    for old in folder.glob("events.out.tfevents.*"):
-        old.unlink()
+def _points(curve: Curve) -> Iterator[tuple[int, float, str, float]]:
+    """Step, simulated seconds, metric and value, by metric."""
     points = list(zip(curve.steps, curve.seconds, strict=True))
     series: dict[str, tuple[float | None, ...]] = {
         "held_out/accuracy": curve.accuracy,
@@ -132,10 +146,19 @@ def _write(curve: Curve, folder: Path) -> Path:
         "sent/bytes_per_worker_and_step": curve.wire_bytes_per_worker,
         "update/nmse": curve.nmse,
     }
+    for name, values in series.items():
+        # what is of the steps between two evaluations stands at the second
+        for (step, seconds), value in zip(points[len(points) - len(values) :], values, strict=True):
+            if value is not None:
+                yield step, seconds, name, value
+
+
+def _write(curve: Curve, folder: Path) -> Path:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
     with SummaryWriter(str(folder)) as writer:
-        for name, values in series.items():
-            # what is of the steps between two evaluations stands at the second
-            for (step, seconds), value in zip(points[-len(values) :], values, strict=True):
-                if value is not None:
-                    writer.add_scalar(name, value, step, walltime=seconds)
+        for step, seconds, name, value in _points(curve):
+            writer.add_scalar(name, value, step, walltime=seconds)
     return folder

@@ -2,6 +2,7 @@
 
     {kind: powersgd, rank: 2, dense_steps: 0.1, payload: fp16,
      dense_tensors: {below: 2048, names: ["*.bias"]}}
+    {kind: topk, ratio: 0.001, warm_up: {steps: 200, from: 0.25}}
 
 Options stand beside the method's own parameters, in scenarios and in `gcsim.ddp_hook`;
 `optioned.py` carries them out. Without options neither torch nor a loop's compiler is imported.
@@ -22,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from gcsim.compressors.base import Compressor, CompressorParameters
+from gcsim.compressors.base import Compressor, CompressorParameters, Ratio
 from gcsim.compressors.dense import Dense
 from gcsim.compressors.registry import REGISTRY, checked_parameters, compressor_class
 from gcsim.errors import InputError, Problem, did_you_mean
@@ -49,14 +50,34 @@ class Kept(CompressorParameters):
         return given
 
 
+_Steps = Annotated[int | float, BeforeValidator(_steps)]
+SHARES = ("ratio", "proportion", "drop_rate")
+"""Parameters that say what share of a tensor is sent; the last: what share is not."""
+
+
+class WarmUp(CompressorParameters):
+    """Steps in which the share that is sent falls exponentially to the method's own, as in DGC (Y.
+    Lin et al., arXiv:1712.01887, section 3.3), but by a little in each step."""
+
+    steps: _Steps = Field(description="steps of the method until then; below 1: their share")
+    first: Ratio = Field(0.25, alias="from", description="share that is sent in the first step")
+
+    def share(self, step: int, final: float) -> float:
+        """The share at a step of the method, from 0."""
+        if not isinstance(self.steps, int) or step >= self.steps:
+            return final
+        return float(self.first * (final / self.first) ** (step / self.steps))
+
+
 class Options(CompressorParameters):
     """Options of any method, and the method's own parameters; one mapping in plain form."""
 
-    dense_steps: Annotated[int | float | None, BeforeValidator(_steps)] = Field(
+    dense_steps: _Steps | None = Field(
         None, description="steps that are dense before the method starts; below 1: their share"
     )
     payload: HalfFormat | None = Field(None, description="float32 sums travel in this format")
     dense_tensors: Kept | None = Field(None, description="tensors that stay dense")
+    warm_up: WarmUp | None = Field(None, description="steps that send a larger share")
     _own: Method = PrivateAttr()
 
     @property
@@ -68,6 +89,21 @@ class Options(CompressorParameters):
         """Dense steps before the method starts; 0 for a share of an unknown number."""
         return self.dense_steps if isinstance(self.dense_steps, int) else 0
 
+    @property
+    def warming(self) -> int:
+        """Steps of the method with a larger share; 0 for a share of an unknown number."""
+        steps = self.warm_up.steps if self.warm_up else 0
+        return steps if isinstance(steps, int) else 0
+
+    def at(self, step: int) -> CompressorParameters:
+        """The method's parameters at a step of its own."""
+        own = self._own.parameters
+        if self.warm_up is None or step >= self.warming:
+            return own
+        name, final = share_of(own)
+        share = self.warm_up.share(step, final)
+        return own.model_copy(update={name: 1 - share if name == SHARES[-1] else share})
+
     def joined(self, own: Method) -> Self:
         copy = self.model_copy()
         copy._own = own
@@ -76,7 +112,9 @@ class Options(CompressorParameters):
     @model_serializer
     def _plain(self, info: SerializationInfo) -> dict[str, Any]:
         stated = {
-            key: value.model_dump(mode=info.mode) if isinstance(value, Kept) else value
+            key: value.model_dump(mode=info.mode, by_alias=True)
+            if isinstance(value, CompressorParameters)
+            else value
             for key, value in self
             if value is not None
         }
@@ -84,6 +122,13 @@ class Options(CompressorParameters):
 
 
 OPTIONS = tuple(Options.model_fields)
+
+
+def share_of(own: CompressorParameters) -> tuple[str, float]:
+    """Name of the parameter that says what share is sent, and the share; "" without one."""
+    name = next((name for name in SHARES if name in type(own).model_fields), "")
+    given = float(getattr(own, name, 1.0))
+    return name, 1 - given if name == SHARES[-1] else given
 
 
 class Method(NamedTuple):
@@ -96,15 +141,22 @@ class Method(NamedTuple):
 
     def of_steps(self, steps: int | None) -> Method:
         """The method in a training of `steps`; `InputError` for a share of an unknown number."""
-        share = self.parameters.dense_steps if isinstance(self.parameters, Options) else None
-        if not isinstance(share, float):
+        chosen = self.parameters
+        if not isinstance(chosen, Options):
             return self
-        if steps is None:
-            message = f"dense_steps = {share} is a share of the training's steps"
-            hint = "write a number of steps, or say training_steps=, how many there are"
-            raise InputError(message, place="dense_steps", hint=hint)
-        number = max(1, round(share * steps))
-        return self._replace(parameters=self.parameters.model_copy(update={"dense_steps": number}))
+        warm_up, changed = chosen.warm_up, dict[str, Any]()
+        shares = ("dense_steps", chosen.dense_steps), ("warm_up", warm_up and warm_up.steps)
+        for key, share in shares:
+            if not isinstance(share, float):
+                continue
+            if steps is None:
+                message = f"{key} = {share} is a share of the training's steps"
+                hint = "write a number of steps, or say training_steps=, how many there are"
+                raise InputError(message, place=key, hint=hint)
+            number = max(1, round(share * steps))
+            whole = warm_up and warm_up.model_copy(update={"steps": number})
+            changed[key] = number if key == "dense_steps" else whole
+        return self._replace(parameters=chosen.model_copy(update=changed)) if changed else self
 
     def require_names(self, names: Iterable[str]) -> None:
         """Raise `InputError` where a pattern of dense tensors matches no name of the model's."""
@@ -166,6 +218,8 @@ def _meaningless(
             hint = "kind: fp16 is dense training in half precision" if key == "payload" else ""
             yield Problem(message=f"{name} is dense in all steps", place=key, hint=hint)
         return
+    if stated.warm_up is not None:
+        yield from _cold(name, cls, own, stated.warm_up)
     if cls.properties(own).scale_free:
         for key in ("dense_steps", "dense_tensors"):
             if key in asked:
@@ -182,3 +236,25 @@ def _meaningless(
             place="payload",
             hint=says if "values" in cls.Parameters.model_fields else "remove it",
         )
+
+
+def _cold(
+    name: str, cls: type[Compressor], own: CompressorParameters, asked: WarmUp
+) -> Iterable[Problem]:
+    """Problem of a warm-up that a method has no use for."""
+    share, final = share_of(own)
+    if not share:
+        message = f"{name} has no share that could begin larger ({', '.join(SHARES)})"
+        hint = "dense_steps: 0.1 starts it after dense steps"
+    elif asked.first <= final:
+        message = f"{name} begins with a share of {asked.first:g}, and ends with {final:g}"
+        hint = f"write from: a share above {final:g}, or leave warm_up out"
+    elif cls.period(own) != cls.period(own.model_copy(update={share: asked.first})):
+        message = f"the interval of {name} follows from its {share}, which would change"
+        hint = f"write a number: interval: {cls.period(own)}"
+    elif cls.warmup_steps(own):
+        message = f"{name} has a warm-up of its own, of {cls.warmup_steps(own)} steps"
+        hint = "state one of the two"
+    else:
+        return
+    yield Problem(message=message, place="warm_up", hint=hint)

@@ -1,6 +1,7 @@
 """A method with options, as a compressor like any other.
 
-Options compose from the inside out: half-precision sums, dense tensors, dense steps. Dense parts
+Options compose from the inside out: half-precision sums, a larger share at first, dense tensors,
+dense steps. Dense parts
 are float32 and equal dense training to the last bit: the mean gradient, or, where the method
 applies momentum (`Compressor.momentum`; the optimiser then has none), its momentum buffer, which a
 method that starts after dense steps does not take over. Settled steps are the method's: stage 1
@@ -71,6 +72,7 @@ class Optioned(Compressor[Options]):
         dense, rest = self._divided(bucket)
         if rest is None:
             return (yield from self._dense_exchange(_BESIDE, bucket))
+        self._method.parameters = self.parameters.at(step - before)
         own = self._own_exchange(rest, step - before)
         if dense is None:
             return (yield from own)
@@ -155,7 +157,7 @@ class Optioned(Compressor[Options]):
     @classmethod
     def warmup_steps(cls, parameters: Options) -> int:
         method, own = parameters.own
-        return parameters.before + method.warmup_steps(own)
+        return parameters.before + max(parameters.warming, method.warmup_steps(own))
 
     @classmethod
     def phase(cls, parameters: Options, step: int) -> str:
@@ -183,6 +185,7 @@ def _part(bucket: Bucket, layout: BucketLayout | None) -> Bucket | None:
         gradient=torch.cat([piece.of(bucket.gradient) for piece in pieces]),
         second_moment=None if moment is None else torch.cat([p.of(moment) for p in pieces]),
         loss=bucket.loss,
+        rate=bucket.rate,
     )
 
 

@@ -110,7 +110,7 @@ def accepted(rule: Mapping[str, Any]) -> str:
         return " | ".join(str(value) for value in rule["enum"])
     if "const" in rule:
         return str(rule["const"])
-    name = str(rule.get("type", "any"))
+    name = "mapping" if "$ref" in rule else str(rule.get("type", "any"))
     words = {"null": "null", "boolean": "true | false", "string": "text"}
     return words.get(name, name) + _bounds(rule)
 

@@ -290,7 +290,7 @@ def _precision(document: Document, cluster: Cluster, training: Training) -> Iter
     own = "" if cluster.groups else "; or state the measured times under `compute`"
     for device in [group.device for group in cluster.groups] or [cluster.device]:
         known = device.precisions
-        if training.precision not in known and document.data.get("compute") is None:
+        if training.timed_as not in known and document.data.get("compute") is None:
             key_path: Keys = ("training", "precision")
             yield document.problem(
                 key_path,

@@ -107,9 +107,8 @@ def compute_times(
         model, device = replace(profile.model, samples_per_worker=samples), group.device
         if end is not None:
             device = device.at(kernels="fastest", training=end)
-        return training_times(
-            model, profile.buckets, device, passes, training.precision, again=again
-        )
+        precision = training.timed_as
+        return training_times(model, profile.buckets, device, passes, precision, again=again)
 
     alike = NodeGroup(nodes=1, device=scenario.cluster.device)
     ends: dict[str, End | None] = {"stated": None, "fastest": "fastest", "slowest": "slowest"}
@@ -129,7 +128,7 @@ def shared_out(scenario: Scenario, model: ModelFacts) -> Scenario:
         return scenario
     facts = replace(model, samples_per_worker=batch)
     speeds = [
-        1 / step_time(facts, group.device, scenario.training.precision).seconds
+        1 / step_time(facts, group.device, scenario.training.timed_as).seconds
         for group in cluster.groups
     ]
     total = sum(speed * group.nodes for speed, group in zip(speeds, cluster.groups, strict=True))
@@ -156,6 +155,9 @@ def simulate(
 
     Inputs that move no method at any size have no part in the draws.
     """
+    if scenario.train is not None and scenario.train.clip is not None:  # by the whole gradient
+        training = replace(scenario.training, exposed=Fraction(1), exposed_range=None)
+        scenario = replace(scenario, training=training)
     inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
     unexplained: list[Input] = []
     if scenario.draws and scenario.discrepancy:

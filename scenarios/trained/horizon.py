@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.options.method import Options, method_of
 from gcsim.scenarios.scenario import Scenario
 
 TELLING = 10
@@ -26,8 +26,9 @@ _IN_PARTS = ("sparsification", "sketching", "local updates")
 def stated_share(kind: str, given: Mapping[str, Any]) -> float | None:
     """Share of the gradient's elements that a step sends, by the parameters; 1: all of them, None:
     it depends on the gradients."""
-    cls = compressor_class(kind)
-    parameters = check_parameters(kind, given)
+    cls, parameters = method_of(kind, given)
+    if isinstance(parameters, Options):
+        cls, parameters = parameters.own
     own, interval = parameters.model_dump(), cls.window(parameters)
     if cls.about.family not in _IN_PARTS and interval == 1:
         return 1.0

@@ -63,7 +63,7 @@ class Run:
     def facts(self) -> dict[str, object]:
         """Facts of the training common to learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
-        micro_batches = scenario.training.accumulation
+        micro_batches, precision = scenario.training.accumulation, scenario.training.precision
         return {
             "compressor": self.choice.kind,
             "parameters": self.choice.parameters,
@@ -71,6 +71,7 @@ class Run:
             "batch_size": scenario.batch_size,
             "buckets": asdict(scenario.buckets),
             **({"accumulation": micro_batches} if micro_batches > 1 else {}),
+            **({"precision": precision} if precision != "fp32" else {}),
             "plan": {k: v for k, v in _stated(plan).items() if k not in _OTHERWISE},
             "stop": plan.stop.diverged,
         }
@@ -171,6 +172,8 @@ class Run:
             seed=self.seed,
             dirichlet=None if plan.partition is None else plan.partition.dirichlet,
             device=plan.device,
+            clip=plan.clip,
+            autocast=scenario.training.precision == "bf16",
         )
         method.require_names(piece.name for layout in team.layouts for piece in layout.slices)
         fresh = Trajectory(
@@ -265,8 +268,10 @@ def unsupported(scenario: Scenario) -> list[Problem]:
     """Settings that change the mathematics of a step, which trajectories cannot follow."""
     training, found = scenario.training, []
     for key in ("gradients", "precision"):
-        if (stated := getattr(training, key)) != "fp32":
-            message = f"{stated} is not trained: trajectories are in float32"
+        stated = getattr(training, key)
+        if stated != "fp32" and (key, stated) != ("precision", "bf16"):
+            known = "float32, or with bfloat16 products: training.precision=bf16"
+            message = f"{stated} is not trained: trajectories are in {known}"
             hint = f"give --set training.{key}=fp32, or estimate an iteration with: gcsim run"
             found.append(Problem(place=f"training.{key}", message=message, hint=hint))
             break

@@ -1,9 +1,10 @@
 """Learning rate of each method, and how training with it ends: all trajectories.
 
-The same rates are tried for each method, and up to `WIDER` beyond where the best is at the edge
-(not beyond shipped ones), by successive halving (K. Jamieson, A. Talwalkar, AISTATS 2016,
-arXiv:1502.07943): all for a quarter of the steps, the better half for a half, and so on; the best
-to the end. The best has the least held-out loss, mean over all evaluations and seeds: it learns
+The same rates are tried for each method, by successive halving (K. Jamieson, A. Talwalkar, AISTATS
+2016, arXiv:1502.07943): all for a quarter of the steps, the better half for a half, and so on; the
+best to the end. Whenever the best is the lowest or highest of all so far, one beyond is trained as
+far and compared, until the best is inside: up to `WIDER` for each method alike, none beyond shipped
+ones. The best has the least held-out loss, mean over all evaluations and seeds: it learns
 early, with every seed. (With one seed, nearly dense methods got the highest or lowest rate by luck,
 and their steps differed by a factor of two.)
 """
@@ -12,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gcsim.compressors.registry import check_parameters, compressor_class
+from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -41,8 +42,8 @@ from gcsim.traces.training.trajectory import Trajectory
 if TYPE_CHECKING:
     from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
-WIDER = 3
-"""Most learning rates tried beyond the stated ones."""
+WIDER = 12
+"""Most learning rates of a method beyond the stated ones."""
 COMPRESSED = 0.1
 """Least share of compressed steps of a trained method."""
 
@@ -67,12 +68,11 @@ class Tried:
     @property
     def untrained(self) -> str:
         """Why these do not count, if so: the method compresses in too few steps."""
-        cls = compressor_class(self.choice.kind)
+        cls, parameters = method_of(self.choice.kind, self.choice.parameters)
         steps = sum(window.steps for each in self.trajectories for window in each.windows)
         own = [each.own_steps for each in self.trajectories]
         if cls.about.family == "dense" or sum(map(len, own)) >= COMPRESSED * steps:
             return ""
-        parameters = check_parameters(self.choice.kind, self.choice.parameters)
         begin = min((each[0] for each in own if each), default=cls.warmup_steps(parameters))
         if not begin:
             return "every step sends what dense training sends"
@@ -107,12 +107,14 @@ def train_all(
     dask: str | None = None,
     fresh: bool = False,
     progress: Progress,
+    ended: Callable[[Tried], None] = lambda dense: None,
 ) -> tuple[Tried, ...]:
     """Train all methods, in the scenario's order, except known and, unless `fresh`, shipped
-    trajectories. Raises `InputError` for a wrong method, model or data, before any training where a
+    trajectories; dense training goes ahead, and `ended` gets it, whose errors end the others'.
+    Raises `InputError` for a wrong method, model or data, before any training where a
     method's workers share more than collectives bring them."""
     check_jobs(jobs, dask)
-    search = _Search(scenario, fresh)
+    search = _Search(scenario, fresh, ended)
     search.begin()
     if search.to_train:
         from gcsim.compressors.conformance import refuse_side_channels
@@ -150,12 +152,16 @@ def _memory(scenario: Scenario) -> int:
 class _Search:
     """Trajectories of all methods, each result of which asks for the next."""
 
-    def __init__(self, scenario: Scenario, fresh: bool) -> None:
+    def __init__(
+        self, scenario: Scenario, fresh: bool, ended: Callable[[Tried], None] = lambda dense: None
+    ) -> None:
         self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
+        self._ended = ended
         self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
         self.tried = [Tried(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []  # runs by task, with the method's number
         self._rung: dict[int, list[float]] = {}  # rates under comparison, by method
+        self._size: dict[int, int] = {}  # of them without those beyond the stated ones
         self.waiting: deque[tuple[int, Work]] = deque()
         self._far: Counter[tuple[int, float, int]] = Counter()
         """Steps trained or given up, by method, rate and seed."""
@@ -228,7 +234,8 @@ class _Search:
             self.tried[method].made = made or self.tried[method].made
             self._note(method, run, found)
             return
-        self.waiting.append((len(self._asked), run))
+        put = self.waiting.appendleft if method == self._scenario.dense else self.waiting.append
+        put((len(self._asked), run))
         self._asked.append((method, run))
 
     def _compare(self, method: int, rates: Sequence[float]) -> None:
@@ -236,7 +243,7 @@ class _Search:
         until = self._until(len(rates))
         if len(rates) == 1:
             self.tried[method].rate, until = rates[0], self._plan.steps
-        self._rung[method] = list(rates)
+        self._rung[method], self._size[method] = list(rates), len(rates)
         for rate in rates:
             for seed in self._seeds:
                 self._ask(method, rate, seed, until)
@@ -248,11 +255,12 @@ class _Search:
 
     def _widened(self, method: int, best: float) -> bool:
         """Whether a rate beyond the edge is tried, since the best is there."""
-        tried, rates = self.tried[method], sorted(self._rung[method])
+        tried = self.tried[method]
+        rates = sorted({*tried.rates, *self._rung[method]})
         if len(rates) in (1, len(self._grid) + WIDER) or best not in (rates[0], rates[-1]):
             return False
         beyond = best**2 / (rates[1] if best == rates[0] else rates[-2])
-        beyond, until = float(f"{beyond:.6g}"), self._until(len(self._grid))
+        beyond, until = float(f"{beyond:.6g}"), self._until(self._size[method])
         if tried.made and not self._run(method, beyond, self._seeds[0], until).known:
             return False
         self._rung[method].append(beyond)
@@ -270,6 +278,8 @@ class _Search:
         if run.rate == tried.rate:
             tried.trajectories.append(found)
             tried.trajectories.sort(key=lambda trajectory: trajectory.seed)
+            if method == self._scenario.dense and len(tried.trajectories) == self._plan.seeds:
+                self._ended(tried)
             return
         rung = self._rung[method]
         compared = [one for rate in rung for one in tried.rates.get(rate, {}).values()]
@@ -277,9 +287,9 @@ class _Search:
         if through < len(rung) * self._plan.seeds:
             return
         ranked = sorted(rung, key=lambda rate: (_held_out_loss(tried.rates[rate].values()), rate))
-        if len(rung) >= len(self._grid) and self._widened(method, ranked[0]):
+        if self._widened(method, ranked[0]):
             return
-        left = self._better(min(len(rung), len(self._grid)))
+        left = self._better(self._size[method])
         for rate in ranked[left:]:
             for seed in tried.rates[rate]:
                 put_away(replace(run, rate=rate, seed=seed).path)

@@ -61,12 +61,14 @@ def train(
             )
         )
     started = time.perf_counter()
-    tried = train_all(scenario, jobs=jobs, dask=dask, fresh=fresh, progress=watcher)
+    tried = train_all(
+        scenario, jobs=jobs, dask=dask, fresh=fresh, progress=watcher,
+        ended=lambda dense: _check_target(plan, dense),
+    )  # fmt: skip
     trained = time.perf_counter()
     dense = tried[scenario.dense]
     level = dense_level(dense)
     ends = [ends_of(plan, one, level) for one in tried]
-    _check_target(plan, dense, ends[scenario.dense])
     timed = clocks(scenario, tried, watcher)
     by_size = [
         _rows_at(nodes, scenario, tried, [clock[size] for clock in timed], ends)
@@ -120,8 +122,8 @@ def ends_of(plan: Plan, tried: Tried, level: float) -> list[int | None]:
     return [steps_to(plan.target, found, plan.patience, level) for found in tried.trajectories]
 
 
-def _check_target(plan: Plan, dense: Tried, reached: Sequence[int | None]) -> None:
-    if mostly(reached):
+def _check_target(plan: Plan, dense: Tried) -> None:
+    if mostly(ends_of(plan, dense, dense_level(dense))):
         return
     if all(one.ended == "diverged" for one in dense.trajectories):
         why = dense.trajectories[0].why

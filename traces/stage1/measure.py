@@ -42,7 +42,7 @@ from gcsim.traces.timing.allocator import give_back_freed_memory
 
 KEPT_BYTES = 256 << 20
 """Bytes of gradients in memory; others are read, or drawn, again for each compressor."""
-MAX_STEPS = 256
+MAX_STEPS = 512
 """A method whose phases do not all occur within this many steps cannot be measured."""
 MOST_PHASES = 1_000_000
 """Steps of the longest period whose phases are counted."""

@@ -105,6 +105,9 @@ class Plan:
     optimizer: Optimizer = Optimizer()
     learning_rate: LearningRates = LearningRates(values=(0.05,))
     schedule: Schedule = Schedule()
+    clip: Annotated[float, POSITIVE] | None = None
+    """Largest norm of a worker's gradient, over all tensors, as it goes into the exchange; None:
+    any."""
     seeds: Annotated[int, Limits(least=1, most=64)] = 3
     stop: Stop = Stop()
     partition: Partition | None = None

@@ -126,11 +126,15 @@ class Team:
         reduction: Reduction = in_rank_order,
         device: str = "cpu",
         at_once: bool = True,
+        clip: float | None = None,
+        autocast: bool = False,
     ) -> None:
         """`batch` counts the samples of a micro-batch, `accumulation` the micro-batches of a step.
         `limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
-        `Shares`, `device` as in `pick_device`; without `at_once` each worker has a pass of its own.
-        Raises `InputError` for an untrainable model or data."""
+        `Shares`, `device` as in `pick_device`; without `at_once` each worker has a pass of its own,
+        as with `autocast`: products of passes in bfloat16, weights and gradients in float32. `clip`
+        is the largest norm of a worker's gradient in its step; None: any. Raises `InputError` for
+        an untrainable model or data."""
         self._entry, self._split, self._method, self._seed = entry, split, method, seed
         self._reduction = reduction
         self._micro_batches, self._samples = accumulation, batch * accumulation
@@ -138,6 +142,7 @@ class Team:
             split.train, workers=workers, batch=batch, seed=seed, dirichlet=dirichlet
         )
         self._needs_moments = "second_moments" in method.compressor.requires
+        self._clip, self._autocast = clip, autocast
         self._device = torch.device(pick_device(device))
         self._model = build_model(entry, seed=seed, device=self._device.type)
         self.facts = model_facts(entry, self._model, batch)
@@ -170,10 +175,10 @@ class Team:
             parameter.data = view
         self._live = live
         self._replicas = [live] if alike else [live.clone() for _ in range(workers)]
-        own = method.compressor.momentum(method.parameters)[0] > 0
+        own = method.compressor.momentum(method.parameters)[0] > 0 or not alike
         self._optimizers = [_Stepper(optimizer, r, own_momentum=own) for r in self._replicas]
         small = self.facts.forward_flops * batch <= _AT_ONCE and workers > 1
-        fitting = at_once and small and alike and one_pass.fits(self._model)
+        fitting = at_once and not autocast and small and alike and one_pass.fits(self._model)
         self._moments = torch.zeros_like(self._rows) if fitting and self._needs_moments else None
         self._one_pass = self._checked_pass() if fitting else None
 
@@ -211,9 +216,20 @@ class Team:
         if not (math.isfinite(loss) and all_finite(self._rows.view(-1))):
             return Done(loss=loss, finite=False)
         with torch.no_grad():
-            updates, done = self._exchange(number, losses, moments, metered)
+            if self._clip is not None:
+                self._clipped(self._clip, moments)
+            updates, done = self._exchange(number, losses, moments, metered, rate)
             self._apply(updates, rate)
         return done
+
+    def _clipped(self, most: float, moments: Sequence[Tensor | None]) -> None:
+        """Scale each worker's gradient, and moments, to this norm at most, as torch does."""
+        for views, moment in zip(self._views, moments, strict=True):
+            for parameter, view in zip(self._parameters, views, strict=True):
+                parameter.grad = view
+            norm = torch.nn.utils.clip_grad_norm_(self._parameters, most)
+            if moment is not None:
+                moment.mul_((most / (norm + 1e-6)).clamp(max=1.0).square())
 
     def _passes(self, step: int) -> tuple[list[float], list[Tensor | None]]:
         """Losses and second moments of a step, by worker; gradients are in the rows."""
@@ -310,7 +326,8 @@ class Team:
             keyed_generator(self._seed, "dropout", step=number, rank=rank, device=self._device),
             own_mistakes(self._entry, self._model, "training"),
         ):
-            losses = sample_losses(self._entry, self._model(inputs), labels)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._autocast):
+                losses = sample_losses(self._entry, self._model(inputs), labels)
             if self._needs_moments and losses.stride() == (0,):
                 raise InputError(
                     f"{self._method.kind} needs each sample's loss, {self._entry.loss} gives one",
@@ -320,8 +337,9 @@ class Team:
             return losses / self._samples
 
     def _exchange(
-        self, number: int, losses: Sequence[float], moments: Sequence[Tensor | None], metered: bool
-    ) -> tuple[list[Tensor], Done]:
+        self, number: int, losses: Sequence[float], moments: Sequence[Tensor | None], metered: bool,
+        rate: float,
+    ) -> tuple[list[Tensor], Done]:  # fmt: skip
         """The update of each replica, float32 `[n]`."""
         records, exchanges, error = [], [], ErrorMetrics()
         updates = [torch.empty_like(self._rows[0]) for _ in self._replicas]
@@ -335,6 +353,7 @@ class Team:
                     gradient=gradient[part],
                     second_moment=None if moment is None else moment[part],
                     loss=loss,
+                    rate=rate,
                 )
                 for gradient, moment, loss in zip(self._rows, moments, losses, strict=True)
             ]

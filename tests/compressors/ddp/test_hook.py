@@ -176,7 +176,7 @@ def test_exactly_what_is_not_refused_is_compared_with_lockstep() -> None:
         else:
             accepted.add(name)
     assert accepted == {name for name, _ in carried()}
-    assert len(REGISTRY) - len(accepted) == 7  # 5 with local updates, 2 with second moments
+    assert len(REGISTRY) - len(accepted) == 9  # 7 with local updates, 2 with second moments
 
 
 def test_a_model_that_cannot_be_served_is_refused(alone: None) -> None:

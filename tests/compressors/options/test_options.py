@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from gcsim.compressors.base import Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lockstep import CollectiveRecord, Collectives, in_rank_order, lockstep
 from gcsim.compressors.mistakes import new_member
-from gcsim.compressors.options.method import OPTIONS, Method, method_of
+from gcsim.compressors.options.method import OPTIONS, Method, Options, method_of, share_of
 from gcsim.compressors.participation import participate
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.compressors.requests import Operation
@@ -33,6 +34,7 @@ LATER: dict[str, dict[str, Any]] = {
     "torch_post_local_sgd": {"start": 1, "interval": 2},
     "cser": {"interval": 2},
     "cser_pl": {"interval": 2},
+    "diloco": {"interval": 2},
 }
 """Kinds of step that come late by default, within `STEPS`."""
 CASES = [(name, LATER.get(name, {})) for name in REGISTRY if name != "none"] + OTHERS
@@ -251,3 +253,105 @@ def test_a_pattern_that_names_no_tensor_is_refused() -> None:
     found = method_of("powersgd", {"dense_tensors": {"names": ["*.bias", "*.scale"]}})
     with pytest.raises(InputError, match=r"'\*\.scale' matches no tensor of the model"):
         found.require_names(SHAPES)
+
+
+# --- a larger share at first ---------------------------------------------------------------------
+
+BEGINNING: list[tuple[str, Given]] = [
+    ("qsparse_local_sgd", {"interval": 1}),
+    ("tk_ccd", {"groups": 4, "ratio": 0.3}),
+]
+SHARED = [
+    (kind, given)
+    for kind, given in (*CASES, *BEGINNING)
+    if share_of(method_of(kind, given).parameters)[0]
+    and accepts(kind, {**given, "warm_up": {"steps": 2, "from": 0.5}})
+]
+
+
+def test_every_method_with_a_share_can_begin_with_a_larger_one() -> None:
+    kinds = {kind for kind, _ in SHARED}
+    named = {kind for kind in REGISTRY if share_of(method_of(kind, {}).parameters)[0]}
+    assert kinds == named
+    assert {"topk", "randomk", "dgc", "gtopk", "sidco", "gradient_dropping", "dryden"} <= kinds
+
+
+def test_the_share_falls_as_in_dgc() -> None:
+    """25, 6.25, 1.5625 % and 0.4 %, then 0.1 %, a quarter of the warm-up each (DGC, section 3.3: by
+    a factor of four; 0.25 / 4^4 = 1 / 1024)."""
+    chosen = method_of("topk", {"ratio": 1 / 1024, "warm_up": {"steps": 200, "from": 0.25}})
+    options = chosen.parameters
+    assert isinstance(options, Options)
+    shares = [share_of(options.at(step))[1] for step in range(201)]
+    assert shares[::50] == pytest.approx([0.25, 0.0625, 0.015625, 0.00390625, 1 / 1024])
+    ratios = [after / before for before, after in itertools.pairwise(shares)]
+    assert ratios == pytest.approx([4**-0.02] * 200)
+    assert chosen.compressor.warmup_steps(options) == 200
+    part = method_of("topk", {"warm_up": {"steps": 0.1}, "dense_steps": 0.2}).of_steps(100)
+    assert part.parameters.model_dump()["warm_up"] == {"steps": 10, "from": 0.25}
+    assert part.compressor.warmup_steps(part.parameters) == 30
+
+
+@pytest.mark.parametrize(("kind", "given"), SHARED)
+def test_a_warm_up_begins_as_the_method_with_its_share_and_ends_as_the_method(
+    kind: str, given: Given
+) -> None:
+    """The first step is that of a method with that share, to the last bit; of a message of fixed
+    length, bytes fall from there to the method's; and what a method holds back, it delivers."""
+    plain = method_of(kind, given)
+    name, final = share_of(plain.parameters)
+    first, steps = 0.5, 6
+    warm = method_of(kind, {**given, "warm_up": {"steps": 4, "from": first}})
+    larger = method_of(kind, {**given, name: 1 - first if name == "drop_rate" else first})
+    found = trained(warm, WHOLE, range(steps))
+    (updates, sent), *_ = trained(larger, WHOLE, range(1))
+    assert all(torch.equal(a, b) for a, b in zip(found[0][0], updates, strict=True))
+    assert found[0][1] == sent
+    if kind in ("topk", "randomk", "gtopk"):
+        alone = trained(plain, WHOLE, range(steps))
+        nbytes = [sum(sum(r.sent) for r in records) for _, records in found]
+        assert nbytes[-2:] == [sum(sum(r.sent) for r in records) for _, records in alone[-2:]]
+        assert nbytes[:5] == sorted(nbytes[:5], reverse=True)
+        assert nbytes[0] > nbytes[4]
+    assert final < first
+
+
+@pytest.mark.parametrize("kind", ["topk", "randomk", "gradient_dropping", "dryden", "sidco"])
+def test_nothing_is_lost_while_the_share_falls(kind: str) -> None:
+    """Updates and what all workers still hold back are the sum of all mean gradients."""
+    given: Given = {"error_feedback": True} if kind == "randomk" else {}
+    given |= {"momentum": 0.0} if kind == "gradient_dropping" else {}
+    chosen = method_of(kind, {**given, "warm_up": {"steps": 3, "from": 0.3}})
+    assert chosen.compressor.properties(chosen.parameters).conserves
+    team = [
+        new_member(chosen.compressor, Worker(rank=rank, count=COUNT, seed=3), chosen.parameters)
+        for rank in range(COUNT)
+    ]
+    total, expected = torch.zeros(WHOLE.numel), torch.zeros(WHOLE.numel)
+    for step in range(5):
+        now = buckets(WHOLE, step, moments=False)
+        with torch.no_grad():
+            update, *_ = lockstep([participate(m, b, step) for m, b in zip(team, now, strict=True)])
+        total += update
+        expected += sum(bucket.gradient for bucket in now) / COUNT
+    held = [member.residual_of(buckets(WHOLE, 0, moments=False)[0]) for member in team]
+    left = sum(each for each in held if each is not None) / COUNT
+    torch.testing.assert_close(total + left, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "says"),
+    [
+        ("qsgd", {}, "no share that could begin larger"),
+        ("topk", {"ratio": 0.5}, "begins with a share of 0.25, and ends with 0.5"),
+        ("dgc", {"warmup_epochs": 3}, "a warm-up of its own, of 3 steps"),
+        ("qsparse_local_sgd", {}, "write a number: interval: 3"),
+        ("none", {}, "dense in all steps"),
+    ],
+)
+def test_a_warm_up_without_a_meaning_is_refused(kind: str, given: Given, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        method_of(kind, {**given, "warm_up": {"steps": 3}})
+    (problem,) = caught.value.problems
+    assert problem.place == "warm_up"
+    assert says in f"{problem.message}; {problem.hint}"

@@ -80,6 +80,8 @@ TRAINED: dict[str, tuple[str, ...]] = {
     "train.learning_rate.values.*": ("train.learning_rate={values: [0.1, 0.2]}",),
     "train.schedule.shape": ("train.schedule.shape=step",),
     "train.schedule.warmup": ("train.schedule.warmup=2",),
+    "train.clip": ("train.clip=0.1",),
+    "training.precision": ("training.precision=bf16",),
     "train.seeds": ("train.seeds=2",),
     "train.partition": ("train.partition={dirichlet: 0.3}",),
     "train.partition.dirichlet": (
@@ -104,7 +106,6 @@ IN_THE_KEY: dict[str, str] = {
 REFUSED: dict[str, tuple[str, str]] = {
     "model.layers": ("model={layers: [{name: a, shape: [4, 4]}]}", ""),
     "model.name": ("model={name: a, layers: [{name: a, shape: [4, 4]}]}", ""),
-    "training.precision": ("training.precision=fp16", "training.precision"),
     "training.gradients": ("training.gradients=bf16", "training.gradients"),
     "training.local_steps": ("training.local_steps=4", "training.local_steps"),
     "training.between": ("training.between=nodes", "training.between"),
@@ -201,6 +202,24 @@ def test_a_setting_that_training_cannot_follow_is_refused_with_place_and_hint(
     (problem,) = caught.value.problems
     assert problem.hint
     assert place in problem.place
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "says"),
+    [
+        ("training.precision=fp16", "training.precision", "training.precision=bf16"),
+        ("train.clip=0", "train.clip", "greater than 0"),
+        ("train.clip=-1.0", "train.clip", "greater than 0"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_before_training(
+    change: str, place: str, says: str, file: Path
+) -> None:
+    with pytest.raises(InputError) as caught:
+        train(load_scenario(file, [change]))
+    (problem,) = caught.value.problems
+    assert place in problem.place
+    assert says in f"{problem.message}; {problem.hint}"
 
 
 def test_a_setting_of_the_clock_alone_trains_nothing_again(file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -16,10 +16,11 @@ from scipy import stats
 from gcsim.analysis.report.answer import plain
 from gcsim.analysis.trained.intervals import gains_figure
 from gcsim.analysis.trained.table import FASTEST, answer, columns_of, parts
+from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.trained import make_shipped, study
+from gcsim.scenarios.trained import make_shipped, search, study
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.scenarios.trained.search import WIDER, Tried, train_all
 from gcsim.scenarios.trained.study import train
@@ -132,6 +133,53 @@ def test_rates_that_all_diverge_are_searched_downwards(folder: Path) -> None:
     assert sorted(found.rates) == pytest.approx([1e-4, 1e-1, 1e2, 1e5, 1e8])
     assert found.rate == 0.1
     assert not found.at_edge
+
+
+def test_the_search_goes_on_where_a_longer_training_moves_the_best_to_the_edge(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a quarter of the steps 0.1 is the best of 0.05, 0.1, 0.2 and 0.4, and 0.05 the second;
+    after a half 0.05, of which half is tried as far, and is worse."""
+    best = {20: 0.08, 40: 0.045}  # nearest to which is best, by steps
+
+    def loss(seeds: Collection[Trajectory]) -> float:
+        (one,) = seeds
+        return float(abs(np.log(one.learning_rate / best[len(one.losses)])))
+
+    monkeypatch.setattr(search, "_held_out_loss", loss)
+    found = rates_tried(folder, (0.05, 0.1, 0.2, 0.4))
+    assert found.rate == 0.05
+    assert {rate: len(seeds[0].losses) for rate, seeds in found.rates.items()} == {
+        0.025: 40, 0.05: 80, 0.1: 40, 0.2: 20, 0.4: 20
+    }  # fmt: skip
+    assert not found.at_edge
+
+
+def test_a_target_that_dense_training_misses_ends_the_others(folder: Path) -> None:
+    """The other method's first step would raise another error."""
+    changes = (
+        "compressors=[{kind: 'tests.traces.training.world:Stops'}, none]", "train.seeds=1",
+        "train.target={accuracy: 1.0}", "seed=5",
+    )  # fmt: skip
+    with pytest.raises(InputError, match="dense training reached"):
+        train(loaded(folder, *changes), jobs=1)
+    with pytest.raises(InputError, match="it stops"):
+        train(loaded(folder, *changes, "train.target={accuracy: 0.1}"), jobs=1)
+
+
+def test_clipped_workers_wait_for_their_whole_gradient(folder: Path) -> None:
+    """The norm is known when the backward pass is over: as without overlap."""
+    changes = (
+        "compressors=[none]", "train.seeds=1", "train.target={accuracy: 0.1}",
+        "compute={forward: 6 ms, backward: 12 ms}", "ddp={first_bucket: 4 KiB, bucket: 4 KiB}",
+        "model=cnn_digits", "train.steps=20",
+    )  # fmt: skip
+    ends = [
+        {curve.seconds[-1] for curve in train(loaded(folder, *changes, *more)).curves}
+        for more in (("train.clip=1000",), ("training.overlap=none",), ())
+    ]
+    assert ends[0] == ends[1]
+    assert ends[1] != ends[2]
 
 
 def test_one_rate_is_no_grid(folder: Path) -> None:

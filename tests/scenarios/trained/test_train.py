@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import re
@@ -17,7 +19,7 @@ import gcsim
 from gcsim.analysis.report.answer import plain
 from gcsim.analysis.report.selection import verdict
 from gcsim.analysis.trained.table import parts
-from gcsim.analysis.trained.write import FIGURES, RESULTS, draw_training, write_training
+from gcsim.analysis.trained.write import FIGURES, RESULTS, curves_csv, draw_training, write_training
 from gcsim.analysis.write import REPORT
 from gcsim.cli.terminal import note_trained_before
 from gcsim.errors import InputError
@@ -441,3 +443,37 @@ def test_train_makes_no_difference_to_a_run(
         with_it = run(scenario, cache=False)
         without = run(replace(scenario, train=None), cache=False)
     assert with_it.rows == without.rows
+
+
+def test_curves_as_lines_hold_every_value_of_the_result_once(scenario: Scenario) -> None:
+    """Put together by run, metric and step they are the curves; empty ones are left out, and a
+    training that ended before its first evaluation has no bytes."""
+    result = train(scenario)
+    ended = replace(
+        result.curves[0], seed=9, steps=(0,), seconds=(0.0,), accuracy=(None,), loss=(2.0,),
+        wire_bytes_per_worker=(), nmse=(),
+    )  # fmt: skip
+    shown = replace(result, curves=(*result.curves, ended))
+    lines = list(csv.DictReader(io.StringIO(curves_csv(shown))))
+    found = {(one["run"], one["metric"], int(one["step"])): one for one in lines}
+    assert len(found) == len(lines)
+    count = 0
+    for curve in shown.curves:
+        after = curve.steps[len(curve.steps) - len(curve.nmse) :]
+        for metric, steps, values in (
+            ("held_out/accuracy", curve.steps, curve.accuracy),
+            ("held_out/loss", curve.steps, curve.loss),
+            ("sent/bytes_per_worker_and_step", after, curve.wire_bytes_per_worker),
+            ("update/nmse", after, curve.nmse),
+        ):
+            for step, value in zip(steps, values, strict=True):
+                if value is None:
+                    continue
+                line = found[f"{curve.label}, seed {curve.seed}", metric, step]
+                seconds = curve.seconds[curve.steps.index(step)]
+                assert float(line["value"]) == value
+                assert float(line["seconds"]) == seconds
+                assert (line["method"], int(line["seed"])) == (curve.label, curve.seed)
+                assert float(line["learning_rate"]) == curve.learning_rate
+                count += 1
+    assert count == len(lines) > 50

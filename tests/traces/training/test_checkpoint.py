@@ -24,6 +24,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "torch_post_local_sgd": {"start": 1, "interval": 2},
     "cser": {"interval": 2},
     "cser_pl": {"interval": 2},
+    "local_sgd": {"interval": 2, "inner": "adam"},
+    "diloco": {"interval": 2, "fragments": 2, "values": "int8"},
 }
 """So that the steps on both sides of the checkpoint are of all kinds."""
 

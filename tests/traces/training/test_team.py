@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +25,16 @@ WORKERS, STEPS, RATE = 4, 20, 0.1
 
 
 def plain_training(
-    optimizer: Optimizer, *, whole_batch: bool, accumulation: int = 1
+    optimizer: Optimizer,
+    *,
+    whole_batch: bool,
+    accumulation: int = 1,
+    clip: float | None = None,
+    autocast: bool = False,
 ) -> torch.Tensor:
     """One process with `WORKERS` times the batch: torch's own optimiser; gradients of a worker's
-    micro-batches accumulated, the mean over workers taken; or all taken in one pass. Weights in the
-    model's order."""
+    micro-batches accumulated, perhaps clipped, the mean over workers taken; or all taken in one
+    pass. Weights in the model's order."""
     made = entry()
     data = make_split(made, 0).train
     shares = Shares(data, workers=WORKERS, batch=BATCH, seed=0, dirichlet=None)
@@ -58,8 +64,12 @@ def plain_training(
             sums = [torch.zeros_like(parameter) for parameter in parameters]
             for of_worker in batches:
                 for inputs, labels in of_worker:  # (loss.mean() / accumulation).backward()
-                    losses = sample_losses(made, model(inputs), labels) / (BATCH * accumulation)
+                    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                        losses = sample_losses(made, model(inputs), labels)
+                    losses = losses / (BATCH * accumulation)
                     losses.sum().backward()  # type: ignore[no-untyped-call]
+                if clip is not None:
+                    torch.nn.utils.clip_grad_norm_(parameters, clip)
                 for total, parameter in zip(sums, parameters, strict=True):
                     assert parameter.grad is not None
                     total.add_(parameter.grad)
@@ -100,6 +110,76 @@ def test_dense_training_is_one_process_with_all_batches(name: str, accumulation:
         torch.testing.assert_close(found, at_once, rtol=1e-3, atol=1e-5)
         ours = lockstep_training("none", optimizer, accumulation, at_once=True)
         torch.testing.assert_close(ours, found, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "accumulation"),
+    [({"clip": 0.3}, 1), ({"clip": 0.3}, 4), ({"autocast": True}, 1), ({"autocast": True}, 4)],
+)
+def test_clipped_gradients_and_bfloat16_passes_are_torchs(
+    given: dict[str, Any], accumulation: int
+) -> None:
+    """Bit for bit: `clip_grad_norm_` on a worker's gradient of the whole step, before the exchange;
+    `torch.autocast` around a pass, with gradients and updates in float32."""
+    of = team(
+        method("none"), workers=WORKERS, at_once=False, accumulation=accumulation, **given
+    )  # fmt: skip
+    for number in range(STEPS):
+        of.step(number, RATE)
+    found = torch.cat([view.flatten() for view in of._cut(weights(of)[0])])
+    plain, asked = (
+        plain_training(Optimizer(), whole_batch=False, accumulation=accumulation, **more)
+        for more in ({}, given)
+    )
+    assert torch.equal(found, asked)
+    assert not torch.equal(found, plain)
+    assert torch.isfinite(found).all()
+
+
+def test_clipping_scales_second_moments_by_the_square() -> None:
+    """Sums over samples of the square of each sample's part of the gradient; a norm that is small
+    enough changes nothing."""
+    of, free = (team(method("variance"), clip=clip) for clip in (0.01, None))
+    (_, moments), (_, before) = of._passes(0), free._passes(0)
+    rows = of._rows.clone()
+    with torch.no_grad():
+        of._clipped(1e3, moments)
+        assert torch.equal(of._rows, rows)
+        of._clipped(0.01, moments)
+    torch.testing.assert_close(of._rows.norm(dim=1), torch.full((2,), 0.01), rtol=1e-3, atol=0)
+    for own, other, row, plain in zip(moments, before, of._rows, rows, strict=True):
+        assert own is not None
+        assert other is not None
+        factor = float(row.norm() / plain.norm())
+        torch.testing.assert_close(own, other * factor**2, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_local_sgd_is_periodic_averaging_of_weights_under_any_schedule(momentum: float) -> None:
+    """Each worker a model and torch's SGD of its own, whose weights are averaged after each third
+    step; the plan's momentum is the method's."""
+    made, workers, interval = entry(), 3, 3
+    data = make_split(made, 0).train
+    shares = Shares(data, workers=workers, batch=BATCH, seed=0, dirichlet=None)
+    models = [build_model(made, seed=0) for _ in range(workers)]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=1.0, momentum=momentum) for m in models]
+    of = team(method("local_sgd", interval=interval, momentum=momentum), workers=workers)
+    for number in range(STEPS):
+        rate = 0.1 * (1 - number / STEPS)
+        of.step(number, rate)
+        for worker, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            inputs, labels = data.taken(shares.indices(worker, number))
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            sample_losses(made, model(inputs), labels).mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        flat = torch.stack([nn.utils.parameters_to_vector(m.parameters()) for m in models]).detach()
+        if (number + 1) % interval == 0:
+            for model in models:
+                nn.utils.vector_to_parameters(flat.mean(0), model.parameters())
+            flat = flat.mean(0).expand(workers, -1)
+        found = torch.stack([torch.cat([v.flatten() for v in of._cut(w)]) for w in weights(of)])
+        torch.testing.assert_close(found, flat, rtol=1e-3, atol=2e-5)
 
 
 @pytest.mark.parametrize("kind", ["none", "variance", "ef_signsgd", "torch_post_local_sgd"])

@@ -42,6 +42,13 @@ class Wild(Compressor):
         return 1e4
 
 
+class Stops(Wild):
+    """An error in its first step."""
+
+    def factor(self) -> float:
+        raise RuntimeError("it stops")
+
+
 class Nothing(Compressor):
     """The mean of each bucket's first element alone; a quantizer, whose horizon has no end."""
 
@@ -144,13 +151,15 @@ def team(
     batch: int = BATCH,
     accumulation: int = 1,
     at_once: bool = True,
+    clip: float | None = None,
+    autocast: bool = False,
 ) -> Team:
     """In two buckets."""
     made = entry(model)
     return Team(
         made, make_split(made, seed), chosen, workers=workers, batch=batch, optimizer=optimizer,
         accumulation=accumulation, limits=limits, seed=seed, reduction=reduction,
-        at_once=at_once,
+        at_once=at_once, clip=clip, autocast=autocast,
     )  # fmt: skip
 
 

@@ -1,0 +1,223 @@
+"""Local SGD and DiLoCo: workers train on their own, and an outer optimiser takes the mean of their
+ways.
+
+For H steps each worker follows its own directions d: heavy ball (u = m u + g, d = u), or Adam's
+(`inner: adam`, with its bias corrections). Then, x being the weights that all had, and w_i the
+worker's own,
+    outer gradient  D = mean over workers of (x - w_i)
+    outer step      b = m_o b + D;  x -= lr_o b         (nesterov: x -= lr_o (D + m_o b))
+and each worker continues from x. lr_o = 1 without momentum is plain local SGD: x is the mean of the
+weights.
+
+| name        | outer                       | paper                                                |
+|-------------|-----------------------------|------------------------------------------------------|
+| `local_sgd` | lr 1, no momentum           | S. Stich, ICLR 2019, arXiv:1805.09767                |
+| `diloco`    | Nesterov, lr .7, momentum .9| A. Douillard et al., arXiv:2311.08105 (inner: AdamW; |
+|             |                             | weight decay is the optimiser's; up to H = 500)      |
+
+`fragments`: each bucket is cut into P equal parts, of which part p is sent after the steps
+(p + 1) H / P of each round, so that no step sends more than a P-th (Streaming DiLoCo, A. Douillard
+et al., arXiv:2501.18512, whose fragments are groups of layers; its delayed application is left
+out). Workers then never hold equal weights.
+
+`values`: outer gradients in 8 or 4 bits are QSGD's messages with 127 or 7 steps and a norm for each
+512, all-gathered; Streaming DiLoCo has a 4-bit float. Nothing of their error is kept.
+
+In gradient space an update is d, and at a synchronisation ((outer step) - (x - w_i before)) / rate,
+with `Bucket.rate`; distances are sums of rate * d. Replicas meet up to float32 rounding, under any
+schedule; weight decay of a round is not in D. The optimiser is plain SGD.
+
+Bits of an element and step: 32 / H, or (8 + 32 / 512) / H, (4 + 32 / 512) / H.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.bucket import Bucket, BucketLayout
+from gcsim.compressors.lazy_torch import Tensor, torch
+from gcsim.compressors.properties import Properties
+from gcsim.compressors.quantization.rounding.qsgd import Qsgd, QsgdParameters
+from gcsim.compressors.requests import AllReduce, Exchange
+
+QUANTISED = {"int8": 127, "int4": 7}
+"""QSGD's steps by format."""
+_EPSILON = 1e-8
+
+
+class Outer(CompressorParameters):
+    name: Literal["sgd", "nesterov"] = Field(
+        "sgd", description="with momentum sgd is heavy ball; Nesterov's form of it"
+    )
+    lr: float = Field(1.0, gt=0, description="outer learning rate")
+    momentum: float = Field(0.0, ge=0, lt=1, description="outer momentum")
+
+    @model_validator(mode="after")
+    def _has_momentum(self) -> Self:
+        if self.name == "nesterov" and not self.momentum:
+            raise ValueError("nesterov needs a momentum: write momentum: 0.9, or name: sgd")
+        return self
+
+    @property
+    def plain(self) -> bool:
+        """Whether the outer step is the mean of the weights."""
+        return self.lr == 1 and not self.momentum
+
+
+class LocalSgdParameters(CompressorParameters):
+    interval: int = Field(4, ge=1, description="H, steps from one synchronisation to the next")
+    inner: Literal["sgd", "adam"] = Field("sgd", description="optimiser of a worker's own steps")
+    momentum: float = Field(0.9, ge=0, lt=1, description="m, the inner momentum; Adam's beta1")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's")
+    outer: Outer = Field(
+        Outer.model_validate({}), description="outer optimiser: name, lr, momentum"
+    )
+    fragments: int = Field(1, ge=1, description="P, parts of the model, sent one after another")
+    values: Literal["fp32", "int8", "int4"] = Field(
+        "fp32", description="format of outer gradients on the wire"
+    )
+
+    @model_validator(mode="after")
+    def _a_step_for_each(self) -> Self:
+        if self.fragments > self.interval:
+            raise ValueError(
+                f"{self.fragments} fragments do not find a step each in an interval of "
+                f"{self.interval}: lower fragments, or raise interval"
+            )
+        return self
+
+    def due(self, step: int) -> int | None:
+        """The fragment that is sent after a step; None: none."""
+        place = (step % self.interval + 1) * self.fragments  # in H-ths of a fragment's distance
+        number = -(-place // self.interval) - 1
+        ends = (number + 1) * self.interval // self.fragments
+        return number if ends == step % self.interval + 1 else None
+
+
+class DilocoParameters(LocalSgdParameters):
+    interval: int = Field(100, ge=1, description="H, steps from one synchronisation to the next")
+    outer: Outer = Field(
+        Outer.model_validate({"name": "nesterov", "lr": 0.7, "momentum": 0.9}),
+        description="outer optimiser: name, lr, momentum",
+    )
+
+
+class LocalSgd(Compressor[LocalSgdParameters]):
+    """Local steps, then an outer step by the mean of all workers' distances."""
+
+    Parameters: ClassVar[type[CompressorParameters]] = LocalSgdParameters
+    about = About(
+        title="Local SGD",
+        family="local updates",
+        collective="all-reduce (int8, int4: all-gather) every interval steps, nothing between",
+        bits="32 / interval (int8: 8.06, int4: 4.06)",
+        state="momentum (n), distance since the last synchronisation (n)",
+        paper="Stich, Local SGD Converges Fast, ICLR 2019, arXiv:1805.09767",
+    )
+
+    def __init__(self, worker: Worker, parameters: LocalSgdParameters) -> None:
+        super().__init__(worker, parameters)
+        steps = QUANTISED.get(parameters.values)
+        self._narrow = (
+            None if steps is None else Qsgd(worker, QsgdParameters.model_validate({"steps": steps}))
+        )
+
+    @classmethod
+    def period(cls, parameters: LocalSgdParameters) -> int:
+        return parameters.interval
+
+    @classmethod
+    def window(cls, parameters: LocalSgdParameters) -> int:
+        return parameters.interval
+
+    @classmethod
+    def phase(cls, parameters: LocalSgdParameters, step: int) -> str:
+        return "local" if parameters.due(step) is None else "synchronisation"
+
+    @classmethod
+    def momentum(cls, parameters: LocalSgdParameters) -> tuple[float, bool]:
+        return parameters.momentum, False
+
+    @classmethod
+    def memory(cls, parameters: LocalSgdParameters) -> str:
+        adam = "variance (n), " if parameters.inner == "adam" else ""
+        outer = ", outer momentum (n)" if parameters.outer.momentum else ""
+        return f"momentum (n), {adam}distance since the last synchronisation (n){outer}"
+
+    @classmethod
+    def properties(cls, parameters: LocalSgdParameters) -> Properties:
+        """A mean of weights loses nothing."""
+        sgd = parameters.inner == "sgd"
+        return Properties(
+            conserves=sgd and parameters.outer.plain and parameters.values == "fp32",
+            replicas="meet" if parameters.fragments == 1 else "differ",
+            scale_free=not sgd,
+        )
+
+    def exchange(self, bucket: Bucket, step: int) -> Exchange:
+        """The inner direction, and what brings the fragment that is due to its outer step; float32
+        `[n]`."""
+        update, moved = self._direction(bucket, step), self.kept("distance", bucket)
+        number = self.parameters.due(step)
+        if number is None:
+            moved.add_(update, alpha=bucket.rate)
+            return update
+        part = self._part(bucket, number)
+        own = torch.add(moved[part], update[part], alpha=bucket.rate)
+        outer = yield from self._outer(bucket, part, own, step)
+        before = moved[part].clone()
+        moved.add_(update, alpha=bucket.rate)
+        moved[part] = 0.0
+        update[part] = outer.sub_(before).div_(bucket.rate)
+        return update
+
+    def _part(self, bucket: Bucket, number: int) -> slice:
+        n, count = bucket.gradient.numel(), self.parameters.fragments
+        return slice(number * n // count, (number + 1) * n // count)
+
+    def _direction(self, bucket: Bucket, step: int) -> Tensor:
+        """The inner optimiser's step over the learning rate."""
+        chosen, momentum = self.parameters, self.kept("momentum", bucket)
+        if chosen.inner == "sgd":
+            return momentum.mul_(chosen.momentum).add_(bucket.gradient).clone()
+        momentum.lerp_(bucket.gradient, 1.0 - chosen.momentum)
+        variance = self.kept("variance", bucket).mul_(chosen.beta2)
+        variance.addcmul_(bucket.gradient, bucket.gradient, value=1.0 - chosen.beta2)
+        first, second = (1.0 - beta ** (step + 1) for beta in (chosen.momentum, chosen.beta2))
+        return (momentum / first).div_(variance.sqrt().div_(second**0.5).add_(_EPSILON))
+
+    def _outer(self, bucket: Bucket, part: slice, own: Tensor, step: int) -> Exchange:
+        """The outer step of a part, in units of the weights, from this worker's distance."""
+        chosen = self.parameters.outer
+        if self._narrow is None:
+            mean: Tensor = yield AllReduce(tensor=own.div_(self.worker.count))
+        else:
+            layout, key = bucket.layout, (LocalSgd, part.start, part.stop)
+            if key not in layout.facts:
+                piece = ("outer gradient", layout.slices[0].index, (own.numel(),))
+                layout.facts[key] = BucketLayout.behind(layout.index, (piece,))
+            sent = Bucket(layout=layout.facts[key], gradient=own)
+            mean = yield from self._narrow.exchange(sent, step)
+        if not chosen.momentum:
+            return mean.mul_(chosen.lr)
+        velocity = self.kept("outer momentum", bucket)[part].mul_(chosen.momentum).add_(mean)
+        if chosen.name == "nesterov":
+            return mean.add_(velocity, alpha=chosen.momentum).mul_(chosen.lr)
+        return velocity * chosen.lr
+
+
+class Diloco(LocalSgd):
+    """Local steps, then Nesterov's by the mean of all workers' distances."""
+
+    Parameters = DilocoParameters
+    about = About(
+        title="DiLoCo",
+        family="local updates",
+        collective="all-reduce (int8, int4: all-gather) every interval steps, nothing between",
+        bits="32 / interval (int8: 8.06, int4: 4.06)",
+        state="momentum (n), distance since the last synchronisation (n), outer momentum (n)",
+        paper="Douillard et al., DiLoCo, 2023, arXiv:2311.08105",
+    )
