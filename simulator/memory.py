@@ -106,7 +106,7 @@ def memory(
 def states(parameters: int, training: Training, shards: int = 1) -> Iterator[Part]:
     """Weights, optimizer and gradients, or a worker's part of as many shards."""
     half = training.gradients != "fp32"
-    copies = _HALF * (training.precision == "fp16" and not half)
+    copies = _HALF * (training.timed_as == "fp16" and not half)
     adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state]
     for name, nbytes in (
         ("weights", (_HALF if half else _FLOAT) + copies),
@@ -121,7 +121,7 @@ def states(parameters: int, training: Training, shards: int = 1) -> Iterator[Par
 
 def activations(model: ModelEntry, batch: int, training: Training) -> list[Part] | None:
     """Activations and logits of a micro-batch; None where unknown."""
-    half = training.precision == "fp16"
+    half = training.timed_as == "fp16"
     network = model.transformer
     if network is None:
         nbytes = float(batch * model.saved)

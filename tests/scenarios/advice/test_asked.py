@@ -150,16 +150,11 @@ def test_a_limit_is_a_setting_of_the_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "setting"),
-    [
-        ({"precision": "FP16"}, "fp16"),
-        ({"precision": "mixed precision"}, "fp16"),
-        ({"precision": "BFloat16"}, "fp16"),
-        ({"precision": "float32"}, "fp32"),
-    ],
+    ("word", "setting"),
+    [("FP16", "fp16"), ("mixed precision", "fp16"), ("BFloat16", "fp16"), ("float32", "fp32")],
 )
-def test_precisions_are_read_as_people_write_them(words: dict[str, str], setting: str) -> None:
-    assert asked(None, replace(WORDS, **words)).scenario.training.precision == setting
+def test_precisions_are_read_as_people_write_them(word: str, setting: str) -> None:
+    assert asked(None, replace(WORDS, precision=word)).scenario.training.precision == setting
 
 
 @pytest.mark.parametrize("word", ["PyTorch DDP", "DistributedDataParallel", "DDP"])
