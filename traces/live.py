@@ -5,9 +5,9 @@ workers share the weights, each takes its own mini-batches, and the weights adva
 mean of the gradients. Compressors see these gradients afterwards; their updates do not move the
 weights.
 
-A warm-up step takes one worker's batch only: its gradient has the same mean, the weights only have
-to leave their random start, and the kept gradients start from the same weights however many workers
-there are.
+A warm-up step takes a quarter of one worker's batch: its gradient has the same mean, the weights
+only have to leave their random start, and the kept gradients start from the same weights however
+many workers there are.
 
 A step is a function of (seed, worker, step): batches, dropout and initial weights are keyed. Equal
 seeds give equal bits on a CPU with the same number of threads, and on a GPU as far as torch's
@@ -33,6 +33,9 @@ from gcsim.traces.models.torch_generator import keyed_generator
 from gcsim.traces.moments import Moments, Segment, second_moments
 from gcsim.traces.profile import Costs
 from gcsim.traces.tasks.registry import Task
+
+_WARM_UP = 4
+"""A warm-up step takes this part of a batch, and two samples at least, for batch norm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,10 +101,11 @@ class LiveTrainer:
         """Numbers of the parameters as their gradients became ready in the first pass."""
 
     def warm_up(self, steps: int) -> Iterator[float]:
-        """Train for `steps` steps, one worker's batch each; yield each step's loss. Raises
-        `InputError` when it is not finite."""
+        """Train for `steps` steps, a quarter of a worker's batch each; yield each step's loss.
+        Raises `InputError` when it is not finite."""
+        samples = min(self._batch_size, max(2, self._batch_size // _WARM_UP))
         for number in range(steps):
-            loss, _ = self._pass(worker=0)
+            loss, _ = self._pass(0, samples)
             if not math.isfinite(loss):
                 with own_mistakes(self._entry, self._model, "training"):
                     raise InputError(
@@ -127,7 +131,9 @@ class LiveTrainer:
             mean: list[Tensor] = []
             for worker in range(workers):
                 first = iteration == worker == 0
-                loss, moments = self._pass(worker, with_second_moments, segment, first)
+                loss, moments = self._pass(
+                    worker, self._batch_size, with_second_moments, segment, first
+                )
                 own = self._gradients()
                 if mean:
                     torch._foreach_add_(mean, own, alpha=1 / workers)
@@ -147,12 +153,13 @@ class LiveTrainer:
     def _pass(
         self,
         worker: int,
+        samples: int,
         with_second_moments: bool = False,
         segment: Segment | None = None,
         first: bool = False,
     ) -> tuple[float, Moments | None]:
         """Forward and backward of a worker's next batch; leaves the parameters' `grad`."""
-        inputs, labels = self._task.batch(self._batch_size, worker=worker, step=self._step)
+        inputs, labels = self._task.batch(samples, worker=worker, step=self._step)
         inputs, labels = inputs.to(self._device), labels.to(self._device)
         for parameter in self._parameters:
             parameter.grad = None
@@ -167,7 +174,7 @@ class LiveTrainer:
             own_mistakes(self._entry, self._model, "training"),
         ):
             output = self._model(inputs)
-            losses = sample_losses(self._entry, output, labels) / self._batch_size
+            losses = sample_losses(self._entry, output, labels) / samples
             with noted_order([] if self.ready_order else self._parameters) as order:
                 if watched is None:
                     losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own

@@ -41,7 +41,7 @@ def taken(
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_network_learns_the_task(seed: int) -> None:
-    losses = list(trainer(seed, rate=0.01, batch_size=32).warm_up(160))
+    losses = list(trainer(seed, rate=0.01, batch_size=128).warm_up(160))
     # Samples are never seen twice, so who knows nothing of them stays at ln 10 = 2.30 or above.
     assert sum(losses[:5]) / 5 > 2.2
     assert sum(losses[-20:]) / 20 < 1.0
@@ -81,9 +81,9 @@ def test_weights_advance_as_torchs_sgd_with_the_workers_mean_gradient() -> None:
     task = Textures((1, 32, 32), 10, 0)
     for step in range(4):
         optimiser.zero_grad()
-        workers = 1 if step < 2 else 2  # warm-up takes one worker's batch
+        workers, samples = (1, 4) if step < 2 else (2, 16)  # a quarter of a batch in warm-up
         for worker in range(workers):
-            images, labels = task.batch(16, worker=worker, step=step)
+            images, labels = task.batch(samples, worker=worker, step=step)
             loss = cross_entropy(reference(images), labels) / workers
             loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

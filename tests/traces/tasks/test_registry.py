@@ -263,7 +263,7 @@ def test_lenet_learns_digits() -> None:
     model = build_model(fitting, seed=0)
     task = make_task(fitting, 0)
     trainer = LiveTrainer(
-        fitting, model, task, batch_size=32, learning_rate=0.01, momentum=0.9, seed=0
+        fitting, model, task, batch_size=128, learning_rate=0.01, momentum=0.9, seed=0
     )
     losses = list(trainer.warm_up(200))
     assert losses[0] == pytest.approx(math.log(10), abs=0.1)
