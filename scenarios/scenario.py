@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from gcsim.compressors.options.method import method_of
 from gcsim.fields import POSITIVE, Bytes, Key, Limits
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.memory import Memory, memory
+from gcsim.simulator.memory import Memory, Strategy, memory
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import PassTimes
@@ -135,15 +135,23 @@ class Scenario:
         kinds = [choice.kind for choice in self.compressors]
         return kinds.index("none") if "none" in kinds else None
 
-    def memory_of(self, choice: CompressorChoice, largest: int = 0) -> Memory | None:
+    def memory_of(
+        self,
+        choice: CompressorChoice,
+        largest: int = 0,
+        *,
+        strategy: Strategy = "ddp",
+        workers: int = 0,
+    ) -> Memory | None:
         """Memory of a worker with this method, `largest` elements in the largest bucket (0:
-        unknown); None where unknown."""
+        unknown), among `workers` (0: the cluster's); None where unknown."""
         method, parameters = method_of(choice.kind, choice.parameters)
         return memory(
             self.model,
             self.batch_size,
             self.training,
-            workers=self.cluster.workers,
+            workers=workers or self.cluster.workers,
+            strategy=strategy,
             device=self.training.device_memory or self.cluster.device.memory,
             dense=choice.kind == "none",
             state=method.memory(parameters),
