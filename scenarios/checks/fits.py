@@ -16,12 +16,14 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
-from gcsim.simulator.memory import Memory
+from gcsim.simulator.memory import STRATEGIES, Memory
 from gcsim.traces.models.table import table_facts
 
 _GIB = float(1 << 30)
 _NAMED = 4  # parts of the memory that a message names
-_NOWHERE = "nothing here: it takes sharded training (ZeRO, FSDP), which is not simulated"
+_MOST_SHARDS = 4096
+SHARDED = "ZeRO-"
+"""Begin of a remedy that takes sharded training, whose time is not simulated."""
 Setting = tuple[str, Mapping[str, Any]]
 """Assignment as of `--set`, and the fields that it changes ("batch_size", or of the training)."""
 
@@ -119,9 +121,20 @@ def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
         device = _device(scenario, choice, settings)
         if device:
             yield ", ".join([f"cluster.device={device}", *(text for text, _ in settings)])
-            return
-    if not found:
-        yield _NOWHERE
+            break
+    yield from _sharded(scenario, choice)
+
+
+def _sharded(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
+    """The least of ZeRO's stages, and its GPUs, with which it fits as it is."""
+    workers = scenario.cluster.workers
+    while workers <= _MOST_SHARDS:
+        for strategy in STRATEGIES[1:] if workers > 1 else ():
+            found = scenario.memory_of(choice, strategy=strategy, workers=workers)
+            if found is not None and found.fits == "yes":
+                yield f"{SHARDED}{strategy[-1]} on {workers} GPUs ({gib(found.high)}; not simulated)"
+                return
+        workers *= 2
 
 
 def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
