@@ -64,8 +64,9 @@ def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
         work, (low, high) = one.point.work, one.hours_range
         chances = [percent(chance) for chance in plan.probabilities(one) if chance is not None]
         mark = "> " if one is plan.choice else "  "
+        cut = f"{work.micro_batch} x {work.accumulation}"
         lines.append(
-            [mark + machines(one), one.point.choice.label, f"{work.micro_batch} x {work.accumulation}",
+            [mark + machines(one), one.point.choice.label, cut,
              *([work.checkpointing] if kept else []), significant(one.point.hours),
              f"{significant(low)}-{significant(high)}", _money(one.point.money), *chances]
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The command line: `gcsim run`, `advise`, `plan`, `train`, `sweep`, `validate`, `check`, `list`, `record`.
+"""The command line: `gcsim run`, `advise`, `plan`, `train`, `sweep`, `check`, `list`, `record`.
 
 stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
 Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.

@@ -132,7 +132,7 @@ def count(text: str) -> float:
     match = _COUNT.fullmatch(text.strip().replace(",", ""))
     value = float(match[1]) * _SIZES[match[2].upper()] if match else math.nan
     if not 0 < value < math.inf:
-        raise InputError(f"{text!r} is no number above 0", hint="write it like 5000 or 10B")
+        raise InputError(f"{text!r} is not a number above 0", hint="write it like 5000 or 10B")
     return value
 
 
@@ -142,5 +142,5 @@ def hours(text: str) -> float:
     value = float(match[1]) * _HOURS[match[2]] if match else 0.0
     if value <= 0:
         hint = 'write it like "3 days" or "40 h"'
-        raise InputError(f"{text!r} is no time above 0", hint=hint)
+        raise InputError(f"{text!r} is not a time above 0", hint=hint)
     return value

@@ -132,7 +132,8 @@ def _sharded(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
         for strategy in STRATEGIES[1:] if workers > 1 else ():
             found = scenario.memory_of(choice, strategy=strategy, workers=workers)
             if found is not None and found.fits == "yes":
-                yield f"{SHARDED}{strategy[-1]} on {workers} GPUs ({gib(found.high)}; not simulated)"
+                size = f"{gib(found.high)}; not simulated"
+                yield f"{SHARDED}{strategy[-1]} on {workers} GPUs ({size})"
                 return
         workers *= 2
 

@@ -1,1 +1,1 @@
-"""Plans: which offered machines, how many and with which settings, for a training of so many tokens."""
+"""Plans: which offered machines, how many and with which settings, for so many tokens."""

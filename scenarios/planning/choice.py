@@ -44,12 +44,12 @@ class Drawn:
     point: Point
     """Hours and money are medians."""
     hours: Worlds
-    """By world."""
+    """One a world."""
     inputs: tuple[UncertainInput, ...]
 
     @property
     def money(self) -> Worlds:
-        """By world."""
+        """One a world."""
         return self.hours * self.point.work.site.price
 
     @property
@@ -64,7 +64,7 @@ class Measurement:
     """An input that would change the choice."""
 
     name: str
-    """Of the input, and of the device or link."""
+    """The input, and its device or link."""
     unit: str
     stated: float
     end: float
@@ -94,7 +94,7 @@ class Plan:
     simulated: int
 
     def probabilities(self, one: Drawn) -> tuple[float | None, float | None]:
-        """Of meeting the deadline, and the budget; None where there is none."""
+        """Probability of meeting the deadline, and the budget; None where there is none."""
         deadline, budget = self.deadline, self.budget
         return (
             None if deadline is None else doubted((one.hours <= deadline).mean()),

@@ -45,7 +45,7 @@ class Offer:
     nodes: int
     network: str
     price: float
-    """Of a node and hour."""
+    """Price of a node and hour."""
 
 
 def read_offers(path: Path) -> tuple[Offer, ...]:
@@ -115,14 +115,14 @@ def _offer(place: str, columns: list[str], line: str, found: list[Offer]) -> Ite
         if text.isascii() and text.isdigit() and 1 <= int(text) <= most:
             values[column] = int(text)
         else:
-            message = f"{column} = {text!r:.40} is no whole number from 1 to {most}"
+            message = f"{column} = {text!r:.40} is not a whole number from 1 to {most}"
             yield Problem(place=place, message=message, hint=_EXAMPLE)
     try:
         price = float(given["price"])
     except ValueError:
         price = math.nan
     if not 0 < price < math.inf:
-        message = f"price = {given['price']!r:.40} is no number above 0"
+        message = f"price = {given['price']!r:.40} is not a number above 0"
         yield Problem(
             place=place, message=message, hint="write a node's price of an hour, as 14.20"
         )

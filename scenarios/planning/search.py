@@ -59,7 +59,7 @@ class Site:
     offer: Offer
     nodes: int
     scenario: Scenario
-    """With all methods, whether they fit or not."""
+    """A scenario with all methods, whether they fit or not."""
 
     @property
     def workers(self) -> int:
@@ -68,7 +68,7 @@ class Site:
 
     @property
     def price(self) -> float:
-        """Of all nodes, an hour."""
+        """Price of all nodes, an hour."""
         return self.nodes * self.offer.price
 
 
@@ -84,7 +84,7 @@ class Work:
 
     @property
     def samples(self) -> int:
-        """Of a step."""
+        """Samples of a step."""
         return self.site.workers * self.micro_batch * self.accumulation
 
     def scenario(self, draws: int = 0) -> Scenario:
@@ -99,7 +99,7 @@ class Work:
         )  # fmt: skip
 
     def settings(self) -> tuple[str, ...]:
-        """As in `--set`."""
+        """Assignments as in `--set`."""
         found = [f"batch_size={self.micro_batch}", f"training.accumulation={self.accumulation}"]
         if self.site.scenario.model.transformer is not None:
             found.append(f"training.checkpointing={self.checkpointing}")
