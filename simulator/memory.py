@@ -4,8 +4,9 @@ ZeRO (arXiv:1910.02054, section 5) divides optimizer and masters among the worke
 gradients, too, its third (FSDP) weights, of which the root unit and two blocks are gathered at a
 time. Weights are float32, under mixed precision with a copy of 2 bytes that the products read;
 stored in 16 bits with a float32 master. Gradients are whole, and once more in DDP's buckets unless
-these are views. Adam keeps two floats a parameter, momentum one. A method keeps its state, and an exchange
-takes at most six floats an element of the largest bucket (`tests/compressors/test_memory.py`).
+these are views. Adam keeps two floats a parameter, momentum one. A method keeps its state, and an
+exchange takes at most six floats an element of the largest bucket
+(`tests/compressors/test_memory.py`).
 Activations are by formula (`traces/models/transformer.py`), as counted by autograd's hooks
 (`traces/models/saved.py`; half of that with fused kernels), or the outputs of a table's layers.
 Logits are read, cast, normalised and differentiated as float32; a fused loss keeps them and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import RenderableType
@@ -145,15 +146,15 @@ def command(plan: Plan, one: Drawn) -> str:
     """Command that gives the point's iteration."""
     work, job = one.point.work, plan.job
     offer, training = work.site.offer, work.site.scenario.training
-    network = f'"{offer.network}"' if " " in offer.network else offer.network
     said = (
         f"gcsim advise --model {job.model} --device {offer.device} --gpus {offer.gpus} "
-        f"--nodes {work.site.nodes} --network {network} --precision {training.precision}"
+        f"--nodes {work.site.nodes} --network {quote(offer.network)} "
+        f"--precision {training.precision}"
     )
     for name in ("sequence", "loop"):
         if (value := getattr(job, name)) is not None:
             said += f" --{name} {value}"
-    return said + "".join(f" --set {text}" for text in (*work.settings(), *job.overrides))
+    return said + "".join(f" --set {quote(text)}" for text in (*work.settings(), *job.overrides))
 
 
 COLUMNS = (

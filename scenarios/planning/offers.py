@@ -65,9 +65,7 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
     found: list[Offer] = []
     problems: list[Problem] = []
     for number, line in lines[1:]:
-        place = f"{name}:{number}"
-        faults = list(_offer(place, columns, line, found))
-        problems += faults
+        problems += _offer(f"{name}:{number}", columns, line, found)
     if problems:
         raise InputError(few(problems))
     return tuple(found)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from gcsim.errors import InputError
+from gcsim.errors import InputError, Problem
 from gcsim.scenarios.advice.asked import METHODS, Asked, Words, asked, option
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.catalog import devices
@@ -125,7 +125,7 @@ class Point:
 @dataclass(slots=True)
 class Search:
     """Sites of a job, and the traffic of its methods. Raises `InputError` with the line of an offer
-    that is no scenario."""
+    that is not a scenario."""
 
     job: Job
     offers: Sequence[Offer]
@@ -160,7 +160,8 @@ class Search:
 
     def _questions(self) -> list[tuple[Offer, Asked]]:
         """The question of each offer at its largest size, with the methods to compare."""
-        job, problems = self.job, []
+        job = self.job
+        problems: list[Problem] = []
         overrides = list(job.overrides)
         if not any(text.partition("=")[0].strip() == "compressors" for text in overrides):
             asking = replace(_question(job, self.offers[0], overrides), fitting=False).scenario
