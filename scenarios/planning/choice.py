@@ -194,7 +194,7 @@ def _beyond(values: Worlds, third: float) -> Mask:
 def _moves(one: Drawn, name: str) -> bool:
     """Whether the input moves the point's time."""
     own = next((i for i in one.inputs if i.name == name), None)
-    if own is None or len(set(own.draws)) < 2:  # noqa: PLR2004
+    if own is None or len(set(own.draws)) < 2:
         return False
     draws, hours = (np.argsort(np.argsort(values)) for values in (own.draws, one.hours))
     return abs(float(np.corrcoef(draws, hours)[0, 1])) >= _MOVES

@@ -110,17 +110,17 @@ def _offer(place: str, columns: list[str], line: str, found: list[Offer]) -> Ite
     values: dict[str, Any] = {}
     for column, most in _COUNTS.items():
         text = given[column]
-        if text.isascii() and text.isdigit() and 1 <= int(text) <= most:
+        if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most:
             values[column] = int(text)
         else:
-            message = f"{column} = {text!r:.40} is not a whole number from 1 to {most}"
+            message = f"{column} = {text[:40]!r} is not a whole number from 1 to {most}"
             yield Problem(place=place, message=message, hint=_EXAMPLE)
     try:
         price = float(given["price"])
     except ValueError:
         price = math.nan
     if not 0 < price < math.inf:
-        message = f"price = {given['price']!r:.40} is not a number above 0"
+        message = f"price = {given['price'][:40]!r} is not a number above 0"
         yield Problem(
             place=place, message=message, hint="write a node's price of an hour, as 14.20"
         )

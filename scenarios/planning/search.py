@@ -116,11 +116,6 @@ class Point:
     hours: float
     money: float
 
-    def beaten_by(self, other: Point) -> bool:
-        """Whether the other is no worse in both and better in one."""
-        here, there = (self.hours, self.money), (other.hours, other.money)
-        return there != here and there[0] <= here[0] and there[1] <= here[1]
-
 
 @dataclass(slots=True)
 class Search:
