@@ -106,14 +106,14 @@ def misfits(scenario: Scenario) -> Iterator[Misfit]:
 def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
     """Settings and devices, the least change first."""
     axes = [list(axis) for axis in _axes(scenario)]
-    found = [[one] for axis in axes if (one := _first(scenario, choice, [[s] for s in axis]))]
-    if not found:
+    alone = [[one] for axis in axes if (one := _first(scenario, choice, [[s] for s in axis]))]
+    if not alone:
         both = itertools.chain.from_iterable(
             itertools.product(*some) for n in (2, 3) for some in itertools.combinations(axes, n)
         )
         one = _first(scenario, choice, both)
-        found = [[one]] if one else []
-    yield from (text for texts in found for text in texts)
+        alone = [[one]] if one else []
+    yield from (text for texts in alone for text in texts)
     smallest = [axis[-1] for axis in axes]
     if scenario.cluster.groups:
         return
@@ -122,20 +122,24 @@ def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
         if device:
             yield ", ".join([f"cluster.device={device}", *(text for text, _ in settings)])
             break
-    yield from _sharded(scenario, choice)
+    found = (_sharded(scenario, choice, settings) for settings in ([], smallest))
+    yield from itertools.islice(filter(None, found), 1)
 
 
-def _sharded(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
-    """The least of ZeRO's stages, and its GPUs, with which it fits as it is."""
+def _sharded(
+    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
+) -> str | None:
+    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits."""
     workers = scenario.cluster.workers
     while workers <= _MOST_SHARDS:
         for strategy in STRATEGIES[1:] if workers > 1 else ():
-            found = scenario.memory_of(choice, strategy=strategy, workers=workers)
+            found = _with(scenario, choice, settings, strategy=strategy, workers=workers)
             if found is not None and found.fits == "yes":
                 size = f"{gib(found.high)}; not simulated"
-                yield f"{SHARDED}{strategy[-1]} on {workers} GPUs ({size})"
-                return
+                words = [f"{SHARDED}{strategy[-1]} on {workers} GPUs ({size})"]
+                return ", ".join([*words, *(text for text, _ in settings)])
         workers *= 2
+    return None
 
 
 def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
@@ -167,14 +171,14 @@ def _first(scenario: Scenario, choice: CompressorChoice, tried: Any) -> str | No
 
 
 def _with(
-    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
+    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting], **sharded: Any
 ) -> Memory | None:
     fields: dict[str, Any] = {}
     for _, change in settings:
         fields |= change
     batch = fields.pop("batch_size", scenario.batch_size)
     training = replace(scenario.training, **fields)
-    return replace(scenario, batch_size=batch, training=training).memory_of(choice)
+    return replace(scenario, batch_size=batch, training=training).memory_of(choice, **sharded)
 
 
 def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:

@@ -90,10 +90,10 @@ def test_a_small_plan_is_told_and_written(folder: Path) -> None:
 
 
 def test_what_fits_nowhere_is_told_with_what_would(folder: Path) -> None:
-    given = {"model": "llama3_8b", "samples": None, "tokens": "1B", "deadline": None}
+    given = {"model": "llama3_8b", "samples": None, "tokens": "1B", "deadline": None, "sequence": "512"}
     found = gcsim("plan", *words(**given), *SET, "--json", folder=folder)
     assert found.returncode == 0, found.stderr
     answer = json.loads(found.stdout)
     assert answer["front"] == []
     assert [one["place"] for one in answer["does_not_fit"]] == ["offers.csv:2", "offers.csv:3"]
-    assert any("ZeRO-3 on" in text for one in answer["does_not_fit"] for text in one["remedies"])
+    assert any("ZeRO-3 on" in text for one in answer["does_not_fit"] for text in one["would_fit"])

@@ -37,7 +37,8 @@ LLAMA = MODELS["llama3_8b"]
 def test_states_take_their_bytes_a_parameter(given: dict[str, Any], nbytes: int) -> None:
     found = list(states(1000, Training(**given)))
     assert sum(part.low for part in found) == sum(part.high for part in found) == 1000 * nbytes
-    assert sum(part.low for part in states(1000, Training(**given), 8, "zero3")) == 125 * nbytes
+    shard = sum(part.low for part in states(1000, Training(**given), 8, "zero3"))
+    assert shard == 125 * (16 if nbytes == 18 else nbytes)  # copies come with what is gathered
 
 
 @pytest.mark.parametrize(

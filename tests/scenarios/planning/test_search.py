@@ -24,7 +24,7 @@ def offer(device: str, gpus: int, nodes: int, price: float, network: str = "10gb
 
 
 def search(*overrides: str, job: dict[str, Any] | None = None) -> Search:
-    given = {"model": "lenet", "amount": 1e7, "batch": 256.0, **(job or {})}
+    given = {"model": "lenet", "amount": 1e7, "batch": 4096.0, **(job or {})}
     offers = [offer("t4", 1, 3, 0.5), offer("v100", 4, 2, 6.0, "100gbe")]
     return Search(job=Job(**given, overrides=(TWO, *overrides)), offers=offers)
 
@@ -75,7 +75,7 @@ def test_hours_and_money_are_those_of_so_many_steps(small: Search) -> None:
     for point in every(small):
         work = point.work
         samples = work.site.offer.gpus * work.site.nodes * work.micro_batch * work.accumulation
-        assert samples <= 256
+        assert samples <= 4096
         assert small.steps[point.row.label] == 1.0  # dense and half precision: the same steps
         assert point.hours == pytest.approx(1e7 / samples * point.row.iteration_s / HOUR)
         assert point.money == pytest.approx(point.hours * work.site.nodes * work.site.offer.price)
