@@ -100,9 +100,11 @@ def scenario_of(
     seed: int | None = None,
     *,
     warn: bool = True,
+    fitting: bool = True,
 ) -> Scenario:
     """Scenario of a document, to which overrides are applied in place. Other files' paths count
-    from the folder of `path`. `warn`: of settings without effect. Raises as `load_scenario`."""
+    from the folder of `path`. `warn`: of settings without effect; `fitting`: without the methods
+    that do not fit in the devices' memory. Raises as `load_scenario`."""
     problems = apply(document, overrides)
     bring_to_form(document)
     if seed is not None:
@@ -170,7 +172,8 @@ def scenario_of(
         resolved={},
         files=files,
     )
-    scenario = _fitting(document, scenario, warn)
+    if fitting:
+        scenario = _fitting(document, scenario, warn)
     return replace(scenario, resolved=resolved(scenario, file.description))
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from gcsim.compressors.options.method import method_of
 from gcsim.fields import POSITIVE, Bytes, Key, Limits
 from gcsim.simulator.cluster import Cluster, NodeGroup
-from gcsim.simulator.memory import Memory, memory
+from gcsim.simulator.memory import Memory, Strategy, memory
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import PassTimes
@@ -137,12 +137,27 @@ class Scenario:
         kinds = [choice.kind for choice in self.compressors]
         return kinds.index("none") if "none" in kinds else None
 
-    def memory_of(self, choice: CompressorChoice, largest: int = 0) -> Memory | None:
+    def memory_of(
+        self,
+        choice: CompressorChoice,
+        largest: int = 0,
+        *,
+        strategy: Strategy = "ddp",
+        workers: int = 0,
+    ) -> Memory | None:
         """Memory of a worker with this method, `largest` elements in the largest bucket (0:
-        unknown), on the device that it fills most; None where unknown."""
-        return self.tightest(choice, largest)[1]
+        unknown), among `workers` (0: the cluster's), on the device that it fills most; None where
+        unknown."""
+        return self.tightest(choice, largest, strategy=strategy, workers=workers)[1]
 
-    def tightest(self, choice: CompressorChoice, largest: int = 0) -> tuple[str, Memory | None]:
+    def tightest(
+        self,
+        choice: CompressorChoice,
+        largest: int = 0,
+        *,
+        strategy: Strategy = "ddp",
+        workers: int = 0,
+    ) -> tuple[str, Memory | None]:
         """The device that it fills most, and `memory_of`."""
         method, parameters = method_of(choice.kind, choice.parameters)
         cluster = self.cluster
@@ -154,7 +169,8 @@ class Scenario:
                     self.model,
                     round(self.batch_size * group.batch),
                     self.training,
-                    workers=cluster.workers,
+                    workers=workers or cluster.workers,
+                    strategy=strategy,
                     device=self.training.device_memory or group.device.memory,
                     dense=choice.kind == "none",
                     state=method.memory(parameters),

@@ -1,9 +1,12 @@
 """Memory of a worker in data-parallel training: parts in bytes, each with a range.
 
-Weights are float32, under mixed precision with a copy of 2 bytes that the products read; stored in
-16 bits with a float32 master. Gradients are whole, and once more in DDP's buckets unless these are
-views. Adam keeps two floats a parameter, momentum one. A method keeps its state, and an exchange
-takes at most six floats an element of the largest bucket (`tests/compressors/test_memory.py`).
+ZeRO (arXiv:1910.02054, section 5) divides optimizer and masters among the workers, its second stage
+gradients, too, its third (FSDP) weights, of which the root unit and two blocks are gathered at a
+time. Weights are float32, under mixed precision with a copy of 2 bytes that the products read;
+stored in 16 bits with a float32 master. Gradients are whole, and once more in DDP's buckets unless
+these are views. Adam keeps two floats a parameter, momentum one. A method keeps its state, and an
+exchange takes at most six floats an element of the largest bucket
+(`tests/compressors/test_memory.py`).
 Activations are by formula (`traces/models/transformer.py`), as counted by autograd's hooks
 (`traces/models/saved.py`; half of that with fused kernels), or the outputs of a table's layers.
 Logits are read, cast, normalised and differentiated as float32; a fused loss keeps them and
@@ -19,13 +22,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.table import table_facts
 
 Fits = Literal["yes", "no", "perhaps"]
+Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
+"""Data parallelism with whole states, or with states of which each worker holds a part; of the
+sharded ones the memory alone is known."""
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 _CONTEXT = (0.5e9, 2e9)
 _SLACK = 0.1
 """Most of the rest that the allocator holds beyond it."""
@@ -82,6 +89,7 @@ def memory(
     dense: bool = True,
     state: str = "none",
     largest: int = 0,
+    strategy: Strategy = "ddp",
 ) -> Memory | None:
     """Memory of a worker with `batch` samples; `state` is what a method says of its own
     (`Compressor.memory`), `largest` the elements of the largest bucket (0: unknown). None for a
@@ -89,10 +97,14 @@ def memory(
     passes = activations(model, batch, training)
     if model.parameters is None or passes is None:
         return None
-    parts = [*states(model.parameters, training), *passes]
+    parts = [*states(model.parameters, training, workers, strategy), *passes]
+    units = in_flight(model)
+    if strategy == "zero3":
+        width = _FLOAT if training.precision in ("fp32", "tf32") else _HALF
+        parts.append(Part(name="gathered units", low=width * units, high=width * units))
     if workers > 1:
-        gradient = float(training.gradient_bytes * model.parameters)
-        parts.append(Part(name="DDP's buckets", low=0, high=gradient))
+        whole = model.parameters if strategy in ("ddp", "zero1") else units
+        parts.append(Part(name="DDP's buckets", low=0, high=float(training.gradient_bytes * whole)))
     if not dense:
         own = _FLOAT * floats(state) * model.parameters
         high = own + _EXCHANGE * _FLOAT * largest
@@ -103,18 +115,30 @@ def memory(
     return Memory(parts=tuple(parts), device=device)
 
 
-def states(parameters: int, training: Training, shards: int = 1) -> Iterator[Part]:
-    """Weights, optimizer and gradients, or a worker's part of as many shards."""
-    half = training.gradients != "fp32"
-    copies = _HALF * (training.timed_as == "fp16" and not half)
+def in_flight(model: ModelEntry) -> float:
+    """Parameters of the root unit (embedding and output) and two blocks; all of them where the
+    blocks are unknown."""
+    parameters, network = model.parameters or 0, model.transformer
+    if network is None:
+        return float(parameters)
+    root = network.vocabulary * network.width * (1 if network.tied else 2)
+    return root + 2 * (parameters - root) / network.blocks
+
+
+def states(
+    parameters: int, training: Training, workers: int = 1, strategy: Strategy = "ddp"
+) -> Iterator[Part]:
+    """Weights, optimizer and gradients of a worker."""
+    half, stage = training.gradients != "fp32", STRATEGIES.index(strategy)
+    copies = _HALF * (training.timed_as == "fp16" and not half and strategy != "zero3")
     adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state]
-    for name, nbytes in (
-        ("weights", (_HALF if half else _FLOAT) + copies),
-        ("masters", _FLOAT * half),
-        ("optimizer", _FLOAT * adam),
-        ("gradients", training.gradient_bytes),
+    for name, nbytes, divided_from in (
+        ("weights", (_HALF if half else _FLOAT) + copies, 3),
+        ("masters", _FLOAT * half, 1),
+        ("optimizer", _FLOAT * adam, 1),
+        ("gradients", training.gradient_bytes, 2),
     ):
-        exact = nbytes * parameters / shards
+        exact = nbytes * parameters / (workers if stage >= divided_from else 1)
         if exact:
             yield Part(name=name, low=exact, high=exact)
 

@@ -1,4 +1,4 @@
-"""The command line: `gcsim run`, `advise`, `train`, `sweep`, `validate`, `check`, `list`, `record`.
+"""The command line: `gcsim run`, `advise`, `plan`, `train`, `sweep`, `check`, `list`, `record`.
 
 stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
 Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
@@ -27,6 +27,7 @@ from gcsim.cli.calibrate.link import calibrate_link_command
 from gcsim.cli.compare import compare
 from gcsim.cli.explain import explain
 from gcsim.cli.list import Kind
+from gcsim.cli.plan import plan
 from gcsim.cli.plot import plot
 from gcsim.cli.reproduce import reproduce
 from gcsim.cli.sweep import sweep
@@ -167,6 +168,7 @@ app.command()(compare)
 app.command()(explain)
 app.command()(plot)
 app.command()(advise)
+app.command()(plan)
 app.command()(train)
 app.command()(sweep)
 app.command()(reproduce)

@@ -140,6 +140,8 @@ class Asked:
     path: Path
     overrides: tuple[str, ...] = ()
     seed: int | None = None
+    fitting: bool = True
+    """Whether methods that do not fit in the devices' memory are left out."""
 
     @cached_property
     def scenario(self) -> Scenario:
@@ -168,7 +170,8 @@ class Asked:
 
     def _loaded(self, more: Sequence[str], *, warn: bool) -> Scenario:
         given = (*self.overrides, *more)
-        return scenario_of(deepcopy(self.document), self.path, given, self.seed, warn=warn)
+        document = deepcopy(self.document)
+        return scenario_of(document, self.path, given, self.seed, warn=warn, fitting=self.fitting)
 
 
 def asked(

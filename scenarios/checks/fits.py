@@ -16,12 +16,14 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
-from gcsim.simulator.memory import Memory
+from gcsim.simulator.memory import STRATEGIES, Memory
 from gcsim.traces.models.table import table_facts
 
 _GIB = float(1 << 30)
 _NAMED = 4  # parts of the memory that a message names
-_NOWHERE = "nothing here: it takes sharded training (ZeRO, FSDP), which is not simulated"
+_MOST_SHARDS = 4096
+SHARDED = "ZeRO-"
+"""Begin of a remedy that takes sharded training, whose time is not simulated."""
 Setting = tuple[str, Mapping[str, Any]]
 """Assignment as of `--set`, and the fields that it changes ("batch_size", or of the training)."""
 
@@ -104,14 +106,14 @@ def misfits(scenario: Scenario) -> Iterator[Misfit]:
 def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
     """Settings and devices, the least change first."""
     axes = [list(axis) for axis in _axes(scenario)]
-    found = [[one] for axis in axes if (one := _first(scenario, choice, [[s] for s in axis]))]
-    if not found:
+    alone = [[one] for axis in axes if (one := _first(scenario, choice, [[s] for s in axis]))]
+    if not alone:
         both = itertools.chain.from_iterable(
             itertools.product(*some) for n in (2, 3) for some in itertools.combinations(axes, n)
         )
         one = _first(scenario, choice, both)
-        found = [[one]] if one else []
-    yield from (text for texts in found for text in texts)
+        alone = [[one]] if one else []
+    yield from (text for texts in alone for text in texts)
     smallest = [axis[-1] for axis in axes]
     if scenario.cluster.groups:
         return
@@ -119,9 +121,25 @@ def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
         device = _device(scenario, choice, settings)
         if device:
             yield ", ".join([f"cluster.device={device}", *(text for text, _ in settings)])
-            return
-    if not found:
-        yield _NOWHERE
+            break
+    found = (_sharded(scenario, choice, settings) for settings in ([], smallest))
+    yield from itertools.islice(filter(None, found), 1)
+
+
+def _sharded(
+    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
+) -> str | None:
+    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits."""
+    workers = scenario.cluster.workers
+    while workers <= _MOST_SHARDS:
+        for strategy in STRATEGIES[1:] if workers > 1 else ():
+            found = _with(scenario, choice, settings, strategy=strategy, workers=workers)
+            if found is not None and found.fits == "yes":
+                size = f"{gib(found.high)}; not simulated"
+                words = [f"{SHARDED}{strategy[-1]} on {workers} GPUs ({size})"]
+                return ", ".join([*words, *(text for text, _ in settings)])
+        workers *= 2
+    return None
 
 
 def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
@@ -153,14 +171,14 @@ def _first(scenario: Scenario, choice: CompressorChoice, tried: Any) -> str | No
 
 
 def _with(
-    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
+    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting], **sharded: Any
 ) -> Memory | None:
     fields: dict[str, Any] = {}
     for _, change in settings:
         fields |= change
     batch = fields.pop("batch_size", scenario.batch_size)
     training = replace(scenario.training, **fields)
-    return replace(scenario, batch_size=batch, training=training).memory_of(choice)
+    return replace(scenario, batch_size=batch, training=training).memory_of(choice, **sharded)
 
 
 def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:

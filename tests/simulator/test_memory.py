@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
-from gcsim.simulator.memory import activations, floats, memory, states
+from gcsim.simulator.memory import (
+    STRATEGIES,
+    Strategy,
+    activations,
+    floats,
+    in_flight,
+    memory,
+    states,
+)
 from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.saved import saved_bytes
@@ -29,7 +37,41 @@ LLAMA = MODELS["llama3_8b"]
 def test_states_take_their_bytes_a_parameter(given: dict[str, Any], nbytes: int) -> None:
     found = list(states(1000, Training(**given)))
     assert sum(part.low for part in found) == sum(part.high for part in found) == 1000 * nbytes
-    assert sum(part.low for part in states(1000, Training(**given), shards=8)) == 125 * nbytes
+    shard = sum(part.low for part in states(1000, Training(**given), 8, "zero3"))
+    assert shard == 125 * (16 if nbytes == 18 else nbytes)  # copies come with what is gathered
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)]
+)
+def test_the_stages_of_zero_take_their_published_bytes(
+    strategy: Strategy, gigabytes: float
+) -> None:
+    """Figure 1 of arXiv:1910.02054: 7.5 billion parameters on 64 GPUs, 12 bytes of optimizer."""
+    training = Training(precision="fp16", gradients="bf16")
+    found = sum(part.low for part in states(7_500_000_000, training, 64, strategy))
+    assert found / 1e9 == pytest.approx(gigabytes, abs=0.05)
+    of_one = [sum(part.low for part in states(1000, training, 1, one)) for one in STRATEGIES]
+    assert of_one == [16_000] * 4
+
+
+def test_a_worker_gathers_no_more_than_the_root_and_two_blocks() -> None:
+    parameters, network = LLAMA.parameters, LLAMA.transformer
+    assert parameters is not None
+    assert network is not None
+    held = {
+        one: memory(LLAMA, 1, Training(), workers=8, device=None, strategy=one)
+        for one in STRATEGIES
+    }
+    lows = [one.low for one in held.values() if one]
+    assert lows == sorted(lows, reverse=True)
+    whole, shards = held["ddp"], held["zero3"]
+    assert whole is not None
+    assert shards is not None
+    root = 2 * network.vocabulary * network.width
+    units = root + 2 * (parameters - root) / network.blocks
+    assert in_flight(LLAMA) == units
+    assert whole.low - shards.low == pytest.approx(16 * parameters * 7 / 8 - 4 * units)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +94,7 @@ def test_torchtitans_peaks_are_met_within_a_tenth(gpus: int, fused: bool, publis
     assert found is not None
     kept, logits = found
     # FSDP2 keeps float32 shards alone, and gathers the root unit and two blocks in 16 bits
-    sharded = sum(part.low for part in states(parameters, Training(), gpus))
+    sharded = sum(part.low for part in states(parameters, Training(), gpus, "zero3"))
     root = 2 * network.vocabulary * network.width
     gathered = 2 * (root + 2 * (parameters - root) / network.blocks)
     total = sharded + gathered + kept.low + (logits.low if fused else logits.high)

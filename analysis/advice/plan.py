@@ -1,0 +1,261 @@
+"""Text, tables and documents of a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from gcsim.analysis.report.compare import bare_table
+from gcsim.analysis.report.numbers import percent, plural, scaled, significant
+from gcsim.analysis.report.sections import WIDEST, section_lines
+from gcsim.errors import InputError
+from gcsim.files import csv_text, write_text
+from gcsim.scenarios.checks.fits import Misfit, gib
+from gcsim.scenarios.planning.choice import SURE, Drawn, Measurement, Plan
+from gcsim.scenarios.planning.offers import Offer
+
+SCHEMA = 1
+_DAY = 24
+
+
+def parts(plan: Plan, width: int) -> tuple[RenderableType, ...]:
+    """Text of `gcsim plan` on `width` terminal cells: question, front, answer."""
+    shown: list[RenderableType] = [Text(header(plan)), ""]
+    if plan.front:
+        headings, lines = table(plan)
+        found = bare_table(
+            [heading if n < 2 else f">{heading}" for n, heading in enumerate(headings)]
+        )
+        for line in lines:
+            found.add_row(*map(Text, line))
+        shown += [found, ""]
+    cells = max(60, min(width, WIDEST))
+    for word, texts in sections(plan):
+        shown += [Text(line) for line in section_lines(word, texts, cells)]
+    return tuple(shown)
+
+
+def header(plan: Plan) -> str:
+    """The question."""
+    job = plan.job
+    unit = "tokens" if plan.a_sample > 1 else "samples"
+    limits = [
+        f"deadline {_time(plan.deadline)}" if plan.deadline is not None else "",
+        f"budget {_money(plan.budget)}" if plan.budget is not None else "",
+    ]
+    said = [f"{job.model}, {_count(job.amount)} {unit}, {_count(job.batch)} a step", *limits]
+    return ", ".join(filter(None, said))
+
+
+def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines of the front, fastest first."""
+    kept = any(one.point.work.checkpointing != "none" for one in plan.front)
+    headings = ["machines", "method", "micro-\nbatch", *(["check-\npointing"] if kept else [])]
+    headings += ["hours", "range", "money"]
+    headings += ["P(in\ntime)"] if plan.deadline is not None else []
+    headings += ["P(in\nbudget)"] if plan.budget is not None else []
+    lines = []
+    for one in plan.front:
+        work, (low, high) = one.point.work, one.hours_range
+        chances = [percent(chance) for chance in plan.probabilities(one) if chance is not None]
+        mark = "> " if one is plan.choice else "  "
+        cut = f"{work.micro_batch} x {work.accumulation}"
+        lines.append(
+            [mark + machines(one), one.point.choice.label, cut,
+             *([work.checkpointing] if kept else []), significant(one.point.hours),
+             f"{significant(low)}-{significant(high)}", _money(one.point.money), *chances]
+        )  # fmt: skip
+    return headings, lines
+
+
+def machines(one: Drawn) -> str:
+    """ "4 x 8 a100_sxm_80gb, 100gbe" """
+    site = one.point.work.site
+    return f"{site.nodes} x {site.offer.gpus} {site.offer.name}"
+
+
+def sections(plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    """The answer in words and their parts."""
+    choice = plan.choice
+    if choice is not None:
+        yield "Choose", list(_choice(plan, choice))
+        yield "Measure", [_measure(plan, plan.measure)]
+    if plan.unfit:
+        yield "Too small", [f"{_too_small(*pair)}\n" for pair in plan.unfit]
+    if choice is not None:
+        yield "Assumed", list(_assumed(plan, choice))
+
+
+def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
+    if plan.deadline is None and plan.budget is None:
+        yield f"{machines(choice)}, the cheapest (--deadline or --budget chooses otherwise)"
+    else:
+        met = plan.met(choice)
+        limits = [name for name in ("deadline", "budget") if getattr(plan, name) is not None]
+        how = "fastest" if limits == ["budget"] else "cheapest"
+        least = f"the {how} that meets {' and '.join(limits)} in {percent(SURE)} of the worlds"
+        most = (
+            f"nothing meets {' and '.join(limits)} in {percent(SURE)} of the worlds; this does in"
+        )
+        yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(met)}'}"
+    if choice.point.row.fits == "perhaps":
+        yield "which may not fit in its memory"
+    yield f"check it: {command(plan, choice)}\n"
+
+
+def _measure(plan: Plan, found: Measurement | None) -> str:
+    if found is None:
+        return "no single measurement would change the choice" if len(plan.front) > 1 else "-"
+    side = "below" if found.below else "above"
+    name, unit = found.name, found.unit
+    bound = f"{side} {_figure(found.end, unit)} (stated {_figure(found.stated, unit)})"
+    if name.startswith("measured "):
+        name = f"some steps there: {name}"
+    return f"{name}, by {found.command}: {bound} it would be {machines(found.instead)}"
+
+
+def _figure(value: float, unit: str) -> str:
+    if unit == "s":
+        return (
+            f"{significant(value * 1e3)} ms" if value > 1e-3 else f"{significant(value * 1e6)} us"
+        )
+    return scaled(value, unit)
+
+
+def _too_small(offer: Offer, misfit: Misfit) -> str:
+    needs, has = gib(misfit.memory.low), gib(misfit.memory.device or 0)
+    cure = "; would fit: " + " | ".join(misfit.remedies) if misfit.remedies else ""
+    over = f"{gib(misfit.over)} too many"
+    return f"{offer.name} ({offer.place}): at least {needs} of {has}, {over}{cure}"
+
+
+def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
+    batch = "steps of at most the stated batch, in whole micro-batches"
+    yield f"the same steps to the goal with dense training on any number of GPUs; {batch}"
+    precision = choice.point.work.site.scenario.training.precision
+    yield f"{precision} ({plan.settings:,} settings fit, {plan.simulated:,} simulated)"
+
+
+def command(plan: Plan, one: Drawn) -> str:
+    """Command that gives the point's iteration."""
+    work, job = one.point.work, plan.job
+    offer, training = work.site.offer, work.site.scenario.training
+    said = (
+        f"gcsim advise --model {job.model} --device {offer.device} --gpus {offer.gpus} "
+        f"--nodes {work.site.nodes} --network {quote(offer.network)} "
+        f"--precision {training.precision}"
+    )
+    for name in ("sequence", "loop"):
+        if (value := getattr(job, name)) is not None:
+            said += f" --{name} {value}"
+    return said + "".join(f" --set {quote(text)}" for text in (*work.settings(), *job.overrides))
+
+
+COLUMNS = (
+    "offer", "device", "gpus", "nodes", "network", "method", "micro_batch", "accumulation",
+    "checkpointing", "hours", "hours_low", "hours_high", "money", "money_low", "money_high",
+    "probability_in_time", "probability_in_budget", "memory_low_bytes", "memory_high_bytes", "fits",
+    "chosen", "command",
+)  # fmt: skip
+
+
+def records(plan: Plan) -> list[dict[str, Any]]:
+    """The front by column, fastest first."""
+    found = []
+    for one in plan.front:
+        work, row, (low, high) = one.point.work, one.point.row, one.hours_range
+        offer, price = work.site.offer, work.site.price
+        values = (
+            offer.name, offer.device, offer.gpus, work.site.nodes, offer.network, row.label,
+            work.micro_batch, work.accumulation, work.checkpointing, one.point.hours, low, high,
+            one.point.money, low * price, high * price, *plan.probabilities(one),
+            row.device_memory_low_bytes, row.device_memory_high_bytes, row.fits,
+            one is plan.choice, command(plan, one),
+        )  # fmt: skip
+        found.append(dict(zip(COLUMNS, values, strict=True)))
+    return found
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """Plain values, as in `--json`."""
+    found = plan.measure
+    return {
+        "schema": SCHEMA,
+        "model": plan.job.model,
+        "amount": plan.job.amount,
+        "batch": plan.job.batch,
+        "unit": "tokens" if plan.a_sample > 1 else "samples",
+        "deadline_h": plan.deadline,
+        "budget": plan.budget,
+        "front": records(plan),
+        "measure": None
+        if found is None
+        else {
+            "input": found.name, "unit": found.unit, "stated": found.stated, "by": found.command,
+            "below" if found.below else "above": found.end, "instead": machines(found.instead),
+        },
+        "does_not_fit": [
+            {"offer": offer.name, "place": offer.place, **misfit.document()}
+            for offer, misfit in plan.unfit
+        ],
+        "settings": plan.settings,
+        "simulated": plan.simulated,
+    }  # fmt: skip
+
+
+def to_json(plan: Plan) -> str:
+    """The document."""
+    return json.dumps(document(plan), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def to_markdown(plan: Plan) -> str:
+    """The question, the front as a table, the answer."""
+    headings, lines = table(plan)
+    rows = [[heading.replace("-\n", "").replace("\n", " ") for heading in headings]]
+    rows += [["---"] * len(headings), *([cell.strip() for cell in line] for line in lines)]
+    text = [header(plan), "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    for word, texts in sections(plan):
+        text += [f"**{word}** {' '.join(one.strip() for one in texts)}", ""]
+    return "\n".join(text).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def write(plan: Plan, path: Path) -> None:
+    """Write in the format of the path's ending; `InputError` for an unknown one."""
+    check_format(path)
+    write_text(path, _MAKERS[path.suffix](plan))
+
+
+def check_format(path: Path) -> None:
+    """Raise `InputError` unless the path ends in a format."""
+    if path.suffix not in _MAKERS:
+        message = f"{path.suffix or 'no ending'!r} is not a format of a plan"
+        raise InputError(message, place=str(path), hint=f"let it end in {', '.join(_MAKERS)}")
+
+
+_MAKERS: dict[str, Callable[[Plan], str]] = {
+    ".csv": lambda plan: csv_text(COLUMNS, records(plan)),
+    ".json": to_json,
+    ".md": to_markdown,
+}
+"""Makers of a plan's text, by the ending of its file."""
+
+
+def _count(value: float) -> str:
+    for name, size in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g} {name}"
+    return f"{value:,.0f}"
+
+
+def _money(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else significant(value)
+
+
+def _time(hours: float) -> str:
+    return plural(round(hours), "hour") if hours < 2 * _DAY else f"{hours / _DAY:.3g} days"

@@ -1,0 +1,146 @@
+"""`gcsim plan`: which of the offered machines, how many and with which settings."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption, parsed
+from gcsim.cli.outcome import reported, users_code
+from gcsim.errors import InputError
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([KMBT]?)", re.IGNORECASE | re.ASCII)
+_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(h|hour|day|week)s?", re.ASCII)
+_HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0}
+TOKENS, SAMPLES = float(1 << 19), 256.0
+"""Default batch of a step, of tokens and of samples."""
+
+
+@reported
+def plan(
+    *,
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="Of gcsim list models.")],
+    offers: Annotated[
+        Path,
+        typer.Option(
+            "--offers",
+            metavar="FILE",
+            help="CSV: device, gpus, nodes, network, price (node, hour).",
+        ),
+    ],
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", metavar="N", help="Of the training: 10B, or 10e9.")
+    ] = None,
+    samples: Annotated[
+        str | None, typer.Option("--samples", metavar="N", help="Of a model that reads no tokens.")
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch", metavar="N", help="Of a step at most. Default: 524288 tokens, 256 samples."
+        ),
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="TIME", help='"3 days", "40 h".')
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="X", help="In the currency of the prices.")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision", metavar="NAME", help="fp32, tf32, fp16 or bf16. Default: 16 bits."
+        ),
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option("--sequence", min=1, metavar="N", help="Tokens of a sample.")
+    ] = None,
+    loop: Annotated[
+        str | None, typer.Option("--loop", metavar="NAME", help="As of gcsim advise.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help=".csv, .json or .md.")
+    ] = None,
+    sets: SetOption = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Choose machines, and how to train on them.
+
+    gcsim plan --model gpt2_xl --tokens 100B --offers offers.csv --deadline "3 days"
+
+    Of all offers, numbers of nodes, micro-batches, checkpointing and methods that are known to
+    train: those that no other beats in hours and money, with their ranges.
+    """
+    from gcsim.analysis.advice import plan as told
+    from gcsim.cli.options import check_writable
+    from gcsim.cli.progress import watching
+    from gcsim.cli.terminal import emit, emit_exactly, note, width
+    from gcsim.scenarios import catalog
+    from gcsim.scenarios.planning.choice import planned
+    from gcsim.scenarios.planning.search import Job
+
+    found = catalog.model(model)
+    of_tokens = found.input == "tokens"
+    wanted, other = ("--tokens", samples) if of_tokens else ("--samples", tokens)
+    amount = tokens if of_tokens else samples
+    if amount is None or other is not None:
+        reads = "tokens" if of_tokens else "samples"
+        message = f"is missing: {found.name} reads {reads}"
+        raise InputError(message, place=wanted, hint=f"write {wanted} 10M")
+    if output is not None:
+        told.check_format(output)
+        check_writable(output.parent)
+    default = TOKENS if of_tokens else SAMPLES
+    job = Job(
+        model=found.name,
+        amount=parsed(wanted, count, amount),
+        batch=default if batch is None else parsed("--batch", count, batch),
+        precision=precision,
+        sequence=sequence,
+        loop=loop,
+        overrides=tuple(sets or ()),
+        seed=seed,
+    )
+    with users_code(), watching(quiet) as progress:
+        answer = planned(
+            job,
+            offers,
+            deadline=None if deadline is None else parsed("--deadline", hours, deadline),
+            budget=None if budget is None else parsed("--budget", count, budget),
+            progress=progress,
+            tell=(lambda _: None) if quiet else note,
+        )
+    if as_json:
+        emit_exactly(told.to_json(answer))
+    else:
+        emit(*told.parts(answer, width()))
+    if output is not None:
+        told.write(answer, output)
+        if not quiet:
+            note("", f"Written to {output}")
+
+
+def count(text: str) -> float:
+    """A number above 0 as "10B", "524288" or "3e11"; raises `InputError`."""
+    match = _COUNT.fullmatch(text.strip().replace(",", ""))
+    value = float(match[1]) * _SIZES[match[2].upper()] if match else math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"{text!r} is not a number above 0", hint="write it like 5000 or 10B")
+    return value
+
+
+def hours(text: str) -> float:
+    """Hours of "3 days" or "40 h"; raises `InputError`."""
+    match = _SPAN.fullmatch(text.strip())
+    value = float(match[1]) * _HOURS[match[2]] if match else 0.0
+    if value <= 0:
+        hint = 'write it like "3 days" or "40 h"'
+        raise InputError(f"{text!r} is not a time above 0", hint=hint)
+    return value

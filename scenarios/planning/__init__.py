@@ -1,0 +1,1 @@
+"""Plans: which offered machines, how many and with which settings, for so many tokens."""

@@ -1,0 +1,251 @@
+"""A plan: points of the front in drawn worlds, the one to choose, and what would change the choice.
+
+The choice is the cheapest point that meets the deadline and the budget in `SURE` of the drawn
+worlds, with a budget alone the fastest; where none does, the one that does so most often. Without
+either it is the cheapest.
+
+The measurement to make first is that of an uncertain input of which the fast or the slow third of
+the drawn worlds has another choice. Points that share the input (the same device, the same link)
+are judged in those worlds, the others in all. Of several inputs the one counts that gains most:
+probability and share of money (with a budget alone, of time) together. An input counts only if it
+moves the time of either choice (rank correlation `_MOVES`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.scenarios.checks.fits import Misfit
+from gcsim.scenarios.planning.offers import Offer, read_offers
+from gcsim.scenarios.planning.search import Job, Point, Search, undominated
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.result import HIGH, LOW, UncertainInput
+from gcsim.simulator.luck import doubted
+
+SURE = 0.8
+"""Share of drawn worlds in which the choice meets deadline and budget, if any point does."""
+_MOVES = 0.2
+_THIRDS = (1 / 3, 2 / 3)
+_LEAST_GAIN = 0.02
+Worlds = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A point of the front in the drawn worlds."""
+
+    point: Point
+    """Hours and money are medians."""
+    hours: Worlds
+    """One a world."""
+    inputs: tuple[UncertainInput, ...]
+
+    @property
+    def money(self) -> Worlds:
+        """One a world."""
+        return self.hours * self.point.work.site.price
+
+    @property
+    def hours_range(self) -> tuple[float, float]:
+        """10th and 90th percentile."""
+        low, high = np.percentile(self.hours, (LOW, HIGH))
+        return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """An input that would change the choice."""
+
+    name: str
+    """The input, and its device or link."""
+    unit: str
+    stated: float
+    end: float
+    """Value from which on the choice is another, in a third of the drawn worlds."""
+    below: bool
+    """Whether it is another below that value."""
+    instead: Drawn
+    command: str
+    """Command or key that narrows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Answer of `gcsim plan`."""
+
+    job: Job
+    a_sample: int
+    deadline: float | None
+    """Hours."""
+    budget: float | None
+    front: tuple[Drawn, ...]
+    """Fastest first."""
+    unfit: tuple[tuple[Offer, Misfit], ...]
+    """Offers on which nothing fits."""
+    settings: int
+    """Settings that fit: of offer, nodes, micro-batch, checkpointing and method."""
+    simulated: int
+
+    def probabilities(self, one: Drawn) -> tuple[float | None, float | None]:
+        """Probability of meeting the deadline, and the budget; None where there is none."""
+        deadline, budget = self.deadline, self.budget
+        return (
+            None if deadline is None else doubted((one.hours <= deadline).mean()),
+            None if budget is None else doubted((one.money <= budget).mean()),
+        )
+
+    @property
+    def choice(self) -> Drawn | None:
+        """The point to choose; None where nothing fits."""
+        return self._chosen(lambda _: None)
+
+    def _chosen(self, among: Callable[[Drawn], Mask | None]) -> Drawn | None:
+        """The same, each point judged in some of the worlds."""
+        return min(self.front, key=lambda one: self._rank(one, among(one)), default=None)
+
+    def _rank(self, one: Drawn, among: Mask | None) -> tuple[float, float]:
+        met = self.met(one, among)
+        return (-SURE, self._cost(one, among)) if met >= SURE else (-met, 0.0)
+
+    def met(self, one: Drawn, among: Mask | None = None) -> float:
+        """Share of worlds with deadline and budget met."""
+        here = slice(None) if among is None else among
+        deadline = math.inf if self.deadline is None else self.deadline
+        budget = math.inf if self.budget is None else self.budget
+        return float(((one.hours <= deadline) & (one.money <= budget))[here].mean())
+
+    def _cost(self, one: Drawn, among: Mask | None) -> float:
+        """Mean of what the choice makes least."""
+        fast = self.budget is not None and self.deadline is None
+        values = one.hours if fast else one.money
+        return float(values[slice(None) if among is None else among].mean())
+
+    @property
+    def measure(self) -> Measurement | None:
+        """The measurement that would change the choice; None where none alone does."""
+        chosen = self.choice
+        if chosen is None or len(self.front) == 1:
+            return None
+        found: list[tuple[float, Measurement]] = []
+        seen: set[tuple[str, str]] = set()
+        for one in self.front:
+            for given in one.inputs:
+                subject = _subject(one, given)
+                if (given.name, subject) not in seen:
+                    seen.add((given.name, subject))
+                    found += self._changes(chosen, given, subject)
+        return max(found, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+    def _changes(
+        self, chosen: Drawn, given: UncertainInput, subject: str
+    ) -> list[tuple[float, Measurement]]:
+        """Gain and measurement, for each third of an input's worlds with another choice."""
+        found = []
+        alike = {
+            id(one): np.array(own.draws)
+            for one in self.front
+            for own in one.inputs
+            if own.name == given.name and _subject(one, own) == subject
+        }
+        for third in _THIRDS:
+            masks = {name: _beyond(values, third) for name, values in alike.items()}
+            end = float(np.percentile(given.draws, 100 * third))
+            instead = self._chosen(lambda one, masks=masks: masks.get(id(one)))  # type: ignore[misc]
+            if instead is None or instead is chosen:
+                continue
+            here, there = masks.get(id(chosen)), masks.get(id(instead))
+            gain = self.met(instead, there) - self.met(chosen, here)
+            gain += 1 - self._cost(instead, there) / self._cost(chosen, here)
+            moved = any(_moves(one, given.name) for one in (chosen, instead) if id(one) in masks)
+            if moved and gain >= _LEAST_GAIN:
+                measurement = Measurement(
+                    name=f"{given.name} ({subject})", unit=given.unit, stated=given.stated,
+                    end=end, below=third < 0.5, instead=instead, command=given.measure,
+                )  # fmt: skip
+                found.append((gain, measurement))
+        return found
+
+
+def _subject(one: Drawn, given: UncertainInput) -> str:
+    """Device or link that an input belongs to, or the user's code."""
+    cluster = one.point.work.site.scenario.cluster
+    name = given.name
+    if name.startswith("the network's"):
+        return cluster.network.name
+    if name.startswith("the links' inside a node"):
+        return cluster.intra_node.name
+    own = ("the device's", "the host's", "the time of forward", "measured ")
+    return cluster.device.name if name.startswith(own) else "your code"
+
+
+def _beyond(values: Worlds, third: float) -> Mask:
+    """The worlds of the third below, or above, a share of the values."""
+    end = np.percentile(values, 100 * third)
+    return values <= end if third < 0.5 else values >= end
+
+
+def _moves(one: Drawn, name: str) -> bool:
+    """Whether the input moves the point's time."""
+    own = next((i for i in one.inputs if i.name == name), None)
+    if own is None or len(set(own.draws)) < 2:
+        return False
+    draws, hours = (np.argsort(np.argsort(values)) for values in (own.draws, one.hours))
+    return abs(float(np.corrcoef(draws, hours)[0, 1])) >= _MOVES
+
+
+def planned(
+    job: Job,
+    offers: Path | Sequence[Offer],
+    *,
+    deadline: float | None = None,
+    budget: float | None = None,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Plan a training; `deadline` in hours, `budget` in the prices' currency. Raises `InputError`
+    for a mistake in the offers or in the job."""
+    watcher = progress or SilentProgress()
+    known = read_offers(offers) if isinstance(offers, Path) else tuple(offers)
+    search = Search(job=job, offers=known, progress=watcher, tell=tell)
+    front = search.front()
+    simulated = search.simulated
+    drawn = []
+    with watcher.task("front", len(front)) as task:
+        for point in front:
+            drawn.append(_drawn(search, point))
+            task.advance(note=point.work.site.offer.name)
+    best = undominated([one.point for one in drawn])
+    unfit: list[tuple[Offer, Misfit]] = []
+    for offer in known:
+        at = [site for site in search.sites if site.offer is offer]
+        found = [search.misfit(site) for site in at]
+        if at and all(found):
+            unfit.append((offer, next(one for one in reversed(found) if one)))
+    return Plan(
+        job=job,
+        a_sample=search.a_sample,
+        deadline=deadline,
+        budget=budget,
+        front=tuple(next(d for d in drawn if d.point is point) for point in best),
+        unfit=tuple(unfit),
+        settings=sum(len(w.choices) for site in search.sites for w in search.works(site)),
+        simulated=simulated,
+    )
+
+
+def _drawn(search: Search, point: Point) -> Drawn:
+    """The point in the scenario's drawn worlds."""
+    work = replace(point.work, choices=(point.choice,))
+    result = search.result(work, draws=work.site.scenario.draws)
+    (row,) = result.rows
+    hours = search.hours(work, row)
+    times = np.array(row.iteration_draws_s or (row.iteration_s,))
+    median = replace(point, row=row, hours=hours, money=hours * work.site.price)
+    return Drawn(point=median, hours=times * (hours / row.iteration_s), inputs=result.inputs)

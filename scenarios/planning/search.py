@@ -1,0 +1,332 @@
+"""Search over offers, nodes, checkpointing, micro-batches and methods for the Pareto front.
+
+A *site* is an offer with a number of its nodes (powers of two, and all), a *work* one way to cut a
+step's batch: micro-batch (a power of two), accumulation, checkpointing. Memory comes first: works
+with which a method surely fits, or, where none does, may fit. The engine of a run then says how
+long an iteration is with the stated figures. Works of which passes alone take longer and cost more
+than a point that is known are left out; that leaves the front of hours and money as it is, since
+no iteration is shorter than its passes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from gcsim.errors import InputError, Problem
+from gcsim.scenarios.advice.asked import METHODS, Asked, Words, asked, option
+from gcsim.scenarios.advice.engine import Engine, Known
+from gcsim.scenarios.catalog import devices
+from gcsim.scenarios.checks.fits import Misfit, misfits
+from gcsim.scenarios.planning.offers import Offer
+from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.run import simulated_run
+from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.scenarios.trained.evidence import evidence_of
+from gcsim.simulator.devices.pricing import PriceList
+from gcsim.traces.models.transformer import Checkpointing
+
+HOUR = 3600.0
+_EXACT = ("none", "fp16")
+"""Methods about whose accuracy nobody asks."""
+_MOST_ACCUMULATED = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Training to plan."""
+
+    model: str
+    amount: float
+    """Tokens of all steps, or samples of a model that reads no tokens."""
+    batch: float
+    """The same of a step, at most."""
+    precision: str | None = None
+    """None: half precision where a device has it."""
+    sequence: int | None = None
+    loop: str | None = None
+    overrides: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Some nodes of an offer."""
+
+    offer: Offer
+    nodes: int
+    scenario: Scenario
+    """A scenario with all methods, whether they fit or not."""
+
+    @property
+    def workers(self) -> int:
+        """GPUs."""
+        return self.nodes * self.offer.gpus
+
+    @property
+    def price(self) -> float:
+        """Price of all nodes, an hour."""
+        return self.nodes * self.offer.price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A way to cut a step's batch, and the methods that fit with it."""
+
+    site: Site
+    micro_batch: int
+    accumulation: int
+    checkpointing: Checkpointing
+    choices: tuple[CompressorChoice, ...]
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return self.site.workers * self.micro_batch * self.accumulation
+
+    def scenario(self, draws: int = 0) -> Scenario:
+        """The site's scenario with these settings."""
+        found = self.site.scenario
+        training = replace(
+            found.training, accumulation=self.accumulation, checkpointing=self.checkpointing
+        )
+        return replace(
+            found, training=training, batch_size=self.micro_batch, compressors=self.choices,
+            draws=draws, left_out=(),
+        )  # fmt: skip
+
+    def settings(self) -> tuple[str, ...]:
+        """Assignments as in `--set`."""
+        found = [f"batch_size={self.micro_batch}", f"training.accumulation={self.accumulation}"]
+        if self.site.scenario.model.transformer is not None:
+            found.append(f"training.checkpointing={self.checkpointing}")
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A work with one method, and what the whole training takes."""
+
+    work: Work
+    choice: CompressorChoice
+    row: Row
+    hours: float
+    money: float
+
+
+@dataclass(slots=True)
+class Search:
+    """Sites of a job, and the traffic of its methods. Raises `InputError` with the line of an offer
+    that is not a scenario."""
+
+    job: Job
+    offers: Sequence[Offer]
+    progress: Progress = field(default_factory=SilentProgress)
+    tell: Callable[[str], None] = lambda _: None
+    sites: tuple[Site, ...] = ()
+    steps: dict[str, float] = field(default_factory=dict)
+    """Steps to the goal over dense training's, by method."""
+    simulated: int = 0
+    """Settings simulated."""
+    _known: dict[str, Known] = field(default_factory=dict)
+    _prices: dict[str, PriceList] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        questions = self._questions()
+        first = questions[0][1]
+        engine = Engine(first, progress=self.progress, tell=self.tell)
+        for choice in first.scenario.compressors:
+            found = engine.known(choice, first.scenario)
+            if found is not None:
+                self._known[choice.label] = found
+        known = evidence_of(first.scenario, list(self._known))
+        self.steps = {
+            label: known[label].steps_vs_dense if label in known else 1.0 for label in self._known
+        }
+        self.sites = tuple(
+            Site(offer=offer, nodes=nodes, scenario=at)
+            for offer, question in questions
+            for nodes in sizes(offer.nodes)
+            if (at := question.changed([f"cluster.nodes={nodes}"])) is not None
+        )
+
+    def _questions(self) -> list[tuple[Offer, Asked]]:
+        """The question of each offer at its largest size, with the methods to compare."""
+        job = self.job
+        problems: list[Problem] = []
+        overrides = list(job.overrides)
+        if not any(text.partition("=")[0].strip() == "compressors" for text in overrides):
+            asking = replace(_question(job, self.offers[0], overrides), fitting=False).scenario
+            labels = [choice.label for choice in asking.compressors]
+            known = evidence_of(asking, labels)
+            chosen = [
+                entry
+                for entry, label in zip(METHODS, labels, strict=True)
+                if entry["kind"] in _EXACT or label in known
+            ]
+            overrides.append(f"compressors={json.dumps(chosen)}")
+        found = []
+        for offer in self.offers:
+            try:
+                question = _question(job, offer, overrides)
+                question.scenario  # noqa: B018  # its mistakes come first
+                found.append((offer, question))
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(list(dict.fromkeys(problems)))
+        return found
+
+    @property
+    def a_sample(self) -> int:
+        """Tokens of a sample; 1 of a model that reads none."""
+        model = self.sites[0].scenario.model
+        return model.input_shape[0] if model.input == "tokens" else 1
+
+    @property
+    def _largest(self) -> int:
+        profile = next(iter(self._known.values())).profile
+        return max(layout.numel for layout in profile.buckets)
+
+    def works(self, site: Site) -> list[Work]:
+        """Works of a site with the methods that surely fit, or else may."""
+        most = int(self.job.batch / self.a_sample) // site.workers
+        by_formula = site.scenario.model.transformer is not None
+        again: tuple[Checkpointing, ...] = ("none", "selective", "full")
+        found = []
+        for kept in again if by_formula else again[:1]:
+            micro = 1
+            while micro <= most:
+                work = Work(
+                    site=site, micro_batch=micro, checkpointing=kept, choices=(),
+                    accumulation=min(most // micro, _MOST_ACCUMULATED),
+                )  # fmt: skip
+                scenario = work.scenario()
+                for choice in site.scenario.compressors:
+                    if choice.label in self._known and (
+                        site.workers > 1 or choice.kind == site.scenario.compressors[0].kind
+                    ):
+                        held = scenario.memory_of(choice, self._largest)
+                        fits = "yes" if held is None or held.fits is None else held.fits
+                        found.append((fits, replace(work, choices=(choice,))))
+                micro *= 2
+        for wanted in ("yes", "perhaps"):
+            chosen = [work for fits, work in found if fits == wanted]
+            if chosen:
+                return _joined(chosen)
+        return []
+
+    def misfit(self, site: Site) -> Misfit | None:
+        """Least that a training needs where no work of a site fits; None where some does, or where
+        there are more GPUs than samples of a step."""
+        if self.works(site) or site.workers * self.a_sample > self.job.batch:
+            return None
+        choices = site.scenario.compressors
+        kept: Checkpointing = "full" if site.scenario.model.transformer is not None else "none"
+        least = Work(site=site, micro_batch=1, accumulation=1, checkpointing=kept, choices=choices)
+        return min(misfits(least.scenario()), key=lambda one: one.memory.low, default=None)
+
+    def shortest(self, work: Work) -> tuple[float, float]:
+        """Hours and money at least: of the passes alone."""
+        from gcsim.scenarios.running.simulate import compute_times  # brings numba
+
+        scenario = work.scenario()
+        noise = scenario.training.noise
+        if noise is not None and (noise.variation or noise.slow_probability):
+            return 0.0, 0.0  # an iteration may be shorter than its passes
+        profile = self._profiles(work)[0].profile
+        passes = compute_times(scenario, profile, None)["stated"].total / 1e12
+        passes *= float(min(Fraction(1), scenario.training.code.slowdown))
+        step = passes * work.accumulation * min(self.steps[one.label] for one in work.choices)
+        hours = self.job.amount / (work.samples * self.a_sample) * step / HOUR
+        return hours, hours * work.site.price
+
+    def _profiles(self, work: Work) -> list[Known]:
+        """The methods' traffic with the work's micro-batches."""
+        found = []
+        for choice in work.choices:
+            known = self._known[choice.label]
+            facts = replace(known.profile.model, samples_per_worker=work.micro_batch)
+            found.append(Known(known.key, replace(known.profile, model=facts)))
+        return found
+
+    def result(self, work: Work, draws: int = 0) -> Result:
+        """Rows of the work's methods, by the engine of a run."""
+        known, device = self._profiles(work), work.site.scenario.cluster.device
+        prices = self._prices.setdefault(device.name, PriceList(device))
+        self.simulated += len(work.choices)
+        return simulated_run(
+            work.scenario(draws), [one.key for one in known], [one.profile for one in known], None,
+            progress=SilentProgress(), timelines=False, sources=False, prices=prices,
+        )  # fmt: skip
+
+    def points(self, work: Work) -> Iterator[Point]:
+        """The work with each of its methods, as stated."""
+        for choice, row in zip(work.choices, self.result(work).rows, strict=True):
+            hours = self.hours(work, row)
+            yield Point(
+                work=work, choice=choice, row=row, hours=hours, money=hours * work.site.price
+            )
+
+    def hours(self, work: Work, row: Row) -> float:
+        """Hours of the training at the row's iteration."""
+        steps = self.job.amount / (work.samples * self.a_sample) * self.steps[row.label]
+        return steps * row.iteration_s / HOUR / (row.goodput or 1.0)
+
+    def front(self) -> list[Point]:
+        """Points that no other beats, the fastest first; the first found of equal ones."""
+        works = [self.works(site) for site in self.sites]
+        bounds = [[(self.shortest(one), one) for one in of_site] for of_site in works]
+        for of_site in bounds:
+            of_site.sort(key=lambda pair: (*pair[0], -pair[1].micro_batch))
+        found: list[Point] = []
+        first = [pair for of_site in bounds for pair in of_site[:1]]
+        rest = [pair for of_site in bounds for pair in of_site[1:]]
+        with self.progress.task("settings", len(first) + len(rest)) as task:
+            for (hours, money), work in (*first, *rest):
+                if not any(one.hours <= hours and one.money <= money for one in found):
+                    found = undominated([*found, *self.points(work)])
+                task.advance(note=work.site.offer.name)
+        return found
+
+
+def undominated(points: Iterable[Point]) -> list[Point]:
+    """Points that no other beats, the fastest first; the first of equal ones."""
+    found: list[Point] = []
+    for point in sorted(points, key=lambda one: (one.hours, one.money)):
+        if not found or point.money < found[-1].money:
+            found.append(point)
+    return found
+
+
+def sizes(most: int) -> list[int]:
+    """Powers of two up to a number, and the number."""
+    return sorted({*(1 << power for power in range(most.bit_length())), most})
+
+
+def _joined(works: Iterable[Work]) -> list[Work]:
+    """Works alike but for the method as one."""
+    found: dict[tuple[object, ...], Work] = {}
+    for work in works:
+        key = work.micro_batch, work.checkpointing
+        here = found.get(key)
+        found[key] = work if here is None else replace(here, choices=here.choices + work.choices)
+    return list(found.values())
+
+
+def _question(job: Job, offer: Offer, overrides: Sequence[str]) -> Asked:
+    """A scenario of all nodes of an offer."""
+    precision = job.precision
+    if precision is None:
+        precision = "fp16" if "fp16" in devices()[offer.device].precisions else "fp32"
+    words = Words(
+        model=job.model, device=offer.device, gpus=offer.gpus, nodes=offer.nodes,
+        network=offer.network, precision=precision, sequence=job.sequence, loop=job.loop,
+    )  # fmt: skip
+    own = {"device", "gpus", "nodes", "network"}
+    called = lambda word: f"{offer.place}: {word}" if word in own else option(word)  # noqa: E731
+    question = asked(None, words, overrides, job.seed, called)
+    return replace(question, fitting=False)

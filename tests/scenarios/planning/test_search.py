@@ -1,0 +1,127 @@
+"""The front of a search against all settings of a small grid, and against a naive definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gcsim.errors import InputError
+from gcsim.scenarios.planning.offers import Offer
+from gcsim.scenarios.planning.search import HOUR, Job, Point, Search, sizes, undominated
+
+TWO = "compressors=[none, fp16]"
+NOISE = "training.noise={variation: 0.1}"
+
+
+def offer(device: str, gpus: int, nodes: int, price: float, network: str = "10gbe") -> Offer:
+    return Offer(
+        place="offers.csv:2", name=device, device=device, gpus=gpus, nodes=nodes, network=network,
+        price=price,
+    )  # fmt: skip
+
+
+def search(*overrides: str, job: dict[str, Any] | None = None) -> Search:
+    given = {"model": "lenet", "amount": 1e7, "batch": 4096.0, **(job or {})}
+    offers = [offer("t4", 1, 3, 0.5), offer("v100", 4, 2, 6.0, "100gbe")]
+    return Search(job=Job(**given, overrides=(TWO, *overrides)), offers=offers)
+
+
+@pytest.fixture(scope="module")
+def small() -> Search:
+    return search()
+
+
+def every(found: Search) -> list[Point]:
+    return [
+        point
+        for site in found.sites
+        for work in found.works(site)
+        for point in found.points(work)
+    ]  # fmt: skip
+
+
+def naive(points: list[Point]) -> set[tuple[float, float]]:
+    """Pairs than which no point is better in one and no worse in the other."""
+    pairs = {(one.hours, one.money) for one in points}
+    beats = lambda a, b: a != b and a[0] <= b[0] and a[1] <= b[1]  # noqa: E731
+    return {pair for pair in pairs if not any(beats(other, pair) for other in pairs)}
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_the_front_is_that_of_all_settings(small: Search, noise: bool) -> None:
+    found = search(NOISE, "training.iterations=4") if noise else small
+    points = every(found)
+    before = found.simulated
+    front = found.front()
+    assert before == len(points)
+    assert {(one.hours, one.money) for one in front} == naive(points)
+    assert len(front) > 1
+    assert [one.hours for one in front] == sorted(one.hours for one in front)
+    if not noise:
+        assert found.simulated - before < len(points)  # what cannot win is not simulated
+
+
+def test_no_iteration_is_shorter_than_the_bound(small: Search) -> None:
+    for point in every(small):
+        hours, money = small.shortest(point.work)
+        assert 0 < hours <= point.hours
+        assert 0 < money <= point.money
+
+
+def test_hours_and_money_are_those_of_so_many_steps(small: Search) -> None:
+    for point in every(small):
+        work = point.work
+        samples = work.site.offer.gpus * work.site.nodes * work.micro_batch * work.accumulation
+        assert samples <= 4096
+        assert small.steps[point.row.label] == 1.0  # dense and half precision: the same steps
+        assert point.hours == pytest.approx(1e7 / samples * point.row.iteration_s / HOUR)
+        assert point.money == pytest.approx(point.hours * work.site.nodes * work.site.offer.price)
+
+
+def test_sites_are_powers_of_two_of_nodes_and_all(small: Search) -> None:
+    assert [(site.offer.device, site.nodes) for site in small.sites] == [
+        ("t4", 1), ("t4", 2), ("t4", 3), ("v100", 1), ("v100", 2)
+    ]  # fmt: skip
+    assert [sizes(most) for most in (1, 4, 6)] == [[1], [1, 2, 4], [1, 2, 4, 6]]
+
+
+def test_one_device_exchanges_nothing_and_so_has_no_methods(small: Search) -> None:
+    kinds = {
+        site.workers: {choice.kind for work in small.works(site) for choice in work.choices}
+        for site in small.sites
+    }
+    assert kinds[1] == {"none"}
+    assert kinds[2] == {"none", "fp16"}
+
+
+def test_a_batch_smaller_than_the_workers_leaves_those_machines_out() -> None:
+    found = search(job={"batch": 2.0})
+    works = {site.workers for site in found.sites if found.works(site)}
+    assert works == {1, 2}
+    assert all(found.misfit(site) is None for site in found.sites)
+
+
+def test_a_mistake_in_an_offer_has_its_line() -> None:
+    with pytest.raises(InputError) as refusal:
+        Search(job=Job(model="lenet", amount=1.0, batch=8.0, overrides=("batch_siz=3",)),
+               offers=[offer("t4", 1, 1, 1.0)])  # fmt: skip
+    assert "batch_siz" in str(refusal.value)
+
+
+PAIRS = st.lists(st.tuples(*[st.integers(0, 6).map(float)] * 2), max_size=12)
+
+
+@given(PAIRS)
+def test_what_is_undominated_is_beaten_by_nothing(pairs: list[tuple[float, float]]) -> None:
+    nothing: Any = None
+    points = [
+        Point(work=nothing, choice=nothing, row=nothing, hours=hours, money=money)
+        for hours, money in pairs
+    ]
+    found = [(one.hours, one.money) for one in undominated(points)]
+    assert set(found) == naive(points)
+    assert len(found) == len(set(found))
+    assert found == sorted(found)
