@@ -90,7 +90,13 @@ def test_a_small_plan_is_told_and_written(folder: Path) -> None:
 
 
 def test_what_fits_nowhere_is_told_with_what_would(folder: Path) -> None:
-    given = {"model": "llama3_8b", "samples": None, "tokens": "1B", "deadline": None, "sequence": "512"}
+    given = {
+        "model": "llama3_8b",
+        "samples": None,
+        "tokens": "1B",
+        "deadline": None,
+        "sequence": "512",
+    }
     found = gcsim("plan", *words(**given), *SET, "--json", folder=folder)
     assert found.returncode == 0, found.stderr
     answer = json.loads(found.stdout)
