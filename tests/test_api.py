@@ -172,7 +172,7 @@ def test_costs_stand_in_table_and_sweep() -> None:
     points = (SweepPoint(values={"seed": 0}, result=result),)
     sweep = gcsim.SweepResult(grid={"seed": (0,)}, versions={}, points=points)
     headings, (line,) = table_of(sweep)
-    assert headings[-1].startswith("cost of 1000")
+    assert headings[-1].startswith("cost/1000")
     assert line[-1] == "2.00"  # four nodes
 
 

@@ -23,6 +23,7 @@ from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 FASTEST = "> "
 NOT = "-"
 SHORT = "too short"
+_HALF = "vs half\n[x]"
 _LABEL = 18  # cells of a label beside the numbers on 80
 
 Column = tuple[str, Callable[[TrainedRow], str]]
@@ -185,7 +186,7 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
-    against = ("vs half\n[x]", lambda row: _number(row.speedup_to_target_vs_half))
+    against = (_HALF, lambda row: _number(row.speedup_to_target_vs_half))
     columns: tuple[Column, ...] = (
         ("to target\n[x]", lambda row: _number(row.speedup_to_target)),
         ("range\n[x]", _range),
@@ -229,9 +230,12 @@ _DELAYS: Column = ("delays", _of_trained(lambda row: _significant(row.delays, 1.
 
 
 def _table(result: TrainingResult, width: int) -> Table:
-    """Table; learning rate, milliseconds and megabytes too on a wide terminal."""
+    """Table; learning rate, milliseconds and megabytes too on a wide terminal, without the
+    comparison with half precision where that does not fit."""
     rows = ranked(result)
     columns = list(columns_of(result, rows))
+    if _room(columns, rows, width) < _LABEL:
+        columns = [column for column in columns if column[0] != _HALF]
     more: list[Column] = [
         *([_DELAYS] if any(row.delays is not None for row in rows) else ()),
         ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),

@@ -28,6 +28,11 @@ with `Bucket.rate`; distances are sums of rate * d. Replicas meet up to float32 
 schedule; weight decay of a round is not in D. The optimiser is plain SGD.
 
 Bits of an element and step: 32 / H, or (8 + 32 / 512) / H, (4 + 32 / 512) / H.
+
+Source: S. U. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019,
+arXiv:1805.09767; A. Douillard, Q. Feng, A. A. Rusu, R. Chhaparia, Y. Donchev, A. Kuncoro,
+M. Ranzato, A. Szlam, J. Shen, "DiLoCo: Distributed Low-Communication Training of Language Models",
+arXiv:2311.08105, 2023.
 """
 
 from __future__ import annotations

@@ -207,19 +207,22 @@ def test_what_is_measured_here_has_one_number_too(
         check_verdict(found)
 
 
+QUICK = ("CSER 1/96", "EF-signSGD")
+
+
 def test_methods_are_first_at_the_target_before_they_are_fast() -> None:
-    """digits_8: EF-signSGD has the fastest iteration of those that get there, and needs twice the
-    steps."""
+    """digits_8: CSER or EF-signSGD has the fastest iteration of those that get there, and needs
+    twice the steps."""
     result = result_of("digits_8")
     for found in verdicts(result):
         assert found.until_target
         there = [row for row in found.rows if row.speedup_to_target is not None]
         quick_row = min(there, key=lambda row: row.iteration_s)
-        assert quick_row.label == "EF-signSGD"
+        assert quick_row.label in QUICK
         assert found.to_try is not None
         assert found.to_try.speedup_to_target > 1 > quick_row.speedup_to_target  # type: ignore[operator]
         assert quick_row not in found.foremost
         assert found.rows == fastest_first(found.rows)
     text = " ".join(answer(result))
-    assert "EF-signSGD has the fastest iteration" in text
-    assert "Try: EF-signSGD" not in text
+    assert any(f"{label} has the fastest iteration" in text for label in QUICK)
+    assert not any(f"Try: {label}" in text for label in QUICK)
