@@ -195,3 +195,8 @@ def test_a_refusal_names_the_words_family_nearest_first(kind: str, word: str, fi
 def test_what_a_word_was_read_as_is_noted(caplog: pytest.LogCaptureFixture) -> None:
     assert catalog.device("GeForce  RTX-4090").name == "rtx_4090"
     assert "is read as rtx_4090" in caplog.text
+
+
+@pytest.mark.parametrize("rate", [1, 10, 25, 40, 50, 100, 200, 400])
+def test_a_bare_rate_in_a_scenario_is_ethernet_without_rdma(rate: int) -> None:
+    assert catalog.link(f"{rate} Gbit/s").name == f"{rate}gbe"
