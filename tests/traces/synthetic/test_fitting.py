@@ -194,9 +194,9 @@ BOUNDS: dict[str, tuple[dict[str, object], float, float]] = {
     "topk": ({"ratio": 0.01}, 1.45, 1.001),
     "dgc": ({"ratio": 0.01}, 1.45, 1.1),
     "qsgd": ({}, 2.0, 1.001),
-    "natural": ({}, 1.15, 1.001),
-    "terngrad": ({}, 1.3, 1.001),
-    "scaled_sign": ({}, 1.3, 1.001),
+    "natural": ({}, 1.35, 1.001),
+    "terngrad": ({}, 1.45, 1.001),
+    "scaled_sign": ({}, 1.6, 1.001),
     "threshold": ({"threshold": 0.001}, 3.0, 1.2),
     "powersgd": ({"rank": 4}, 2.5, 1.001),
 }
