@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.trust import DENSE
-from gcsim.analysis.trained.table import ranked
+from gcsim.analysis.trained.table import ranked, speedup_range
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
@@ -92,5 +92,4 @@ def _interval(axes: Axes, place: int, row: TrainedRow, limits: tuple[float, floa
         [gain], [place], "o", markersize=7, zorder=3, label=row.label, markeredgecolor=colour,
         markerfacecolor=colour if apart else "white", markeredgewidth=1.6,
     )  # fmt: skip
-    shown = f"{fixed(low, 2)}-{'inf' if high is None else fixed(high, 2)}"
-    axes.text(1.02, place, f"{fixed(gain, 2)}x ({shown})", fontsize=8.5, **beside)
+    axes.text(1.02, place, f"{fixed(gain, 2)}x ({speedup_range(row)})", fontsize=8.5, **beside)

@@ -160,7 +160,7 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
         )
     said = (
         f"{best.label} reaches {result.target} first {where}: {gain} as fast as dense training "
-        f"({_range(best)} over seeds and the uncertain inputs of the cluster)."
+        f"({speedup_range(best)} over seeds and the uncertain inputs of the cluster)."
     )
     if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
         said += f" Against half precision: {times(best.speedup_to_target_vs_half)}."
@@ -189,7 +189,7 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
     against = (_HALF, lambda row: _number(row.speedup_to_target_vs_half))
     columns: tuple[Column, ...] = (
         ("to target\n[x]", lambda row: _number(row.speedup_to_target)),
-        ("range\n[x]", _range),
+        ("range\n[x]", speedup_range),
         *((against,) if half else ()),
         ("iteration\n[x]", lambda row: _number(row.speedup_per_iteration)),
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
@@ -217,7 +217,8 @@ def _number(value: float | None) -> str:
     return NOT if value is None else fixed(value, 2)
 
 
-def _range(row: TrainedRow) -> str:
+def speedup_range(row: TrainedRow) -> str:
+    """Range of a row's speedup to the target, such as "0.19-1.42"."""
     low, high = row.speedup_to_target_low, row.speedup_to_target_high
     if row.too_short:
         return SHORT

@@ -28,6 +28,7 @@ COLUMNS = ("device", "gpus", "nodes", "network", "price")
 NAME = "name"
 _EXAMPLE = "a row is like a100,8,4,100gbe,14.20 (price: of a node and hour)"
 _MOST_OFFERS = 200
+_DIGITS = 9  # of a count, at most
 _COUNTS = {"gpus": 64, "nodes": 4096}
 """Most GPUs of a node, and nodes."""
 
@@ -110,7 +111,7 @@ def _offer(place: str, columns: list[str], line: str, found: list[Offer]) -> Ite
     values: dict[str, Any] = {}
     for column, most in _COUNTS.items():
         text = given[column]
-        if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most:
+        if text.isascii() and text.isdigit() and len(text) <= _DIGITS and 1 <= int(text) <= most:
             values[column] = int(text)
         else:
             message = f"{column} = {text[:40]!r} is not a whole number from 1 to {most}"

@@ -159,7 +159,7 @@ class Search:
         problems: list[Problem] = []
         overrides = list(job.overrides)
         if not any(text.partition("=")[0].strip() == "compressors" for text in overrides):
-            asking = replace(_question(job, self.offers[0], overrides), fitting=False).scenario
+            asking = _question(job, self.offers[0], overrides).scenario
             labels = [choice.label for choice in asking.compressors]
             known = evidence_of(asking, labels)
             chosen = [
