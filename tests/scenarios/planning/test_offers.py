@@ -52,7 +52,7 @@ def test_offers_are_read_in_order_with_columns_in_any(tmp_path: Path) -> None:
         (HEADER + "a100,8,4097,100gbe,1\n", ":2: error: nodes = '4097'", "from 1 to 4096"),
         (HEADER + "a100,8,2.5,100gbe,1\n", ":2: error: nodes = '2.5'", "from 1 to 4096"),
         (HEADER + f"a100,8,{'9' * 5000},100gbe,1\n", ":2: error: nodes = '999", "from 1 to 4096"),
-        (HEADER + "a100,8,0000000011999,100gbe,1\n", ":2: error: nodes = '0000000011999'", "from 1 to 4096"),
+        (HEADER + "a100,8,00000000119,100gbe,1\n", ":2: error: nodes = '000", "from 1 to 4096"),
         (
             HEADER + "a1000000,8,4,100gbe,1\n",
             ":2: error: unknown device 'a1000000'",
