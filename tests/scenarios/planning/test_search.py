@@ -46,8 +46,11 @@ def every(found: Search) -> list[Point]:
 def naive(points: list[Point]) -> set[tuple[float, float]]:
     """Pairs than which no point is better in one and no worse in the other."""
     pairs = {(one.hours, one.money) for one in points}
-    beats = lambda a, b: a != b and a[0] <= b[0] and a[1] <= b[1]  # noqa: E731
-    return {pair for pair in pairs if not any(beats(other, pair) for other in pairs)}
+    return {
+        (hours, money)
+        for hours, money in pairs
+        if not any(h <= hours and m <= money and (h, m) != (hours, money) for h, m in pairs)
+    }
 
 
 @pytest.mark.parametrize("noise", [False, True])
