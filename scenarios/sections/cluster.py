@@ -153,7 +153,8 @@ _Device = Annotated[
     | Annotated[DeviceSection, Tag(checking.SPELLED_OUT)],
     Discriminator(checking.by_shape),
 ]
-_Nics = Annotated[int, Field(ge=1, le=1024)]
+_Nics = Annotated[int, Field(ge=1, le=64)]
+"""NCCL has at most 64 channels (src/include/device.h, `MAXCHANNELS`), and a channel one NIC."""
 
 
 class GroupSection(checking.Section):
