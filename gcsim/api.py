@@ -142,6 +142,8 @@ def advise(
     device: str | None = None,
     gpus: int | None = None,
     nodes: int | None = None,
+    nics: int | None = None,
+    groups: Sequence[str] | None = None,
     network: str | Mapping[str, Any] | None = None,
     parameters: str | None = None,
     batch_size: int | None = None,
@@ -170,8 +172,10 @@ def advise(
     model, device, network
         Names of `gcsim list`; a network may be a rate alone ("25 Gbit/s"), a file, or a mapping as
         in a scenario.
-    gpus, nodes
-        GPUs per node (1), and machines.
+    gpus, nodes, nics
+        GPUs per node (1), machines, and NICs per node (1).
+    groups
+        Unlike nodes, in the place of device, gpus and nodes: `["4 x 8 a100 @ 100gbe", ...]`.
     parameters
         Size of the model in the place of its name: "110M".
     precision, loop, limited
@@ -202,9 +206,9 @@ def advise(
     from gcsim.scenarios.scenario import Scenario
 
     words = Words(
-        model=model, device=device, gpus=gpus, nodes=nodes, network=network,
-        parameters=parameters, batch_size=batch_size, precision=precision, loop=loop,
-        limited=limited, cost_per_hour=cost_per_hour, sequence=sequence,
+        model=model, device=device, gpus=gpus, nodes=nodes, nics=nics, group=groups,
+        network=network, parameters=parameters, batch_size=batch_size, precision=precision,
+        loop=loop, limited=limited, cost_per_hour=cost_per_hour, sequence=sequence,
         checkpointing=checkpointing,
     )  # fmt: skip
     if isinstance(overrides, Mapping):

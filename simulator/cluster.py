@@ -115,6 +115,18 @@ class Racks(Setting):
     """Nodes per rack, in order; the last rack may have fewer."""
     uplink: Link
     """From a rack's switch to the others', each direction; its latency is added."""
+    pod: Count | None = None
+    """Racks per pod, in order; None: the switches of all racks meet at one."""
+    pod_uplink: Link | None = None
+    """From a pod's switch to the others', as `uplink`."""
+
+    @property
+    def levels(self) -> tuple[tuple[int, Link], ...]:
+        """Nodes below a switch and the switch's uplink, from racks up."""
+        racks = (self.nodes, self.uplink)
+        if self.pod is None or self.pod_uplink is None:
+            return (racks,)
+        return racks, (self.nodes * self.pod, self.pod_uplink)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +224,7 @@ class Cluster:
         own = [self.network, self.intra_node, self.between_ranks]
         own += [*self.nics.values(), *self.buses.values()]
         if self.racks is not None:
-            own.append(self.racks.uplink)
+            own += [uplink for _, uplink in self.racks.levels]
         chosen = self.collectives
         if chosen.server_hosts == "dedicated" and chosen.server_network is not None:
             own.append(chosen.server_network)

@@ -26,6 +26,7 @@ from gcsim.analysis.report.selection import (
     largest_verdict,
     verdict,
 )
+from gcsim.analysis.report.table import bottleneck
 from gcsim.analysis.report.wording import short
 from gcsim.scenarios.advice.asked import Asked, Words, asked_of
 from gcsim.scenarios.advice.break_even import break_even, rate_key
@@ -130,6 +131,7 @@ class Advice(sections.Recommendation):
                 }
                 for one in self.changes
             ],
+            **({"groups": groups} if (groups := self.result.provenance.get("groups")) else {}),
             "limits_s": {label: asdict(one) for label, one in self.limits.items()},
             "other_code": [asdict(one) for one in self.findings.other_code],
             "open": [asdict(one) for one in self.findings.open],
@@ -371,6 +373,8 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 def _sections(advice: Advice) -> Iterator[sections.Section]:
     yield from sections.answer_sections(advice)
+    if slowest := bottleneck(advice.result):
+        yield "Groups", [one.removeprefix("Bottleneck: ") for one in slowest]
     misfits = list(_memory(advice))
     if misfits:
         yield "Memory", misfits

@@ -325,14 +325,16 @@ def _limit(advice: Recommendation) -> list[str]:
     """Bottlenecks of dense training and of the method to use."""
     first = [row.label for row in (advice.verdict.dense, advice.use) if row is not None]
     limits = advice.findings.limits
-    found = [_limited(label, limits[label]) for label in dict.fromkeys(first) if label in limits]
+    link = "bus" if advice.result.rows[-1].nodes == 1 else "network"
+    names = dict.fromkeys(first)
+    found = [_limited(label, limits[label], link) for label in names if label in limits]
     found = [part for part in found if part]
     if found and any(row.iteration_as_stated_s is not None for row in advice.verdict.rows):
         found[0] = f"with the default inputs {found[0]}"
     return found
 
 
-def _limited(label: str, one: Limits) -> str:
+def _limited(label: str, one: Limits, link: str) -> str:
     """ "dense waits 31.8 ms for the network's bandwidth, encodes 4 ms" """
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
     found = []
@@ -342,7 +344,7 @@ def _limited(label: str, one: Limits) -> str:
         alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s
         of = ", ".join(f"{word} {elapsed(value)}" for word, value in known)
         behind = "'s " + known[0][0] if alone else f" ({of})" if known else ""
-        found.append(f"waits {elapsed(one.waits_s)} for the network{behind}")
+        found.append(f"waits {elapsed(one.waits_s)} for the {link}{behind}")
     codes = (("encodes", one.encode_s), ("decodes", one.decode_s))
     found += [f"{word} {elapsed(value)}" for word, value in codes if value > _CODED * whole]
     return f"{short(label)} {', '.join(found)}" if found else ""

@@ -37,6 +37,14 @@ def advise(
     nics: Annotated[
         str | None, typer.Option("--nics", metavar="N", help="NICs per node. Default: 1.")
     ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group",
+            metavar="NODES",
+            help='Unlike nodes: "4 x 8 a100 @ 100gbe", in the place of --device. Repeatable.',
+        ),
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option("--network", metavar="LINK", help='"25 Gbit/s", or of gcsim list links.'),
@@ -112,6 +120,7 @@ def advise(
         gpus=number(gpus),
         nodes=number(nodes),
         nics=number(nics),
+        group=group,
         network=network,
         parameters=parameters,
         precision=precision,

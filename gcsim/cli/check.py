@@ -32,7 +32,7 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.running.keys import own_model_code
 from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
-from gcsim.simulator.cluster import Cluster, Racks
+from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.host import MANY, Host
 from gcsim.simulator.network.links import Link
@@ -121,11 +121,12 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
             yield "", f"and {plural(len(cluster.nics) - _NICS, 'other NIC')}"
             break
         yield f"NIC, node {node}", link_text(nic)
-    racks = cluster.racks
-    if racks is not None and racks.nodes < cluster.nodes:
-        of = f"{-(-cluster.nodes // racks.nodes)} of up to {plural(racks.nodes, 'node')}"
-        uplink = f"uplink {link_text(racks.uplink)}, {_oversubscribed(cluster, racks)}"
-        yield "racks", f"{of}; {uplink}"
+    levels = cluster.racks.levels if cluster.racks else ()
+    for name, (below, cable) in zip(("racks", "pods"), levels, strict=False):
+        if below < cluster.nodes:
+            of = f"{-(-cluster.nodes // below)} of up to {plural(below, 'node')}"
+            uplink = f"uplink {link_text(cable)}, {_oversubscribed(cluster, below, cable)}"
+            yield name, f"{of}; {uplink}"
     host = cluster.host
     if host is not None:
         yield "host", host_text(host)
@@ -176,15 +177,13 @@ def link_text(link: Link) -> str:
     return ", ".join(parts)
 
 
-def _oversubscribed(cluster: Cluster, racks: Racks) -> str:
-    """Ratio of the NICs of the fullest rack to its uplink."""
+def _oversubscribed(cluster: Cluster, below: int, uplink: Link) -> str:
+    """Ratio of the fastest NICs of `below` nodes in order to their uplink."""
     nics = max(
-        sum(
-            cluster.nic(node).rate for node in range(first, min(first + racks.nodes, cluster.nodes))
-        )
-        for first in range(0, cluster.nodes, racks.nodes)
+        sum(cluster.nic(node).rate for node in range(first, min(first + below, cluster.nodes)))
+        for first in range(0, cluster.nodes, below)
     )
-    ratio = float(nics / racks.uplink.rate)
+    ratio = float(nics / uplink.rate)
     return f"oversubscribed {significant(ratio)}:1" if ratio > 1 else "not oversubscribed"
 
 

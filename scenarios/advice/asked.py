@@ -74,6 +74,8 @@ class Words:
     """1 where only `gpus` is given."""
     nics: int | None = None
     """NICs of a node."""
+    group: Sequence[str] | None = None
+    """Groups of unlike nodes: "4 x 8 a100 @ 100gbe"; in place of device, gpus and nodes."""
     parameters: str | None = None
     """Size of the model instead of its name: "110M"."""
     network: str | Mapping[str, Any] | None = None
@@ -98,6 +100,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "gpus": ("cluster", "devices_per_node"),
     "nodes": ("cluster", "nodes"),
     "nics": ("cluster", "nics_per_node"),
+    "group": ("cluster", "groups"),
     "network": ("cluster", "network"),
     "batch_size": ("batch_size",),
     "precision": ("training", "precision"),
@@ -124,8 +127,18 @@ _NEEDED = {
     "nodes": "8, machines",
     "network": '"25 Gbit/s", or 25gbe of `gcsim list links`',
 }
-_STAND_INS = {"model": "lenet", "device": "v100", "nodes": 2, "network": "10gbe"}
+_STAND_INS: dict[str, Any] = {
+    "model": "lenet", "device": "v100", "nodes": 2, "network": "10gbe",
+    "group": [{"nodes": 2, "device": "v100", "network": "10gbe"}],
+}  # fmt: skip
 """Replace missing or wrong words while the others are checked."""
+_GROUP = re.compile(
+    r"\s*(?P<nodes>\d+)\s*x\s*(?:(?P<gpus>\d+)\s+)?(?P<device>[^@]*[^@\s])"
+    r"(?:\s*@\s*(?:(?P<nics>\d+)\s*x\s*)?(?P<network>.+))?"
+)
+"""Nodes, GPUs of each, their device, its NICs and their network, as answers write a cluster."""
+_OF_ALIKE = ("nodes", "device", "devices_per_node", "nics_per_node", "nics", "intra_node")
+"""Settings of a file's cluster that groups replace."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMB]?)", re.IGNORECASE)
 _SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}
 _ALIKE = 0.05  # relative difference of parameters up to which one model stands for another
@@ -195,7 +208,7 @@ def asked(
         if trace is not None:
             said = {"model": RECORDED, **said}
         problems += _missing(said, called)
-        settings = _settings({**_STAND_INS, **said}, trace)
+        settings = _settings({**{name: _STAND_INS[name] for name in _needed(said)}, **said}, trace)
         if source is not None and trace is None:
             settings["compute"] = {"profile": source}
         document, path = Document(name=NAME, data=settings), Path.cwd() / f"{NAME}.yaml"
@@ -288,7 +301,27 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
             said[name] = look_up[name](said[name]).name
     if "network" in said:
         put("network", lambda: network_of(said["network"], called("network")))
+    if words.group:
+        put("group", lambda: [_group(one, words, called("group")) for one in words.group or ()])
     return said, problems
+
+
+def _group(text: str, words: Words, place: str) -> dict[str, Any]:
+    """A group of a scenario's cluster; raises `InputError`."""
+    found = _GROUP.fullmatch(text)
+    if found is None:
+        hint = "write it like 4 x 8 a100 @ 100gbe: nodes, GPUs of each, device, network"
+        raise InputError(f"{text!r:.60} is not a group of nodes", hint=hint)
+    device = catalog.device(found["device"])
+    group: dict[str, Any] = {"nodes": int(found["nodes"]), "device": device.name}
+    group["devices_per_node"] = int(found["gpus"] or words.gpus or 1)
+    if device.bus and group["devices_per_node"] > 1:
+        group["intra_node"] = device.bus
+    if found["nics"]:
+        group["nics_per_node"] = int(found["nics"])
+    if found["network"]:
+        group["network"] = network_of(found["network"], place)
+    return group
 
 
 def _of_size(text: str, model: str | None) -> str:
@@ -322,21 +355,29 @@ def _million(count: int) -> str:
     return f"{count / 1e9:.3g} billion" if count >= 1e9 else f"{count / 1e6:.3g} million"
 
 
+def _needed(said: Mapping[str, Any]) -> list[str]:
+    """Words that a question needs beside these."""
+    groups = said.get("group")
+    replaced = {"device", "nodes"} if groups else set()
+    if groups and all("network" in group for group in groups):
+        replaced.add("network")
+    return [name for name in _NEEDED if name not in said and name not in replaced]
+
+
 def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Problem]:
     return [
         Problem(
             place=called(name),
             message="is missing; advice is for a model, a device, nodes and a network, or "
             "for a scenario",
-            hint=f"write it like {example}",
+            hint=f"write it like {_NEEDED[name]}",
         )
-        for name, example in _NEEDED.items()
-        if name not in said
+        for name in _needed(said)
     ]
 
 
 def _settings(said: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
-    device = catalog.devices().get(str(said["device"]))
+    device = catalog.devices().get(str(said.get("device")))
     data: dict[str, Any] = {"name": NAME, "batch_size": 32}
     model = MODELS.get(str(said["model"]))
     if trace is not None:
@@ -356,6 +397,9 @@ def _settings(said: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
 
 
 def _put_into(document: Document, said: Mapping[str, Any], called: Callable[[str], str]) -> None:
+    cluster = document.data.get("cluster")
+    for key in _OF_ALIKE if "group" in said and isinstance(cluster, dict) else ():
+        cluster.pop(key, None)
     _put(document.data, said)
     for name in said:
         document.forget(_KEYS[name])

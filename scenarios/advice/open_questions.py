@@ -15,6 +15,11 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
     cluster = asked.scenario.cluster
     if cluster.workers == 1:
         return
+    bus = cluster.intra_node.name.removesuffix("_x16")
+    if cluster.nodes == 1 and bus.startswith("pcie") and bus != cluster.intra_node.name:
+        for way, words in _WAYS.items():
+            setting = f"cluster.intra_node={bus}_{way}"
+            yield _answer(words, f"--set {setting}", setting)
     if not asked.says("training", "loop") and not asked.says("training", "overlap"):
         for name, words in (("ddp", ""), ("own", "no overlap")):
             yield _answer(words, f"--loop {name}", f"training.loop={name}")
@@ -34,6 +39,14 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
     elif asked.scenario.training.precision == "fp16" and not asked.says("training", "gradients"):
         setting = "training.gradients=fp16"
         yield _answer("gradients stored so", f"--set {setting}", setting)
+
+
+_WAYS = {
+    "peer": "one PCIe switch: PIX or PXB of nvidia-smi topo -m",
+    "across": "two sockets: NODE or SYS",
+    "host": "no peer access, or NCCL_P2P_DISABLE=1",
+}
+"""Ways between two GPUs of a node without NVLink, of which a bus of a board says nothing."""
 
 
 def _answer(words: str, option: str, setting: str) -> Answer:

@@ -36,6 +36,7 @@ def contradictions(
         *_switches(document, cluster),
         *_media(document, cluster),
         *_times(document, cluster),
+        *_pods(document, cluster),
         *_faults(document, training.faults, sizes),
         *_precision(document, cluster, training),
         *_between(document, cluster, training),
@@ -208,7 +209,7 @@ def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if link.shared:
             message = f": {link.name} is one medium for all nodes"
             yield document.problem(key_path, message, "it can only be cluster.network", of_key=True)
-        elif link.up is not None and key_path[-1] in {"intra_node", "uplink"}:
+        elif link.up is not None and key_path[-1] in {"intra_node", "uplink", "pod_uplink"}:
             message = f": {link.name} is an access link with two different directions"
             hint = "it connects a node, as cluster.network or a NIC"
             yield document.problem(key_path, message, hint, of_key=True)
@@ -221,6 +222,22 @@ def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
             yield document.problem(("cluster", key), message, hint, of_key=True)
 
 
+def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    """Pods by halves, and beside parameter servers."""
+    racks = cluster.racks
+    if racks is None:
+        return
+    for key, other in (("pod", "pod_uplink"), ("pod_uplink", "pod")):
+        if getattr(racks, key) is not None and getattr(racks, other) is None:
+            hint = f"write racks.{other}, or leave both out"
+            key_path = ("cluster", "racks", key)
+            yield document.problem(key_path, f" without {other}", hint, of_key=True)
+    if len(racks.levels) > 1 and cluster.servers:
+        message = " beside parameter servers, whose flows know racks alone"
+        key_path = ("cluster", "racks", "pod")
+        yield document.problem(key_path, message, "leave one of the two out", of_key=True)
+
+
 def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
     """Links that change over time where that is not supported."""
     link, racks = cluster.intra_node, cluster.racks
@@ -228,10 +245,12 @@ def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:
         message = f": {link.name} changes over time, which copies between device and host do not"
         hint = "leave trace and grant out, or set cluster.collectives.host_staging to false"
         yield document.problem(("cluster", "intra_node"), message, hint, of_key=True)
-    if racks is not None and racks.uplink.grant:
-        message = f": {racks.uplink.name} waits for grants, which no switch does"
-        key_path = ("cluster", "racks", "uplink")
-        yield document.problem(key_path, message, "leave grant out", of_key=True)
+    levels = racks.levels if racks else ()
+    for key, (_, uplink) in zip(("uplink", "pod_uplink"), levels, strict=False):
+        if uplink.grant:
+            message = f": {uplink.name} waits for grants, which no switch does"
+            key_path = ("cluster", "racks", key)
+            yield document.problem(key_path, message, "leave grant out", of_key=True)
 
 
 # --- faults --------------------------------------------------------------------------------------

@@ -112,6 +112,9 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
         why = f": one rack of {racks.nodes} holds all {cluster.nodes} nodes"
         hint = "let racks be smaller than the cluster"
         yield _said(document, ("cluster", "racks", "nodes"), why, hint)
+    elif racks is not None and racks.pod and racks.nodes * racks.pod >= cluster.nodes:
+        why = f": one pod of {racks.pod} racks holds all {cluster.nodes} nodes"
+        yield _said(document, ("cluster", "racks", "pod"), why, "let pods be smaller")
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which has its bus to itself"
         yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")

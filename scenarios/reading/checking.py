@@ -121,6 +121,8 @@ _EXAMPLES = {
     "nodes": "[1, 2, 4]",
     "racks.nodes": "4",
     "racks.uplink": "10gbe",
+    "racks.pod": "4",
+    "racks.pod_uplink": "10gbe",
     "shape": "[64, 3, 3, 3]",
     "source": "where the figure is from",
 }

@@ -20,6 +20,7 @@ LINKS: tuple[Keys, ...] = (
     ("cluster", "network"),
     ("cluster", "intra_node"),
     ("cluster", "racks", "uplink"),
+    ("cluster", "racks", "pod_uplink"),
     ("cluster", "collectives", "server_network"),
 )
 """Links in a scenario, beside the NICs."""

@@ -153,7 +153,11 @@ _Device = Annotated[
     | Annotated[DeviceSection, Tag(checking.SPELLED_OUT)],
     Discriminator(checking.by_shape),
 ]
-_Nics = Annotated[int, Field(ge=1, le=1024)]
+_Nics = Annotated[int, Field(ge=1, le=64)]
+"""NCCL has at most 64 channels (src/include/device.h, `MAXCHANNELS`), and a channel one NIC."""
+
+
+_RACKS = As(Racks, uplink=(AnyLink, ...), pod_uplink=(AnyLink | None, None))
 
 
 class GroupSection(checking.Section):
@@ -191,7 +195,7 @@ class ClusterSection(checking.Section):
     nics_per_node: _Nics = 1
     """NICs like `network` in each node: with NCCL all of them carry a collective."""
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
-    racks: Annotated[Spelled, As(Racks, uplink=(AnyLink, ...))] | None = None
+    racks: Annotated[Spelled, _RACKS] | None = None
     intra_node: AnyLink | None = None
     """None: `usual_bus`; figures alone change that."""
     shared_bus: bool = False
@@ -250,7 +254,12 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
         buses={node: link for node, link in enumerate(buses) if link != bus},
         racks=None
         if racks is None
-        else Racks(nodes=racks.nodes, uplink=build_link(racks.uplink, transport)),
+        else Racks(
+            nodes=racks.nodes,
+            uplink=build_link(racks.uplink, transport),
+            pod=racks.pod,
+            pod_uplink=racks.pod_uplink and build_link(racks.pod_uplink, transport),
+        ),
         shared_bus=section.shared_bus,
         host=host,
         sums=sums,
@@ -348,6 +357,8 @@ def links_of(cluster: Cluster) -> dict[Keys, Link]:
         found["cluster", "nics", str(node)] = nic
     if cluster.racks is not None:
         found["cluster", "racks", "uplink"] = cluster.racks.uplink
+        if cluster.racks.pod_uplink is not None:
+            found["cluster", "racks", "pod_uplink"] = cluster.racks.pod_uplink
     found["cluster", "intra_node"] = cluster.intra_node
     servers = cluster.collectives
     if servers.server_network is not None and servers.server_hosts == "dedicated":

@@ -116,10 +116,10 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     elif cluster.nics:
         entries["nics"] = {str(node): plain_link(nic) for node, nic in sorted(cluster.nics.items())}
     if cluster.racks is not None:
-        entries["racks"] = {
-            "nodes": cluster.racks.nodes,
-            "uplink": plain_link(cluster.racks.uplink),
-        }
+        racks = cluster.racks
+        entries["racks"] = {"nodes": racks.nodes, "uplink": plain_link(racks.uplink)}
+        if racks.pod_uplink is not None:
+            entries["racks"] |= {"pod": racks.pod, "pod_uplink": plain_link(racks.pod_uplink)}
     if cluster.crosses_intra_node and not cluster.groups:
         entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus

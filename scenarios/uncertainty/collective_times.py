@@ -314,7 +314,13 @@ def _steady(cluster: Cluster) -> Cluster:
         intra_node=_even(cluster.intra_node),
         nics={node: _even(nic) for node, nic in cluster.nics.items()},
         buses={node: _even(bus) for node, bus in cluster.buses.items()},
-        racks=None if racks is None else replace(racks, uplink=_even(racks.uplink)),
+        racks=None
+        if racks is None
+        else replace(
+            racks,
+            uplink=_even(racks.uplink),
+            pod_uplink=racks.pod_uplink and _even(racks.pod_uplink),
+        ),
         collectives=chosen,
     )
 

@@ -223,6 +223,7 @@ _PLACES: dict[KeyPath, str] = {
     ("cluster", "intra_node"): "the links' inside a node",
     ("cluster", "shared_memory"): "a node's shared memory's",
     ("cluster", "racks", "uplink"): "the racks' uplinks'",
+    ("cluster", "racks", "pod_uplink"): "the pods' uplinks'",
     ("cluster", "collectives", "server_network"): "the servers' network's",
     ("cluster", "host"): "the host's",
     ("cluster", "sums"): "the host's",

@@ -88,7 +88,8 @@ class RoundPaths:
         """`nics` and `buses`: one for all nodes or one each."""
         self.table = LinkTable()
         self._devices, self._nodes = devices, nodes
-        self._racks, self._shared_bus, self._framing = racks, shared_bus, framing
+        self._levels = racks.levels if racks else ()
+        self._shared_bus, self._framing = shared_bus, framing
         # a NIC and a bus that are equal links stay two kinds
         numbers: dict[tuple[str, Link], int] = {}
         self._bus = np.resize(_numbered(numbers, "bus", buses), nodes)
@@ -96,7 +97,7 @@ class RoundPaths:
         self._nic = np.resize(_numbered(numbers, "NIC", nics), nodes)
         self._links = [link for _, link in numbers]
         self._stations = np.array([link.shared for link in self._links])
-        uplinks = [racks.uplink] if racks else []
+        uplinks = [uplink for _, uplink in self._levels]
         self._plain = (
             all(_plain(link) for link in (*self._links, *uplinks))
             and _integral(framing.network)
@@ -104,7 +105,7 @@ class RoundPaths:
         )
         self._latency = np.array([link.latency_for(0) for link in self._links], dtype=np.int64)
         self._form = (
-            (devices, nodes, shared_bus, None if racks is None else racks.nodes),
+            (devices, nodes, shared_bus, *(below for below, _ in self._levels)),
             *(numbers.tobytes() for numbers in (self._nic, self._bus, self._stations)),
         )
         """Decides which messages share a link, not how fast it is."""
@@ -114,14 +115,14 @@ class RoundPaths:
     @property
     def flat(self) -> bool:
         """Whether all messages see one link in rounds of one send and one receive per rank."""
-        racks = self._racks is not None and self._racks.nodes < self._nodes
+        racks = any(below < self._nodes for below, _ in self._levels)
         nics = len(self._links) - self._first_card
         return self._devices == nics == 1 and not racks and not self._stations.any()
 
     def ends(self) -> tuple[Kinds, Integers] | None:
         """Each rank's NIC in the table, and its latency, for rounds in which only the ends' NICs
         matter (the slower rate and half of each latency); else None."""
-        racks = self._racks is not None and self._racks.nodes < self._nodes
+        racks = any(below < self._nodes for below, _ in self._levels)
         if self._devices > 1 or racks or not self._plain or self._framing.network:
             return None
         if self._stations.any():
@@ -156,8 +157,8 @@ class RoundPaths:
         """Paths of a round, and each message's number among them, found once per cluster form."""
         name = (self._form, senders.tobytes(), receivers.tobytes())
         if name not in _FORMS:
-            (out, into), uplink, _ = self._ends(senders, receivers)
-            columns = (out.kind, out.share, into.kind, into.share, uplink)
+            (out, into), uplinks, _ = self._ends(senders, receivers)
+            columns = (out.kind, out.share, into.kind, into.share, *uplinks)
             chosen, place = _distinct(*columns)
             _FORMS[name] = np.stack(columns, axis=1)[chosen].tolist(), place
             while len(_FORMS) > max(1, _KEPT // max(1, len(senders))):
@@ -166,8 +167,9 @@ class RoundPaths:
 
     def _ends(
         self, senders: Ranks, receivers: Ranks
-    ) -> tuple[list[_Ends], Integers, NDArray[np.bool_]]:
-        """Both ends of each message, sharers of its racks' uplink, whether it leaves its node."""
+    ) -> tuple[list[_Ends], list[Integers], NDArray[np.bool_]]:
+        """Both ends of each message, sharers of its uplink at each level (0: it crosses none),
+        whether it leaves its node."""
         out, into = senders // self._devices, receivers // self._devices
         crosses = out != into
         ends, crossings = [], 0
@@ -184,23 +186,25 @@ class RoundPaths:
             crossings = int(sum(at.sum() for at in stations))
             for end, at in zip(ends, stations, strict=True):
                 end.share[at] = crossings
-        uplink = np.zeros(len(senders), dtype=np.int64)
-        if self._racks is not None:
-            racks = [node // self._racks.nodes for node in (out, into)]
+        uplinks = []
+        for below, _ in self._levels:
+            racks = [node // below for node in (out, into)]
             leaves = racks[0] != racks[1]
-            uplink[leaves] = np.maximum(*(_crowd(rack[leaves]) for rack in racks))
-        return ends, uplink, crosses
+            uplinks.append(np.zeros(len(senders), dtype=np.int64))
+            uplinks[-1][leaves] = np.maximum(*(_crowd(rack[leaves]) for rack in racks))
+        return ends, uplinks, crosses
 
     def _passed(
-        self, ends: list[_Ends], uplink: Integers, crosses: NDArray[np.bool_]
+        self, ends: list[_Ends], uplinks: list[Integers], crosses: NDArray[np.bool_]
     ) -> tuple[tuple[Kinds, ...], Integers]:
         """Numbers of the links on the way, and the paths' latencies."""
         out, into = ends
         kinds = [self._numbers(end) for end in ends]
         framing = self._framing
         extra = np.where(crosses, picoseconds(framing.network), picoseconds(framing.inside))
-        if self._racks is not None and uplink.any():
-            cable = self._racks.uplink
+        for (_, cable), uplink in zip(self._levels, uplinks, strict=True):
+            if not uplink.any():
+                break
             first, which = _distinct(uplink)
             found = [self._link(cable, share) if share else -1 for share in uplink[first].tolist()]
             kinds.append(np.where(uplink > 0, np.array(found, dtype=np.int64)[which], kinds[0]))
@@ -223,13 +227,13 @@ class RoundPaths:
         numbers = [self._link(self._links[kind], share) for kind, share in asked]
         return np.array(numbers, dtype=np.int64)[which]
 
-    def _path(self, out: int, sharing: int, into: int, meeting: int, uplink: int) -> int:
+    def _path(self, out: int, sharing: int, into: int, meeting: int, *uplinks: int) -> int:
         """Number of a path from link `out` to link `into`."""
-        name = out, sharing, into, meeting, uplink
+        name = out, sharing, into, meeting, *uplinks
         if name not in self._known:
             link = path(self._links[out], self._links[into], sharing, meeting)
-            if uplink and self._racks is not None:
-                link = through(link, self._racks.uplink, uplink)
+            for (_, cable), uplink in zip(self._levels, uplinks, strict=True):
+                link = through(link, cable, uplink) if uplink else link
             crosses = out >= self._first_card
             extra = self._framing.network if crosses else self._framing.inside
             self._known[name] = self.table.add(self._framing.of(link, extra))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gcsim.analysis.report.paste import paste
+from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.engine import Engine
@@ -109,6 +110,21 @@ def test_shapes_alone_say_what_pytorchs_hook_does(tmp_path: Path) -> None:
     choice = scenario.compressors[1]
     found = by_shapes(choice.kind, choice.parameters, profile.model, profile.buckets)
     assert found.phases == profile.phases
+
+
+def test_a_few_rows_of_equal_blocks_stand_for_all(tmp_path: Path) -> None:
+    """PowerSGD's bytes are rank x (rows + columns), and its kernels' are linear in the rows."""
+    choice = load(tmp_path, PYTORCH).compressors[1]
+    layouts = [
+        BucketLayout.behind(number, [(f"{number}.weight", 0, (512, 256)), ("bias", 1, (512,))])
+        for number in range(2)
+    ]
+    facts = measured_run(load(tmp_path, PYTORCH))[2][1].model
+    whole, few = (
+        by_shapes(choice.kind, choice.parameters, facts, layouts, alike=alike)
+        for alike in (False, True)
+    )
+    assert few.phases == whole.phases
 
 
 @pytest.mark.parametrize("code", ["pytorch", "gcsim"])

@@ -154,6 +154,27 @@ def test_an_open_question_is_answered_as_its_option_would_be() -> None:
     assert {one.answer.option for one in said.findings.open} <= {"--network 10gbe_roce"}
 
 
+def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:
+    """gpt2's 0.5 GB take 0.09 s on 12 GB/s, of an iteration of half a second."""
+    words: dict[str, Any] = {"model": "gpt2", "device": "a40", "gpus": 8}
+    found = advice(asked(None, Words(**words), QUICK))
+    ways = [one.answer.option for one in found.findings.open if "intra_node" in one.answer.option]
+    assert "--set cluster.intra_node=pcie4_across" in ways
+    assert "for the bus" in found.summary()
+    assert "the network" not in found.summary()
+    then = advice(asked(None, Words(**words), [*QUICK, "cluster.intra_node=pcie4_across"]))
+    assert not any("intra_node" in one.answer.option for one in then.findings.open)
+
+
+def test_the_slowest_group_is_named() -> None:
+    words = Words(model="lenet", group=["1 x v100", "2 x t4"], network="1gbe")
+    found = advice(asked(None, words, QUICK))
+    slow, fast = found.document()["groups"][1], found.document()["groups"][0]
+    times = [one["forward_s"] + one["backward_s"] for one in (slow, fast)]
+    (said,) = [one for one in found.summary().splitlines() if one.startswith("Groups")]
+    assert f"t4 nodes compute {times[0] / times[1]:.3g}x as long as v100's, which wait" in said
+
+
 def test_a_probability_is_no_surer_than_its_draws() -> None:
     """All of eight worlds are evidence for 9 in 10, by Laplace's rule; they are not certainty."""
     found = advised()

@@ -96,6 +96,49 @@ def test_a_mistake_names_the_option_the_value_and_what_is_meant(
     assert hint in problem.hint
 
 
+def test_groups_are_written_as_answers_write_them_and_are_those_of_a_file() -> None:
+    words = Words(model="resnet50", group=["4 x 8 a100 @ 4 x 100gbe", "8 x 8 v100 @ 25 Gbit/s"])
+    data = dict(asked(None, words, called=option).document.data)
+    assert "nodes" not in data["cluster"]
+    assert data["cluster"]["groups"] == [
+        {
+            "nodes": 4, "device": "a100_sxm_80gb", "devices_per_node": 8, "intra_node": "nvlink3",
+            "nics_per_node": 4, "network": "100gbe",
+        },
+        {
+            "nodes": 8, "device": "v100", "devices_per_node": 8, "intra_node": "nvlink2",
+            "network": "25gbe",
+        },
+    ]  # fmt: skip
+    cluster = asked(None, words, called=option).scenario.cluster
+    assert cluster.devices == "4 x 8 a100_sxm_80gb + 8 x 8 v100"
+    alike = Words(model="resnet50", group=["2 x a100"], gpus=8, network="25gbe")
+    one = asked(None, alike, called=option).scenario.cluster
+    assert one == asked(None, replace(alike, group=None, device="a100", nodes=2)).scenario.cluster
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("8 a100", "'8 a100' is not a group of nodes"),
+        ("2 x 8 a100x", "unknown device 'a100x'"),
+        ("0 x 8 a100 @ 1gbe", "nodes = 0 is not a number of nodes"),
+    ],
+)
+def test_a_wrong_group_is_named_with_its_option(group: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _ = asked(None, Words(model="resnet50", group=[group]), called=option).scenario
+    (problem,) = caught.value.problems
+    assert problem.place == "--group"
+    assert said in problem.message
+
+
+def test_groups_take_the_place_of_a_files_nodes() -> None:
+    words = Words(group=["1 x p100_pcie", "2 x v100"])
+    cluster = asked("alexnet_32node", words, called=option).scenario.cluster
+    assert cluster.devices == "1 x 1 p100_pcie + 2 x 1 v100"
+
+
 def test_all_words_that_are_missing_are_told_at_once() -> None:
     with pytest.raises(InputError) as caught:
         asked(None, Words(gpus=1), called=option)

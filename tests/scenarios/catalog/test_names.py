@@ -35,6 +35,7 @@ UNDERSTOOD = {
     ("device", "a800_sxm_80gb"): "A800 | NVIDIA A800-SXM4-80GB",
     ("device", "h800_sxm"): "H800 | NVIDIA H800",
     ("device", "b200"): "B200 | NVIDIA B200",
+    ("device", "gb200"): "GB200 | NVIDIA GB200",
     ("device", "rtx_5090"): "5090 | NVIDIA GeForce RTX 5090",
     ("device", "gb10"): "NVIDIA GB10 | DGX Spark",
     ("device", "l4"): "L4",

@@ -53,6 +53,10 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "a link's overhead": (
         "cluster.network={like: 10gbe, overhead: 5 us, overhead_range: [1 us, 9 us]}",
     ),
+    "pods": (
+        "cluster.collectives={transport: nccl}",
+        "cluster.racks={nodes: 2, uplink: 40gbe, pod: 2, pod_uplink: 100gbe}",
+    ),
     "uplink": (
         "cluster.nics={}", "cluster.racks.nodes=8", "cluster.collectives={transport: gloo}",
         "cluster.network=lte",

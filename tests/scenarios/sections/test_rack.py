@@ -65,6 +65,7 @@ def test_other_transports_use_one_nic_and_say_so(
     ("old", "new", "expected"),
     [
         ("nics_per_node: 8", "nics_per_node: 0", "a.yaml:8:18: error: cluster.nics_per_node = 0"),
+        ("nics_per_node: 8", "nics_per_node: 65", "cluster.nics_per_node = 65: must be at most 64"),
         (
             "nics_per_node: 8",
             "collectives: {all_reduce: nccl_collnet_simple}",

@@ -387,6 +387,10 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
         ("{like: 10gbe, bandwidth: 20 Gbit/s}", "{like: 10gbe, grant: 1 ms}", "a.yaml:11:21: "
          "error: cluster.racks.uplink: 10gbe, changed waits for grants, which no switch does; "
          "leave grant out"),
+        ("racks: {nodes: 4,", "racks: {nodes: 4, pod: 2,", "a.yaml:11:21: error: cluster.racks.pod "
+         "without pod_uplink; write racks.pod_uplink, or leave both out"),
+        ("racks: {nodes: 4,", "racks: {nodes: 1, pod: 2, pod_uplink: 10gbe,", "a.yaml:11:21: "
+         "error: cluster.racks.pod beside parameter servers, whose flows know racks alone"),
         ("shared_bus: true", "shared_bus: 1", "a.yaml:13:15: error: cluster.shared_bus = 1: must "
          "be true or false"),
         # collectives

@@ -194,6 +194,9 @@ def fabrics(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         uplink = replace(draw(plain), shared=False)
         racks = Racks(nodes=draw(st.integers(1, nodes)), uplink=uplink)
+        if draw(st.booleans()):
+            above = replace(draw(plain), shared=False)
+            racks = replace(racks, pod=draw(st.integers(1, 3)), pod_uplink=above)
     framing = Framing(share=Fraction(10, 38), network=5 * PS, inside=PS)
     return {
         "nodes": nodes,
@@ -223,6 +226,63 @@ def test_the_slowest_link_on_the_way_is_the_path(
     assert whole.latencies is None
     assert ends.serialization(sizes).tolist() == whole.serialization(sizes).tolist()
     assert ends.latency(sizes).tolist() == whole.latency(sizes).tolist()
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[Racks, int, list[tuple[int, int]]]:
+    """Racks in pods, nodes, and a round's messages between different nodes."""
+    nodes = draw(st.integers(2, 12))
+    bandwidths = st.integers(10**6, 10**12).map(Fraction)
+    cables = st.builds(Link, name=st.just("cable"), bandwidth=bandwidths, latency=st.just(7 * PS))
+    racks = Racks(
+        nodes=draw(st.integers(1, 4)),
+        uplink=draw(cables),
+        pod=draw(st.integers(1, 3)),
+        pod_uplink=draw(cables),
+    )
+    receivers = draw(st.permutations(range(nodes)))
+    return racks, nodes, [(i, j) for i, j in enumerate(receivers) if i != j]
+
+
+@given(drawn=exchanges(), nbytes=st.integers(1, 10**9), many=st.sampled_from([0, 64]))
+def test_a_message_has_the_least_share_of_all_switches_on_its_way(
+    drawn: tuple[Racks, int, list[tuple[int, int]]], nbytes: int, many: int
+) -> None:
+    """Message by message: each of a switch's two directions is divided among those that cross it
+    so, and latencies of NIC and cables add up."""
+    racks, nodes, pairs = drawn
+    assert racks.pod is not None
+    assert racks.pod_uplink is not None
+    sizes = {racks.nodes: racks.uplink, racks.nodes * racks.pod: racks.pod_uplink}
+    if racks.pod == 1:  # two cables one behind the other
+        slower = min(racks.uplink.bandwidth, racks.pod_uplink.bandwidth)
+        sizes = {racks.nodes: replace(racks.uplink, bandwidth=slower, latency=14 * PS)}
+    expected = []
+    for sender, receiver in pairs:
+        slowest, latency = Fraction(nbytes) / FAST.bandwidth, FAST.latency
+        for below, cable in sizes.items():
+            if sender // below == receiver // below:
+                continue
+            crossing = [(i // below, j // below) for i, j in pairs if i // below != j // below]
+            out = sum(one == sender // below for one, _ in crossing)
+            into = sum(other == receiver // below for _, other in crossing)
+            slowest = max(slowest, max(out, into) * nbytes / cable.bandwidth)
+            latency += cable.latency
+        expected.append((round(slowest / PS), round(latency / PS)))
+    ends = [ranks(*ends) for ends in zip(*pairs, strict=True)] if pairs else [ranks(), ranks()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(round_paths, "_MANY", many)
+        fabric = Fabric(nodes=nodes, devices=1, nics=[FAST], buses=[BUS], racks=racks)
+        found = messages(fabric, *ends, nbytes)
+        alike = replace(racks, pod=nodes), replace(racks, pod=None, pod_uplink=None)
+        fabrics = [
+            Fabric(nodes=nodes, devices=1, nics=[FAST], buses=[BUS], racks=each) for each in alike
+        ]
+        whole, flat = (messages(one, *ends, nbytes) for one in fabrics)
+    assert list(zip(*found, strict=True)) == expected
+    assert whole == flat
+    for more, less in zip(found, flat, strict=True):
+        assert all(above >= below for above, below in zip(more, less, strict=True))
 
 
 def test_a_rank_is_ready_when_its_message_has_left_and_the_other_was_added() -> None:
