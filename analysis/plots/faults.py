@@ -17,12 +17,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from gcsim.analysis.plots.speedup import spread
+from gcsim.analysis.plots.labels import joined
 from gcsim.analysis.plots.style import (
     GREEN,
     VERMILION,
     LineStyle,
     line_styles,
+    look_of,
     mark_synthetic,
     new_figure,
     settings,
@@ -83,7 +84,10 @@ def faults_figure(result: Result) -> Figure:
             above.tick_params(axis="x", length=0, labelbottom=False)
         axes[2].grid(axis="y", visible=False)
         axes[2].set_xlabel(f"time [{unit}]")
-        _labels(axes[0], labels, styles, _LABEL / tall)
+        ends = {label: (told.horizon_s, done) for label, (done, _) in labels.items()}
+        texts = {label: text for label, (_, text) in labels.items()}
+        looks = {label: _look(style) for label, style in styles.items()}
+        joined(axes[0], ends, texts, looks, gap=_LABEL / tall, size=9)
         axes[0].set_title(
             f"{result.scenario.get('name', 'scenario')}: training while nodes die, "
             f"{plural(told.nodes, 'node')}"
@@ -173,9 +177,7 @@ def _short(samples: float) -> str:
 
 
 def _look(style: LineStyle) -> dict[str, Any]:
-    if style.muted:
-        return {"color": style.colour, "linewidth": 0.9, "zorder": 1.5}
-    return {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.7, "zorder": 2}
+    return look_of(style) | {"marker": ""}
 
 
 def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
@@ -186,28 +188,6 @@ def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
         share = 100 * done / (told.horizon_s * rates[one.label])
         ends[one.label] = done, f"{_short(done)} ({share:.3g} %)  {one.label}"
     return ends
-
-
-def _labels(
-    axes: Axes, ends: dict[str, tuple[float, str]], styles: dict[str, LineStyle], gap: float
-) -> None:
-    """Labels at the right, sorted by the lines' ends and joined to them."""
-    top = axes.get_ylim()[1]
-    ordered = sorted(ends, key=lambda label: ends[label][0])
-    wanted = [ends[label][0] / top for label in ordered]
-    places = spread(wanted, gap=gap, low=0.0, high=1.0)
-    for label, height, place in zip(ordered, wanted, places, strict=True):
-        axes.add_artist(
-            Line2D([1.0, 1.012, 1.035, 1.042], [height, height, place, place],
-                   transform=axes.transAxes, color="#BBBBBB", linewidth=0.7, clip_on=False)
-        )  # fmt: skip
-        sample = Line2D([1.046, 1.09], [place] * 2, transform=axes.transAxes, clip_on=False)
-        sample.set(**_look(styles[label]))
-        axes.add_artist(sample)
-        axes.text(
-            1.1, place, ends[label][1], transform=axes.transAxes, va="center", fontsize=9,
-            color="#777777" if styles[label].muted else "black",
-        )  # fmt: skip
 
 
 def _times(length: float, seconds: float) -> FixedLocator:

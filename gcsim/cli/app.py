@@ -82,10 +82,10 @@ def _version(asked: bool) -> None:
 def _options(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, options.option("--version", "Show the version.", callback=_version, is_eager=True)
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", envvar="GCSIM_DEBUG", help="Show a bug's traceback.")
+        bool, options.option("--debug", "Show a bug's traceback.", envvar="GCSIM_DEBUG")
     ] = False,
 ) -> None:
     outcome.Reporting.debug = debug
@@ -100,18 +100,16 @@ def _options(
 def run(
     scenario: options.ScenarioArgument,
     *,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME.")
-    ] = None,
+    output: Annotated[Path | None, options.option("-o --output DIR", "Default: runs/NAME.")] = None,
     sets: options.SetOption = None,
     seed: options.SeedOption = None,
     as_json: options.ResultsOption = False,
     quiet: options.QuietOption = False,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="All columns, all notes, all sources.")
+        bool, options.option("-v --verbose", "All columns, all notes, all sources.")
     ] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
+        bool, options.option("--no-cache", "Run every compressor again, store nothing.")
     ] = False,
 ) -> None:
     """Compare compressors on a simulated cluster.
@@ -239,7 +237,7 @@ def list_(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
     as_json: options.JsonOption = False,
     layers: Annotated[
-        bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
+        bool, options.option("--layers", "A model's tensors as CSV, for model: {layers: FILE}.")
     ] = False,
 ) -> None:
     """List what a scenario can name, and papers."""
@@ -264,7 +262,7 @@ def list_(
 @outcome.reported
 def schema(
     suite: Annotated[
-        bool, typer.Option("--suite", help="Of a validation suite's suite.yaml.")
+        bool, options.option("--suite", "Of a validation suite's suite.yaml.")
     ] = False,
 ) -> None:
     """Print the JSON schema of a scenario file.
@@ -292,24 +290,20 @@ def _json(value: Any) -> str:
 def record(
     scenario: options.ScenarioArgument,
     *,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the trace.")
-    ],
+    output: Annotated[Path, options.option("-o --output FOLDER", "A new folder for the trace.")],
     iterations: Annotated[
-        int | None, typer.Option("--iterations", min=1, help="Default: the scenario's.")
+        int | None, options.option("--iterations", "Default: the scenario's.", min=1)
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Default: the scenario's.")
+        int | None, options.option("--workers", "Default: the scenario's.", min=1)
     ] = None,
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="Stored precision.")] = Dtype.float32,
-    max_size: Annotated[
-        str | None, typer.Option("--max-size", metavar="SIZE", help='e.g. "2 GiB"')
-    ] = None,
+    dtype: Annotated[Dtype, options.option("--dtype", "Stored precision.")] = Dtype.float32,
+    max_size: Annotated[str | None, options.option("--max-size SIZE", 'e.g. "2 GiB"')] = None,
     second_moments: Annotated[
-        bool, typer.Option("--second-moments", help="For the variance-based compressor.")
+        bool, options.option("--second-moments", "For the variance-based compressor.")
     ] = False,
     times: Annotated[
-        bool, typer.Option("--times", help="Time the passes too: compute: {recorded: true}.")
+        bool, options.option("--times", "Time the passes too: compute: {recorded: true}.")
     ] = False,
     sets: options.SetOption = None,
     seed: options.SeedOption = None,
@@ -355,9 +349,7 @@ def fit(
         list[Path], typer.Argument(metavar="TRACE", help="Folders that gcsim record made.")
     ],
     *,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="The fit, as JSON.")
-    ],
+    output: Annotated[Path, options.option("-o --output FILE", "The fit, as JSON.")],
     quiet: options.QuietOption = False,
 ) -> None:
     """Fit distributions to recorded gradients.

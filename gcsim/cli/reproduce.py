@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import JobsOption, JsonOption, QuietOption
+from gcsim.cli.options import JobsOption, JsonOption, QuietOption, option
 from gcsim.cli.outcome import kept_on_interrupt, reported
 
 
@@ -20,22 +20,19 @@ def reproduce(
     *,
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data",
-            metavar="FOLDER",
-            help="Train ResNet-20 on a folder of images: train/CLASS/*.png, test/CLASS/*.png.",
+        option(
+            "--data FOLDER",
+            "Train ResNet-20 on a folder of images: train/CLASS/*.png, test/CLASS/*.png.",
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Of each training. Default: the preset's.")
+        int | None, option("--steps", "Of each training. Default: the preset's.", min=1)
     ] = None,
     jobs: JobsOption = None,
     small: Annotated[
-        bool, typer.Option("--quick", help="A reduced size: seconds; its verdicts say little.")
+        bool, option("--quick", "A reduced size: seconds; its verdicts say little.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME.")
-    ] = None,
+    output: Annotated[Path | None, option("-o --output DIR", "Default: runs/NAME.")] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:

@@ -17,6 +17,7 @@ from gcsim.cli.options import (
     SeedOption,
     SetOption,
     again,
+    option,
 )
 from gcsim.cli.outcome import INTERRUPTED, reported, say
 from gcsim.errors import InputError, InternalError, Problem
@@ -31,17 +32,14 @@ def sweep(
     *,
     grid: Annotated[
         list[str],
-        typer.Option(
-            "--grid",
-            metavar="KEY=V1,V2,...",
-            help="Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
+        option(
+            "--grid KEY=V1,V2,...",
+            "Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
         ),
     ],
     jobs: JobsOption = None,
     dask: DaskOption = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep.")
-    ] = None,
+    output: Annotated[Path | None, option("-o --output DIR", "Default: runs/NAME_sweep.")] = None,
     sets: SetOption = None,
     seed: SeedOption = None,
     as_json: ResultsOption = False,

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from gcsim.cli import options
 from gcsim.cli.outcome import kept_on_interrupt, reported, users_code
 
@@ -20,14 +18,13 @@ def train(
     jobs: options.JobsOption = None,
     dask: options.DaskOption = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_train.")
+        Path | None, options.option("-o --output DIR", "Default: runs/NAME_train.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Train here what comes with gcsim, too.")
+        bool, options.option("--fresh", "Train here what comes with gcsim, too.")
     ] = False,
     tensorboard: Annotated[
-        Path | None,
-        typer.Option("--tensorboard", metavar="DIR", help="The curves, for TensorBoard, too."),
+        Path | None, options.option("--tensorboard DIR", "The curves, for TensorBoard, too.")
     ] = None,
     sets: options.SetOption = None,
     seed: options.SeedOption = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gcsim.analysis.validation.registry import SUITES, chosen
-from gcsim.cli.options import JsonOption, QuietOption
+from gcsim.cli.options import JsonOption, QuietOption, option
 from gcsim.cli.outcome import reported
 from gcsim.errors import ExpectationError, InputError, InternalError
 
@@ -31,20 +31,12 @@ def validate(
     *,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            help="Default: runs/validation, or with the suites' names.",
-        ),
+        option("-o --output DIR", "Default: runs/validation, or with the suites' names."),
     ] = None,
     live: Annotated[
-        bool,
-        typer.Option("--live", help="Measure here and now, in network namespaces (needs root)."),
+        bool, option("--live", "Measure here and now, in network namespaces (needs root).")
     ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="With --live: a minute, not five.")
-    ] = False,
+    quick: Annotated[bool, option("--quick", "With --live: a minute, not five.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
