@@ -17,17 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from gcsim.analysis.plots import style
 from gcsim.analysis.plots.labels import joined
-from gcsim.analysis.plots.style import (
-    GREEN,
-    VERMILION,
-    LineStyle,
-    line_styles,
-    look_of,
-    mark_synthetic,
-    new_figure,
-    settings,
-)
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.selection import at_largest
 from gcsim.errors import InternalError
@@ -44,8 +35,8 @@ _LEFT, _PLOT, _GAP, _TOP, _BOTTOM = 1.08, 6.4, 0.16, 0.48, 0.62
 _HEIGHTS = (3.6, 1.35)
 _BAR, _LABEL = 0.24, 0.21  # inches
 
-_DEATH: dict[str, Any] = {"color": VERMILION, "linewidth": 0.8, "linestyle": (0, (5, 2))}
-_RETURN: dict[str, Any] = {"color": GREEN, "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
+_DEATH: dict[str, Any] = {"color": style.VERMILION, "linewidth": 0.8, "linestyle": (0, (5, 2))}
+_RETURN: dict[str, Any] = {"color": style.GREEN, "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Seconds, and samples used by then."""
@@ -56,16 +47,16 @@ def faults_figure(result: Result) -> Figure:
     told = result.faulty
     if told is None:
         raise InternalError("a figure of faults was asked for, of a run that has none")
-    styles = line_styles(result)
+    styles = style.line_styles(result)
     unit, seconds, _ = next(unit for unit in UNITS if told.horizon_s >= unit[1] * unit[2])
     nodes = sorted({outage.node for outage in told.outages})
-    with settings():
+    with style.settings():
         tall = max(_HEIGHTS[0], _LABEL * len(told.progress))
         bars = max(1.5, min(len(nodes), NAMED) + 0.5) * _BAR
         height = _TOP + tall + _GAP + _HEIGHTS[1] + _GAP + bars + _BOTTOM
         labels = _ends(told, result)
         width = _LEFT + _PLOT + 0.85 + 0.076 * max(len(text) for _, text in labels.values())
-        figure = new_figure(width, height)
+        figure = style.new_figure(width, height)
         axes = []
         top = height - _TOP
         for inches in (tall, _HEIGHTS[1], bars):
@@ -86,13 +77,13 @@ def faults_figure(result: Result) -> Figure:
         axes[2].set_xlabel(f"time [{unit}]")
         ends = {label: (told.horizon_s, done) for label, (done, _) in labels.items()}
         texts = {label: text for label, (_, text) in labels.items()}
-        looks = {label: _look(style) for label, style in styles.items()}
+        looks = {label: _look(own) for label, own in styles.items()}
         joined(axes[0], ends, texts, looks, gap=_LABEL / tall, size=9)
         axes[0].set_title(
             f"{result.scenario.get('name', 'scenario')}: training while nodes die, "
             f"{plural(told.nodes, 'node')}"
         )
-        mark_synthetic(figure, result)
+        style.mark_synthetic(figure, result)
         return figure
 
 
@@ -111,7 +102,7 @@ def undisturbed(result: Result) -> dict[str, float]:
 
 
 def _lines(
-    axes: Axes, shares: Axes, told: FaultyRuns, styles: dict[str, LineStyle], result: Result
+    axes: Axes, shares: Axes, told: FaultyRuns, styles: dict[str, style.LineStyle], result: Result
 ) -> None:
     rates, iteration = undisturbed(result), _samples_of_an_iteration(result)
     instants = np.linspace(0, told.horizon_s, INSTANTS + 1)[1:]
@@ -142,7 +133,7 @@ def _outages(axes: Axes, told: FaultyRuns, nodes: Sequence[int], seconds: float)
         end = told.horizon_s if outage.end_s is None else min(outage.end_s, told.horizon_s)
         axes.barh(
             nodes.index(outage.node), end - outage.start_s, left=outage.start_s, height=0.62,
-            color=VERMILION, alpha=0.85, linewidth=0,
+            color=style.VERMILION, alpha=0.85, linewidth=0,
         )  # fmt: skip
     every = max(1, -(-len(nodes) // NAMED))
     named = range(0, len(nodes), every)
@@ -176,8 +167,8 @@ def _short(samples: float) -> str:
     return f"{samples:.0f}"
 
 
-def _look(style: LineStyle) -> dict[str, Any]:
-    return look_of(style) | {"marker": ""}
+def _look(own: style.LineStyle) -> dict[str, Any]:
+    return style.look_of(own) | {"marker": ""}
 
 
 def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:

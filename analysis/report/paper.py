@@ -82,7 +82,7 @@ def _table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]:
     """Headings, and cells of each method at the largest size, fastest first."""
     rows: Sequence[Row] = largest_verdict(result).rows
     columns = brief_columns(rows)
-    heads = [HEADING, *(" ".join(one.heading.split()) for one in columns)]
+    heads = [HEADING, *(one.flat for one in columns)]
     cells = zip(*(one.cells(rows) for one in columns), strict=True)
     return heads, [(row, [row.label, *own]) for row, own in zip(rows, cells, strict=True)]
 

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gcsim.cli.options import (
-    DaskOption,
-    JobsOption,
-    QuietOption,
-    ResultsOption,
-    ScenarioArgument,
-    SeedOption,
-    SetOption,
-    again,
-    option,
-)
+from gcsim.cli import options
 from gcsim.cli.outcome import INTERRUPTED, reported, say
 from gcsim.errors import InputError, InternalError, Problem
 
@@ -28,22 +18,24 @@ if TYPE_CHECKING:
 
 @reported
 def sweep(
-    scenario: ScenarioArgument,
+    scenario: options.ScenarioArgument,
     *,
     grid: Annotated[
         list[str],
-        option(
+        options.option(
             "--grid KEY=V1,V2,...",
             "Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
         ),
     ],
-    jobs: JobsOption = None,
-    dask: DaskOption = None,
-    output: Annotated[Path | None, option("-o --output DIR", "Default: runs/NAME_sweep.")] = None,
-    sets: SetOption = None,
-    seed: SeedOption = None,
-    as_json: ResultsOption = False,
-    quiet: QuietOption = False,
+    jobs: options.JobsOption = None,
+    dask: options.DaskOption = None,
+    output: Annotated[
+        Path | None, options.option("-o --output DIR", "Default: runs/NAME_sweep.")
+    ] = None,
+    sets: options.SetOption = None,
+    seed: options.SeedOption = None,
+    as_json: options.ResultsOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Run every combination of some values.
 
@@ -80,7 +72,13 @@ def sweep(
         emit_exactly(result.to_json())
     else:
         emit(*parts(result, width()))
-    asked = ["gcsim", "sweep", scenario, *(f"--grid={one}" for one in grid), *again(sets, seed)]
+    asked = [
+        "gcsim",
+        "sweep",
+        scenario,
+        *(f"--grid={one}" for one in grid),
+        *options.again(sets, seed),
+    ]
     draw_sweep_report(result, folder, shlex.join(asked))
     if not quiet:
         names = "report.html, results.csv, results.json, sweep.json, points/"

@@ -83,7 +83,7 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
                 yield _wrapped(f"{one.name}: {one.note}", width)
         yield Text("")
     if report.overall is not None:
-        worst = "; ".join(_named(point) for point in report.overall.worst)
+        worst = "; ".join(named(point) for point in report.overall.worst)
         yield _wrapped(f"worst: {worst}", width)
     if report.decisions is not None:
         yield _wrapped(f"decisions: {decisions_text(report.decisions)}", width)
@@ -380,9 +380,10 @@ def _statements(statements: Sequence[Statement]) -> Table:
     return table
 
 
-def _named(point: Point) -> str:
+def named(point: Point, behind: str = "") -> str:
+    """A point with its error and both values; `behind` its name."""
     return (
-        f"{point.name} {signed(point.error)} % ({value(point, point.predicted)} for "
+        f"{point.name}{behind} {signed(point.error)} % ({value(point, point.predicted)} for "
         f"{value(point, point.measured)})"
     )
 

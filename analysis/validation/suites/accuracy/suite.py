@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.analysis.report.intervals import ranked
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.suite import DENSE, IN_ALL, Agreement, Findings
@@ -295,17 +296,10 @@ def _verdict(better: Outcome, worse: Outcome) -> str:
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Rank correlation, ties with their mean rank; 0 where one side is all ties."""
-    ranks = [_ranks(np.asarray(each)) for each in (first, second)]
+    ranks = [ranked(np.asarray(each)) for each in (first, second)]
     a, b = (each - each.mean() for each in ranks)
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / size if size else 0.0
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    below = (values[:, None] > values).sum(axis=1)
-    same = (values[:, None] == values).sum(axis=1)
-    ranks: np.ndarray = below + (same - 1) / 2
-    return ranks
 
 
 SUITE = suite_of(_HERE, "accuracy", find)
