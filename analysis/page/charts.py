@@ -249,7 +249,7 @@ def _judged_chart(
 
 def _told(row: Row) -> str:
     """Hover text of a point."""
-    took = f"{elapsed(row.iteration_s)} an iteration"
+    took = f"{elapsed(row.iteration_s)} per iteration"
     if row.speedup_vs_dense is None:
         return took
     return f"{significant(row.speedup_vs_dense)} times{within(speedup_known(row))}, {took}"

@@ -29,7 +29,7 @@ from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.report.table import percent
-from gcsim.analysis.validation.statistics import by_series, judged
+from gcsim.analysis.validation.statistics import by_series, grouped, judged
 from gcsim.analysis.validation.suite import DENSE, Point
 from gcsim.errors import InternalError
 
@@ -46,7 +46,7 @@ def scatter_figure(reports: Sequence[Report]) -> Figure:
     groups = [
         (report, unit, points)
         for report in reports
-        for unit, points in _by_unit(report.findings.points).items()
+        for unit, points in grouped(report.findings.points, lambda point: point.unit).items()
         if unit != "x"
     ]
     if not groups:
@@ -83,13 +83,6 @@ def _lines(points: Sequence[Point]) -> int:
     """Lines of the legend."""
     series = len(by_series(points))
     return math.ceil(series / 2) if series > _MANY else series
-
-
-def _by_unit(points: Sequence[Point]) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.unit, []).append(point)
-    return found
 
 
 def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], under: float) -> None:
@@ -209,15 +202,16 @@ class _Look:
 
 def has_curves(report: Report) -> bool:
     """Whether a suite's points form curves."""
-    return any(point.panel and point.x is not None for point in report.findings.points)
+    return bool(_on_curves(report))
+
+
+def _on_curves(report: Report) -> list[Point]:
+    return [point for point in report.findings.points if point.panel and point.x is not None]
 
 
 def curves_figure(report: Report) -> Figure:
     """Small multiples: measured (markers) and predicted (lines), a panel per cluster."""
-    panels: dict[str, list[Point]] = {}
-    for point in report.findings.points:
-        if point.panel and point.x is not None:
-            panels.setdefault(point.panel, []).append(point)
+    panels = grouped(_on_curves(report), lambda point: point.panel)
     looks = _curve_looks(list(dict.fromkeys(p.curve for own in panels.values() for p in own)))
     columns = min(4 if len(panels) > 6 else 3, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -257,10 +251,7 @@ def _markers() -> Iterator[str]:
 
 
 def _panel(axes: Axes, name: str, points: Sequence[Point], looks: dict[str, _Look]) -> None:
-    curves: dict[str, list[Point]] = {}
-    for point in points:
-        curves.setdefault(point.curve, []).append(point)
-    for curve, own in curves.items():
+    for curve, own in grouped(points, lambda point: point.curve).items():
         own.sort(key=lambda point: point.x or 0.0)
         look = looks[curve]
         x = [point.x or 0.0 for point in own]

@@ -117,16 +117,19 @@ def run(
     Runs every compressor on gradients of the model and simulates the cluster at every size.
     """
     from gcsim.analysis.advice.advice import advised_run
+    from gcsim.analysis.report.answer import parts
+    from gcsim.analysis.report.sources import provenance_notes
     from gcsim.analysis.write import draw_figures, write_results
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import (
+        emit,
         emit_exactly,
+        note,
         note_cached,
         note_next,
-        note_provenance,
         note_written,
-        show_answer,
+        width,
     )
     from gcsim.scenarios.load import load_scenario
 
@@ -139,11 +142,12 @@ def run(
 
     paths = write_results(result, folder)
     if verbose and not quiet:
-        note_provenance(result)
+        sources = (f"  {line}" for line in provenance_notes(result))
+        note("Where the numbers come from:", *sources, "")
     if as_json:
         emit_exactly(result.to_json())
     else:
-        show_answer(result, full=verbose)
+        emit(*parts(result, width(), full=verbose))
     sys.stdout.flush()
     asked = ["run", scenario, *options.again(sets, seed)]
     command = shlex.join(["gcsim", *asked])

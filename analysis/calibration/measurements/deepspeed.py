@@ -93,7 +93,7 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
     ranks = _ranks(name, told, stated)
     devices = stated.devices_per_node or 1
     if ranks % devices:
-        raise InputError(f"{ranks} ranks do not fill nodes of {devices}", place=name)
+        raise InputError(f"{ranks} ranks do not divide into nodes of {devices}", place=name)
     notes = [f"{name}: {ranks} ranks, as busbw / algbw tells"] if not stated.ranks else []
     if others:
         notes.append(f"{name}: left out: {', '.join(others)}")
@@ -103,7 +103,7 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
     if any(0 < row.milliseconds < _COARSE for row in known):
         notes.append(f"{name}: times below {_COARSE} ms are off by up to a tenth: two decimals")
     if not stated.devices_per_node:
-        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
+        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
     return collectives.Reading(
         file=name,
         tool="DeepSpeed comms_logger",
@@ -200,7 +200,7 @@ def _ranks(name: str, rows: Sequence[_Row], stated: collectives.Stated) -> int:
     raise InputError(
         "the number of ranks is missing and does not follow from busbw over algbw",
         place=name,
-        hint="say it with --ranks",
+        hint="set it with --ranks",
     )
 
 

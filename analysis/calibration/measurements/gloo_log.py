@@ -131,7 +131,7 @@ def _points(
     ranks = int(told) if told.isdigit() else (stated.ranks[0] if len(stated.ranks) == 1 else 0)
     if ranks < 2:
         message = "the number of processes is missing: there is no line 'Options:'"
-        mistakes.add(run.line, message, "say it with --ranks")
+        mistakes.add(run.line, message, "set it with --ranks")
         return []
     if run.options.get("threads", "1") != "1":
         message = f"{run.options['threads']} threads measured at the same time and share the link"
@@ -139,7 +139,7 @@ def _points(
         return []
     known = ALGORITHMS.get(run.algorithm)
     if known is None and stated.algorithm is None:
-        message = f"algorithm {run.algorithm!r:.50} is none that gcsim simulates"
+        message = f"algorithm {run.algorithm!r:.50} is not one that gcsim simulates"
         hint = f"known: {', '.join(ALGORITHMS)}; or name a similar one with --algorithm"
         mistakes.add(run.line, message, hint)
         return []
@@ -148,7 +148,7 @@ def _points(
         notes.append(f"{name}: each process added up {run.options['inputs']} inputs of its own")
     devices = stated.devices_per_node or 1
     if ranks % devices:
-        mistakes.add(run.line, f"{ranks} processes do not fill nodes of {devices}")
+        mistakes.add(run.line, f"{ranks} processes do not divide into nodes of {devices}")
         return []
     rows = [row for row in (_row(run, line, tokens, mistakes) for line, tokens in run.rows) if row]
     element = _element(rows)

@@ -102,17 +102,17 @@ def parse(name: str, content: Listed, stated: collectives.Stated) -> collectives
         raise InputError(
             "the number of ranks is missing: no rank is named inside NEGOTIATE",
             place=name,
-            hint="say it with --ranks",
+            hint="set it with --ranks",
         )
     devices = stated.devices_per_node or 1
     if ranks % devices:
-        raise InputError(f"{ranks} ranks do not fill nodes of {devices}", place=name)
+        raise InputError(f"{ranks} ranks do not divide into nodes of {devices}", place=name)
     notes = [
         f"{name}: {count} operations are left out: {what}"
         for what, count in timeline.left_out.items()
     ]
     if not stated.devices_per_node:
-        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
+        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
     points = tuple(_measured(name, timeline, ranks, devices, stated))
     return collectives.Reading(
         file=name, tool="Horovod timeline", measurements=points, notes=tuple(notes)

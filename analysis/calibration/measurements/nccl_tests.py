@@ -196,8 +196,8 @@ class _Places:
             if len(stated.ranks) == 1:
                 return cls(stated.ranks[0], stated.devices_per_node or run.per_process)
             wrong = (
-                "how many ranks there were is not said: lines '# Rank ...' are missing",
-                "say it with --ranks",
+                "the number of ranks is missing: lines '# Rank ...' are missing",
+                "set it with --ranks",
             )
         elif len(numbers) == 1:
             wrong = "one rank alone sends nothing", "measure two or more"
@@ -295,4 +295,4 @@ def _collective(
     message = "this is neither an all-reduce nor a reduce-scatter, and the program is not named"
     if not reduces and not rooted and not whole:
         message = "this may be an all-gather or an all-to-all: the log does not name the program"
-    raise _WrongLine(message, "say it with --collective")
+    raise _WrongLine(message, "name it with --collective")

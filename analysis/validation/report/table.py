@@ -10,11 +10,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Kept, Report
@@ -211,28 +211,16 @@ def decisions_text(found: Decisions) -> str:
 def _errors(
     heading: str, rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]], more: tuple[str, ...]
 ) -> Table:
-    table = _numbers(f"\n{heading}", *_HEADINGS, *more)
+    table = _numbers(heading, *_HEADINGS, *more)
     for name, errors, rest in rows:
         cells = ("-",) * len(_HEADINGS) if errors is None else _cells(errors)
         table.add_row(Text(name), *cells, *rest)
     return table
 
 
-def _framed(first: str) -> Table:
-    """A table with its first column only."""
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    table.add_column(first, overflow="fold")
-    return table
-
-
 def _numbers(first: str, *headings: str) -> Table:
-    """Names, and columns of numbers with bottom-aligned headings."""
-    table = _framed(first)
-    for title in headings:
-        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
-    return table
+    """Names, and columns of numbers."""
+    return bare_table([first, *(f">{title}" for title in headings)], whole=True)
 
 
 def _cells(errors: Errors) -> tuple[str, ...]:
@@ -347,7 +335,7 @@ def alarm_lines(agreements: Sequence[Agreement]) -> Iterator[str]:
 def _agreements(agreements: Sequence[Agreement], width: int) -> Iterator[RenderableType]:
     if not agreements:
         return
-    table = _numbers("\ntask, published field", *AGREEMENT)
+    table = _numbers("task, published field", *AGREEMENT)
     for task, *cells in agreement_rows(agreements):
         table.add_row(Text(task), *cells)
     yield table
@@ -361,17 +349,14 @@ REGRET = ("settings", "mean\n[%]", "worst\n[%]", "Use there\n[%]")
 
 
 def _regrets(regrets: Sequence[Regret]) -> Table:
-    table = _numbers("\nregret", *REGRET)
+    table = _numbers("regret", *REGRET)
     for rule, *cells in regret_rows(regrets):
         table.add_row(Text(rule), *cells)
     return table
 
 
 def _statements(statements: Sequence[Statement]) -> Table:
-    table = _framed("statement")
-    for title in ("stated", "right", "unit"):
-        table.add_column(title, justify="left" if title == "unit" else "right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    table = bare_table(["statement", ">stated", ">right", "unit", "verdict"], whole=True)
     for one in statements:
         verdict = "agrees" if one.agrees else "WRONG" if one.wrong else "DIFFERS"
         table.add_row(

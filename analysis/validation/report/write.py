@@ -10,8 +10,6 @@ docs/images/validation/
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 import sys
@@ -29,9 +27,9 @@ from gcsim.analysis.validation.leaving_out import fault, left_out
 from gcsim.analysis.validation.registry import chosen
 from gcsim.analysis.validation.report import table as tables
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
-from gcsim.analysis.validation.statistics import Errors, by_series
+from gcsim.analysis.validation.statistics import Errors, by_series, grouped
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Excluded, Factor, Point, Statement
-from gcsim.files import replacing
+from gcsim.files import csv_text, markdown_table, replacing
 from gcsim.version import __version__
 
 if TYPE_CHECKING:
@@ -50,12 +48,7 @@ def points_csv(reports: Sequence[Report]) -> str:
         for report in reports
         for point in report.findings.points
     ]
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(list(rows[0]), rows) if rows else ""
 
 
 def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
@@ -168,7 +161,9 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
             )
         )
     yield from _block(
-        *_table((*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows)
+        *markdown_table(
+            (*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows
+        )
     )
 
 
@@ -179,10 +174,10 @@ def _left_out(reports: Sequence[Report]) -> Iterator[str]:
         yield from _block(f"**Leaving the source out.** {legend[0].upper()}{legend[1:]}")
     for kind, found in kinds.items():
         titles = (title.replace("\n", " ") for title in tables.LEFT_OUT)
-        yield from _block(*_table((kind, *titles), list(tables.left_out_rows(found))))
+        yield from _block(*markdown_table((kind, *titles), list(tables.left_out_rows(found))))
         if rows := list(tables.reliability_rows(found)):
             titles = (title.replace("\n", " ") for title in tables.RELIABILITY)
-            yield from _block(*_table((f"P(pays), {kind}", *titles), rows))
+            yield from _block(*markdown_table((f"P(pays), {kind}", *titles), rows))
 
 
 def _suite(report: Report, images: str) -> Iterator[str]:
@@ -195,12 +190,12 @@ def _suite(report: Report, images: str) -> Iterator[str]:
         rows = [(name, *_cells(errors)) for name, errors in report.lines.items()]
         if len(rows) > 1:
             rows.append(("**in all**", *_cells(report.overall)))
-        yield from _block(*_table(_heading("series"), rows))
+        yield from _block(*markdown_table(_heading("series"), rows))
     yield from _spread(findings.points)
     yield from _statements(findings.statements)
     if findings.regrets:
         headings = ("regret", *(title.replace("\n", " ") for title in tables.REGRET))
-        yield from _block(*_table(headings, list(tables.regret_rows(findings.regrets))))
+        yield from _block(*markdown_table(headings, list(tables.regret_rows(findings.regrets))))
     yield from _agreements(findings.agreements)
     for one in findings.orderings:
         yield f"- Order of {tables.ordering_text(one)}."
@@ -239,7 +234,7 @@ def _spread(points: Sequence[Point]) -> Iterator[str]:
         if any(cells):
             rows.append((name, *cells))
     if rows:
-        table = _table(("series", "by ranks", "by size"), rows)
+        table = markdown_table(("series", "by ranks", "by size"), rows)
         yield from _folded("Bias by ranks and by size, % (points)", *table)
 
 
@@ -247,7 +242,7 @@ def _statements(statements: Sequence[Statement]) -> Iterator[str]:
     if not statements:
         return
     yield from _block(
-        *_table(
+        *markdown_table(
             ("statement", "stated", "right", "", "verdict", "source"),
             [
                 (
@@ -271,7 +266,7 @@ def _statements(statements: Sequence[Statement]) -> Iterator[str]:
 def _agreements(agreements: Sequence[Agreement]) -> Iterator[str]:
     if agreements:
         headings = ("task", *(title.replace("\n", " ") for title in tables.AGREEMENT))
-        yield from _block(*_table(headings, list(tables.agreement_rows(agreements))))
+        yield from _block(*markdown_table(headings, list(tables.agreement_rows(agreements))))
         yield from _block(f"{tables.AGREEMENT_LEGEND[0].upper()}{tables.AGREEMENT_LEGEND[1:]}")
         yield from _block(
             *(f"- {one[0].upper()}{one[1:]}." for one in tables.alarm_lines(agreements))
@@ -322,13 +317,12 @@ def _factors(factors: Sequence[Factor]) -> Iterator[str]:
     ]
     if rows:
         headings = ("used for", "factor", "fitted", "catalogue", "unit", "points")
-        yield from _folded("What was fitted", *_table(headings, rows))
+        yield from _folded("What was fitted", *markdown_table(headings, rows))
 
 
 def _sources(report: Report) -> Iterator[str]:
-    works: dict[str, list[str]] = {}
-    for point in report.findings.points:
-        works.setdefault(point.source[:_SAME_WORK], []).append(point.source)
+    sources = (point.source for point in report.findings.points)
+    works = grouped(sources, lambda source: source[:_SAME_WORK])
     if works:
         cited = (f"- {_in_common(of)} ({plural(len(of), 'point')})" for of in works.values())
         yield from _folded("Sources (of each point: points.csv)", *cited)
@@ -358,13 +352,6 @@ def _folded(summary: str, *lines: str) -> Iterator[str]:
     yield from _block(f"<details><summary>{summary}</summary>")
     yield from _block(*lines)
     yield from _block("</details>")
-
-
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(heading) + " |"
-    yield "|---|" + "---:|" * (len(heading) - 1)
-    for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
 
 def to_json(reports: Sequence[Report]) -> str:

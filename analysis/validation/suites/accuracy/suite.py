@@ -22,6 +22,7 @@ import numpy as np
 from gcsim.analysis.report.intervals import ranked
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.folder import suite_of
+from gcsim.analysis.validation.statistics import grouped
 from gcsim.analysis.validation.suite import DENSE, IN_ALL, Agreement, Findings
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -224,12 +225,9 @@ def _distance(row: Published, one: Outcome) -> float | None:
 
 def reported_dense(rows: Sequence[Published], one: Outcome, field: str) -> bool | None:
     """Whether most findings have a method train as dense training; None without any."""
-    by_setting: dict[str, list[Published]] = {}
-    for row in rows:
-        by_setting.setdefault(row.setting, []).append(row)
     said = [
         row.dense
-        for own in by_setting.values()
+        for own in grouped(rows, lambda row: row.setting).values()
         for row, other in matched(own, [one])
         if field in (IN_ALL, row.field)
     ]
