@@ -120,41 +120,31 @@ def run(
     from gcsim.analysis.report.answer import parts
     from gcsim.analysis.report.sources import provenance_notes
     from gcsim.analysis.write import draw_figures, write_results
-    from gcsim.cli.options import check_writable
+    from gcsim.cli import terminal
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import (
-        emit,
-        emit_exactly,
-        note,
-        note_cached,
-        note_next,
-        note_written,
-        width,
-    )
     from gcsim.scenarios.load import load_scenario
 
     with outcome.users_code():
         loaded = load_scenario(scenario, sets or (), seed)
-    folder = output or Path("runs") / loaded.name
-    check_writable(folder)
+    folder = options.results_folder(output, loaded.name)
     with watching(quiet) as progress:
         result = advised_run(loaded, cache=not no_cache, progress=progress)
 
     paths = write_results(result, folder)
     if verbose and not quiet:
         sources = (f"  {line}" for line in provenance_notes(result))
-        note("Where the numbers come from:", *sources, "")
+        terminal.note("Where the numbers come from:", *sources, "")
     if as_json:
-        emit_exactly(result.to_json())
+        terminal.emit_exactly(result.to_json())
     else:
-        emit(*parts(result, width(), full=verbose))
+        terminal.emit(*parts(result, terminal.width(), full=verbose))
     sys.stdout.flush()
     asked = ["run", scenario, *options.again(sets, seed)]
     command = shlex.join(["gcsim", *asked])
     paths = (*draw_figures(result, folder, command=command, cache=not no_cache), *paths)
     if not quiet:
-        note_cached(result)
-        note_written(paths, brief=not verbose)
+        terminal.note_cached(result)
+        terminal.note_written(paths, brief=not verbose)
         change, suffix = _another_network(loaded.cluster.network)
         what = "another network"
         if loaded.cluster.groups:
@@ -163,7 +153,7 @@ def run(
         network = [*asked, "--set", change]
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
         cached = "" if no_cache else " (compressors are not run again)"
-        note_next([*network, *elsewhere], f"{what}{cached}")
+        terminal.note_next([*network, *elsewhere], f"{what}{cached}")
 
 
 app.command()(compare)
@@ -314,7 +304,6 @@ def record(
     quiet: options.QuietOption = False,
 ) -> None:
     """Train a model here and store its gradients."""
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next, recorded_lines
     from gcsim.scenarios.load import load_scenario
@@ -324,7 +313,7 @@ def record(
     max_bytes = None if max_size is None else options.parsed("--max-size", parse_bytes, max_size)
     with outcome.users_code():
         loaded = load_scenario(scenario, sets or (), seed)
-    check_writable(output)
+    options.check_writable(output)
     with watching(quiet) as progress:
         folder = store(
             loaded,

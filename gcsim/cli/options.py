@@ -59,6 +59,13 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
         raise InputError([replace(one, place=option) for one in error.problems]) from error
 
 
+def results_folder(output: Path | None, name: str) -> Path:
+    """The folder asked for, or `runs/NAME`; raises `InputError` as `check_writable`."""
+    folder = output or Path("runs") / name
+    check_writable(folder)
+    return folder
+
+
 def check_writable(folder: Path, option: str = "-o") -> None:
     """Raise `InputError` when no files can be created in `folder`, which `option` names; create
     nothing."""

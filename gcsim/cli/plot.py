@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import QuietOption, option
+from gcsim.cli.options import QuietOption, check_writable, option
 from gcsim.cli.outcome import reported
 
 
@@ -42,7 +42,6 @@ def plot(
     """
     from gcsim.analysis.report.numbers import plural
     from gcsim.analysis.write import TABLES, draw_again, draw_sweep
-    from gcsim.cli.options import check_writable
     from gcsim.cli.terminal import note
     from gcsim.errors import InputError
     from gcsim.scenarios.stored import read_results

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import JobsOption, JsonOption, QuietOption, option
+from gcsim.cli.options import JobsOption, JsonOption, QuietOption, option, results_folder
 from gcsim.cli.outcome import kept_on_interrupt, reported
 
 
@@ -41,15 +41,13 @@ def reproduce(
     Of a paper on gradient compression. Says whether its order comes out, and its shape. Exit code 0
     whatever the verdicts are. What was trained is kept, and the same command goes on after a stop.
     """
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note
     from gcsim.scenarios.papers.preset import preset
     from gcsim.scenarios.papers.preset import reproduce as run
 
     chosen = preset(name)
-    folder = output or Path("runs") / f"{name}{'_quick' if small else ''}"
-    check_writable(folder)
+    folder = results_folder(output, f"{name}{'_quick' if small else ''}")
     with kept_on_interrupt(), watching(quiet) as progress:
         found = run(chosen, quick=small, data=data, steps=steps, jobs=jobs, progress=progress)
     from gcsim.analysis.papers.table import draw_reproduction, parts, write_reproduction

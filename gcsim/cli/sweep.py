@@ -43,7 +43,6 @@ def sweep(
     """
     from gcsim.analysis.report.sweep import parts
     from gcsim.analysis.write import draw_sweep_report
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios.sweeps.store import POINTS
@@ -51,8 +50,7 @@ def sweep(
 
     with watching(quiet) as progress:
         plan = prepare(scenario, grid, overrides=sets or (), seed=seed, progress=progress)
-    folder = output or Path("runs") / f"{plan.name}_sweep"
-    check_writable(folder)
+    folder = options.results_folder(output, f"{plan.name}_sweep")
     try:
         with watching(quiet) as progress:
             result = execute(

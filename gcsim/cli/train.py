@@ -38,7 +38,6 @@ def train(
     come with gcsim.
     """
     from gcsim.analysis.trained.write import require_tensorboard, write_events
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, note_trained_before, width
     from gcsim.scenarios.load import load_scenario
@@ -48,11 +47,10 @@ def train(
 
     with users_code():
         loaded = load_scenario(scenario, sets or (), seed)
-    folder = output or Path("runs") / f"{loaded.name}_train"
-    check_writable(folder)
+    folder = options.results_folder(output, f"{loaded.name}_train")
     if tensorboard is not None:
         require_tensorboard("--tensorboard")
-        check_writable(tensorboard, "--tensorboard")
+        options.check_writable(tensorboard, "--tensorboard")
     if not quiet:
         note(*foreseen(loaded, plan_of(loaded).steps))
     with kept_on_interrupt(), watching(quiet) as progress:

@@ -16,19 +16,11 @@ from rich.text import Text
 
 from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.validation import suite as suites
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Kept, Report
 from gcsim.analysis.validation.leaving_out import LeftOut, base_rate, brier, left_out, reliability
 from gcsim.analysis.validation.statistics import Errors
-from gcsim.analysis.validation.suite import (
-    IN_ALL,
-    Agreement,
-    Findings,
-    Ordering,
-    Point,
-    Regret,
-    Statement,
-)
 
 LEGEND = (
     "error: (predicted - measured) / measured, of the points that served no fit. median, p90: the "
@@ -51,7 +43,7 @@ def signed(share: float) -> str:
     return ("-" if share < 0 else "+") + percent(share)
 
 
-def value(point: Point, number: float) -> str:
+def value(point: suites.Point, number: float) -> str:
     """Value in a unit for people: "12.3 ms", "812 samples/s"."""
     if point.unit == "s":
         for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -162,7 +154,7 @@ def _error_text(kept: Kept) -> str:
     )
 
 
-def fit_text(findings: Findings) -> str:
+def fit_text(findings: suites.Findings) -> str:
     """The fit's freedom, in a sentence."""
     served = sum(point.fitted for point in findings.points)
     given = sum(factor.given for factor in findings.factors)
@@ -172,7 +164,7 @@ def fit_text(findings: Findings) -> str:
     return f"{text}, on {plural(served, 'point')}"
 
 
-def ordering_text(one: Ordering) -> str:
+def ordering_text(one: suites.Ordering) -> str:
     """Expected and found order and the pairs that disagree, in a sentence."""
     expected = " > ".join(" = ".join(group) for group in one.expected)
     found = sorted(one.values.items(), key=lambda item: -item[1])
@@ -286,7 +278,7 @@ REGRET_LEGEND = (
 )
 
 
-def regret_rows(regrets: Sequence[Regret]) -> Iterator[tuple[str, ...]]:
+def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
     """Rule, settings, mean, worst, and the mean of Use; a row before each source."""
     before = ""
     for one in regrets:
@@ -311,7 +303,7 @@ AGREEMENT_LEGEND = (
 )
 
 
-def agreement_rows(agreements: Sequence[Agreement]) -> Iterator[tuple[str, ...]]:
+def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str, ...]]:
     """A row a task, then its field's and all fields'."""
     before = ""
     for one in agreements:
@@ -325,14 +317,14 @@ def agreement_rows(agreements: Sequence[Agreement]) -> Iterator[tuple[str, ...]]
         before = one.task
 
 
-def alarm_lines(agreements: Sequence[Agreement]) -> Iterator[str]:
+def alarm_lines(agreements: Sequence[suites.Agreement]) -> Iterator[str]:
     """False alarms of each task by name."""
     for one in agreements:
-        if one.alarms and one.field == IN_ALL:
+        if one.alarms and one.field == suites.IN_ALL:
             yield f"false alarms of {one.task}: {', '.join(one.alarms)}"
 
 
-def _agreements(agreements: Sequence[Agreement], width: int) -> Iterator[RenderableType]:
+def _agreements(agreements: Sequence[suites.Agreement], width: int) -> Iterator[RenderableType]:
     if not agreements:
         return
     table = _numbers("task, published field", *AGREEMENT)
@@ -348,14 +340,14 @@ def _agreements(agreements: Sequence[Agreement], width: int) -> Iterator[Rendera
 REGRET = ("settings", "mean\n[%]", "worst\n[%]", "Use there\n[%]")
 
 
-def _regrets(regrets: Sequence[Regret]) -> Table:
+def _regrets(regrets: Sequence[suites.Regret]) -> Table:
     table = _numbers("regret", *REGRET)
     for rule, *cells in regret_rows(regrets):
         table.add_row(Text(rule), *cells)
     return table
 
 
-def _statements(statements: Sequence[Statement]) -> Table:
+def _statements(statements: Sequence[suites.Statement]) -> Table:
     table = bare_table(["statement", ">stated", ">right", "unit", "verdict"], whole=True)
     for one in statements:
         verdict = "agrees" if one.agrees else "WRONG" if one.wrong else "DIFFERS"
@@ -365,7 +357,7 @@ def _statements(statements: Sequence[Statement]) -> Table:
     return table
 
 
-def named(point: Point, behind: str = "") -> str:
+def named(point: suites.Point, behind: str = "") -> str:
     """A point with its error and both values; `behind` its name."""
     return (
         f"{point.name}{behind} {signed(point.error)} % ({value(point, point.predicted)} for "

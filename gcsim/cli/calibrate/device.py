@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gcsim.cli.options import QuietOption, option
+from gcsim.cli.options import QuietOption, check_writable, option
 from gcsim.cli.outcome import reported
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def calibrate_device_command(
 
     What its kernels cost (about a minute, on a GPU five), for cluster.device of a scenario.
     """
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next
     from gcsim.errors import InputError
