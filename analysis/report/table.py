@@ -224,7 +224,7 @@ def money(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def _known(rows: Sequence[Row], *columns: Column) -> tuple[Column, ...]:
-    """Those of which any row has a value."""
+    """Columns with a value in any row."""
     return tuple(one for one in columns if any(one.value(row) is not None for row in rows))
 
 

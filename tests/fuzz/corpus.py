@@ -182,7 +182,7 @@ _TEXT = {
     "Gloo, nanoseconds": Layout(_GLOO.replace("(us)", "(ns)"), "gloo"),
     "Gloo, mismatch": Layout(_GLOO + "Mismatch at index: 5\n", said="mismatch at index 5"),
     "Gloo, threads": Layout(_GLOO.replace("threads=1", "threads=4"), said="4 threads measured"),
-    "Gloo, bcube": Layout(_GLOO.replace("new_allreduce_ring", "allreduce_bcube"), said="is not one"),
+    "Gloo, bcube": Layout(_GLOO.replace("new_allreduce_ring", "allreduce_bcube"), said="not one"),
     "iperf3": Layout(_IPERF3, "iperf3"),
     "iperf3 3.1": Layout(_IPERF3.replace("Bitrate  ", "Bandwidth"), "iperf3"),
     "iperf3, server": Layout(
