@@ -345,6 +345,17 @@ def csv_text(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> st
     return text.getvalue()
 
 
+def markdown_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True
+) -> Iterator[str]:
+    """Lines of a table in Markdown, where `numbers` are all columns but the first."""
+    for number, cells in enumerate((headings, *rows)):
+        escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+        yield f"| {' | '.join(escaped)} |"
+        if not number:
+            yield "|---" + ("|---:" if numbers else "|---") * (len(headings) - 1) + "|"
+
+
 def _cell(value: Any) -> Any:
     if not isinstance(value, str) or not value.startswith(_FORMULA):
         return value

@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -261,14 +262,8 @@ def _digits(value: float) -> Fraction:
 
 def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
     """Largest W with `host.together(alone, W)` at most `total`, or 0."""
-    low, high = 0, max(total, 0)  # T(N, W) is at least W
-    while low < high:
-        middle = (low + high + 1) // 2
-        if host.together(alone, middle) <= total:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    works = range(max(total, 0) + 1)  # T(N, W) is at least W
+    return max(0, bisect_right(works, total, key=partial(host.together, alone)) - 1)
 
 
 def _points(
@@ -356,7 +351,7 @@ _MISSING = (
     "measured on as many ranks as there are cores, which exchange nothing; of more ranks each has "
     "a fair share of the cores, where a real scheduler lets them wait for each other. "
     "Gloo's all-gather of two ranks takes two or three halves of a block, as "
-    "they enter; three are predicted. Other programs on this machine are in nobody's model."
+    "they enter; three are predicted. The model knows no other programs on this machine."
 )
 
 _LIMITS: tuple[tuple[str, tuple[str, ...], float, float | None], ...] = (

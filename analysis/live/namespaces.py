@@ -33,6 +33,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import ClassVar
 
 from gcsim.errors import InputError, Problem
 from gcsim.signals import shielded, stoppable
@@ -56,14 +57,12 @@ class Network:
     shape: Shape
     control: str  # TCP's congestion control
 
-    @property
-    def interface(self) -> str:
-        """Interface of each rank."""
-        return NIC
+    interface: ClassVar[str] = NIC
 
-    def address(self, rank: int) -> str:
+    @staticmethod
+    def address(rank: int) -> str:
         """IPv4 without prefix."""
-        return _address(rank)
+        return f"10.91.0.{rank + 1}"
 
     def command(self, rank: int, command: Sequence[str]) -> list[str]:
         """Command that runs `command` in a rank's namespace, in the same process."""
@@ -180,7 +179,7 @@ def _make_rank(name: str, rank: int, switch: str, shape: Shape) -> None:
     _quiet(name)
     link = ["link", "add", port, "type", "veth", "peer", "name", NIC, "netns", name]
     run(["ip", "-n", switch, *link])
-    run(["ip", "-n", name, "addr", "add", f"{_address(rank)}/24", "dev", NIC])
+    run(["ip", "-n", name, "addr", "add", f"{Network.address(rank)}/24", "dev", NIC])
     for where, interface in ((name, NIC), (switch, port)):
         run(["ip", "-n", where, "link", "set", interface, "gso_max_size", str(shape.frame)])
         run(["tc", "-n", where, "qdisc", "replace", "dev", interface, "root", *shape.options()])
@@ -226,10 +225,6 @@ def _remove(names: Sequence[str]) -> None:
 
 def _names() -> set[str]:
     return {line.split()[0] for line in run(["ip", "netns", "list"]).splitlines() if line.strip()}
-
-
-def _address(rank: int) -> str:
-    return f"10.91.0.{rank + 1}"
 
 
 def _started(process: int) -> str:

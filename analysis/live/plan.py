@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from gcsim.units import exact
 
@@ -51,10 +51,7 @@ class StreamTask:
     nbytes: int  # in each direction
     repeats: int
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        return "stream"
+    name: ClassVar[str] = "stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +80,7 @@ class AloneTask:
     methods: tuple[TrainingTask, ...] = ()
     warm_up: int = 4
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        return "steps without exchange"
+    name: ClassVar[str] = "steps without exchange"
 
 
 Task = CollectiveTask | StreamTask | TrainingTask | AloneTask

@@ -1,7 +1,6 @@
 """Charts of a report, as Plotly's plain data: speedups, parts, accuracies.
 
-Hover texts are the table's. Colours are those of `analysis/plots/style.py`, which would import
-matplotlib.
+Hover texts are the table's.
 """
 
 from __future__ import annotations
@@ -11,26 +10,15 @@ from statistics import median
 from typing import Any
 
 from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
+from gcsim.analysis.plots import style
 from gcsim.analysis.report.intervals import speedup_known, within
 from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.selection import at_largest
-from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Curve, Measure, Result, Row
 from gcsim.scenarios.sweeps.result import SweepPoint
 
-BLACK = "#000000"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES = ("solid", "dash", "dot", "dashdot")
-PARTS = (
-    ("input wait", "input_s", "#8A8A8A"),
-    ("forward", "forward_s", "#0072B2"),
-    ("backward", "backward_s", "#56B4E9"),
-    ("encode", "encode_s", "#E69F00"),
-    ("waiting for network", "exposed_communication_s", "#D55E00"),
-    ("decode", "decode_s", "#CC79A7"),
-    ("optimizer", "optimizer_s", "#009E73"),
-)
-"""Name, field in seconds, colour."""
+DASHES = dict(zip(style.DASHES, ("solid", "dash", "dot", "dashdot"), strict=True))
+"""Plotly's dashes by matplotlib's."""
 STEPS = (
     (1, 2, 5),
     (1, 1.5, 2, 3, 5, 7),
@@ -127,7 +115,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
             "x": [getattr(row, field) * 1e3 for row in rows], "marker": {"color": colour},
             "hovertemplate": f"{name}: %{{x:.3g}} ms<extra>%{{y}}</extra>",
         }
-        for name, field, colour in PARTS
+        for name, field, colour, _ in style.PARTS
         if any(getattr(row, field) for row in rows)
     ]  # fmt: skip
     stated = ""
@@ -142,8 +130,8 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
             {
                 "type": "scatter", "mode": "markers", "name": "range", "y": labels,
                 "x": [middle * 1e3 for middle, _, _ in ends],
-                "marker": {"color": BLACK, "size": 1},
-                "error_x": _whiskers([tuple(one * 1e3 for one in row) for row in ends], BLACK)
+                "marker": {"color": style.BLACK, "size": 1},
+                "error_x": _whiskers([tuple(one * 1e3 for one in row) for row in ends], style.BLACK)
                 | {"thickness": 1, "width": 3},
                 "text": [
                     f"{elapsed(row.iteration_s)}: {elapsed(low)} to {elapsed(high)}"
@@ -261,24 +249,18 @@ def _judged_chart(
 
 def _told(row: Row) -> str:
     """Hover text of a point."""
-    took = f"{elapsed(row.iteration_s)} an iteration"
+    took = f"{elapsed(row.iteration_s)} per iteration"
     if row.speedup_vs_dense is None:
         return took
     return f"{significant(row.speedup_vs_dense)} times{within(speedup_known(row))}, {took}"
 
 
 def _lines(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Colour and dash by label; the first uncompressed one is black."""
-    found: dict[str, dict[str, Any]] = {}
-    number = 0
-    for label, kind in kinds.items():
-        if kind == DENSE and not any(line["color"] == BLACK for line in found.values()):
-            found[label] = {"color": BLACK, "dash": "solid"}
-            continue
-        dash = DASHES[number // len(COLOURS) % len(DASHES)]
-        found[label] = {"color": COLOURS[number % len(COLOURS)], "dash": dash}
-        number += 1
-    return found
+    """Colour and dash by label."""
+    styles = style.styles_of(kinds, set(kinds))
+    return {
+        label: {"color": one.colour, "dash": DASHES[one.dashes]} for label, one in styles.items()
+    }
 
 
 def _whiskers(ends: Sequence[tuple[float, ...]], colour: str) -> dict[str, Any]:

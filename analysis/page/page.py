@@ -22,6 +22,8 @@ from typing import Any
 from markupsafe import Markup
 
 from gcsim.analysis.report.sections import Line, Section
+from gcsim.analysis.report.table import Column
+from gcsim.scenarios.result import Row
 
 Html = Markup
 """Text that is markup already."""
@@ -75,6 +77,16 @@ def table(
     heads = [{"text": text, "extra": bool(first) and text not in first} for text in headings]
     known = zip_longest([list(zip(row, heads, strict=True)) for row in rows], marked)
     return _part("table", heads, [(cells, bool(mark)) for cells, mark in known])
+
+
+def cells_of(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[Cell]]:
+    """Cells of each row, which sort by full values; unknown ones come first."""
+    found: list[list[Cell]] = [[] for _ in rows]
+    for column in columns:
+        for cells, text, row in zip(found, column.cells(rows), rows, strict=True):
+            value = column.value(row)
+            cells.append(Cell(text, -1.0 if value is None else float(value)))
+    return found
 
 
 def chart(figure: Chart, height: int) -> Html:

@@ -5,39 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gcsim.analysis.page import page as html
 from gcsim.analysis.page.charts import breakdown_chart, speedup_chart, training_sections
-from gcsim.analysis.page.page import (
-    Cell,
-    Html,
-    chart,
-    code,
-    facts,
-    files,
-    folded,
-    notes,
-    page,
-    paragraphs,
-    table,
-    worded,
-)
+from gcsim.analysis.report import table as tables
 from gcsim.analysis.report.answer import notes as notes_of
 from gcsim.analysis.report.intervals import shares
 from gcsim.analysis.report.numbers import duration, percent, plural, scaled
 from gcsim.analysis.report.sections import Recommendation, answer_sections
 from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
-from gcsim.analysis.report.table import (
-    BEST,
-    HEADING,
-    PERIODIC,
-    SAFE,
-    Column,
-    answer_columns,
-    brief_columns,
-    footnotes,
-    mark_of,
-    other_columns,
-)
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result, Row, fastest_first
 
@@ -65,23 +41,23 @@ def run_page(result: Result, command: str) -> str:
     bars, height = breakdown_chart(result)
     ranged = [row.label for row in found.rows[:RANGED]]
     everywhere = [row for size in reversed(sizes(result)) for row in _of_size(result, size)]
-    sections: list[tuple[str, Html]] = [
-        ("Answer", worded(answer_sections(advised)) + paragraphs(said, "verdict")),
+    sections: list[tuple[str, html.Html]] = [
+        ("Answer", html.worded(answer_sections(advised)) + html.paragraphs(said, "verdict")),
         (
             f"Methods on {plural(first.nodes, 'node')}",
-            _table(found.rows, found) + notes(footnotes(result, found)),
+            _table(found.rows, found) + html.notes(tables.footnotes(result, found)),
         ),
-        ("Speedup", chart(speedup_chart(result, ranged), SPEEDUPS)),
-        ("Parts of an iteration", chart(bars, height)),
+        ("Speedup", html.chart(speedup_chart(result, ranged), SPEEDUPS)),
+        ("Parts of an iteration", html.chart(bars, height)),
         *_training(result),
         *_ranges(result, found),
-        ("All sizes", folded(f"{len(everywhere)} rows", _table(everywhere, None))),
-        ("Sources", folded("devices, links, methods, versions", facts(_told(result)))),
-        ("Files", files(_FILES)),
-        ("Command", code(command)),
-        ("Scenario", folded("with every default", code(document.write(result.scenario)))),
+        ("All sizes", html.folded(f"{len(everywhere)} rows", _table(everywhere, None))),
+        ("Sources", html.folded("devices, links, methods, versions", html.facts(_told(result)))),
+        ("Files", html.files(_FILES)),
+        ("Command", html.code(command)),
+        ("Scenario", html.folded("with every default", html.code(document.write(result.scenario)))),
     ]
-    return page(str(result.scenario.get("name", "scenario")), _under(result, first), sections)
+    return html.page(str(result.scenario.get("name", "scenario")), _under(result, first), sections)
 
 
 def _of_size(result: Result, workers: int) -> tuple[Row, ...]:
@@ -90,55 +66,42 @@ def _of_size(result: Result, workers: int) -> tuple[Row, ...]:
 
 def _under(result: Result, row: Row) -> str:
     drawn = ", synthetic gradients" if are_synthetic(result) else ""
-    facts = result.provenance.get("versions", {})
+    versions = result.provenance.get("versions", {})
     return (
         f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}{drawn}; predicted by gcsim "
-        f"{facts.get('gcsim', '') if isinstance(facts, dict) else ''}"
+        f"{versions.get('gcsim', '') if isinstance(versions, dict) else ''}"
     )
 
 
-def _table(rows: Sequence[Row], found: Verdict | None) -> Html:
+def _table(rows: Sequence[Row], found: Verdict | None) -> html.Html:
     """Every column, sorted by full values; rows of one size with their verdict's marks, or with the
     number of nodes."""
-    columns = (*answer_columns(rows), *other_columns(rows))
-    headings = [HEADING, *(["nodes"] if found is None else [])]
-    headings += map(_flat, columns)
-    shown = zip(*(column.cells(rows) for column in columns), strict=True)
-    return table(
-        headings,
-        (
+    columns = (*tables.answer_columns(rows), *tables.other_columns(rows))
+    nodes = [] if found else ["nodes"]
+    shown = [tables.HEADING, "nodes", "NMSE", *(one.flat for one in tables.brief_columns(rows))]
+    best = (tables.BEST, tables.SAFE)
+    return html.table(
+        [tables.HEADING, *nodes, *(one.flat for one in columns)],
+        [
             [
-                Cell(_label(row, found)),
-                *([Cell(str(row.nodes), row.nodes)] if found is None else []),
-                *(
-                    Cell(text, _number(column, row))
-                    for column, text in zip(columns, texts, strict=True)
-                ),
+                html.Cell(_label(row, found)),
+                *(html.Cell(str(row.nodes), row.nodes) for _ in nodes),
+                *cells,
             ]
-            for row, texts in zip(rows, shown, strict=True)
-        ),
-        first=[HEADING, "nodes", "NMSE", *(_flat(one) for one in brief_columns(rows))],
-        marked=[found is not None and mark_of(row, found) in (BEST, SAFE) for row in rows],
+            for row, cells in zip(rows, html.cells_of(columns, rows), strict=True)
+        ],
+        first=shown,
+        marked=[found is not None and tables.mark_of(row, found) in best for row in rows],
     )
-
-
-def _flat(column: Column) -> str:
-    return column.heading.replace("\n", " ")
 
 
 def _label(row: Row, found: Verdict | None) -> str:
-    mark = "" if found is None else mark_of(row, found).lstrip()
+    mark = "" if found is None else tables.mark_of(row, found).lstrip()
     via = f", via {row.via}" if row.via and not row.label.endswith(row.via) else ""
-    return f"{mark}{row.label}{PERIODIC if row.period > 1 else ''}{via}"
+    return f"{mark}{row.label}{tables.PERIODIC if row.period > 1 else ''}{via}"
 
 
-def _number(column: Column, row: Row) -> float:
-    """Sort key of a cell; unknown values come first."""
-    value = column.value(row)
-    return -1.0 if value is None else float(value)
-
-
-def _training(result: Result) -> Iterator[tuple[str, Html]]:
+def _training(result: Result) -> Iterator[tuple[str, html.Html]]:
     """Table of training with known outcomes, and its title."""
     told = result.trained
     if told is None:
@@ -152,10 +115,10 @@ def _training(result: Result) -> Iterator[tuple[str, Html]]:
     if unknown:
         said.append(f"Not trained, so without a curve: {', '.join(unknown)}. Try: gcsim train.")
     yield steps
-    yield heading, seconds + notes([" ".join(said)])
+    yield heading, seconds + html.notes([" ".join(said)])
 
 
-def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:
+def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, html.Html]]:
     """Inputs behind the ranges of the method to try, or the safe one."""
     row = found.to_try or found.safe
     of_row = shares(result, row, found.dense) if row is not None else ()
@@ -163,18 +126,18 @@ def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, Html]]:
         return
     lines = [
         [
-            Cell(one.input.name),
-            Cell(percent(one.share), one.share),
+            html.Cell(one.input.name),
+            html.Cell(percent(one.share), one.share),
             *(
-                Cell(_valued(value, one.input.unit), value)
+                html.Cell(_valued(value, one.input.unit), value)
                 for value in (one.input.stated, one.input.low, one.input.high)
             ),
-            Cell(one.input.measure),
+            html.Cell(one.input.measure),
         ]
         for one in of_row
     ]
     headings = ["input", "share of the width", "stated", "low", "high", "to narrow it"]
-    yield f"Uncertainties of {row.label}", table(headings, lines)
+    yield f"Uncertainties of {row.label}", html.table(headings, lines)
 
 
 def _valued(value: float, unit: str) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
 from gcsim.files import csv_text
@@ -90,15 +90,12 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 def _numbers(cells: Sequence[Cell]) -> Table:
     columns = list(dict.fromkeys(cell.column for cell in cells))
     both = {name: any(c.printed is not None for c in cells if c.column == name) for name in columns}
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0), header_style=""
-    )
-    table.add_column("\n\n", overflow="fold")
+    headings = [""]
     for name in columns:
         quantity, _, unit = name.rpartition(" ")
         for what in ("printed", "here") if both[name] else ("here",):
-            heading = f"{quantity}\n{unit}\n{what}" if quantity else f"\n{unit}\n{what}"
-            table.add_column(Text(heading), justify="right", no_wrap=True)
+            headings.append(f">{quantity}\n{unit}\n{what}")
+    table = bare_table(headings, gap=0, whole=True)
     by_place = {(cell.row, cell.column): cell for cell in cells}
     for row in dict.fromkeys(cell.row for cell in cells):
         shown = []

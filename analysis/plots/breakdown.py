@@ -20,16 +20,6 @@ from gcsim.analysis.report.numbers import elapsed, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
-PARTS = (
-    ("input wait", "input_s", style.GREY, "\\\\\\\\"),
-    ("forward", "forward_s", style.BLUE, ""),
-    ("backward", "backward_s", style.SKY, ""),
-    ("encode", "encode_s", style.ORANGE, "////"),
-    ("waiting for network", "exposed_communication_s", style.VERMILION, ""),
-    ("decode", "decode_s", style.PURPLE, "...."),
-    ("optimizer", "optimizer_s", style.GREEN, "--"),
-)
-"""Name, field in seconds, colour, hatching (legible without colour)."""
 NOW_AND_THEN = ("input_s", "optimizer_s")
 """Drawn only if a row has them."""
 
@@ -82,7 +72,8 @@ def breakdown_figure(result: Result) -> Figure:
                 for name, _, colour, hatch in parts
             ],
             ncols=len(parts), loc="upper left", bbox_to_anchor=(left - 0.012, 1 - 0.36 / height),
-            frameon=False, handlelength=1.4, columnspacing=1.6 if len(parts) < len(PARTS) else 1.2,
+            frameon=False, handlelength=1.4,
+            columnspacing=1.6 if len(parts) < len(style.PARTS) else 1.2,
         )  # fmt: skip
         figure.text(
             left, 1 - 0.22 / height, _title(result, rows), fontsize=12, fontweight="bold",
@@ -93,10 +84,10 @@ def breakdown_figure(result: Result) -> Figure:
 
 
 def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
-    """Entries of `PARTS` that these rows have."""
+    """Entries of `style.PARTS` that these rows have."""
     return [
         part
-        for part in PARTS
+        for part in style.PARTS
         if part[1] not in NOW_AND_THEN or any(getattr(row, part[1]) for row in rows)
     ]
 

@@ -17,16 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from gcsim.analysis.plots.speedup import spread
-from gcsim.analysis.plots.style import (
-    GREEN,
-    VERMILION,
-    LineStyle,
-    line_styles,
-    mark_synthetic,
-    new_figure,
-    settings,
-)
+from gcsim.analysis.plots import style
+from gcsim.analysis.plots.labels import joined
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.selection import at_largest
 from gcsim.errors import InternalError
@@ -43,8 +35,8 @@ _LEFT, _PLOT, _GAP, _TOP, _BOTTOM = 1.08, 6.4, 0.16, 0.48, 0.62
 _HEIGHTS = (3.6, 1.35)
 _BAR, _LABEL = 0.24, 0.21  # inches
 
-_DEATH: dict[str, Any] = {"color": VERMILION, "linewidth": 0.8, "linestyle": (0, (5, 2))}
-_RETURN: dict[str, Any] = {"color": GREEN, "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
+_DEATH: dict[str, Any] = {"color": style.VERMILION, "linewidth": 0.8, "linestyle": (0, (5, 2))}
+_RETURN: dict[str, Any] = {"color": style.GREEN, "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
 
 Line = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Seconds, and samples used by then."""
@@ -55,16 +47,16 @@ def faults_figure(result: Result) -> Figure:
     told = result.faulty
     if told is None:
         raise InternalError("a figure of faults was asked for, of a run that has none")
-    styles = line_styles(result)
+    styles = style.line_styles(result)
     unit, seconds, _ = next(unit for unit in UNITS if told.horizon_s >= unit[1] * unit[2])
     nodes = sorted({outage.node for outage in told.outages})
-    with settings():
+    with style.settings():
         tall = max(_HEIGHTS[0], _LABEL * len(told.progress))
         bars = max(1.5, min(len(nodes), NAMED) + 0.5) * _BAR
         height = _TOP + tall + _GAP + _HEIGHTS[1] + _GAP + bars + _BOTTOM
         labels = _ends(told, result)
         width = _LEFT + _PLOT + 0.85 + 0.076 * max(len(text) for _, text in labels.values())
-        figure = new_figure(width, height)
+        figure = style.new_figure(width, height)
         axes = []
         top = height - _TOP
         for inches in (tall, _HEIGHTS[1], bars):
@@ -83,12 +75,15 @@ def faults_figure(result: Result) -> Figure:
             above.tick_params(axis="x", length=0, labelbottom=False)
         axes[2].grid(axis="y", visible=False)
         axes[2].set_xlabel(f"time [{unit}]")
-        _labels(axes[0], labels, styles, _LABEL / tall)
+        ends = {label: (told.horizon_s, done) for label, (done, _) in labels.items()}
+        texts = {label: text for label, (_, text) in labels.items()}
+        looks = {label: _look(own) for label, own in styles.items()}
+        joined(axes[0], ends, texts, looks, gap=_LABEL / tall, size=9)
         axes[0].set_title(
             f"{result.scenario.get('name', 'scenario')}: training while nodes die, "
             f"{plural(told.nodes, 'node')}"
         )
-        mark_synthetic(figure, result)
+        style.mark_synthetic(figure, result)
         return figure
 
 
@@ -107,7 +102,7 @@ def undisturbed(result: Result) -> dict[str, float]:
 
 
 def _lines(
-    axes: Axes, shares: Axes, told: FaultyRuns, styles: dict[str, LineStyle], result: Result
+    axes: Axes, shares: Axes, told: FaultyRuns, styles: dict[str, style.LineStyle], result: Result
 ) -> None:
     rates, iteration = undisturbed(result), _samples_of_an_iteration(result)
     instants = np.linspace(0, told.horizon_s, INSTANTS + 1)[1:]
@@ -138,7 +133,7 @@ def _outages(axes: Axes, told: FaultyRuns, nodes: Sequence[int], seconds: float)
         end = told.horizon_s if outage.end_s is None else min(outage.end_s, told.horizon_s)
         axes.barh(
             nodes.index(outage.node), end - outage.start_s, left=outage.start_s, height=0.62,
-            color=VERMILION, alpha=0.85, linewidth=0,
+            color=style.VERMILION, alpha=0.85, linewidth=0,
         )  # fmt: skip
     every = max(1, -(-len(nodes) // NAMED))
     named = range(0, len(nodes), every)
@@ -172,10 +167,8 @@ def _short(samples: float) -> str:
     return f"{samples:.0f}"
 
 
-def _look(style: LineStyle) -> dict[str, Any]:
-    if style.muted:
-        return {"color": style.colour, "linewidth": 0.9, "zorder": 1.5}
-    return {"color": style.colour, "linestyle": style.dashes, "linewidth": 1.7, "zorder": 2}
+def _look(own: style.LineStyle) -> dict[str, Any]:
+    return style.look_of(own) | {"marker": ""}
 
 
 def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
@@ -186,28 +179,6 @@ def _ends(told: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
         share = 100 * done / (told.horizon_s * rates[one.label])
         ends[one.label] = done, f"{_short(done)} ({share:.3g} %)  {one.label}"
     return ends
-
-
-def _labels(
-    axes: Axes, ends: dict[str, tuple[float, str]], styles: dict[str, LineStyle], gap: float
-) -> None:
-    """Labels at the right, sorted by the lines' ends and joined to them."""
-    top = axes.get_ylim()[1]
-    ordered = sorted(ends, key=lambda label: ends[label][0])
-    wanted = [ends[label][0] / top for label in ordered]
-    places = spread(wanted, gap=gap, low=0.0, high=1.0)
-    for label, height, place in zip(ordered, wanted, places, strict=True):
-        axes.add_artist(
-            Line2D([1.0, 1.012, 1.035, 1.042], [height, height, place, place],
-                   transform=axes.transAxes, color="#BBBBBB", linewidth=0.7, clip_on=False)
-        )  # fmt: skip
-        sample = Line2D([1.046, 1.09], [place] * 2, transform=axes.transAxes, clip_on=False)
-        sample.set(**_look(styles[label]))
-        axes.add_artist(sample)
-        axes.text(
-            1.1, place, ends[label][1], transform=axes.transAxes, va="center", fontsize=9,
-            color="#777777" if styles[label].muted else "black",
-        )  # fmt: skip
 
 
 def _times(length: float, seconds: float) -> FixedLocator:

@@ -12,15 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from gcsim.analysis.plots.style import (
-    GREY,
-    LineStyle,
-    line_styles,
-    mark_synthetic,
-    new_figure,
-    plain_ticks,
-    settings,
-)
+from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result, Row
@@ -34,9 +26,9 @@ LEAST = 1e-8
 def pareto_figure(result: Result) -> Figure:
     """NMSE against milliseconds and megabytes, without updates that have no scale."""
     rows = [row for row in at_largest(result) if row.nmse is not None]
-    with settings():
-        figure = new_figure(11.0, 4.9)
-        styles = line_styles(result)
+    with style.settings():
+        figure = style.new_figure(11.0, 4.9)
+        styles = style.line_styles(result)
         left, right = figure.subplots(1, 2, sharey=True)
         _points(left, rows, [row.iteration_s * 1e3 for row in rows], styles)
         _points(right, rows, [row.wire_bytes_per_worker / 1e6 for row in rows], styles)
@@ -52,7 +44,7 @@ def pareto_figure(result: Result) -> Figure:
             loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, frameon=False,
             fontsize=8.5,
         )  # fmt: skip
-        mark_synthetic(figure, result)
+        style.mark_synthetic(figure, result)
         figure.subplots_adjust(left=0.075, right=0.78, top=0.92, bottom=0.12, wspace=0.08)
         return figure
 
@@ -74,7 +66,7 @@ def front(points: Sequence[Point]) -> list[Point]:
 
 
 def _points(
-    axes: Axes, rows: Sequence[Row], at: Sequence[float], styles: dict[str, LineStyle]
+    axes: Axes, rows: Sequence[Row], at: Sequence[float], styles: dict[str, style.LineStyle]
 ) -> None:
     drawn = [
         (place, error, row)
@@ -82,17 +74,19 @@ def _points(
         if place > 0  # nothing was sent
     ]
     best = front([(place, error) for place, error, _ in drawn])
-    axes.plot(*zip(*best, strict=True), color=GREY, linewidth=1.0, zorder=1, drawstyle="steps-post")
+    axes.plot(
+        *zip(*best, strict=True), color=style.GREY, linewidth=1.0, zorder=1, drawstyle="steps-post"
+    )
     for place, error, row in drawn:
-        style = styles[row.label]
+        own = styles[row.label]
         axes.plot(
-            [place], [error], linestyle="none", marker=style.marker or ".", color=style.colour,
+            [place], [error], linestyle="none", marker=own.marker or ".", color=own.colour,
             markersize=7, markeredgecolor="white", markeredgewidth=0.6,
-            label="_" if style.muted else row.label,
+            label="_" if own.muted else row.label,
         )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    plain_ticks(axes.xaxis)
+    style.plain_ticks(axes.xaxis)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
     axes.grid(color="#E4E4E4", linewidth=0.7)

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from gcsim.analysis.plots.style import (
-    GREY,
-    LineStyle,
-    line_styles,
-    look_of,
-    mark_synthetic,
-    new_figure,
-    settings,
-)
+from gcsim.analysis.plots import style
+from gcsim.analysis.plots.labels import joined
 from gcsim.analysis.report.intervals import uncertain
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.selection import dense_row
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
 IDEAL = "ideal"
+_IDEAL_LOOK: dict[str, Any] = {"color": style.GREY, "linewidth": 1.2, "linestyle": (0, (2, 2))}
 LABEL_INCHES = 0.23
 """Distance of two labels; smaller with many methods."""
 SMALL_LABEL_INCHES = 0.135
@@ -41,37 +35,36 @@ def speedup_figure(result: Result) -> Figure:
     speedup against dense (both in the same world) or, without a dense row, of the throughput.
     Methods with whiskers stand side by side at each size.
     """
-    styles = line_styles(result)
-    with settings():
+    styles = style.line_styles(result)
+    with style.settings():
         # axes of 5.9 x 5.2 inches; beside them as much as the longest label needs
-        small = any(style.muted for style in styles.values())
+        small = any(own.muted for own in styles.values())
         width = 0.75 + 5.9 + 1.3 + (0.065 if small else 0.083) * max(map(len, styles))
         tall = max(5.18, SMALL_LABEL_INCHES * (len(styles) + 1)) if small else 5.18
         below = 0.92 if uncertain(result.rows) else 0.74  # the label has a second line
         height = tall + 0.48 + below
-        figure = new_figure(width, height)
+        figure = style.new_figure(width, height)
         axes = figure.add_axes((0.75 / width, below / height, 5.9 / width, tall / height))
         beside = _places(result, styles)
-        for label, style in styles.items():
+        for label, own in styles.items():
             rows = _of(result, label)
             places = [row.workers * beside[label] for row in rows]
-            axes.plot(places, list(map(relative_throughput, rows)), label=label, **look_of(style))
-            if not style.muted and _ranged(rows):
+            axes.plot(
+                places, list(map(relative_throughput, rows)), label=label, **style.look_of(own)
+            )
+            if not own.muted and _ranged(rows):
                 low, high = zip(*map(_ends, rows), strict=True)
                 axes.vlines(
-                    places, low, high, color=style.colour, linewidth=1.6, alpha=0.55, zorder=1.5
+                    places, low, high, color=own.colour, linewidth=1.6, alpha=0.55, zorder=1.5
                 )
         workers = sorted({row.workers for row in result.rows})
         reach = workers if len(workers) > 1 else [workers[0] / 2**0.5, workers[0] * 2**0.5]
-        axes.plot(
-            reach, reach, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1,
-            label=IDEAL,
-        )  # fmt: skip
+        axes.plot(reach, reach, zorder=1, label=IDEAL, **_IDEAL_LOOK)
         _axes(axes, result, workers)
         _labels(
             axes, result, styles, beside, (SMALL_LABEL_INCHES if small else LABEL_INCHES) / tall
         )
-        mark_synthetic(figure, result)
+        style.mark_synthetic(figure, result)
         return figure
 
 
@@ -84,7 +77,7 @@ def _of(result: Result, label: str) -> list[Row]:
     return sorted((row for row in result.rows if row.label == label), key=lambda row: row.workers)
 
 
-def _places(result: Result, styles: Mapping[str, LineStyle]) -> dict[str, float]:
+def _places(result: Result, styles: Mapping[str, style.LineStyle]) -> dict[str, float]:
     """Factor on a method's number of workers, where its points and whiskers stand."""
     ranged = [
         label for label in styles if not styles[label].muted and uncertain(_of(result, label))
@@ -161,56 +154,19 @@ def _tick(workers: int, nodes: int | None) -> str:
 def _labels(
     axes: Axes,
     result: Result,
-    styles: dict[str, LineStyle],
+    styles: dict[str, style.LineStyle],
     places: Mapping[str, float],
     gap: float,
 ) -> None:
     """Draw names and final values beside the axes; `gap` is a share of the axes' height."""
-    ends = {label: _of(result, label)[-1] for label in styles}
-    heights = {label: relative_throughput(row) for label, row in ends.items()}
-    heights[IDEAL] = max(row.workers for row in result.rows)
-    ordered = sorted(heights, key=lambda label: heights[label])
-    low, high = (math.log2(limit) for limit in axes.get_ylim())
-    wanted = [(math.log2(heights[label]) - low) / (high - low) for label in ordered]
-    placed = spread(wanted, gap=min(gap, 1 / len(ordered)), low=0.0, high=1.0)
-    right = axes.get_xlim()[1]
-    beside = axes.transAxes
-    for label, height, place in zip(ordered, wanted, placed, strict=True):
-        end = ends[label].workers * places[label] if label in ends else heights[IDEAL]
-        start = math.log(end / axes.get_xlim()[0]) / math.log(right / axes.get_xlim()[0])
-        leader = Line2D(
-            [start, 1.015, 1.045, 1.055], [height, height, place, place], transform=beside,
-            color="#BBBBBB", linewidth=0.7, clip_on=False, zorder=0.5,
-        )  # fmt: skip
-        axes.add_artist(leader)
-        sample = Line2D([1.06, 1.085, 1.11], [place] * 3, transform=beside, clip_on=False)
-        muted = label in styles and styles[label].muted
-        if muted:
-            sample.set(**look_of(styles[label]))
-        elif label in styles:
-            sample.set(**look_of(styles[label]), markevery=[1])
-        else:
-            sample.set(color=GREY, linewidth=1.2, linestyle=(0, (2, 2)))
-        axes.add_artist(sample)
-        axes.text(
-            1.125, place, f"{significant(heights[label])}x  {label}", transform=beside,
-            va="center", fontsize=7.5 if any(s.muted for s in styles.values()) else 9.5,
-            color="#777777" if muted else "black",
-        )  # fmt: skip
-
-
-def spread(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Places at least `gap` apart, nearest (least squares) to ascending `wanted`. Subtracting `gap`
-    per place makes it isotonic regression: pool adjacent violators (Barlow et al., "Statistical
-    Inference under Order Restrictions", 1972)."""
-    blocks: list[tuple[float, int]] = []
-    for number, value in enumerate(wanted):
-        mean, size = value - number * gap, 1
-        while blocks and blocks[-1][0] >= mean:
-            before, count = blocks.pop()
-            mean = (mean * size + before * count) / (size + count)
-            size += count
-        blocks.append((mean, size))
-    highest = high - (len(wanted) - 1) * gap
-    places = [max(low, min(mean, highest)) for mean, size in blocks for _ in range(size)]
-    return [place + number * gap for number, place in enumerate(places)]
+    last = {label: _of(result, label)[-1] for label in styles}
+    ends = {
+        label: (row.workers * places[label], relative_throughput(row))
+        for label, row in last.items()
+    }
+    most = float(max(row.workers for row in result.rows))
+    ends[IDEAL] = most, most
+    texts = {label: f"{significant(height)}x  {label}" for label, (_, height) in ends.items()}
+    looks = {**{label: style.look_of(own) for label, own in styles.items()}, IDEAL: _IDEAL_LOOK}
+    small = any(own.muted for own in styles.values())
+    joined(axes, ends, texts, looks, gap=gap, size=7.5 if small else 9.5)

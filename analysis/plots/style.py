@@ -2,7 +2,8 @@
 
 Colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is lost on
 white; further lines differ in marker and dashes. Black and solid is always the uncompressed
-exchange. Neither `pyplot` nor any global setting is touched.
+exchange. Neither `pyplot` nor any global setting is touched. Matplotlib is imported on use: charts
+of a page (`analysis/page/charts.py`) have the same colours without it.
 """
 
 from __future__ import annotations
@@ -12,20 +13,17 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import matplotlib as mpl
-import matplotlib.style
-from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.sources import SYNTHETIC_NOTE, are_synthetic
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
@@ -36,6 +34,17 @@ DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
     "solid", (0.0, (5.0, 1.6)), (0.0, (1.2, 1.2)), (0.0, (6.0, 1.4, 1.2, 1.4)),
 )  # fmt: skip
 MARKERS = "osD^vPX<>hd8pH"
+
+PARTS = (
+    ("input wait", "input_s", GREY, "\\\\\\\\"),
+    ("forward", "forward_s", BLUE, ""),
+    ("backward", "backward_s", SKY, ""),
+    ("encode", "encode_s", ORANGE, "////"),
+    ("waiting for network", "exposed_communication_s", VERMILION, ""),
+    ("decode", "decode_s", PURPLE, "...."),
+    ("optimizer", "optimizer_s", GREEN, "--"),
+)
+"""Name, field in seconds, colour, hatching (legible without colour)."""
 
 _SETTINGS = {
     "font.family": "DejaVu Sans",
@@ -120,12 +129,17 @@ def look_of(style: LineStyle, width: float = 1.7) -> dict[str, Any]:
 @contextmanager
 def settings() -> Iterator[None]:
     """Within it, matplotlib's defaults and ours hold, whatever the user's matplotlibrc."""
-    with mpl.style.context(["default", _SETTINGS]):
+    from matplotlib.style import context
+
+    with context(["default", _SETTINGS]):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
     """A figure in inches, drawn to memory only; for use inside `settings`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
     return figure
@@ -143,6 +157,8 @@ def mark_synthetic(figure: Figure, result: Result) -> None:
 def plain_ticks(axis: Axis) -> None:
     """Plain digits for powers of ten on a logarithmic axis, where matplotlib has formulas; also
     for 2 and 5 times these where the axis is short."""
+
+    from matplotlib.ticker import FuncFormatter
 
     def between(value: float, _: object) -> str:
         low, high = axis.get_view_interval()

@@ -20,30 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
+from gcsim.analysis.plots import style, winners
 from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
-from gcsim.analysis.plots.style import (
-    BLACK,
-    BLUE,
-    DPI,
-    FAINT,
-    GREY,
-    MANY,
-    look_of,
-    mark_synthetic,
-    new_figure,
-    plain_ticks,
-    settings,
-    short,
-    styles_of,
-)
-from gcsim.analysis.plots.winners import (
-    DENSE_COLOUR,
-    NOBODY,
-    NOT_SAFE,
-    colours_of,
-    draw_winners,
-    legend_of,
-)
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.trust import DENSE
@@ -77,20 +55,20 @@ def winner_figure(result: SweepResult) -> Figure:
     found = [cell.winner for cell in shown.cells.values() if cell.winner is not None]
     present = sorted({number[row.label] for row in found})
     dense = {number[label] for label, kind in shown.kinds.items() if kind == DENSE}
-    colours = colours_of(present, dense)
+    colours = winners.colours_of(present, dense)
 
     def draw(axes: Axes, cells: list[list[Cell | None]]) -> None:
-        winners = [
-            [number[one.winner.label] if one and one.winner else NOBODY for one in row]
+        best = [
+            [number[one.winner.label] if one and one.winner else winners.NOBODY for one in row]
             for row in cells
         ]
         sure = [[one is not None and one.sure for one in row] for row in cells]
-        draw_winners(axes, _edges(cells), np.array(winners), np.array(sure), colours, gap=1.5)
+        winners.draw_winners(axes, _edges(cells), np.array(best), np.array(sure), colours, gap=1.5)
 
-    with settings():
-        caption = f"The shortest iteration with the default inputs; {NOT_SAFE}."
+    with style.settings():
+        caption = f"The shortest iteration with the default inputs; {winners.NOT_SAFE}."
         sure = all(cell.sure for cell in shown.cells.values())
-        handles = legend_of(labels, colours, sure=sure)
+        handles = winners.legend_of(labels, colours, sure=sure)
         figure = _panelled(shown, "fastest method", draw, caption, len(handles))
         _legend(figure, handles)
         return figure
@@ -109,7 +87,7 @@ def _gains(shown: Swept) -> Figure:
     values = [_value(row, what) for row in rows if row is not None] or [1.0]
     low = 1.0 if what == "speedup" else min(values)
     scale = LogNorm(vmin=low, vmax=max([*values, low * 1.01]), clip=True)
-    colours = LinearSegmentedColormap.from_list("gains", [DENSE_COLOUR, BLUE])
+    colours = LinearSegmentedColormap.from_list("gains", [winners.DENSE_COLOUR, style.BLUE])
 
     def draw(axes: Axes, cells: list[list[Cell | None]]) -> None:
         _draw_gains(axes, cells, what, scale, colours)
@@ -119,7 +97,7 @@ def _gains(shown: Swept) -> Figure:
         f"Number: {what} {over} of the method to use, named below it where there is "
         "room; *: known to train."
     )
-    with settings():
+    with style.settings():
         figure = _panelled(shown, f"{what} of the method to use", draw, caption)
         width, height = figure.get_size_inches()
         bar = figure.add_axes(((width - _RIGHT + 0.3) / width, 1 - 2.55 / height, 0.16 / width,
@@ -143,7 +121,7 @@ def _draw_gains(
         edgecolors="white", rasterized=True,
     )  # fmt: skip
     box = axes.get_window_extent()
-    wide, tall = (box.width / DPI / len(cells[0]), box.height / DPI / len(cells))
+    wide, tall = (box.width / style.DPI / len(cells[0]), box.height / style.DPI / len(cells))
     for y, line in enumerate(rows):
         for x, row in enumerate(line):
             cell = cells[y][x]
@@ -154,7 +132,7 @@ def _draw_gains(
             if points < 4:  # too small to be read: colours remain
                 continue
             name = _fitted(row.label, wide, tall - points / 72)
-            light = "white" if scale(values[y, x]) > _LIGHT else BLACK
+            light = "white" if scale(values[y, x]) > _LIGHT else style.BLACK
             axes.text(x, y, text, ha="center", va="bottom" if name else "center_baseline",
                       fontsize=points, fontweight="bold", color=light)  # fmt: skip
             axes.annotate(name, (x, y), (0, -1.5), textcoords="offset points", ha="center",
@@ -194,7 +172,7 @@ def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int =
     apart = 0.16 + 0.16 * len(shown.beside)
     bottom = below + 0.15 + _LINE * len(said)
     height = max(_TOP + lines * (tall + apart) + bottom, 3.2, _TOP + _ENTRY * entries + 0.2)
-    figure = new_figure(width, height)
+    figure = style.new_figure(width, height)
     for place, values in enumerate(panels):
         line, column = divmod(place, columns)
         corner = (
@@ -238,7 +216,7 @@ def _mark_failed(axes: Axes, cells: list[list[Cell | None]], wide: float) -> Non
         for x, cell in enumerate(line):
             if cell is None and wide > _WORD:
                 axes.text(x, y, "failed", ha="center", va="center",
-                          fontsize=8, color=GREY)  # fmt: skip
+                          fontsize=8, color=style.GREY)  # fmt: skip
 
 
 def _titled(figure: Figure, shown: Swept, title: str) -> None:
@@ -247,7 +225,7 @@ def _titled(figure: Figure, shown: Swept, title: str) -> None:
     figure.text(0.1 / figure.get_size_inches()[0], 1 - 0.24 / height, f"{name}: {title}",
                 va="top", fontsize=12, fontweight="bold")  # fmt: skip
     done = [point.result for point in shown.result.points if point.result is not None]
-    mark_synthetic(figure, next(filter(are_synthetic, done), done[0]))
+    style.mark_synthetic(figure, next(filter(are_synthetic, done), done[0]))
 
 
 def _captioned(figure: Figure, lines: Sequence[str]) -> None:
@@ -326,7 +304,7 @@ def _value(row: Row, what: str) -> float:
 
 
 def _number(value: float, what: str) -> str:
-    return fixed(value, 2) if what == "speedup" else short(value)
+    return fixed(value, 2) if what == "speedup" else style.short(value)
 
 
 # --- one key -------------------------------------------------------------------------------------
@@ -342,7 +320,7 @@ def _lines(shown: Swept) -> Figure:
     left = max(0.75, _leaning(key)) if turned else 0.75
     below = 0.5 + (0.6 * _LETTER * max(map(len, texts)) if turned else 0.1)
     width = left + wide + _RIGHT + 0.4
-    muted = "; thin and grey: other methods" if len(shown.kinds) > MANY else ""
+    muted = "; thin and grey: other methods" if len(shown.kinds) > style.MANY else ""
     caption = (
         "Ring: the method to use, grey where it is not sure whether compression pays. "
         f"Whiskers: {PERCENTILES}, of methods to use or to try at some point{muted}."
@@ -350,8 +328,8 @@ def _lines(shown: Swept) -> Figure:
     said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))
     bottom = below + 0.25 + _LINE * len(said)
     height = _TOP + tall + bottom
-    with settings():
-        figure = new_figure(width, height)
+    with style.settings():
+        figure = style.new_figure(width, height)
         axes = figure.add_axes((left / width, bottom / height, wide / width, tall / height))
         at = _along(key)
         _draw_lines(axes, at, cells, shown, what)
@@ -395,19 +373,19 @@ def _draw_lines(
         for row in (cell.recommended, cell.verdict.to_try)
         if row is not None
     }
-    styles = styles_of(kinds, set(kinds) if len(kinds) <= MANY else marked)
+    styles = style.styles_of(kinds, set(kinds) if len(kinds) <= style.MANY else marked)
     apart = _APART * (max(at) - min(at))
     every: list[float] = []
-    for number, (label, style) in enumerate(styles.items()):
+    for number, (label, own) in enumerate(styles.items()):
         rows = [_row(cell, label) for cell in cells]
         heights = [math.nan if row is None else _value(row, what) for row in rows]
-        axes.plot(at, heights, label="_others" if style.muted else label, **look_of(style))
+        axes.plot(at, heights, label="_others" if own.muted else label, **style.look_of(own))
         every += [height for height in heights if height > 0]
         if label in marked and what == "speedup":
             low = [(row and row.speedup_low) or math.nan for row in rows]
             high = [(row and row.speedup_high) or math.nan for row in rows]
             beside = [place + apart * (number - len(styles) / 2) for place in at]
-            axes.vlines(beside, low, high, color=style.colour, linewidth=1.6, alpha=0.55)
+            axes.vlines(beside, low, high, color=own.colour, linewidth=1.6, alpha=0.55)
             every += [end for end in (*low, *high) if end > 0]
     for sure in (True, False):
         rings = [
@@ -419,19 +397,19 @@ def _draw_lines(
         if rings:
             axes.plot(
                 *zip(*rings, strict=True), marker="o", markersize=12, markerfacecolor="none",
-                markeredgecolor=BLACK if sure else GREY, markeredgewidth=1.3, linestyle="none",
-                label="use" if sure else "use, not sure",
+                markeredgecolor=style.BLACK if sure else style.GREY, markeredgewidth=1.3,
+                linestyle="none", label="use" if sure else "use, not sure",
             )  # fmt: skip
     for place, cell in zip(at, cells, strict=True):
         if cell is None:
-            axes.axvline(place, color=FAINT, linewidth=1.0, linestyle=(0, (2, 2)), zorder=0)
+            axes.axvline(place, color=style.FAINT, linewidth=1.0, linestyle=(0, (2, 2)), zorder=0)
             axes.text(place, 0.98, "failed ", rotation=90, ha="right", va="top", fontsize=8,
-                      color=GREY, transform=axes.get_xaxis_transform())  # fmt: skip
+                      color=style.GREY, transform=axes.get_xaxis_transform())  # fmt: skip
     if max(every) > _LINEAR * min(every):
         axes.set_yscale("log")
         ticks = [step * 10.0**power for power in range(-4, 10) for step in (1, 2, 5)]
         axes.yaxis.set_major_locator(FixedLocator(ticks))
-        plain_ticks(axes.yaxis)
+        style.plain_ticks(axes.yaxis)
 
 
 def _row(cell: Cell | None, label: str) -> Row | None:

@@ -15,21 +15,8 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from gcsim.analysis.report.intervals import (
-    iteration_known,
-    main_sources,
-    number,
-    speedup_known,
-    within,
-)
+from gcsim.analysis.report import intervals, sections
 from gcsim.analysis.report.numbers import elapsed, percent, plural, significant
-from gcsim.analysis.report.sections import (
-    WIDEST,
-    Line,
-    Recommendation,
-    answer_sections,
-    section_lines,
-)
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import HEADING, answer_table, brief_columns, title
@@ -53,13 +40,13 @@ SYNTHETIC_ANSWER = (
 
 def answer(result: Result, *, full: bool = True) -> list[str]:
     """The answer in sentences: sections and notes, in `full` with error, rivals, omissions."""
-    found = Recommendation(result=result, verdict=largest_verdict(result))
-    sections = (
+    found = sections.Recommendation(result=result, verdict=largest_verdict(result))
+    worded = (
         f"{word}: {'; '.join(parts)}."
-        for word, parts in answer_sections(found)
-        if not any(isinstance(part, Line) for part in parts)
+        for word, parts in sections.answer_sections(found)
+        if not any(isinstance(part, sections.Line) for part in parts)
     )
-    return [*sections, *notes(result, found.verdict, full=full)]
+    return [*worded, *notes(result, found.verdict, full=full)]
 
 
 def notes(result: Result, found: Verdict, *, full: bool) -> list[str]:
@@ -99,7 +86,8 @@ def _alone(found: Verdict) -> list[str]:
 def _speedup(row: Row) -> str:
     """ "half precision, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
     if row.speedup_vs_dense is None:
-        return f"{row.label}, {elapsed(row.iteration_s)}{within(iteration_known(row))}"
+        known = intervals.within(intervals.iteration_known(row))
+        return f"{row.label}, {elapsed(row.iteration_s)}{known}"
     return f"{row.label}, {advantage(row)}"
 
 
@@ -131,7 +119,7 @@ def _too_few(result: Result, found: Verdict) -> list[str]:
     if found.pays == "no" or not found.by_luck:
         return []
     return [
-        f"{number(result).capitalize()} are too few to tell some of them apart: set "
+        f"{intervals.number(result).capitalize()} are too few to tell some of them apart: set "
         "training.iterations higher."
     ]
 
@@ -152,7 +140,7 @@ def _width(result: Result, found: Verdict) -> list[str]:
     if not rows or found.pays == "no":
         return []
     row = max(rows, key=_relative_width)
-    sources = main_sources(result, row, found.dense)
+    sources = intervals.main_sources(result, row, found.dense)
     if not sources:
         return []
     measures: list[str] = []
@@ -180,7 +168,11 @@ def _ring_or_tree(rows: Sequence[Row]) -> list[str]:
 
 
 def _known(row: Row) -> str:
-    return iteration_known(row) if row.speedup_vs_dense is None else speedup_known(row)
+    return (
+        intervals.iteration_known(row)
+        if row.speedup_vs_dense is None
+        else intervals.speedup_known(row)
+    )
 
 
 def _relative_width(row: Row) -> float:
@@ -239,11 +231,11 @@ def _share(steps: float) -> str:
 
 def parts(result: Result, width: int, *, full: bool = False) -> tuple[RenderableType, ...]:
     """Text of `gcsim run` on `width` terminal cells; in full, with `-v`."""
-    found = Recommendation(result=result, verdict=largest_verdict(result))
+    found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     lines = [
         Text(line, no_wrap=True, overflow="ignore")  # code is to be copied
-        for word, said in answer_sections(found)
-        for line in section_lines(word, said, min(width, WIDEST))
+        for word, said in sections.answer_sections(found)
+        for line in sections.section_lines(word, said, min(width, sections.WIDEST))
     ]
     below = [Text(line) for line in notes(result, found.verdict, full=full)]
     return answer_table(result, width, full=full), "", *lines, *([""] if below else []), *below
@@ -264,7 +256,7 @@ def html(result: Result) -> str:
     """The rows of the largest size and the answer, for a notebook."""
     rows = largest_verdict(result).rows
     columns = brief_columns(rows)
-    headings = [HEADING, *(column.heading.replace("\n", " ") for column in columns)]
+    headings = [HEADING, *(column.flat for column in columns)]
     cells = zip(*(column.cells(rows) for column in columns), strict=True)
     lines = [(row.label, *numbers) for row, numbers in zip(rows, cells, strict=True)]
     return html_table(title(result), headings, lines, answer(result, full=False))

@@ -93,18 +93,22 @@ def _shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def bare_table(headings: Sequence[str]) -> Table:
-    """Table without a frame; a heading with a leading ">" is right-aligned."""
+def bare_table(
+    headings: Sequence[str], *, gap: int = 1, whole: bool = False, width: int | None = None
+) -> Table:
+    """Table without a frame, its columns `gap` cells and one apart, the first in `width`. A heading
+    with a leading ">" is right-aligned, and with `whole` never folded."""
     table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0),
+        header_style="",
+    )  # fmt: skip
     tallest = max(heading.count("\n") for heading in headings)
     for heading in headings:
         right = heading.startswith(">")
         above = "\n" * (tallest - heading.count("\n"))
         table.add_column(
-            Text(above + heading.lstrip(">")),
-            justify="right" if right else "left", overflow="fold",
+            Text(above + heading.lstrip(">")), justify="right" if right else "left",
+            overflow="fold", no_wrap=right and whole, width=None if table.columns else width,
         )  # fmt: skip
     return table
 

@@ -37,7 +37,7 @@ def _said(found: Explained) -> Iterator[str]:
     each = ", ".join(f"{stage} {elapsed(seconds)}" for stage, seconds in stages.items())
     launches = round(sum(kernel.launches for kernel in found.kernels))
     yield (
-        f"All kernels: {elapsed(found.seconds)} an iteration ({each}) in "
+        f"All kernels: {elapsed(found.seconds)} per iteration ({each}) in "
         f"{launches:,} launches. Fused (the element-wise ones of each stretch as one pass) it "
         f"would be {elapsed(found.fused_s)}."
     )

@@ -102,9 +102,9 @@ def shares(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
     iterations = worlds(row) if dense is None else worlds(row) / worlds(dense)
     if np.ptp(iterations) == 0:
         return ()
-    of_row = _ranks(iterations)
+    of_row = ranked(iterations)
     found = [
-        _Share(input=one, share=float(np.corrcoef(_ranks(np.array(one.draws)), of_row)[0, 1]) ** 2)
+        _Share(input=one, share=float(np.corrcoef(ranked(np.array(one.draws)), of_row)[0, 1]) ** 2)
         for one in result.inputs
         if len(one.draws) == len(iterations) and len(set(one.draws)) > 1
     ]
@@ -122,7 +122,7 @@ def main_sources(result: Result, row: Row, dense: Row | None) -> tuple[_Share, .
     return tuple(found)
 
 
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks from 0, equal values with their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.table import HEADING, brief_columns, title
 from gcsim.compressors.registry import compressor_class
+from gcsim.files import markdown_table
 from gcsim.scenarios.result import Result, Row
 
 _LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
@@ -41,8 +42,8 @@ def latex(result: Result) -> str:
 def markdown(result: Result) -> str:
     """The table of the largest size."""
     heads, rows = _table(result)
-    lines = [title(result), "", _piped(heads), "|---" + "|---:" * (len(heads) - 1) + "|"]
-    return "\n".join([*lines, *(_piped(cells) for _, cells in rows)]) + "\n"
+    lines = markdown_table(heads, [cells for _, cells in rows])
+    return "\n".join([title(result), "", *lines]) + "\n"
 
 
 def bibtex(result: Result) -> str:
@@ -82,13 +83,9 @@ def _table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]:
     """Headings, and cells of each method at the largest size, fastest first."""
     rows: Sequence[Row] = largest_verdict(result).rows
     columns = brief_columns(rows)
-    heads = [HEADING, *(" ".join(one.heading.split()) for one in columns)]
+    heads = [HEADING, *(one.flat for one in columns)]
     cells = zip(*(one.cells(rows) for one in columns), strict=True)
     return heads, [(row, [row.label, *own]) for row, own in zip(rows, cells, strict=True)]
-
-
-def _piped(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _escaped(text: str, but: str = "") -> str:

@@ -61,6 +61,11 @@ class Column:
             "-" if low == high else f"{low}-{high}" for low, high in zip(cells, ends, strict=True)
         ]
 
+    @property
+    def flat(self) -> str:
+        """The heading on one line."""
+        return self.heading.replace("\n", " ")
+
     def width(self, rows: Sequence[Row]) -> int:
         """Terminal cells needed to cut nothing."""
         return max(map(cell_len, [*self.heading.split("\n"), *self.cells(rows)]))
@@ -196,43 +201,40 @@ def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     if known_to_target(rows):
         return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, *money(rows)[-1:], SENT)
     if any(row.speedup_vs_dense is not None for row in rows):
-        known = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
-        total: tuple[Column, ...] = (SPEEDUP, *known, ITERATION)
+        total = (SPEEDUP, *_known(rows, SPEEDUP_RANGE), ITERATION)
     else:
-        total = (ITERATION, *((ITERATION_RANGE,) if uncertain(rows) else ()))
+        total = (ITERATION, *_known(rows, ITERATION_RANGE))
     return (*total, *money(rows), SENT, replace(NMSE, heading="error\n(NMSE)"))
 
 
 def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Speed, certainty and error; without empty columns."""
-    error = (ERROR,) if any(row.iteration_error_s is not None for row in rows) else ()
-    of_speedup = (SPEEDUP_RANGE,) if any(row.speedup_low is not None for row in rows) else ()
-    of_time = (ITERATION_RANGE,) if uncertain(rows) and not of_speedup else ()
     judged = known_to_target(rows)
-    pays = (PAYS,) if any(row.probability_pays is not None for row in rows) else ()
-    fastest = (FASTEST,) if any(row.probability_fastest is not None for row in rows) else ()
-    chances = (SOONER,) if judged else (*pays, *fastest)
-    spread = SPREAD if spreads(rows) else ()
+    ranges = _known(rows, SPEEDUP_RANGE)
     trained = (TO_TARGET, TO_TARGET_RANGE, STEPS) if judged else ()
-    total = (*trained, SPEEDUP, *of_speedup, *chances, ITERATION, *of_time, *error, *spread)
-    return (*total, *money(rows), SENT, NMSE, COSINE)
+    chances = (SOONER,) if judged else _known(rows, PAYS, FASTEST)
+    of_time = () if ranges else _known(rows, ITERATION_RANGE)
+    total = (*trained, SPEEDUP, *ranges, *chances, ITERATION, *of_time)
+    return (*total, *_known(rows, ERROR, *SPREAD), *money(rows), SENT, NMSE, COSINE)
 
 
 def money(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Costs, if a node's is stated."""
-    columns = (MONEY, MONEY_TO_TARGET)
+    return _known(rows, MONEY, MONEY_TO_TARGET)
+
+
+def _known(rows: Sequence[Row], *columns: Column) -> tuple[Column, ...]:
+    """Columns with a value in any row."""
     return tuple(one for one in columns if any(one.value(row) is not None for row in rows))
 
 
 def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Columns with the parts of an iteration and its outcome, without empty ones."""
-    stated = (AS_STATED,) if any(row.iteration_as_stated_s is not None for row in rows) else ()
-    before = (*stated, *((INPUT,) if any(row.input_s for row in rows) else ()))
+    before = (INPUT,) if any(row.input_s for row in rows) else ()
     after = (OPTIMIZER,) if any(row.optimizer_s for row in rows) else ()
-    faulty = any(row.throughput_with_faults_samples_per_s is not None for row in rows)
-    cost = (*COST[:2], *((WITH_FAULTS,) if faulty else ()), *COST[2:])
-    cost = (*cost, *((MEMORY,) if any(row.fits for row in rows) else ()))
-    return (*before, *PARTS, *after, *cost)
+    cost = (*COST[:2], *_known(rows, WITH_FAULTS), *COST[2:])
+    memory = (MEMORY,) if any(row.fits for row in rows) else ()
+    return (*_known(rows, AS_STATED), *before, *PARTS, *after, *cost, *memory)
 
 
 def answer_table(result: Result, width: int, *, full: bool = False) -> Group:

@@ -8,19 +8,18 @@ method's median seed reaches it. An accuracy's axis is its distance from 100 %, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from gcsim.analysis.plots import style
-from gcsim.analysis.plots.speedup import spread
+from gcsim.analysis.plots.labels import joined
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.trained.table import ranked
 from gcsim.scenarios.result import Curve, Measure
@@ -105,7 +104,9 @@ def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> N
         + ("\nmark: the target is reached to stay" if rows[0].speedup_to_target else "")
     )
     axes.grid(**_GRID)
-    _named(axes, ends, looks, {row.label: _text(row) for row in rows})
+    texts = {row.label: _text(row) for row in rows}
+    own = {label: style.look_of(looks[label], 1.6) for label in ends}
+    joined(axes, ends, texts, own, gap=_LABEL / _TALL, size=8.5)
 
 
 def _text(row: TrainedRow) -> str:
@@ -147,34 +148,6 @@ def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[flo
     near, far = axes.get_ylim()
     far = min(far, _FAR * min(*ends, level))
     axes.set_ylim(max(far, 1.15 * max(ends)), min(near, level / 1.3))
-
-
-def _named(
-    axes: Axes,
-    ends: Mapping[str, tuple[float, float]],
-    looks: Mapping[str, style.LineStyle],
-    texts: Mapping[str, str],
-) -> None:
-    """Write the lines' names beside the axes, each joined to its end."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    places = {label: to_axes.transform(end) for label, end in ends.items()}
-    ordered = sorted(places, key=lambda label: float(places[label][1]))
-    gap = min(_LABEL / _TALL, 1 / len(ordered))
-    wanted = [float(places[label][1]) for label in ordered]
-    for label, place in zip(ordered, spread(wanted, gap=gap, low=0.0, high=1.0), strict=True):
-        x, y = places[label]
-        axes.add_artist(
-            Line2D(
-                [x, 1.015, 1.045, 1.055], [y, y, place, place], transform=axes.transAxes,
-                color="#BBBBBB", linewidth=0.7, clip_on=False, zorder=0.5,
-            )
-        )  # fmt: skip
-        sample = Line2D([1.06, 1.09, 1.12], [place] * 3, transform=axes.transAxes, clip_on=False)
-        sample.set(**style.look_of(looks[label], 1.6))
-        if not looks[label].muted:
-            sample.set(markevery=[1])
-        axes.add_artist(sample)
-        axes.text(1.135, place, texts[label], transform=axes.transAxes, va="center", fontsize=8.5)
 
 
 def ratio_figure(result: TrainingResult) -> Figure:

@@ -6,13 +6,13 @@ import textwrap
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.report.answer import html_table
+from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.trust import DENSE
@@ -248,13 +248,8 @@ def _table(result: TrainingResult, width: int) -> Table:
         if _room([*columns, column], rows, width) >= widest:
             columns.append(column)
     label = min(widest, max(_LABEL, _room(columns, rows, width)))
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0), header_style=""
-    )
-    table.add_column("\nmethod", width=label, overflow="fold")
-    for heading, _ in columns:
-        shown = heading if "\n" in heading else f"\n{heading}"
-        table.add_column(Text(shown), justify="right", no_wrap=True)
+    headings = ["method", *(f">{heading}" for heading, _ in columns)]
+    table = bare_table(headings, gap=0, whole=True, width=label)
     for row in rows:
         alone = row.leads and sum(each.leads for each in rows) == 1
         mark = FASTEST if alone else " " * len(FASTEST)

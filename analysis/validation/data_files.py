@@ -7,6 +7,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
+from gcsim.analysis.validation.statistics import grouped
 from gcsim.errors import InputError, did_you_mean
 from gcsim.traces.profile import Layer, ModelFacts
 
@@ -71,8 +72,5 @@ def _layers(files: tuple[Path, ...]) -> dict[str, list[Row]]:
     """Layers by model."""
     found: dict[str, list[Row]] = {}
     for path in files:
-        own: dict[str, list[Row]] = {}
-        for row in _read(path):
-            own.setdefault(row["model"], []).append(row)
-        found = own | found
+        found = grouped(_read(path), lambda row: row["model"]) | found
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gcsim.analysis.validation.statistics import grouped
 from gcsim.analysis.validation.suite import DENSE, Point
 
 TIE = 0.02
@@ -51,15 +52,11 @@ class Decisions:
 
 def decisions(points: Sequence[Point]) -> Decisions | None:
     """Choices between the points; None without any."""
-    settings: dict[str, list[Point]] = {}
-    for point in points:
-        if point.setting and point.method:
-            settings.setdefault(point.setting, []).append(point)
     right, ties, fastest_right, fastest = 0, 0, 0, 0
     faster, unfitted_right, unfitted_decided = 0, 0, 0
     wrong: list[Point] = []
     regrets: list[float] = []
-    for group in settings.values():
+    for group in by_setting(points).values():
         dense = next((point for point in group if point.method == DENSE), None)
         for point in group:
             if dense is None or point is dense or point.fitted:
@@ -97,6 +94,12 @@ def decisions(points: Sequence[Point]) -> Decisions | None:
         fastest=fastest,
         regret=sum(regrets) / len(regrets) if regrets else 0.0,
     )
+
+
+def by_setting(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Points of several methods, by setting."""
+    chosen = (point for point in points if point.setting and point.method)
+    return grouped(chosen, lambda point: point.setting)
 
 
 def _gain(reference: float, own: float, point: Point) -> float:

@@ -18,18 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.analysis.validation import rows as row_files
 from gcsim.analysis.validation.data_files import citation, layer_table
 from gcsim.analysis.validation.drawn import in_worlds, passes_of, without
 from gcsim.analysis.validation.leaving_out import work_of
-from gcsim.analysis.validation.rows import (
-    Changes,
-    FitSection,
-    Row,
-    SuiteFile,
-    read_page,
-    read_rows,
-    read_suite,
-)
 from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.reading.document import Document, Keys
@@ -46,8 +38,8 @@ _CLOSE = 1e-3
 def suite_of(path: Path, name: str, find: Callable[[], Findings] | None = None) -> Suite:
     """The suite in a folder, under this name; `find` if its rows are no scenarios. Raises
     `InputError` if its files are no suite."""
-    document, file = read_suite(path)
-    page = read_page(path)
+    document, file = row_files.read_suite(path)
+    page = row_files.read_page(path)
     return Suite(
         name=name,
         title=file.title,
@@ -72,20 +64,22 @@ class Folder:
 
     path: Path
     document: Document
-    file: SuiteFile
+    file: row_files.SuiteFile
     values: dict[str, float] = field(default_factory=dict)
     """Fitted values so far."""
     _runs: dict[str, Stated] = field(default_factory=dict)
     _drawn: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[row_files.Row]:
         """All rows of the CSV."""
-        return read_rows(self.path / "rows.csv")
+        return row_files.read_rows(self.path / "rows.csv")
 
     # --- a row's runs ---------------------------------------------------------------------------
 
-    def runs(self, row: Row, *, catalogue: bool = False, steps: bool = False) -> list[Stated]:
+    def runs(
+        self, row: row_files.Row, *, catalogue: bool = False, steps: bool = False
+    ) -> list[Stated]:
         """Runs that a row waits for; the longest decides. Empty if unknown to the catalogue alone,
         with stated steps or without."""
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
@@ -93,12 +87,12 @@ class Folder:
         unknown = any(group.get("unknown") for group in self._groups(row))
         return [] if catalogue and (unknown or not all(map(_known, found))) else found
 
-    def _groups(self, row: Row) -> list[Changes]:
+    def _groups(self, row: row_files.Row) -> list[row_files.Changes]:
         """Changes of the defaults, in order."""
         names = (row["group"] or row["series"]).split(" + ")
         return [self.file.groups.get(name) or {} for name in names]
 
-    def _changes(self, row: Row, catalogue: bool) -> Iterator[tuple[str, Any]]:
+    def _changes(self, row: row_files.Row, catalogue: bool) -> Iterator[tuple[str, Any]]:
         """Keys and values that replace defaults; of a key the last one counts."""
         kind = "catalogue" if catalogue else "fitted"
         yield from _flat(self.file.catalogue if catalogue else self.file.fitted)
@@ -108,7 +102,9 @@ class Folder:
             yield from _flat(group.get(kind) or {})
         yield from row.changes.items()
 
-    def _run(self, row: Row, variant: Changes, catalogue: bool, steps: bool = False) -> Stated:
+    def _run(
+        self, row: row_files.Row, variant: row_files.Changes, catalogue: bool, steps: bool = False
+    ) -> Stated:
         changes: dict[str, str] = {}
         prices: dict[str, str] = {}
         for key, value in (*self._changes(row, catalogue), *_flat(variant)):
@@ -166,7 +162,7 @@ class Folder:
         files = tuple(self.path / name for name in self.file.layers)
         return layer_table(files, model, batch, tokens)
 
-    def _fitted(self, row: Row, key: str, text: str) -> str:
+    def _fitted(self, row: row_files.Row, key: str, text: str) -> str:
         """Replace `?NAME` by its value; empty before it is fitted."""
         factors = text[1:].split("*")
         names = [one for one in factors if not _NUMBER.fullmatch(one)]
@@ -184,11 +180,11 @@ class Folder:
         names = text[1:].split("*")
         return all(name in self._fits and self._fits[name].given for name in names)
 
-    def given(self, row: Row, text: str) -> float:
+    def given(self, row: row_files.Row, text: str) -> float:
         """Seconds of the rows in "@ROW @OTHER", as `row` refers to them."""
         return statistics.median(self.measured(other) for other in self._referred(row, text))
 
-    def _referred(self, row: Row, text: str) -> list[Row]:
+    def _referred(self, row: row_files.Row, text: str) -> list[row_files.Row]:
         names = [name.strip() for name in text.split("@")[1:]]
         for name in names:
             if name not in self._named:
@@ -197,29 +193,29 @@ class Folder:
         return [self._named[name] for name in names]
 
     @cached_property
-    def _named(self) -> dict[str, Row]:
+    def _named(self) -> dict[str, row_files.Row]:
         return {key: row for row in self.rows for key in (row["id"], row["name"]) if key}
 
     # --- seconds and published values -----------------------------------------------------------
 
-    def measured(self, row: Row) -> float:
+    def measured(self, row: row_files.Row) -> float:
         """Seconds of an iteration."""
         value = row.number("measured")
         if row.unit == "s":
             return value / row.number("iterations", 1)
         return self._samples(row) / value
 
-    def published(self, row: Row, seconds: float) -> float:
+    def published(self, row: row_files.Row, seconds: float) -> float:
         """Seconds of an iteration in the row's unit."""
         if row.unit == "s":
             return seconds * row.number("iterations", 1)
         return self._samples(row) / seconds
 
-    def _samples(self, row: Row) -> float:
+    def _samples(self, row: row_files.Row) -> float:
         batch = self._run(row, {}, catalogue=True).batch
         return row.number("samples", batch * self._workers(row))
 
-    def _workers(self, row: Row) -> int:
+    def _workers(self, row: row_files.Row) -> int:
         simulated = self._run(row, {}, catalogue=True).cluster.workers
         return int(row.number("workers", simulated))
 
@@ -236,14 +232,14 @@ class Folder:
     @cached_property
     def _beside(self) -> Folder | None:
         path = self.path.parent / self.file.beside
-        return Folder(path, *read_suite(path)) if self.file.beside else None
+        return Folder(path, *row_files.read_suite(path)) if self.file.beside else None
 
     @cached_property
-    def _fits(self) -> dict[str, FitSection]:
+    def _fits(self) -> dict[str, row_files.FitSection]:
         """Fits of this suite and of the one beside it."""
         return (self._beside._fits if self._beside else {}) | self.file.fit
 
-    def _together(self, served: list[Row], names: list[str]) -> None:
+    def _together(self, served: list[row_files.Row], names: list[str]) -> None:
         measured = [self.measured(row) for row in served]
 
         def predicted(values: Sequence[float]) -> list[float]:
@@ -253,7 +249,7 @@ class Folder:
         within = [(self.file.fit[name].low, self.file.fit[name].high) for name in names]
         predicted(nearest(predicted, measured, within))
 
-    def _served(self, name: str) -> list[Row]:
+    def _served(self, name: str) -> list[row_files.Row]:
         return [row for row in self.rows if name in row.fits]
 
     # --- findings ---------------------------------------------------------------------------------
@@ -277,7 +273,7 @@ class Folder:
             excluded=tuple(self._excluded()),
         )
 
-    def _steps(self, given: Mapping[str, Sequence[Row]]) -> Iterator[Factor]:
+    def _steps(self, given: Mapping[str, Sequence[row_files.Row]]) -> Iterator[Factor]:
         for text, rows in given.items():
             first, known = rows[0], self.runs(rows[0], catalogue=True)
             yield Factor(
@@ -296,7 +292,7 @@ class Folder:
                 given=one.given,
             )  # fmt: skip
 
-    def _in_catalogue(self, text: str, row: Row) -> float | None:
+    def _in_catalogue(self, text: str, row: row_files.Row) -> float | None:
         """The catalogue's value at a fitted key."""
         stands = (key for key, own in self._changes(row, catalogue=False) if own == text)
         value: Any = self._run(row, {}, catalogue=True)
@@ -309,7 +305,7 @@ class Folder:
             here = sum(row["left_out"] == key for row in self.rows)
             yield Excluded(one.what, here + one.count, one.rule)
 
-    def _point(self, row: Row, *, served: bool) -> Point:
+    def _point(self, row: row_files.Row, *, served: bool) -> Point:
         runs, known = self.runs(row), self.runs(row, catalogue=True)
         source = self._source(row)
         step = runs[0].model is not None and row.unit != "bytes"
@@ -339,17 +335,17 @@ class Folder:
             stated_worlds=self._worlds(row, own) if own else (),
         )
 
-    def _predicted(self, row: Row, runs: Sequence[Stated]) -> float:
+    def _predicted(self, row: row_files.Row, runs: Sequence[Stated]) -> float:
         if row.unit == "bytes":
             return runs[0].sent * row.number("samples", 1)
         return self.published(row, _longest(runs))
 
-    def _source(self, row: Row) -> str:
+    def _source(self, row: row_files.Row) -> str:
         return (
             citation(self.path, row["source"], row["where"]) if row["source"] else self.file.source
         )
 
-    def _worlds(self, row: Row, runs: Sequence[Stated]) -> tuple[float, ...]:
+    def _worlds(self, row: row_files.Row, runs: Sequence[Stated]) -> tuple[float, ...]:
         """Published values in drawn worlds; empty if the row is no step of a cluster."""
         if any(one.traffic.grouping == "none" or one.cluster.workers == 1 for one in runs):
             return ()
@@ -397,7 +393,7 @@ def _known(run: Stated) -> bool:
         return False
 
 
-def _placed(row: Row, problem: Problem) -> Problem:
+def _placed(row: row_files.Row, problem: Problem) -> Problem:
     """The problem at its cell's place, if it is a row's."""
     if not problem.place.startswith("--set "):
         return problem

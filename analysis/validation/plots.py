@@ -25,21 +25,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from gcsim.analysis.plots.style import (
-    BLACK,
-    COLOURS,
-    DASHES,
-    GREY,
-    MARKERS,
-    new_figure,
-    plain_ticks,
-    settings,
-    short,
-)
+from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.report.table import percent
-from gcsim.analysis.validation.statistics import by_series, judged
+from gcsim.analysis.validation.statistics import by_series, grouped, judged
 from gcsim.analysis.validation.suite import DENSE, Point
 from gcsim.errors import InternalError
 
@@ -56,7 +46,7 @@ def scatter_figure(reports: Sequence[Report]) -> Figure:
     groups = [
         (report, unit, points)
         for report in reports
-        for unit, points in _by_unit(report.findings.points).items()
+        for unit, points in grouped(report.findings.points, lambda point: point.unit).items()
         if unit != "x"
     ]
     if not groups:
@@ -72,8 +62,8 @@ def scatter_figure(reports: Sequence[Report]) -> Figure:
     panel, gap = 3.6, 1.05
     width = 0.35 + columns * (panel + gap)
     height = 0.1 + sum(panel + 0.55 + each for each in below)
-    with settings():
-        figure = new_figure(width, height)
+    with style.settings():
+        figure = style.new_figure(width, height)
         top = height - 0.1
         for row in range(rows):
             bottom = top - 0.55 - panel
@@ -95,13 +85,6 @@ def _lines(points: Sequence[Point]) -> int:
     return math.ceil(series / 2) if series > _MANY else series
 
 
-def _by_unit(points: Sequence[Point]) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.unit, []).append(point)
-    return found
-
-
 def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], under: float) -> None:
     values = [number for point in points for number in (point.measured, point.predicted)]
     low, high = min(values) / 1.4, max(values) * 1.4
@@ -110,7 +93,7 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
         line, [v * (1 - BAND) for v in line], [v * (1 + BAND) for v in line],
         color="#EBEBEB", linewidth=0, zorder=0,
     )  # fmt: skip
-    axes.plot(line, line, color=GREY, linewidth=0.8, zorder=1)
+    axes.plot(line, line, color=style.GREY, linewidth=0.8, zorder=1)
     looks = _looks()
     for name, own in by_series(points).items():
         colour, marker = next(looks)
@@ -128,8 +111,8 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
     for axis, name in ((axes.xaxis, "measured"), (axes.yaxis, "predicted")):
         axis.set_label_text(f"{name} {NAMES[unit]}")
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
-    plain_ticks(axes.xaxis)
-    plain_ticks(axes.yaxis)
+    style.plain_ticks(axes.xaxis)
+    style.plain_ticks(axes.yaxis)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     title = report.suite.name if unit != "bytes" else f"{report.suite.name}: bytes sent"
@@ -144,7 +127,7 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
 
 def _looks() -> Iterator[tuple[str, str]]:
     """Colour and marker; markers change when colours are used up."""
-    return cycle((colour, marker) for marker, colour in product(MARKERS, COLOURS))
+    return cycle((colour, marker) for marker, colour in product(style.MARKERS, style.COLOURS))
 
 
 _LEAST, _MOST = 1e-3, 10.0  # range of drawn errors; smaller ones stand at the left edge
@@ -156,8 +139,8 @@ _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 def errors_figure(reports: Sequence[Report]) -> Figure:
     """One axes for all suites."""
-    with settings():
-        figure = new_figure(8.6, 4.3)
+    with style.settings():
+        figure = style.new_figure(8.6, 4.3)
         axes = figure.add_axes((0.085, 0.13, 0.6, 0.78))
         handles, together = [], []
         for number, report in enumerate(reports):
@@ -165,11 +148,11 @@ def errors_figure(reports: Sequence[Report]) -> Figure:
             if not points:
                 continue
             together += points
-            round_, place = divmod(number, len(COLOURS))
-            style = {"color": COLOURS[place], "linestyle": _DASHES[round_ % len(_DASHES)]}
-            _rising(axes, [abs(p.error) for p in points], linewidth=1.3, **style)
+            round_, place = divmod(number, len(style.COLOURS))
+            look = {"color": style.COLOURS[place], "linestyle": _DASHES[round_ % len(_DASHES)]}
+            _rising(axes, [abs(p.error) for p in points], linewidth=1.3, **look)
             label = f"{report.suite.name} ({plural(len(points), 'point')})"
-            handles.append(Line2D([], [], linewidth=1.3, label=label, **style))
+            handles.append(Line2D([], [], linewidth=1.3, label=label, **look))
         both: tuple[tuple[str, list[float], Any], ...] = (
             ("all, with what was fitted", [abs(p.error) for p in together], "solid"),
             ("all, catalogue alone", _unfitted(together), "dashed"),
@@ -200,11 +183,11 @@ def _unfitted(points: Sequence[Point]) -> list[float]:
     return [abs(p.unfitted_error) for p in points if p.unfitted_error is not None]
 
 
-def _rising(axes: Axes, errors: Sequence[float], **style: Any) -> None:
+def _rising(axes: Axes, errors: Sequence[float], **look: Any) -> None:
     if errors:
         ordered = np.sort(np.maximum(errors, _LEAST))
         heights = np.arange(1, len(ordered) + 1) / len(ordered)
-        axes.step([_LEAST, *ordered, _MOST], [0.0, *heights, 1.0], where="post", **style)
+        axes.step([_LEAST, *ordered, _MOST], [0.0, *heights, 1.0], where="post", **look)
 
 
 _LINEAR = 8  # ratio of the largest to the smallest value up to which an axis is linear from 0
@@ -219,15 +202,16 @@ class _Look:
 
 def has_curves(report: Report) -> bool:
     """Whether a suite's points form curves."""
-    return any(point.panel and point.x is not None for point in report.findings.points)
+    return bool(_on_curves(report))
+
+
+def _on_curves(report: Report) -> list[Point]:
+    return [point for point in report.findings.points if point.panel and point.x is not None]
 
 
 def curves_figure(report: Report) -> Figure:
     """Small multiples: measured (markers) and predicted (lines), a panel per cluster."""
-    panels: dict[str, list[Point]] = {}
-    for point in report.findings.points:
-        if point.panel and point.x is not None:
-            panels.setdefault(point.panel, []).append(point)
+    panels = grouped(_on_curves(report), lambda point: point.panel)
     looks = _curve_looks(list(dict.fromkeys(p.curve for own in panels.values() for p in own)))
     columns = min(4 if len(panels) > 6 else 3, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -236,8 +220,8 @@ def curves_figure(report: Report) -> Figure:
     footer = 0.3 + 0.2 * math.ceil((len(looks) + 2) / across)
     width = 0.1 + columns * (side + gap)
     height = 0.5 + rows * (tall + between) + footer
-    with settings():
-        figure = new_figure(width, height)
+    with style.settings():
+        figure = style.new_figure(width, height)
         figure.text(0.15 / width, 1 - 0.1 / height, report.suite.title, va="top", weight="bold")
         for number, (name, points) in enumerate(panels.items()):
             row, column = divmod(number, columns)
@@ -254,23 +238,20 @@ def curves_figure(report: Report) -> Figure:
 def _curve_looks(names: Sequence[str]) -> dict[str, _Look]:
     """Colour and dashes of curves; the dense exchange is black."""
     # neighbours differ in dashes, too: lines that lie on each other both show
-    drawn = zip(cycle(COLOURS), cycle(DASHES), _markers(), strict=False)
+    drawn = zip(cycle(style.COLOURS), cycle(style.DASHES), _markers(), strict=False)
     return {
-        name: _Look(BLACK, "solid", "o") if name in {DENSE, "dense"} else _Look(*next(drawn))
+        name: _Look(style.BLACK, "solid", "o") if name in {DENSE, "dense"} else _Look(*next(drawn))
         for name in names
     }
 
 
 def _markers() -> Iterator[str]:
     """Markers, one per round of colours."""
-    return cycle(marker for marker in MARKERS for _ in COLOURS)
+    return cycle(marker for marker in style.MARKERS for _ in style.COLOURS)
 
 
 def _panel(axes: Axes, name: str, points: Sequence[Point], looks: dict[str, _Look]) -> None:
-    curves: dict[str, list[Point]] = {}
-    for point in points:
-        curves.setdefault(point.curve, []).append(point)
-    for curve, own in curves.items():
+    for curve, own in grouped(points, lambda point: point.curve).items():
         own.sort(key=lambda point: point.x or 0.0)
         look = looks[curve]
         x = [point.x or 0.0 for point in own]
@@ -301,7 +282,7 @@ def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_xscale("log")
     if max(heights) > _LINEAR * min(heights):
         axes.set_yscale("log")
-        plain_ticks(axes.yaxis)
+        style.plain_ticks(axes.yaxis)
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(0, max(heights) * 1.08)
@@ -310,7 +291,7 @@ def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:
     places = sorted({point.x or 0.0 for point in points})
     few = places if len(places) <= 7 else places[:: math.ceil(len(places) / 6)]
     axes.xaxis.set_major_locator(FixedLocator(few))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.short(value)))
     axes.xaxis.set_minor_locator(NullLocator())
     if len(places) == 1:
         axes.set_xlim(places[0] / 2, places[0] * 2)
@@ -328,9 +309,9 @@ def _curve_legend(figure: Figure, looks: dict[str, _Look], across: int, height: 
                markersize=4.0, label=name)
         for name, look in looks.items()
     ]  # fmt: skip
-    handles.append(Line2D([], [], color=GREY, linewidth=1.1, label="line: predicted"))
+    handles.append(Line2D([], [], color=style.GREY, linewidth=1.1, label="line: predicted"))
     handles.append(
-        Line2D([], [], color=GREY, linestyle="none", marker="o", markersize=4.0,
+        Line2D([], [], color=style.GREY, linestyle="none", marker="o", markersize=4.0,
                label="marker: measured (hollow: in the fit)")
     )  # fmt: skip
     figure.legend(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from gcsim.analysis.validation.suite import Point
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +56,14 @@ def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
     )
 
 
-def by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
+def by_series(points: Iterable[Point]) -> dict[str, list[Point]]:
     """In the order of their first points."""
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.series, []).append(point)
+    return grouped(points, lambda point: point.series)
+
+
+def grouped(entries: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Entries by key, in the order of the keys' first ones."""
+    found: dict[K, list[T]] = {}
+    for entry in entries:
+        found.setdefault(key(entry), []).append(entry)
     return found

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption
+from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption, option
 from gcsim.cli.outcome import reported, users_code
 
 
@@ -22,79 +22,55 @@ def advise(
         ),
     ] = None,
     *,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Of gcsim list models.")
-    ] = None,
+    model: Annotated[str | None, option("--model NAME", "Of gcsim list models.")] = None,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="Of gcsim list devices, or auto.")
+        str | None, option("--device NAME", "Of gcsim list devices, or auto.")
     ] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="N", help="GPUs per node. Default: 1.")
-    ] = None,
-    nodes: Annotated[
-        str | None, typer.Option("--nodes", metavar="N", help="Machines. Default with --gpus: 1.")
-    ] = None,
-    nics: Annotated[
-        str | None, typer.Option("--nics", metavar="N", help="NICs per node. Default: 1.")
-    ] = None,
+    gpus: Annotated[str | None, option("--gpus N", "GPUs per node. Default: 1.")] = None,
+    nodes: Annotated[str | None, option("--nodes N", "Machines. Default with --gpus: 1.")] = None,
+    nics: Annotated[str | None, option("--nics N", "NICs per node. Default: 1.")] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(
-            "--group",
-            metavar="NODES",
-            help='Unlike nodes: "4 x 8 a100 @ 100gbe", in the place of --device. Repeatable.',
-        ),
+        option("--group NODES", 'Unlike nodes, e.g. "4 x 8 a100 @ 100gbe". Repeatable.'),
     ] = None,
     network: Annotated[
-        str | None,
-        typer.Option("--network", metavar="LINK", help='"25 Gbit/s", or of gcsim list links.'),
+        str | None, option("--network LINK", '"25 Gbit/s", or of gcsim list links.')
     ] = None,
     parameters: Annotated[
-        str | None, typer.Option("--parameters", metavar="N", help="110M: in the place of --model.")
+        str | None, option("--parameters N", "110M: in the place of --model.")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option("--precision", metavar="NAME", help="fp32, tf32, fp16 or bf16.")
+        str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16.")
     ] = None,
     loop: Annotated[
-        str | None,
-        typer.Option("--loop", metavar="NAME", help="ddp, horovod, paddle, deepspeed or own."),
+        str | None, option("--loop NAME", "ddp, horovod, paddle, deepspeed or own.")
     ] = None,
     limited: Annotated[
-        bool | None,
-        typer.Option("--limited/--nic", help="Whether tc or a provider limits the rate."),
+        bool | None, option("--limited/--nic", "Whether tc or a provider limits the rate.")
     ] = None,
     sequence: Annotated[
-        str | None,
-        typer.Option("--sequence", metavar="N", help="Tokens of a sample, of a model by formula."),
+        str | None, option("--sequence N", "Tokens of a sample, of a model by formula.")
     ] = None,
     checkpointing: Annotated[
-        str | None, typer.Option("--checkpointing", metavar="NAME", help="none, selective or full.")
+        str | None, option("--checkpointing NAME", "none, selective or full.")
     ] = None,
     batch_size: Annotated[
-        str | None,
-        typer.Option(
-            "--batch-size", metavar="N", help="Samples per GPU. Default: 32, or 4096 tokens."
-        ),
+        str | None, option("--batch-size N", "Samples per GPU. Default: 32, or 4096 tokens.")
     ] = None,
     cost: Annotated[
-        str | None,
-        typer.Option("--cost-per-hour", metavar="X", help="Of a node: savings in money, too."),
+        str | None, option("--cost-per-hour X", "Of a node: savings in money, too.")
     ] = None,
     per_bucket: Annotated[
-        bool,
-        typer.Option("--per-bucket", help="Say what a method for each bucket would gain, too."),
+        bool, option("--per-bucket", "Say what a method for each bucket would gain, too.")
     ] = False,
     axes: Annotated[
-        str | None,
-        typer.Option("--map", metavar="KEY,KEY", help="Draw the winner, e.g. bandwidth,latency."),
+        str | None, option("--map KEY,KEY", "Draw the winner, e.g. bandwidth,latency.")
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Of --map: .png, .svg or .pdf."),
+        Path | None, option("-o --output FILE", "Of --map: .png, .svg or .pdf.")
     ] = None,
     save: Annotated[
-        Path | None,
-        typer.Option("--save", metavar="FILE", help="Write the scenario, for gcsim run."),
+        Path | None, option("--save FILE", "Write the scenario, for gcsim run.")
     ] = None,
     sets: SetOption = None,
     seed: SeedOption = None,
@@ -111,7 +87,8 @@ def advise(
     from gcsim.analysis.advice.advice import advice
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit_exactly, note, note_next, width
-    from gcsim.scenarios.advice.asked import Words, asked, number, option
+    from gcsim.scenarios.advice.asked import Words, asked, number
+    from gcsim.scenarios.advice.asked import option as called
     from gcsim.scenarios.checks.fits import DoesNotFitError
 
     words = Words(
@@ -133,7 +110,7 @@ def advise(
     )
     try:
         with users_code():
-            question = asked(source, words, sets or (), seed, called=option)
+            question = asked(source, words, sets or (), seed, called=called)
             question.scenario  # noqa: B018  # its mistakes come first
     except DoesNotFitError as error:
         answer = unfit.to_json(error) if as_json else unfit.summary(error, min(width(), 100))

@@ -82,10 +82,10 @@ def _version(asked: bool) -> None:
 def _options(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, options.option("--version", "Show the version.", callback=_version, is_eager=True)
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", envvar="GCSIM_DEBUG", help="Show a bug's traceback.")
+        bool, options.option("--debug", "Show a bug's traceback.", envvar="GCSIM_DEBUG")
     ] = False,
 ) -> None:
     outcome.Reporting.debug = debug
@@ -100,18 +100,16 @@ def _options(
 def run(
     scenario: options.ScenarioArgument,
     *,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME.")
-    ] = None,
+    output: Annotated[Path | None, options.option("-o --output DIR", "Default: runs/NAME.")] = None,
     sets: options.SetOption = None,
     seed: options.SeedOption = None,
     as_json: options.ResultsOption = False,
     quiet: options.QuietOption = False,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="All columns, all notes, all sources.")
+        bool, options.option("-v --verbose", "All columns, all notes, all sources.")
     ] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Run every compressor again, store nothing.")
+        bool, options.option("--no-cache", "Run every compressor again, store nothing.")
     ] = False,
 ) -> None:
     """Compare compressors on a simulated cluster.
@@ -119,40 +117,34 @@ def run(
     Runs every compressor on gradients of the model and simulates the cluster at every size.
     """
     from gcsim.analysis.advice.advice import advised_run
+    from gcsim.analysis.report.answer import parts
+    from gcsim.analysis.report.sources import provenance_notes
     from gcsim.analysis.write import draw_figures, write_results
-    from gcsim.cli.options import check_writable
+    from gcsim.cli import terminal
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import (
-        emit_exactly,
-        note_cached,
-        note_next,
-        note_provenance,
-        note_written,
-        show_answer,
-    )
     from gcsim.scenarios.load import load_scenario
 
     with outcome.users_code():
         loaded = load_scenario(scenario, sets or (), seed)
-    folder = output or Path("runs") / loaded.name
-    check_writable(folder)
+    folder = options.results_folder(output, loaded.name)
     with watching(quiet) as progress:
         result = advised_run(loaded, cache=not no_cache, progress=progress)
 
     paths = write_results(result, folder)
     if verbose and not quiet:
-        note_provenance(result)
+        sources = (f"  {line}" for line in provenance_notes(result))
+        terminal.note("Where the numbers come from:", *sources, "")
     if as_json:
-        emit_exactly(result.to_json())
+        terminal.emit_exactly(result.to_json())
     else:
-        show_answer(result, full=verbose)
+        terminal.emit(*parts(result, terminal.width(), full=verbose))
     sys.stdout.flush()
     asked = ["run", scenario, *options.again(sets, seed)]
     command = shlex.join(["gcsim", *asked])
     paths = (*draw_figures(result, folder, command=command, cache=not no_cache), *paths)
     if not quiet:
-        note_cached(result)
-        note_written(paths, brief=not verbose)
+        terminal.note_cached(result)
+        terminal.note_written(paths, brief=not verbose)
         change, suffix = _another_network(loaded.cluster.network)
         what = "another network"
         if loaded.cluster.groups:
@@ -161,7 +153,7 @@ def run(
         network = [*asked, "--set", change]
         elsewhere = ["-o", str(folder.with_name(f"{folder.name}_{suffix}"))]
         cached = "" if no_cache else " (compressors are not run again)"
-        note_next([*network, *elsewhere], f"{what}{cached}")
+        terminal.note_next([*network, *elsewhere], f"{what}{cached}")
 
 
 app.command()(compare)
@@ -239,7 +231,7 @@ def list_(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
     as_json: options.JsonOption = False,
     layers: Annotated[
-        bool, typer.Option("--layers", help="A model's tensors as CSV, for model: {layers: FILE}.")
+        bool, options.option("--layers", "A model's tensors as CSV, for model: {layers: FILE}.")
     ] = False,
 ) -> None:
     """List what a scenario can name, and papers."""
@@ -264,7 +256,7 @@ def list_(
 @outcome.reported
 def schema(
     suite: Annotated[
-        bool, typer.Option("--suite", help="Of a validation suite's suite.yaml.")
+        bool, options.option("--suite", "Of a validation suite's suite.yaml.")
     ] = False,
 ) -> None:
     """Print the JSON schema of a scenario file.
@@ -292,31 +284,26 @@ def _json(value: Any) -> str:
 def record(
     scenario: options.ScenarioArgument,
     *,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="A new folder for the trace.")
-    ],
+    output: Annotated[Path, options.option("-o --output FOLDER", "A new folder for the trace.")],
     iterations: Annotated[
-        int | None, typer.Option("--iterations", min=1, help="Default: the scenario's.")
+        int | None, options.option("--iterations", "Default: the scenario's.", min=1)
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Default: the scenario's.")
+        int | None, options.option("--workers", "Default: the scenario's.", min=1)
     ] = None,
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="Stored precision.")] = Dtype.float32,
-    max_size: Annotated[
-        str | None, typer.Option("--max-size", metavar="SIZE", help='e.g. "2 GiB"')
-    ] = None,
+    dtype: Annotated[Dtype, options.option("--dtype", "Stored precision.")] = Dtype.float32,
+    max_size: Annotated[str | None, options.option("--max-size SIZE", 'e.g. "2 GiB"')] = None,
     second_moments: Annotated[
-        bool, typer.Option("--second-moments", help="For the variance-based compressor.")
+        bool, options.option("--second-moments", "For the variance-based compressor.")
     ] = False,
     times: Annotated[
-        bool, typer.Option("--times", help="Time the passes too: compute: {recorded: true}.")
+        bool, options.option("--times", "Time the passes too: compute: {recorded: true}.")
     ] = False,
     sets: options.SetOption = None,
     seed: options.SeedOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
     """Train a model here and store its gradients."""
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next, recorded_lines
     from gcsim.scenarios.load import load_scenario
@@ -326,7 +313,7 @@ def record(
     max_bytes = None if max_size is None else options.parsed("--max-size", parse_bytes, max_size)
     with outcome.users_code():
         loaded = load_scenario(scenario, sets or (), seed)
-    check_writable(output)
+    options.check_writable(output)
     with watching(quiet) as progress:
         folder = store(
             loaded,
@@ -355,9 +342,7 @@ def fit(
         list[Path], typer.Argument(metavar="TRACE", help="Folders that gcsim record made.")
     ],
     *,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="The fit, as JSON.")
-    ],
+    output: Annotated[Path, options.option("-o --output FILE", "The fit, as JSON.")],
     quiet: options.QuietOption = False,
 ) -> None:
     """Fit distributions to recorded gradients.

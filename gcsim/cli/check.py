@@ -143,10 +143,10 @@ def host_text(host: Host) -> str:
     of = "all nodes together" if host.ranks == "all" else "a node"
     parts = [] if host.cores == MANY else [f"{plural(host.cores, 'core')} of {of}"]
     prices = (
-        (host.per_message, 1, "a message"),
-        (host.per_byte, 10**6, "a MB"),
-        (host.per_copied_byte, 10**6, "a MB that is copied"),
-        (host.per_call + host.dispatch, 1, "a call"),
+        (host.per_message, 1, "per message"),
+        (host.per_byte, 10**6, "per MB"),
+        (host.per_copied_byte, 10**6, "per MB copied"),
+        (host.per_call + host.dispatch, 1, "per call"),
     )
     parts += [f"{duration(float(count * price))} {what}" for price, count, what in prices if price]
     return ", ".join(parts) or "costs nothing"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption
+from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption, option
 from gcsim.cli.outcome import reported, users_code
 
 
@@ -23,8 +23,7 @@ def explain(
     ],
     *,
     scenario: Annotated[
-        str,
-        typer.Option("--scenario", metavar="SCENARIO", help="Whose model, gradients and device."),
+        str, option("--scenario SCENARIO", "Whose model, gradients and device.")
     ] = "alexnet_32node",
     sets: SetOption = None,
     seed: SeedOption = None,

@@ -11,7 +11,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from gcsim.cli.list import Entry, Kind, details, entries
-from gcsim.cli.terminal import push_pull_line
+from gcsim.cli.terminal import default_text, push_pull_line
+from gcsim.files import markdown_table
 
 _ABOUT = {
     "dense": "The baseline.",
@@ -41,19 +42,19 @@ def _lines() -> Iterator[str]:
         "`make gallery`."
     )
     yield ""
-    yield "| name | method | collective | bits per element | bias | state |"
-    yield "|---|---|---|---|---|---|"
-    for entry in found:
-        bias = "unbiased" if entry["unbiased"] else "biased"
-        cells = (
+    headings = ("name", "method", "collective", "bits per element", "bias", "state")
+    rows = [
+        (
             f"[`{entry['name']}`](#{entry['name']})",
             entry["title"],
             entry["collective"],
             entry["bits"],
-            bias,
+            "unbiased" if entry["unbiased"] else "biased",
             entry["state"],
         )
-        yield "| " + " | ".join(map(_cell, cells)) + " |"
+        for entry in found
+    ]
+    yield from markdown_table(headings, rows, numbers=False)
     for family, members in groupby(found, key=itemgetter("family")):
         yield ""
         yield f"## {family.capitalize()}"
@@ -83,22 +84,12 @@ def _entry(entry: Entry, described: str) -> Iterator[str]:
         yield f"{push_pull_line(entry).capitalize()}."
     if entry["parameters"]:
         yield ""
-        yield "| parameter | default | accepts | meaning |"
-        yield "|---|---|---|---|"
-        for parameter in entry["parameters"]:
-            default = parameter["default"]
-            shown = "null" if default is None else str(default)
-            cells = (
-                f"`{parameter['name']}`",
-                f"`{shown.lower() if isinstance(default, bool) else shown}`",
-                parameter["range"],
-                parameter["meaning"],
-            )
-            yield "| " + " | ".join(map(_cell, cells)) + " |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+        headings = ("parameter", "default", "accepts", "meaning")
+        rows = [
+            (f"`{one['name']}`", f"`{default_text(one)}`", one["range"], one["meaning"])
+            for one in entry["parameters"]
+        ]
+        yield from markdown_table(headings, rows, numbers=False)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ _CALIBRATION = {
     "stated": "stated: by the file that it stands in",
 }
 
-_AFTER = {"repeat": "all again", "hold": "the last for ever"}
+_AFTER = {"repeat": "all again", "hold": "the last one for good"}
 
 ABOUT_LINKS = (
     "In parentheses the range of such links. Indented: what a transport finds (transport: gloo).",
@@ -51,7 +51,7 @@ def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "calibration", _CALIBRATION[entry["calibration"]]
     yield from _rate(entry, section)
     if "overhead" in section:
-        yield "overhead", f"{section['overhead']} a message"
+        yield "overhead", f"{section['overhead']} per message"
     if entry["overhead_range_s"]:
         yield "overhead range", _between(entry["overhead_range_s"])
     if "factors" in section:

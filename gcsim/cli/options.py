@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -17,28 +17,32 @@ from gcsim.errors import InputError
 
 T = TypeVar("T")
 
+
+def option(words: str, text: str, **more: Any) -> Any:
+    """An option of a command, of its names, the word for its value if it has one, and its help."""
+    names = [word for word in words.split() if word.startswith("-")]
+    value = words.rsplit(maxsplit=1)[-1]
+    metavar = None if value in names else value
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
 ScenarioArgument = Annotated[
     str, typer.Argument(metavar="SCENARIO", help="A YAML file, or a shipped scenario's name.")
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a value, e.g. cluster.nodes='[1, 8]'. Repeatable.",
-    ),
+    option("--set KEY=VALUE", "Change a value, e.g. cluster.nodes='[1, 8]'. Repeatable."),
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's.")]
+SeedOption = Annotated[int | None, option("--seed", "Instead of the scenario's.")]
 JobsOption = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Processes. Default: cores, or fewer by memory.")
+    int | None, option("--jobs", "Processes. Default: cores, or fewer by memory.", min=1)
 ]
 DaskOption = Annotated[
-    str | None,
-    typer.Option("--dask", metavar="ADDRESS", help="A dask.distributed scheduler instead."),
+    str | None, option("--dask ADDRESS", "A dask.distributed scheduler instead.")
 ]
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notes.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
-ResultsOption = Annotated[bool, typer.Option("--json", help="results.json on stdout.")]
+QuietOption = Annotated[bool, option("-q --quiet", "No progress and no notes.")]
+JsonOption = Annotated[bool, option("--json", "JSON on stdout.")]
+ResultsOption = Annotated[bool, option("--json", "results.json on stdout.")]
 
 
 def again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
@@ -53,6 +57,13 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except InputError as error:
         raise InputError([replace(one, place=option) for one in error.problems]) from error
+
+
+def results_folder(output: Path | None, name: str) -> Path:
+    """The folder asked for, or `runs/NAME`; raises `InputError` as `check_writable`."""
+    folder = output or Path("runs") / name
+    check_writable(folder)
+    return folder
 
 
 def check_writable(folder: Path, option: str = "-o") -> None:

@@ -7,9 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption, parsed
+from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption, option, parsed
 from gcsim.cli.outcome import reported, users_code
 from gcsim.errors import InputError
 
@@ -24,48 +22,25 @@ TOKENS, SAMPLES = float(1 << 19), 256.0
 @reported
 def plan(
     *,
-    model: Annotated[str, typer.Option("--model", metavar="NAME", help="Of gcsim list models.")],
+    model: Annotated[str, option("--model NAME", "Of gcsim list models.")],
     offers: Annotated[
-        Path,
-        typer.Option(
-            "--offers",
-            metavar="FILE",
-            help="CSV: device, gpus, nodes, network, price (node, hour).",
-        ),
+        Path, option("--offers FILE", "CSV: device, gpus, nodes, network, price (node, hour).")
     ],
-    tokens: Annotated[
-        str | None, typer.Option("--tokens", metavar="N", help="Of the training: 10B, or 10e9.")
-    ] = None,
+    tokens: Annotated[str | None, option("--tokens N", "Of the training: 10B, or 10e9.")] = None,
     samples: Annotated[
-        str | None, typer.Option("--samples", metavar="N", help="Of a model that reads no tokens.")
+        str | None, option("--samples N", "Of a model that reads no tokens.")
     ] = None,
     batch: Annotated[
-        str | None,
-        typer.Option(
-            "--batch", metavar="N", help="Of a step at most. Default: 524288 tokens, 256 samples."
-        ),
+        str | None, option("--batch N", "Of a step at most. Default: 524288 tokens, 256 samples.")
     ] = None,
-    deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help='"3 days", "40 h".')
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="X", help="In the currency of the prices.")
-    ] = None,
+    deadline: Annotated[str | None, option("--deadline TIME", '"3 days", "40 h".')] = None,
+    budget: Annotated[str | None, option("--budget X", "In the currency of the prices.")] = None,
     precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision", metavar="NAME", help="fp32, tf32, fp16 or bf16. Default: 16 bits."
-        ),
+        str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16. Default: 16 bits.")
     ] = None,
-    sequence: Annotated[
-        int | None, typer.Option("--sequence", min=1, metavar="N", help="Tokens of a sample.")
-    ] = None,
-    loop: Annotated[
-        str | None, typer.Option("--loop", metavar="NAME", help="As of gcsim advise.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help=".csv, .json or .md.")
-    ] = None,
+    sequence: Annotated[int | None, option("--sequence N", "Tokens of a sample.", min=1)] = None,
+    loop: Annotated[str | None, option("--loop NAME", "As of gcsim advise.")] = None,
+    output: Annotated[Path | None, option("-o --output FILE", ".csv, .json or .md.")] = None,
     sets: SetOption = None,
     seed: SeedOption = None,
     as_json: JsonOption = False,

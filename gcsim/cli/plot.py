@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import QuietOption
+from gcsim.cli.options import QuietOption, check_writable, option
 from gcsim.cli.outcome import reported
 
 
@@ -29,11 +29,9 @@ def plot(
     ],
     *,
     form: Annotated[
-        Format, typer.Option("--format", help="tex, md: a run's table; tex with its references.")
+        Format, option("--format", "tex, md: a run's table; tex with its references.")
     ] = Format.png,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: FOLDER.")
-    ] = None,
+    output: Annotated[Path | None, option("-o --output DIR", "Default: FOLDER.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Draw a run again, or a sweep.
@@ -44,7 +42,6 @@ def plot(
     """
     from gcsim.analysis.report.numbers import plural
     from gcsim.analysis.write import TABLES, draw_again, draw_sweep
-    from gcsim.cli.options import check_writable
     from gcsim.cli.terminal import note
     from gcsim.errors import InputError
     from gcsim.scenarios.stored import read_results

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gcsim.cli.options import JobsOption, JsonOption, QuietOption
+from gcsim.cli.options import JobsOption, JsonOption, QuietOption, option, results_folder
 from gcsim.cli.outcome import kept_on_interrupt, reported
 
 
@@ -20,22 +20,19 @@ def reproduce(
     *,
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data",
-            metavar="FOLDER",
-            help="Train ResNet-20 on a folder of images: train/CLASS/*.png, test/CLASS/*.png.",
+        option(
+            "--data FOLDER",
+            "Train ResNet-20 on a folder of images: train/CLASS/*.png, test/CLASS/*.png.",
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Of each training. Default: the preset's.")
+        int | None, option("--steps", "Of each training. Default: the preset's.", min=1)
     ] = None,
     jobs: JobsOption = None,
     small: Annotated[
-        bool, typer.Option("--quick", help="A reduced size: seconds; its verdicts say little.")
+        bool, option("--quick", "A reduced size: seconds; its verdicts say little.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME.")
-    ] = None,
+    output: Annotated[Path | None, option("-o --output DIR", "Default: runs/NAME.")] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -44,15 +41,13 @@ def reproduce(
     Of a paper on gradient compression. Says whether its order comes out, and its shape. Exit code 0
     whatever the verdicts are. What was trained is kept, and the same command goes on after a stop.
     """
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note
     from gcsim.scenarios.papers.preset import preset
     from gcsim.scenarios.papers.preset import reproduce as run
 
     chosen = preset(name)
-    folder = output or Path("runs") / f"{name}{'_quick' if small else ''}"
-    check_writable(folder)
+    folder = results_folder(output, f"{name}{'_quick' if small else ''}")
     with kept_on_interrupt(), watching(quiet) as progress:
         found = run(chosen, quick=small, data=data, steps=steps, jobs=jobs, progress=progress)
     from gcsim.analysis.papers.table import draw_reproduction, parts, write_reproduction

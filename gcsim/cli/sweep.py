@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gcsim.cli.options import (
-    DaskOption,
-    JobsOption,
-    QuietOption,
-    ResultsOption,
-    ScenarioArgument,
-    SeedOption,
-    SetOption,
-    again,
-)
+from gcsim.cli import options
 from gcsim.cli.outcome import INTERRUPTED, reported, say
 from gcsim.errors import InputError, InternalError, Problem
 
@@ -27,25 +18,24 @@ if TYPE_CHECKING:
 
 @reported
 def sweep(
-    scenario: ScenarioArgument,
+    scenario: options.ScenarioArgument,
     *,
     grid: Annotated[
         list[str],
-        typer.Option(
-            "--grid",
-            metavar="KEY=V1,V2,...",
-            help="Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
+        options.option(
+            "--grid KEY=V1,V2,...",
+            "Values to run, e.g. cluster.nodes=8,16. Repeatable: every combination.",
         ),
     ],
-    jobs: JobsOption = None,
-    dask: DaskOption = None,
+    jobs: options.JobsOption = None,
+    dask: options.DaskOption = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_sweep.")
+        Path | None, options.option("-o --output DIR", "Default: runs/NAME_sweep.")
     ] = None,
-    sets: SetOption = None,
-    seed: SeedOption = None,
-    as_json: ResultsOption = False,
-    quiet: QuietOption = False,
+    sets: options.SetOption = None,
+    seed: options.SeedOption = None,
+    as_json: options.ResultsOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Run every combination of some values.
 
@@ -53,7 +43,6 @@ def sweep(
     """
     from gcsim.analysis.report.sweep import parts
     from gcsim.analysis.write import draw_sweep_report
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios.sweeps.store import POINTS
@@ -61,8 +50,7 @@ def sweep(
 
     with watching(quiet) as progress:
         plan = prepare(scenario, grid, overrides=sets or (), seed=seed, progress=progress)
-    folder = output or Path("runs") / f"{plan.name}_sweep"
-    check_writable(folder)
+    folder = options.results_folder(output, f"{plan.name}_sweep")
     try:
         with watching(quiet) as progress:
             result = execute(
@@ -82,7 +70,13 @@ def sweep(
         emit_exactly(result.to_json())
     else:
         emit(*parts(result, width()))
-    asked = ["gcsim", "sweep", scenario, *(f"--grid={one}" for one in grid), *again(sets, seed)]
+    asked = [
+        "gcsim",
+        "sweep",
+        scenario,
+        *(f"--grid={one}" for one in grid),
+        *options.again(sets, seed),
+    ]
     draw_sweep_report(result, folder, shlex.join(asked))
     if not quiet:
         names = "report.html, results.csv, results.json, sweep.json, points/"

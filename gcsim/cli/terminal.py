@@ -69,20 +69,6 @@ def note(*lines: str) -> None:
 # --- a run ---------------------------------------------------------------------------------------
 
 
-def show_answer(result: Result, *, full: bool) -> None:
-    """The table, then the sentences."""
-    from gcsim.analysis.report.answer import parts
-
-    emit(*parts(result, width(), full=full))
-
-
-def note_provenance(result: Result) -> None:
-    """Print the sources of the numbers on stderr."""
-    from gcsim.analysis.report.sources import provenance_notes
-
-    note("Where the numbers come from:", *(f"  {line}" for line in provenance_notes(result)), "")
-
-
 def note_cached(result: Result) -> None:
     """The parts of a run that were known before, on stderr."""
     from gcsim.scenarios.result import FROM_CACHE
@@ -92,7 +78,7 @@ def note_cached(result: Result) -> None:
         return
     simulation = ", and the simulation" if came["simulation"] else ""
     profiles = f"profiles of {_methods(came['profiles'], result.rows)}"
-    note("", f"From the cache: {profiles}{simulation} (--no-cache makes them anew).")
+    note("", f"From the cache: {profiles}{simulation} (--no-cache recomputes them).")
 
 
 def note_trained_before(result: TrainingResult) -> None:
@@ -336,7 +322,10 @@ def _titled(
 def _parameters(parameters: Sequence[Entry]) -> RenderableType:
     if not parameters:
         return Text("no parameters")
-    rows = [(e["name"], _default(e), e["range"], e["meaning"]) for e in parameters]
+    rows = [
+        (e["name"], "required" if e["required"] else default_text(e), e["range"], e["meaning"])
+        for e in parameters
+    ]
     headings = ("parameter", "default", "accepts", "meaning")
     fixed = sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True)) - max(
         len(row[3]) + 2 for row in rows
@@ -352,9 +341,8 @@ def _parameters(parameters: Sequence[Entry]) -> RenderableType:
     return table
 
 
-def _default(entry: Entry) -> str:
-    if entry["required"]:
-        return "required"
+def default_text(entry: Entry) -> str:
+    """Default of a parameter, as a scenario states it."""
     value = entry["default"]
     if isinstance(value, bool):
         return str(value).lower()

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from gcsim.cli import options
 from gcsim.cli.outcome import kept_on_interrupt, reported, users_code
 
@@ -20,14 +18,13 @@ def train(
     jobs: options.JobsOption = None,
     dask: options.DaskOption = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Default: runs/NAME_train.")
+        Path | None, options.option("-o --output DIR", "Default: runs/NAME_train.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Train here what comes with gcsim, too.")
+        bool, options.option("--fresh", "Train here what comes with gcsim, too.")
     ] = False,
     tensorboard: Annotated[
-        Path | None,
-        typer.Option("--tensorboard", metavar="DIR", help="The curves, for TensorBoard, too."),
+        Path | None, options.option("--tensorboard DIR", "The curves, for TensorBoard, too.")
     ] = None,
     sets: options.SetOption = None,
     seed: options.SeedOption = None,
@@ -41,7 +38,6 @@ def train(
     come with gcsim.
     """
     from gcsim.analysis.trained.write import require_tensorboard, write_events
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, note_trained_before, width
     from gcsim.scenarios.load import load_scenario
@@ -51,11 +47,10 @@ def train(
 
     with users_code():
         loaded = load_scenario(scenario, sets or (), seed)
-    folder = output or Path("runs") / f"{loaded.name}_train"
-    check_writable(folder)
+    folder = options.results_folder(output, f"{loaded.name}_train")
     if tensorboard is not None:
         require_tensorboard("--tensorboard")
-        check_writable(tensorboard, "--tensorboard")
+        options.check_writable(tensorboard, "--tensorboard")
     if not quiet:
         note(*foreseen(loaded, plan_of(loaded).steps))
     with kept_on_interrupt(), watching(quiet) as progress:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gcsim.analysis.validation.registry import SUITES, chosen
-from gcsim.cli.options import JsonOption, QuietOption
+from gcsim.cli.options import JsonOption, QuietOption, option, results_folder
 from gcsim.cli.outcome import reported
 from gcsim.errors import ExpectationError, InputError, InternalError
 
@@ -31,20 +31,12 @@ def validate(
     *,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="DIR",
-            help="Default: runs/validation, or with the suites' names.",
-        ),
+        option("-o --output DIR", "Default: runs/validation, or with the suites' names."),
     ] = None,
     live: Annotated[
-        bool,
-        typer.Option("--live", help="Measure here and now, in network namespaces (needs root)."),
+        bool, option("--live", "Measure here and now, in network namespaces (needs root).")
     ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="With --live: a minute, not five.")
-    ] = False,
+    quick: Annotated[bool, option("--quick", "With --live: a minute, not five.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -55,7 +47,6 @@ def validate(
     from gcsim.analysis.validation.leaving_out import fault
     from gcsim.analysis.validation.report.table import suite_lines, summary_lines
     from gcsim.analysis.validation.report.write import to_json, write
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
 
@@ -64,8 +55,7 @@ def validate(
         message = "--quick makes the live suite shorter, and --live is not given"
         raise InputError(message, place="--quick", hint="add --live")
     asked = chosen(names) if names or not live else []
-    folder = output or _folder(names, live=live)
-    check_writable(folder)
+    folder = results_folder(output, _named(names, live=live))
     reports: list[Report] = []
     with watching(quiet) as progress:
         if live:
@@ -95,12 +85,12 @@ def validate(
         raise ExpectationError(wrong)
 
 
-def _folder(names: Sequence[str], *, live: bool) -> Path:
-    """Folder of the results by suites run: figures of one suite do not stand beside another's
+def _named(names: Sequence[str], *, live: bool) -> str:
+    """Name of the results' folder by suites run: figures of one suite do not stand beside another's
     tables."""
     parts = [*(["live"] if live else []), *names]
     words = [part.replace(":", "_").replace("/", "_") for part in parts]
-    return Path("runs") / "_".join(["validation", *words])
+    return "_".join(["validation", *words])
 
 
 def _run(suite: Suite) -> Report:

@@ -40,7 +40,7 @@ from gcsim.compressors.streams import landing
 from gcsim.scenarios.calibration import machine
 from gcsim.scenarios.calibration.host import DATA, all_methods, time_stages, with_stages
 from gcsim.scenarios.calibration.kernel_classes import SIZES as CLASS_SIZES
-from gcsim.scenarios.calibration.kernel_classes import class_rates, time_cases
+from gcsim.scenarios.calibration.kernel_classes import class_rates, four_digits, time_cases
 from gcsim.scenarios.calibration.kernels import SIZES as KERNEL_SIZES
 from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.catalog import loops
@@ -226,10 +226,10 @@ def _device(
         processor="gpu" if kind == "cuda" else None,
         kernels=rates,
         training={times.model: _training(times, conditions) for times in steps},
-        effective_flop_rate=_four(middle),
+        effective_flop_rate=four_digits(middle),
         effective_flop_rate_range=(
-            _four(min([middle, *flop_rates])),
-            _four(max([middle, *flop_rates, products])),
+            four_digits(min([middle, *flop_rates])),
+            four_digits(max([middle, *flop_rates, products])),
         ),
         source=(
             f"Measured by `{command}` on {date.today().isoformat()}: {conditions} "
@@ -245,8 +245,8 @@ def _training(times: StepTimes, conditions: str) -> TrainingRate:
     batches = " and ".join(str(batch) for batch in sorted(times.seconds))
     return TrainingRate(
         model=times.model,
-        fixed=_four(fixed),
-        per_sample=_four(per_sample),
+        fixed=four_digits(fixed),
+        per_sample=four_digits(per_sample),
         source=f"The line through the lowest times at batch {batches}, SGD with momentum, random "
         f"samples in memory. {conditions}",
     )
@@ -266,13 +266,9 @@ def _threads(count: int | None) -> Iterator[None]:
 def _rounded(measured: dict[str, Curve]) -> dict[str, Curve]:
     """Curves rounded to a file's digits."""
     return {
-        name: tuple((nbytes, _four(seconds)) for nbytes, seconds in points)
+        name: tuple((nbytes, four_digits(seconds)) for nbytes, seconds in points)
         for name, points in measured.items()
     }
-
-
-def _four(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 _NBYTES = 1 << 23  # bytes of a vector: beyond a core's own caches, like a bucket

@@ -78,7 +78,7 @@ def class_rates(timed: Sequence[TimedCase], conditions: str) -> dict[KernelClass
         ]
         titles = dict.fromkeys(one.case.title for one in own)
         launch, bandwidth, flop_rate = (
-            None if value is None else _rounded(value)
+            None if value is None else four_digits(value)
             for value in (fit.launch, fit.bandwidth, fit.flop_rate)
         )
         rates[kind] = KernelRate(
@@ -120,10 +120,10 @@ def _speeds(
 def _range(value: float | None, seen: Sequence[float]) -> Range | None:
     if value is None:
         return None
-    rounded = [_rounded(one) for one in seen]
+    rounded = [four_digits(one) for one in seen]
     return min([value, *rounded]), max([value, *rounded])
 
 
-def _rounded(value: float) -> float:
+def four_digits(value: float) -> float:
     """Round to four digits: more than repeats agree on, and stable when read back."""
     return float(f"{value:.4g}")

@@ -15,7 +15,7 @@ reversed, agrees in part when more are kept than reversed, and else disagrees.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -130,13 +130,8 @@ def order(
         said += f", {len(found.open)} open"
     if found.count > 1:
         said += f"; tau {found.tau:.2f}"
-    return Verdict(
-        claim=claim,
-        where=where,
-        printed=(" < " if least else " > ").join(" = ".join(group) for group in expected),
-        here=said,
-        agrees=found.agrees,
-    )
+    printed = (" < " if least else " > ").join(" = ".join(group) for group in expected)
+    return Verdict(claim, where, printed, said, found.agrees)
 
 
 def monotone(
@@ -144,13 +139,7 @@ def monotone(
 ) -> Verdict:
     """Whether values grow (or fall) along `along`, by place and seed."""
     found = order(claim, where, along, [[name] for name in reversed(list(along))], least=falling)
-    return Verdict(
-        claim=claim,
-        where=where,
-        printed="falls" if falling else "grows",
-        here=found.here,
-        agrees=found.agrees,
-    )
+    return replace(found, printed="falls" if falling else "grows")
 
 
 def overtakes(
@@ -164,25 +153,15 @@ def overtakes(
         said = "behind everywhere" if not any(ahead) else f"behind at {places[-1]}"
     else:
         said = f"ahead from {places[since]} on" if since else "ahead everywhere"
-    return Verdict(
-        claim=claim,
-        where=where,
-        printed="ahead in the end",
-        here=said,
-        agrees="agrees" if ahead[-1] else "disagrees",
-    )
+    agrees: Agrees = "agrees" if ahead[-1] else "disagrees"
+    return Verdict(claim, where, "ahead in the end", said, agrees)
 
 
 def near(claim: str, where: str, here: float, printed: float, factor: float) -> Verdict:
     """Whether a ratio is within a factor of the printed one."""
     inside = printed / factor <= here <= printed * factor
-    return Verdict(
-        claim=claim,
-        where=where,
-        printed=f"{printed:g}",
-        here=f"{here:.3g} (within a factor of {factor:g}: {'yes' if inside else 'no'})",
-        agrees="agrees" if inside else "disagrees",
-    )
+    said = f"{here:.3g} (within a factor of {factor:g}: {'yes' if inside else 'no'})"
+    return Verdict(claim, where, f"{printed:g}", said, "agrees" if inside else "disagrees")
 
 
 def at_most(claim: str, where: str, here: Mapping[str, float], limit: float, unit: str) -> Verdict:
@@ -192,6 +171,4 @@ def at_most(claim: str, where: str, here: Mapping[str, float], limit: float, uni
     agrees: Agrees = "agrees"
     if beyond:
         agrees = "in part" if 2 * len(beyond) < len(here) else "disagrees"
-    return Verdict(
-        claim=claim, where=where, printed=f"at most {limit:g} {unit}", here=said, agrees=agrees
-    )
+    return Verdict(claim, where, f"at most {limit:g} {unit}", said, agrees)

@@ -121,8 +121,8 @@ def _histograms(gradients: Mapping[str, _Values], deviation: float) -> tuple[pre
         x = tuple(map(float, (edges[:-1] + edges[1:]) / 2))
         y = tuple(map(float, counts / counts.max()))
         found.append(
-            preset.Panel(title=name, x="gradient [standard deviations]", y="frequency / highest",
-                  lines=(preset.Line(label=name, x=x, y=y),))
+            trained.drawn(name, "gradient [standard deviations]", "frequency / highest", x,
+                          {name: [y]})
         )  # fmt: skip
     return tuple(found)
 
@@ -296,14 +296,10 @@ def table3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
             order("ORQ-3's error grows by a smaller factor", where, factor, fewest, least=True),
         ),
         panels=(
-            preset.Panel(
-                title="Error by the bucket", x="elements of a bucket", y=ERROR, log_x=True,
-                lines=tuple(
-                    trained.line(name, _SIZES, list(zip(
-                        *(error[f"{name}, {size}"] for size in _SIZES), strict=True
-                    )))
-                    for name in _THREE
-                ),
+            trained.drawn(
+                "Error by the bucket", "elements of a bucket", ERROR, _SIZES,
+                {name: list(zip(*(error[f"{name}, {size}"] for size in _SIZES), strict=True))
+                 for name in _THREE}, log_x=True,
             ),
         ),
         draws="gradient",

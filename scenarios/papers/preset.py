@@ -36,7 +36,7 @@ Agrees = Literal["agrees", "in part", "disagrees", "open"]
 """open: seeds, or the width of a tie, do not tell the values apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A statement of the paper, and whether it holds."""
 

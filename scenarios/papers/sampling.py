@@ -12,30 +12,8 @@ from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.lockstep import lockstep
 from gcsim.compressors.participation import participate
+from gcsim.scenarios.papers import preset, trained
 from gcsim.scenarios.papers.judge import at_most, monotone, near, order, ranked
-from gcsim.scenarios.papers.preset import (
-    Line,
-    Outcome,
-    Panel,
-    Printed,
-    Study,
-    Verdict,
-    cells,
-    column,
-    preset_of,
-)
-from gcsim.scenarios.papers.trained import (
-    ACCURACY,
-    QUICK,
-    accuracies,
-    alone,
-    ends,
-    line,
-    panel,
-    percent,
-    updates,
-    whole_gradients,
-)
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.trained.result import TrainedRow
 
@@ -45,7 +23,7 @@ _SEEDS = 3
 _PLACES = (0.25, 0.5, 0.75, 1.0)  # shares of the steps at which the two curves of (b) are compared
 
 
-@preset_of(
+@preset.preset_of(
     title="What gradient sampling finds, and what the Bayes prior explores",
     source="Song et al., CVPR 2021, Figure 3",
     quick={
@@ -55,7 +33,7 @@ _PLACES = (0.25, 0.5, 0.75, 1.0)  # shares of the steps at which the two curves 
         }
     },
 )  # fmt: skip
-def fig3(study: Study, printed: Printed) -> Outcome:
+def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Large elements that sampling finds, and coordinates that the prior explores.
 
     (a) phi: of the elements that a step samples, the share that is among the largest 1 % of the
@@ -67,7 +45,7 @@ def fig3(study: Study, printed: Printed) -> Outcome:
     largest: dict[str, list[list[float]]] = {name: [[] for _ in range(_SEEDS)] for name in labels}
     visited: dict[str, list[list[float]]] = {name: [[] for _ in range(_SEEDS)] for name in labels}
     ever: dict[tuple[str, int], np.ndarray] = {}
-    for seen in updates(scenario, tensors=1, seeds=_SEEDS, progress=study.progress):
+    for seen in trained.updates(scenario, tensors=1, seeds=_SEEDS, progress=study.progress):
         if not seen.step:  # the whole gradient, by those that ask for it
             continue
         dense = seen.dense.abs().numpy()
@@ -91,8 +69,8 @@ def fig3(study: Study, printed: Printed) -> Outcome:
     }
     table = {name: {LARGEST: phi[name], VISITED: [v[-1] for v in visited[name]]} for name in labels}
     times = fmean(phi["GS"]) / fmean(phi["RS"])
-    return Outcome(
-        cells=cells(table, printed),
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=(
             near("phi of random sampling [%]", "sec. 4.1", fmean(phi["RS"]),
                  printed["RS", LARGEST], 1.25),
@@ -103,10 +81,8 @@ def fig3(study: Study, printed: Printed) -> Outcome:
             monotone("what RSB has visited more than RS", "Fig. 3b", gap),
         ),
         panels=(
-            Panel(title="Largest elements among the sampled", x="step", y="phi [%]",
-                  lines=tuple(line(name, steps, largest[name]) for name in labels)),
-            Panel(title="Visited at least once", x="step", y="tau [%]",
-                  lines=tuple(line(name, steps, visited[name]) for name in labels)),
+            trained.drawn("Largest elements among the sampled", "step", LARGEST, steps, largest),
+            trained.drawn("Visited at least once", "step", VISITED, steps, visited),
         ),
     )  # fmt: skip
 
@@ -116,25 +92,28 @@ _TAU = 100
 _TRIED = 2000
 
 
-@preset_of(
+@preset.preset_of(
     title="Steps until sampling has visited every element",
     source="Song et al., CVPR 2021, sec. 3.3.1",
     quick={"sampling_visits": {"gradients.workers": "1"}},
 )
-def visits(study: Study, printed: Printed) -> Outcome:
+def visits(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Steps until every element of a layer was sampled at least once.
 
     The layer's weights follow shipped gradients, another one every 100 steps. At random, with a
     ratio phi, an element is missed by n steps with probability (1 - phi)^n.
     """
     scenario = study.scenario("sampling_visits")
-    layer = list(whole_gradients(scenario, study.progress, tensors=1))
+    layer = list(trained.whole_gradients(scenario, study.progress, tensors=1))
     ones = replace(layer[0], gradient=torch.ones_like(layer[0].gradient))  # no zeros
     tried = _TRIED // 20 if study.overrides else _TRIED
     shares: dict[str, list[list[float]]] = {}
     for choice in scenario.compressors:
         for seed in range(_SEEDS):
-            member, been = alone(choice, seed), torch.zeros(ones.layout.numel, dtype=torch.bool)
+            member, been = (
+                trained.alone(choice, seed),
+                torch.zeros(ones.layout.numel, dtype=torch.bool),
+            )
             share: list[float] = []
             for step in range(1 + tried + (tried - 1) // (_TAU - 1)):
                 whole = step % _TAU == 0
@@ -147,8 +126,8 @@ def visits(study: Study, printed: Printed) -> Outcome:
                         break
             shares.setdefault(choice.label, []).append(share + [100.0] * (tried - len(share)))
     table: dict[str, dict[str, list[float]]] = {}
-    verdicts: list[Verdict] = []
-    said = column(printed, STEPS)
+    verdicts: list[preset.Verdict] = []
+    said = preset.column(printed, STEPS)
     for name, seeds in shares.items():
         at = min(int(said.get(name, tried)), tried) - 1
         table[name] = {ALL: [share[at] for share in seeds]}
@@ -162,13 +141,12 @@ def visits(study: Study, printed: Printed) -> Outcome:
         claim = f"ratio {ratio}, after {at} steps: the prior has visited more"
         ahead = ((f"GSB, {ratio}",), (f"GS, {ratio}",))
         verdicts.append(order(claim, "sec. 3.3.1", then, ahead))
-    return Outcome(
-        cells=cells(table, printed),
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=tuple(verdicts),
         panels=(
-            Panel(title="Visited at least once", x="step", y=ALL, log_x=True,
-                  lines=tuple(line(name, range(1, tried + 1), [share[:tried] for share in seeds])
-                              for name, seeds in shares.items())),
+            trained.drawn("Visited at least once", "step", ALL, range(1, tried + 1), shares,
+                          log_x=True),
         ),
     )  # fmt: skip
 
@@ -186,12 +164,12 @@ _READINGS = {"": {}, ", residual": _RESIDUAL, ", residual, no momentum": _NO_MOM
 _LOSES = 0.79  # points that a strategy loses at most (Tables 1 and 4)
 
 
-@preset_of(
+@preset.preset_of(
     title="Sampling strategies: random, by the gradient, with a Bayes prior",
     source="Song et al., CVPR 2021, Table 1",
-    quick={"sampling_train": {**QUICK, "train.workers": "2"}},
+    quick={"sampling_train": {**trained.QUICK, "train.workers": "2"}},
 )
-def table1(study: Study, printed: Printed) -> Outcome:
+def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Accuracy of sampling strategies: random, by the gradient, with a Bayes prior.
 
     RS draws 1 % of the coordinates at random, GS by the last whole gradient's squares; RSB and
@@ -200,25 +178,27 @@ def table1(study: Study, printed: Printed) -> Outcome:
     momentum and without, at the same learning rate.
     """
     table: dict[str, dict[str, tuple[float, ...]]] = {}
-    verdicts: list[Verdict] = []
-    panels: list[Panel] = []
+    verdicts: list[preset.Verdict] = []
+    panels: list[preset.Panel] = []
     notes: list[str] = []
-    expected = ranked(column(printed, ACCURACY))[1:]
+    expected = ranked(preset.column(printed, trained.ACCURACY))[1:]
     for reading, changes in _READINGS.items():
         result = study.train(study.scenario("sampling_train", changes))
-        found, name = accuracies(result), reading.removeprefix(", ") or "as printed"
+        found, name = trained.accuracies(result), reading.removeprefix(", ") or "as printed"
         for label, values in found.items():
             told = reading.removeprefix(", residual") if label == "SGD" else reading
-            table[f"{label}{told}"] = {ACCURACY: values}
+            table[f"{label}{told}"] = {trained.ACCURACY: values}
         lost = {label: fmean(found["SGD"]) - fmean(found[label]) for (label,) in expected}
         verdicts += [
             order(f"{name}: accuracy of the four strategies", "Table 1", found, expected),
             at_most(f"{name}: points behind SGD", "Tables 1 and 4", lost, _LOSES, "points"),
         ]
-        panels.append(panel(result, f"Strategies, {name}", "accuracy held out [%]", percent))
-        notes += [f"{name}: {said}" for said in ends(result)]
-    return Outcome(
-        cells=cells(table, printed),
+        panels.append(
+            trained.panel(result, f"Strategies, {name}", "accuracy held out [%]", trained.percent)
+        )
+        notes += [f"{name}: {said}" for said in trained.ends(result)]
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=tuple(verdicts),
         panels=tuple(panels),
         notes=tuple(notes),
@@ -246,17 +226,17 @@ _QUICK = {
 }  # fmt: skip
 
 
-def _throughput(study: Study) -> Result:
+def _throughput(study: preset.Study) -> Result:
     """The run that this figure and the clock of Figure 5b come from."""
     return study.run(study.scenario("alexnet_32node", _CHOSEN))
 
 
-@preset_of(
+@preset.preset_of(
     title="Throughput of AlexNet on 2 to 64 P100 over Gloo",
     source="Song et al., CVPR 2021, Figure 5a",
     quick={"alexnet_32node": _QUICK},
 )
-def fig5a(study: Study, printed: Printed) -> Outcome:
+def fig5a(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Throughput on 2 to 64 GPUs over Gloo: the first six methods of `alexnet_32node`.
 
     The paper's figure has no numbers; its text says which methods are faster, which lose speed with
@@ -274,8 +254,8 @@ def fig5a(study: Study, printed: Printed) -> Outcome:
         name: {f"{row.workers} GPUs": [row.throughput_samples_per_s] for row in of}
         for name, of in rows.items()
     }
-    return Outcome(
-        cells=cells(table, printed),
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=(
             order(f"throughput on {workers[-1]} GPUs: ours is faster than all but CSER", "Fig. 5a",
                   last, (("CSER",), ("ours",), _SPARSE)),
@@ -288,11 +268,9 @@ def fig5a(study: Study, printed: Printed) -> Outcome:
                     1 / printed["ours", "over the next [x]"], "x"),
         ),
         panels=(
-            Panel(title="Throughput", x="GPUs", y="images/s", log_x=True, log_y=True, lines=tuple(
-                Line(label=name, x=tuple(map(float, workers)),
-                     y=tuple(row.throughput_samples_per_s for row in of))
-                for name, of in rows.items()
-            )),
+            trained.drawn("Throughput", "GPUs", "images/s", workers,
+                          {name: [[row.throughput_samples_per_s for row in of]]
+                           for name, of in rows.items()}, log_x=True, log_y=True),
         ),
     )  # fmt: skip
 
@@ -312,12 +290,12 @@ _OWN_RESIDUAL = {
 _LOSS = 0.5  # points of accuracy that count as comparable (sec. 4.4)
 
 
-@preset_of(
+@preset.preset_of(
     title="Accuracy against seconds: steps of a small network on AlexNet's clock",
     source="Song et al., CVPR 2021, Figure 5b",
-    quick={"alexnet_32node": _QUICK, "sampling_time": {**QUICK, "train.workers": "2"}},
+    quick={"alexnet_32node": _QUICK, "sampling_time": {**trained.QUICK, "train.workers": "2"}},
 )
-def fig5b(study: Study, printed: Printed) -> Outcome:
+def fig5b(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Accuracy against seconds: steps of a small network on the clock of AlexNet.
 
     A step takes what it takes on 64 P100s in Figure 5a's run, mean over a method's period. *Speed
@@ -334,20 +312,24 @@ def fig5b(study: Study, printed: Printed) -> Outcome:
     seconds = {name: _seconds(row, step[name]) for name, row in rows.items()}
     base = median(seconds["SGD"])
     speed = {name: [base / each for each in of_seeds] for name, of_seeds in seconds.items()}
-    accuracy = {**accuracies(kept), **accuracies(result)}
+    accuracy = {**trained.accuracies(kept), **trained.accuracies(result)}
     lost = {name: fmean(accuracy["SGD"]) - fmean(values) for name, values in accuracy.items()}
     table = {
-        name: {"step [ms]": [1e3 * step[name]], ACCURACY: accuracy[name], _SPEED: speed[name]}
+        name: {
+            "step [ms]": [1e3 * step[name]],
+            trained.ACCURACY: accuracy[name],
+            _SPEED: speed[name],
+        }
         for name in rows
     }
-    steps = panel(result, "Accuracy over time", "accuracy held out [%]", percent)
-    other = panel(kept, "", "", percent, without="SGD")
+    steps = trained.panel(result, "Accuracy over time", "accuracy held out [%]", trained.percent)
+    other = trained.panel(kept, "", "", trained.percent, without="SGD")
     timed = tuple(
         replace(one, x=tuple(step[one.label] * at for at in one.x))
         for one in (*steps.lines, *other.lines)
     )
-    return Outcome(
-        cells=cells(table, printed),
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=(
             *(
                 order(f"{name} reaches the accuracy first of those that come near SGD's", "Fig. 5b",
@@ -357,7 +339,7 @@ def fig5b(study: Study, printed: Printed) -> Outcome:
             _comparable(lost),
         ),
         panels=(replace(steps, x=f"seconds on {largest} P100", lines=timed),),
-        notes=ends(result),
+        notes=trained.ends(result),
     )  # fmt: skip
 
 
@@ -365,11 +347,11 @@ def _seconds(row: TrainedRow, step: float) -> list[float]:
     return [float("inf") if n is None else max(1, n) * step for n in row.steps_to_target]
 
 
-def _comparable(lost: Mapping[str, float]) -> Verdict:
+def _comparable(lost: Mapping[str, float]) -> preset.Verdict:
     """CSER alone loses more than half a point, the paper says."""
     beyond = [name for name, points in lost.items() if points > _LOSS]
     wrong = set(beyond) ^ {"CSER"}
-    return Verdict(
+    return preset.Verdict(
         claim=f"CSER alone loses more than {_LOSS} points of accuracy",
         where="sec. 4.4",
         printed="CSER",

@@ -8,7 +8,7 @@ tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -120,6 +120,15 @@ def line(label: str, x: Iterable[float], seeds: Sequence[Sequence[float]]) -> Li
         low=tuple(map(min, places)) if several else (),
         high=tuple(map(max, places)) if several else (),
     )
+
+
+def drawn(
+    title: str, x: str, y: str, places: Iterable[float], seeds: Mapping[str, Any], **more: bool
+) -> Panel:
+    """Panel of each method's values at common places, by seed."""
+    at = tuple(places)
+    lines = tuple(line(label, at, values) for label, values in seeds.items())
+    return Panel(title=title, x=x, y=y, lines=lines, **more)
 
 
 def percent(curve: Curve) -> list[float]:

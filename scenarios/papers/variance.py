@@ -5,35 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean
 
+from gcsim.scenarios.papers import preset, trained
 from gcsim.scenarios.papers.judge import at_most, monotone, order, ranked
-from gcsim.scenarios.papers.preset import (
-    Outcome,
-    Panel,
-    Printed,
-    Study,
-    Verdict,
-    cells,
-    column,
-    preset_of,
-)
-from gcsim.scenarios.papers.trained import (
-    ACCURACY,
-    QUICK,
-    RATIO,
-    Seeds,
-    accuracies,
-    ends,
-    logarithms,
-    panel,
-    points,
-    ratios,
-)
 from gcsim.scenarios.result import Curve
 
 _OURS = ("ours 1.0", "ours 1.5", "ours 2.0")
 _STROM = ("Strom 0.001", "Strom 0.01", "Strom 0.1")
 _NONE = "no compression"
-_QUICK = {**QUICK, "train.workers": "2", "batch_size": "8"}
+_QUICK = {**trained.QUICK, "train.workers": "2", "batch_size": "8"}
 _ADAM = {
     "train.optimizer": "{name: adam}", "train.learning_rate": "0.001",
     "train.schedule.shape": "constant",
@@ -41,12 +20,12 @@ _ADAM = {
 _LOSES = {"SGD": 3.3, "Adam": 0.0}  # points that the paper's method loses at most (Table 1)
 
 
-@preset_of(
+@preset.preset_of(
     title="Accuracy against compression, with momentum and with Adam",
     source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 1 (and Figure 3)",
     quick={"variance_train": _QUICK},
 )
-def table1(study: Study, printed: Printed) -> Outcome:
+def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Accuracy against compression, with momentum and with Adam.
 
     The compression ratio is over all steps of a training: bytes of the float32 gradient over those
@@ -55,37 +34,42 @@ def table1(study: Study, printed: Printed) -> Outcome:
     here.
     """
     table: dict[str, dict[str, tuple[float, ...]]] = {}
-    verdicts: list[Verdict] = []
-    panels: list[Panel] = []
+    verdicts: list[preset.Verdict] = []
+    panels: list[preset.Panel] = []
     notes: list[str] = []
     for name, changes in (("SGD", {}), ("Adam", _ADAM)):
         result = study.train(study.scenario("variance_train", changes))
-        accuracy, ratio = accuracies(result), ratios(result)
+        accuracy, ratio = trained.accuracies(result), trained.ratios(result)
         for label in accuracy:
-            table[f"{name}: {label}"] = {ACCURACY: accuracy[label], RATIO: ratio[label]}
+            table[f"{name}: {label}"] = {
+                trained.ACCURACY: accuracy[label],
+                trained.RATIO: ratio[label],
+            }
         wanted = {row.removeprefix(f"{name}: "): row for row, _ in printed if row.startswith(name)}
         of_paper = {
             key: {label: printed[row, key] for label, row in wanted.items()}
-            for key in (ACCURACY, RATIO)
+            for key in (trained.ACCURACY, trained.RATIO)
         }
         verdicts += [
-            *_shapes(f"Table 1, {name}", accuracy, logarithms(ratio), _LOSES[name]),
-            order(f"{name}: compression of all", f"Table 1, {name}", logarithms(ratio),
-                  ranked(of_paper[RATIO])),
+            *_shapes(f"Table 1, {name}", accuracy, trained.logarithms(ratio), _LOSES[name]),
+            order(f"{name}: compression of all", f"Table 1, {name}", trained.logarithms(ratio),
+                  ranked(of_paper[trained.RATIO])),
             order(f"{name}: accuracy of all", f"Table 1, {name}", accuracy,
-                  ranked(of_paper[ACCURACY])),
+                  ranked(of_paper[trained.ACCURACY])),
         ]  # fmt: skip
         panels.append(_scatter(name, ratio, accuracy))
-        notes += [f"{name}: {said}" for said in ends(result)]
-    return Outcome(
-        cells=cells(table, printed),
+        notes += [f"{name}: {said}" for said in trained.ends(result)]
+    return preset.Outcome(
+        cells=preset.cells(table, printed),
         verdicts=tuple(verdicts),
         panels=tuple(panels),
         notes=tuple(notes),
     )
 
 
-def _shapes(where: str, accuracy: Seeds, ratio: Seeds, loses: float) -> Iterator[Verdict]:
+def _shapes(
+    where: str, accuracy: trained.Seeds, ratio: trained.Seeds, loses: float
+) -> Iterator[preset.Verdict]:
     name = where.rpartition(" ")[2]
     yield _alpha(f"{name}: ", where, ratio)
     yield order(f"{name}: both together compress further than ours", where, ratio,
@@ -98,15 +82,15 @@ def _shapes(where: str, accuracy: Seeds, ratio: Seeds, loses: float) -> Iterator
                     ((f"hybrid {tau}, 2.0",), (f"Strom {tau}",)))  # fmt: skip
 
 
-def _alpha(prefix: str, where: str, ratio: Seeds) -> Verdict:
+def _alpha(prefix: str, where: str, ratio: trained.Seeds) -> preset.Verdict:
     return monotone(f"{prefix}compression grows with alpha", where, {n: ratio[n] for n in _OURS})
 
 
-def _scatter(title: str, ratio: Seeds, accuracy: Seeds) -> Panel:
+def _scatter(title: str, ratio: trained.Seeds, accuracy: trained.Seeds) -> preset.Panel:
     """Accuracy against compression, as in the paper's Figure 3: the upper right is desirable."""
-    return Panel(
+    return preset.Panel(
         title=title, x="compression ratio [x]", y="accuracy held out [%]", log_x=True, points=True,
-        lines=points(ratio, accuracy),
+        lines=trained.points(ratio, accuracy),
     )  # fmt: skip
 
 
@@ -115,15 +99,15 @@ _WHERE = "Table 2, Momentum SGD"
 _LOSES_RESNET = 1.3  # points that any of the methods loses at most
 
 
-@preset_of(
+@preset.preset_of(
     title="Accuracy against compression, a residual network",
     source="Tsuzuku, Imachi and Akiba, arXiv:1802.06058, Table 2",
     quick={"variance_resnet": _QUICK},
 )
-def table2(study: Study, printed: Printed) -> Outcome:
+def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Accuracy against compression on a residual network, and the ratio over a training."""
     result = study.train(study.scenario("variance_resnet"))
-    accuracy, ratio = accuracies(result), ratios(result)
+    accuracy, ratio = trained.accuracies(result), trained.ratios(result)
     dense = next(curve for curve in result.curves if curve.label == _NONE).wire_bytes_per_worker[0]
 
     def by_window(curve: Curve) -> list[float]:
@@ -132,21 +116,24 @@ def table2(study: Study, printed: Printed) -> Outcome:
     def lost(labels: tuple[str, ...]) -> dict[str, float]:
         return {label: fmean(accuracy[_NONE]) - fmean(accuracy[label]) for label in labels}
 
-    return Outcome(
-        cells=cells(
-            {label: {ACCURACY: accuracy[label], RATIO: ratio[label]} for label in accuracy}, printed
+    return preset.Outcome(
+        cells=preset.cells(
+            {label: {trained.ACCURACY: accuracy[label], trained.RATIO: ratio[label]}
+             for label in accuracy}, printed
         ),
         verdicts=(
-            _alpha("", _WHERE, logarithms(ratio)),
-            order("both together compress further than ours", _WHERE, logarithms(ratio),
+            _alpha("", _WHERE, trained.logarithms(ratio)),
+            order("both together compress further than ours", _WHERE, trained.logarithms(ratio),
                   (("hybrid 0.1, 2.0",), ("ours 2.0",))),
             at_most("ours loses little accuracy", _WHERE, lost(_OURS), _LOSES_RESNET, "points"),
             at_most("Strom's loses little either", _WHERE, lost(_STROM2), _LOSES_RESNET, "points"),
-            order("compression of all", _WHERE, logarithms(ratio), ranked(column(printed, RATIO))),
+            order("compression of all", _WHERE, trained.logarithms(ratio),
+                  ranked(preset.column(printed, trained.RATIO))),
         ),
         panels=(
-            panel(result, "Compression over steps", RATIO, by_window, log_y=True, without=_NONE),
+            trained.panel(result, "Compression over steps", trained.RATIO, by_window, log_y=True,
+                          without=_NONE),
             _scatter("Accuracy against compression", ratio, accuracy),
         ),
-        notes=ends(result),
+        notes=trained.ends(result),
     )  # fmt: skip

@@ -607,5 +607,5 @@ def test_a_run_says_what_came_from_the_cache(
     came = {"profiles": profiles, "simulation": simulation}
     note_cached(replace(RESULT, provenance={FROM_CACHE: came}))
     shown = " ".join(capsys.readouterr().err.split())
-    wanted = f"From the cache: {expected} (--no-cache makes them anew)." if expected else ""
+    wanted = f"From the cache: {expected} (--no-cache recomputes them)." if expected else ""
     assert shown == wanted

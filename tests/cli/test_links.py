@@ -137,7 +137,7 @@ def test_nothing_of_a_link_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         "latency range": "500 us to 2 ms",
         "grants": "a message may start every 1 ms",
         "up": "100 kbit/s and 2 ms away from the node",
-        "overhead": "5 us a message",
+        "overhead": "5 us per message",
         "overhead range": "0 s to 10 us",
         "by size": "from 1 KiB: rate x 0.5, latency x 1",
         "jitter": "pareto, mean 1 ms, shape 1.5, 0.01 of the messages",

@@ -131,7 +131,7 @@ _NCCL = {
     "a broadcast": Layout(_nccl("broadcast_perf"), said="is not a collective that gcsim simulates"),
     "one rank": Layout(_nccl(ranks=1, each=1), said="one rank alone sends nothing"),
     "without MPI": Layout(_nccl().replace("Rank  3", "Rank  0"), said="are those of one rank"),
-    "no ranks": Layout(_nccl().replace("Rank", "Node"), said="how many ranks there were"),
+    "no ranks": Layout(_nccl().replace("Rank", "Node"), said="the number of ranks is missing"),
     "cut off": Layout(_nccl()[:-180], said="the line is cut off"),
     "no table": Layout(_nccl().partition("#       size")[0], said="has no line with a size"),
 }
@@ -182,7 +182,7 @@ _TEXT = {
     "Gloo, nanoseconds": Layout(_GLOO.replace("(us)", "(ns)"), "gloo"),
     "Gloo, mismatch": Layout(_GLOO + "Mismatch at index: 5\n", said="mismatch at index 5"),
     "Gloo, threads": Layout(_GLOO.replace("threads=1", "threads=4"), said="4 threads measured"),
-    "Gloo, bcube": Layout(_GLOO.replace("new_allreduce_ring", "allreduce_bcube"), said="is none"),
+    "Gloo, bcube": Layout(_GLOO.replace("new_allreduce_ring", "allreduce_bcube"), said="not one"),
     "iperf3": Layout(_IPERF3, "iperf3"),
     "iperf3 3.1": Layout(_IPERF3.replace("Bitrate  ", "Bandwidth"), "iperf3"),
     "iperf3, server": Layout(

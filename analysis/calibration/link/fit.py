@@ -21,16 +21,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gcsim.analysis.calibration.link import shape as shapes
 from gcsim.analysis.calibration.link.model import Model, check_algorithm, message_bytes
-from gcsim.analysis.calibration.link.shape import (
-    SHORTEST,
-    Figure,
-    Shape,
-    Step,
-    Vector,
-    rounded_number,
-    rounded_seconds,
-)
 from gcsim.analysis.calibration.link.solver import EXACT, Problem, Solution, latency_and_goodput
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link, Range
@@ -55,7 +47,7 @@ _FLAT = 1e-9  # relative change of all times by a figure's scale below which it 
 class Estimate:
     """A figure with its interval."""
 
-    figure: Figure
+    figure: shapes.Figure
     from_bytes: int  # smallest message for which it holds
     value: float  # seconds, or bytes per second
     low: float | None
@@ -195,7 +187,9 @@ def _with_steps(
     gains: list[float] = []
     best = 0.0
     for _ in range(MOST_STEPS):
-        promises: dict[tuple[Step, ...], list[tuple[float, Vector, Shape]]] = {}
+        promises: dict[
+            tuple[shapes.Step, ...], list[tuple[float, shapes.Vector, shapes.Shape]]
+        ] = {}
         for shape in _candidates(solution.shape, sizes):
             if len(points) - shape.figures >= LEAST_BETWEEN:
                 known = tuple(replace(step, latency=True, goodput=True) for step in shape.steps)
@@ -225,7 +219,7 @@ def _falls(gain: float) -> str:
     return f"fall by {gain:.1f}" if gain > 0 else f"rise by {-gain:.1f}"
 
 
-def _candidates(shape: Shape, sizes: Sequence[int]) -> Iterator[Shape]:
+def _candidates(shape: shapes.Shape, sizes: Sequence[int]) -> Iterator[shapes.Shape]:
     """The shape with one step more, between two sizes of messages."""
     known = sorted(set(sizes))
     taken = [step.from_bytes for step in shape.steps]
@@ -239,15 +233,15 @@ def _candidates(shape: Shape, sizes: Sequence[int]) -> Iterator[Shape]:
         if at in taken or min(groups) < LEAST_BETWEEN:
             continue
         for latency, goodput in ((True, True), (True, False), (False, True)):
-            step = Step(from_bytes=at, latency=latency, goodput=goodput)
+            step = shapes.Step(from_bytes=at, latency=latency, goodput=goodput)
             steps = sorted([*shape.steps, step], key=lambda step: step.from_bytes)
             yield replace(shape, steps=tuple(steps))
 
 
-def _extended(solution: Solution, shape: Shape) -> Vector:
+def _extended(solution: Solution, shape: shapes.Shape) -> shapes.Vector:
     """Figures of a solution, the new step's as for the messages below it."""
     known = dict(zip(solution.shape.names, solution.x, strict=True))
-    values: dict[Figure, float] = {}
+    values: dict[shapes.Figure, float] = {}
     found = []
     for figure, size in shape.names:
         values[figure] = known.get((figure, size), values.get(figure, 0.0))
@@ -261,7 +255,7 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
     free = [
         number
         for number, (figure, _) in enumerate(names)
-        if figure == "goodput" or shape.value(number, float(x[number])) > SHORTEST
+        if figure == "goodput" or shape.value(number, float(x[number])) > shapes.SHORTEST
     ]
     spread = {**_spread(solution, range(len(names))), **_spread(solution, free)}
     times = solution.measured - solution.measured.min()
@@ -303,7 +297,7 @@ def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None
     last = {estimate.figure: estimate for estimate in estimates}  # by ascending size
     line = float(link.bandwidth)
     found: dict[str, Range | None] = {}
-    fields: dict[Figure, str] = {
+    fields: dict[shapes.Figure, str] = {
         "latency": "latency",
         "goodput": "efficiency",
         "overhead": "overhead",
@@ -322,9 +316,9 @@ def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None
             times = float(stated) / first.value
             ends = times * first.low, times * first.high
         low, high = (
-            rounded_number(end / line, DIGITS)
+            shapes.rounded_number(end / line, DIGITS)
             if field == "efficiency"
-            else rounded_seconds(end, DIGITS)
+            else shapes.rounded_seconds(end, DIGITS)
             for end in ends
         )
         if low < high:

@@ -30,7 +30,7 @@ def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
     yield from table(list(_figures(fit)))
     yield ""
     yield "intervals: 95 %, by the covariance of the fit (least squares of log times)"
-    yield from wrapped(f"overhead a message: {fit.overhead}")
+    yield from wrapped(f"overhead per message: {fit.overhead}")
     yield from wrapped(f"other figures by size: {fit.steps}")
     yield ""
     yield from table(list(_sizes(fit)), right=True)
@@ -80,7 +80,7 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
     comments = [
         *(": ".join((row[0], ", ".join(filter(None, row[1:])))) for row in _figures(fit)),
         "intervals: 95 %, by the covariance of the fit",
-        f"overhead a message: {fit.overhead}",
+        f"overhead per message: {fit.overhead}",
         f"other figures by size: {fit.steps}",
         f"errors: median {fit.median_error:.1%}, worst {fit.worst.error:+.1%} at "
         f"{_size(fit.worst)}; beyond {LARGE:.0%} they count less than their squares",
@@ -121,7 +121,7 @@ def _measured(fit: LinkFit) -> str:
     counts = sorted({point.measurement.ranks for point in fit.points})
     algorithms = sorted({point.measurement.algorithm for point in fit.points})
     nodes = sorted({point.measurement.devices_per_node for point in fit.points})
-    each = "" if nodes == [1] else f", {', '.join(map(str, nodes))} a machine"
+    each = "" if nodes == [1] else f", {', '.join(map(str, nodes))} per machine"
     return (
         f"{plural(fit.measured, 'measurement')} of {plural(len(fit.points), 'size')}, "
         f"{', '.join(kinds)} on {', '.join(map(str, counts))} ranks{each}, "

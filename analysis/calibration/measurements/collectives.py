@@ -147,7 +147,7 @@ def as_collective(word: str) -> Collective | None:
 
 
 FAILED = "the test's own check failed"
-MEASURE_AGAIN = "times of wrong results measure nothing: mend the cause and measure again"
+MEASURE_AGAIN = "times of wrong results mean nothing: fix the cause and measure again"
 
 
 def refused_table(place: str, wanted: Iterable[str], found: Iterable[str]) -> InputError:

@@ -92,7 +92,9 @@ def _point(
     if ranks is None:
         mistakes.add(line, f"ranks: {row['ranks']!r:.30} is not a number of ranks from 2")
     elif each is None or ranks % each:
-        mistakes.add(line, f"{ranks} ranks do not fill nodes of {row['devices_per_node']:.30}")
+        mistakes.add(
+            line, f"{ranks} ranks do not divide into nodes of {row['devices_per_node']:.30}"
+        )
     if nbytes is None:
         mistakes.add(line, f"bytes: {row['bytes']!r:.30} is not a number of bytes from 1")
     if seconds is None:

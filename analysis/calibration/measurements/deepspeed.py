@@ -23,18 +23,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    Collective,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-    number,
-    refused_table,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.errors import InputError
 
-_COLLECTIVES: dict[str, Collective] = {
+_COLLECTIVES: dict[str, collectives.Collective] = {
     "all_reduce": "all_reduce",
     "inference_all_reduce": "all_reduce",
     "all_reduce_coalesced": "all_reduce",
@@ -81,13 +73,13 @@ def recognised(text: str) -> bool:
     return any(HEADINGS.search(line) or _VERBOSE.search(line) for line in text.splitlines())
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
     """Read a log; `InputError` with every wrong line, or unknown ranks."""
-    mistakes = Mistakes(name)
+    mistakes = collectives.Mistakes(name)
     tables, verbose = _rows(name, text, mistakes)
     mistakes.raise_any()
     # the last summary, and where it was split, its second part
-    last = max((number for number, rows in enumerate(tables) if rows), default=None)
+    last = max((place for place, rows in enumerate(tables) if rows), default=None)
     rows = verbose if last is None else tables[last]
     told = [row for table in tables for row in table] + verbose
     known = [row for row in rows if row.operation in _COLLECTIVES and row.nbytes]
@@ -101,7 +93,7 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     ranks = _ranks(name, told, stated)
     devices = stated.devices_per_node or 1
     if ranks % devices:
-        raise InputError(f"{ranks} ranks do not fill nodes of {devices}", place=name)
+        raise InputError(f"{ranks} ranks do not divide into nodes of {devices}", place=name)
     notes = [f"{name}: {ranks} ranks, as busbw / algbw tells"] if not stated.ranks else []
     if others:
         notes.append(f"{name}: left out: {', '.join(others)}")
@@ -111,12 +103,12 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     if any(0 < row.milliseconds < _COARSE for row in known):
         notes.append(f"{name}: times below {_COARSE} ms are off by up to a tenth: two decimals")
     if not stated.devices_per_node:
-        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
-    return Reading(
+        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
+    return collectives.Reading(
         file=name,
         tool="DeepSpeed comms_logger",
         measurements=tuple(
-            Measurement(
+            collectives.Measurement(
                 collective=_COLLECTIVES[row.operation],
                 ranks=ranks,
                 devices_per_node=devices,
@@ -132,7 +124,9 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
     )
 
 
-def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], list[_Row]]:
+def _rows(
+    name: str, text: str, mistakes: collectives.Mistakes
+) -> tuple[list[list[_Row]], list[_Row]]:
     """Tables in order, and verbose lines; other ranks may print between."""
     tables: list[list[_Row]] = []
     verbose: list[_Row] = []
@@ -140,7 +134,7 @@ def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], l
     operation = ""
     for count, line in enumerate(text.splitlines(), 1):
         if found := _VERBOSE.search(line):
-            numbers = [number(found[group]) for group in (2, 4, 5)]
+            numbers = [collectives.number(found[group]) for group in (2, 4, 5)]
             size = _bytes(found[3])
             if size is None or any(value is None or value < 0 for value in numbers):
                 mistakes.add(count, "a size or a number is none", "the line is cut off, or changed")
@@ -150,7 +144,7 @@ def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], l
             headings = re.split(r"\s{2,}|(?<=\))\s*(?=[A-Z])", line[heading.start() :].strip())
             wanted = _SPLIT if "Avg comm lat(ms)" in headings else _WANTED
             if not set(wanted) <= set(headings):
-                raise refused_table(f"{name}:{count}", wanted, headings)
+                raise collectives.refused_table(f"{name}:{count}", wanted, headings)
             tables.append([])
             operation = ""
         elif headings and _ROW.match(line):
@@ -163,12 +157,12 @@ def _rows(name: str, text: str, mistakes: Mistakes) -> tuple[list[list[_Row]], l
 
 
 def _row(
-    line: str, headings: list[str], count: int, operation: str, mistakes: Mistakes
+    line: str, headings: list[str], count: int, operation: str, mistakes: collectives.Mistakes
 ) -> _Row | None:
     cells = re.split(r"\s{2,}", line.strip())
     keys = headings[1:]
     size = _bytes(cells[0])
-    values = [number(cell) for cell in cells[1:]]
+    values = [collectives.number(cell) for cell in cells[1:]]
     if len(cells) != len(keys) or size is None or any(v is None or v < 0 for v in values):
         mistakes.add(
             count, f"is not a line under {', '.join(keys)}", "the line is cut off, or changed"
@@ -193,7 +187,7 @@ def _bytes(text: str) -> int | None:
     )
 
 
-def _ranks(name: str, rows: Sequence[_Row], stated: Stated) -> int:
+def _ranks(name: str, rows: Sequence[_Row], stated: collectives.Stated) -> int:
     """Number of ranks, stated or from bandwidths: busbw is (n - 1) / n of algbw."""
     if len(stated.ranks) == 1:
         return stated.ranks[0]
@@ -206,7 +200,7 @@ def _ranks(name: str, rows: Sequence[_Row], stated: Stated) -> int:
     raise InputError(
         "the number of ranks is missing and does not follow from busbw over algbw",
         place=name,
-        hint="say it with --ranks",
+        hint="set it with --ranks",
     )
 
 

@@ -73,9 +73,9 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
             mistakes.at(place, f"a duration of {lasted} ms", "times are positive")
         elif ranks is None:
             message = "the number of ranks is missing: pg_config does not list them"
-            mistakes.at(place, message, "say it with --ranks")
+            mistakes.at(place, message, "set it with --ranks")
         elif ranks % devices:
-            mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
+            mistakes.at(place, f"{ranks} ranks do not divide into nodes of {devices}")
         elif ranks > 1:
             points.append(
                 collectives.Measurement(
@@ -107,7 +107,7 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
     if left_out:
         notes.append(f"{name}: left out: {', '.join(left_out)}")
     if not stated.devices_per_node:
-        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
+        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
     return collectives.Reading(
         file=name, tool="PyTorch flight recorder", measurements=tuple(points), notes=tuple(notes)
     )

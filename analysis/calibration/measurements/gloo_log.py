@@ -26,17 +26,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    FAILED,
-    MEASURE_AGAIN,
-    Collective,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-    number,
-    refused_table,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.errors import InputError
 
 HEADINGS = re.compile(r"[ \t]*(?:size \(B\)[ \t]+)?elements[ \t]+min \((?:us|ns)\)")
@@ -47,7 +37,7 @@ _GIB = 1 << 30
 _MEGABIT = 1e6 / 8
 _DEFAULT_ELEMENT = 4
 
-ALGORITHMS: dict[str, tuple[Collective, str]] = {
+ALGORITHMS: dict[str, tuple[collectives.Collective, str]] = {
     "new_allreduce_ring": ("all_reduce", "gloo_ring"),
     "allreduce_ring_chunked": ("all_reduce", "gloo_ring"),
     "cuda_allreduce_ring_chunked": ("all_reduce", "gloo_ring"),
@@ -76,24 +66,30 @@ def recognised(text: str) -> bool:
     return any(HEADINGS.match(line) for line in text.splitlines())
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
     """Read a log of one or several runs; `InputError` with every wrong line."""
-    mistakes = Mistakes(name)
+    mistakes = collectives.Mistakes(name)
     runs = [run for run in _runs(text) if run.headings]
-    points: list[Measurement] = []
+    points: list[collectives.Measurement] = []
     notes: list[str] = []
     for run in runs:
         if not any(heading.startswith("p50 (") for heading in run.headings):
-            raise refused_table(f"{name}:{run.table}", ("elements", "p50 (us)"), run.headings)
+            raise collectives.refused_table(
+                f"{name}:{run.table}", ("elements", "p50 (us)"), run.headings
+            )
         points += _points(name, run, stated, mistakes, notes)
     for count, line in enumerate(text.splitlines(), 1):
         if wrong := _MISMATCH.search(line):
-            mistakes.add(count, f"{FAILED}: mismatch at index {wrong[1]}", MEASURE_AGAIN)
+            mistakes.add(
+                count,
+                f"{collectives.FAILED}: mismatch at index {wrong[1]}",
+                collectives.MEASURE_AGAIN,
+            )
     mistakes.raise_any()
     if not points:
         raise InputError("has no line with elements and times", place=name)
     speeds = {float(value) for run in runs if (value := _speed(run.device))}
-    return Reading(
+    return collectives.Reading(
         file=name,
         tool="Gloo benchmark",
         measurements=tuple(points),
@@ -125,13 +121,17 @@ def _runs(text: str) -> list[_Run]:
 
 
 def _points(
-    name: str, run: _Run, stated: Stated, mistakes: Mistakes, notes: list[str]
-) -> list[Measurement]:
+    name: str,
+    run: _Run,
+    stated: collectives.Stated,
+    mistakes: collectives.Mistakes,
+    notes: list[str],
+) -> list[collectives.Measurement]:
     told = run.options.get("processes", "")
     ranks = int(told) if told.isdigit() else (stated.ranks[0] if len(stated.ranks) == 1 else 0)
     if ranks < 2:
         message = "the number of processes is missing: there is no line 'Options:'"
-        mistakes.add(run.line, message, "say it with --ranks")
+        mistakes.add(run.line, message, "set it with --ranks")
         return []
     if run.options.get("threads", "1") != "1":
         message = f"{run.options['threads']} threads measured at the same time and share the link"
@@ -139,16 +139,16 @@ def _points(
         return []
     known = ALGORITHMS.get(run.algorithm)
     if known is None and stated.algorithm is None:
-        message = f"algorithm {run.algorithm!r:.50} is none that gcsim simulates"
+        message = f"algorithm {run.algorithm!r:.50} is not one that gcsim simulates"
         hint = f"known: {', '.join(ALGORITHMS)}; or name a similar one with --algorithm"
         mistakes.add(run.line, message, hint)
         return []
-    collective: Collective = known[0] if known else (stated.collective or "all_reduce")
+    collective: collectives.Collective = known[0] if known else (stated.collective or "all_reduce")
     if run.options.get("inputs", "1") != "1":
         notes.append(f"{name}: each process added up {run.options['inputs']} inputs of its own")
     devices = stated.devices_per_node or 1
     if ranks % devices:
-        mistakes.add(run.line, f"{ranks} processes do not fill nodes of {devices}")
+        mistakes.add(run.line, f"{ranks} processes do not divide into nodes of {devices}")
         return []
     rows = [row for row in (_row(run, line, tokens, mistakes) for line, tokens in run.rows) if row]
     element = _element(rows)
@@ -158,7 +158,7 @@ def _points(
         if collective == "all_gather":
             whole *= ranks * int(run.options.get("inputs", "1"))
         found.append(
-            Measurement(
+            collectives.Measurement(
                 collective=collective,
                 ranks=ranks,
                 devices_per_node=devices,
@@ -174,14 +174,16 @@ def _points(
 
 
 def _row(
-    run: _Run, line: int, tokens: list[str], mistakes: Mistakes
+    run: _Run, line: int, tokens: list[str], mistakes: collectives.Mistakes
 ) -> tuple[int, dict[str, float]] | None:
     """Numbers by heading, `p50` in seconds."""
     if len(tokens) < len(run.headings):
         mistakes.add(line, f"has {len(tokens)} values, the headings {len(run.headings)}",
                      "the line is cut off")  # fmt: skip
         return None
-    values = {key: number(token) for key, token in zip(run.headings, tokens, strict=False)}
+    values = {
+        key: collectives.number(token) for key, token in zip(run.headings, tokens, strict=False)
+    }
     row = {key: value for key, value in values.items() if value is not None}
     if len(row) < len(run.headings) or not row["elements"]:
         mistakes.add(line, "a value is not a number, or there are no elements")

@@ -28,12 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    Collective,
-    Measurement,
-    Reading,
-    Stated,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.csv_table import ELEMENTS
 from gcsim.analysis.calibration.measurements.json_text import Listed, at, whole
 from gcsim.errors import InputError
@@ -43,7 +38,7 @@ _ACTIVITY = re.compile(r"(NCCL|MPI|GLOO)_(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLT
 _OTHERS = re.compile(r"[A-Z]+_(?:[A-Z]+_)?(?:ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL|BCAST)")
 """Other collectives of a library."""
 _TRANSPORTS = {"NCCL": "nccl", "MPI": "mpich", "GLOO": "gloo"}
-_COLLECTIVES: dict[str, Collective] = {
+_COLLECTIVES: dict[str, collectives.Collective] = {
     "ALLREDUCE": "all_reduce",
     "ALLGATHER": "all_gather",
     "REDUCESCATTER": "reduce_scatter",
@@ -90,7 +85,7 @@ def recognised(content: Any) -> bool:
     return isinstance(content, Listed)
 
 
-def parse(name: str, content: Listed, stated: Stated) -> Reading:
+def parse(name: str, content: Listed, stated: collectives.Stated) -> collectives.Reading:
     """Read a timeline; `InputError` without sizes or ranks."""
     timeline = _timeline(content.entries)
     if not timeline.negotiated:
@@ -107,19 +102,21 @@ def parse(name: str, content: Listed, stated: Stated) -> Reading:
         raise InputError(
             "the number of ranks is missing: no rank is named inside NEGOTIATE",
             place=name,
-            hint="say it with --ranks",
+            hint="set it with --ranks",
         )
     devices = stated.devices_per_node or 1
     if ranks % devices:
-        raise InputError(f"{ranks} ranks do not fill nodes of {devices}", place=name)
+        raise InputError(f"{ranks} ranks do not divide into nodes of {devices}", place=name)
     notes = [
         f"{name}: {count} operations are left out: {what}"
         for what, count in timeline.left_out.items()
     ]
     if not stated.devices_per_node:
-        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
+        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
     points = tuple(_measured(name, timeline, ranks, devices, stated))
-    return Reading(file=name, tool="Horovod timeline", measurements=points, notes=tuple(notes))
+    return collectives.Reading(
+        file=name, tool="Horovod timeline", measurements=points, notes=tuple(notes)
+    )
 
 
 def _nothing(name: str, timeline: _Timeline) -> InputError:
@@ -197,8 +194,8 @@ def _elements(shape: Any) -> int | None:
 
 
 def _measured(
-    name: str, timeline: _Timeline, ranks: int, devices: int, stated: Stated
-) -> Iterator[Measurement]:
+    name: str, timeline: _Timeline, ranks: int, devices: int, stated: collectives.Stated
+) -> Iterator[collectives.Measurement]:
     for together in _fused(timeline.spans):
         library, _, kind = together[0].activity.partition("_")
         nbytes = sum(span.nbytes for span in together)
@@ -206,7 +203,7 @@ def _measured(
         if seconds <= 0:
             continue
         dtype = together[0].dtype
-        yield Measurement(
+        yield collectives.Measurement(
             collective=_COLLECTIVES[kind],
             ranks=ranks,
             devices_per_node=devices,

@@ -16,19 +16,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gcsim.analysis.calibration.measurements.collectives import (
-    FAILED,
-    MEASURE_AGAIN,
-    Collective,
-    Measurement,
-    Mistakes,
-    Reading,
-    Stated,
-    as_collective,
-    number,
-    refused_table,
-    unknown_collective,
-)
+from gcsim.analysis.calibration.measurements import collectives
 from gcsim.errors import InputError
 
 _OPTIONS = re.compile(r"#?\s*nThread\s+(\d+)\s+nGpus\s+(\d+)\s+minBytes")
@@ -80,20 +68,20 @@ def recognised(text: str) -> bool:
     return any(_OPTIONS.search(line) or HEADINGS.search(line) for line in text.splitlines())
 
 
-def parse(name: str, text: str, stated: Stated) -> Reading:
+def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
     """Read a log of one or several runs; `InputError` with every wrong line."""
-    mistakes = Mistakes(name)
+    mistakes = collectives.Mistakes(name)
     runs, tool = _runs(text, mistakes)
     if not any(run.rows for run in runs):
         mistakes.raise_any()
         raise InputError("has no line with a size and a time", place=name)
-    points: list[Measurement] = []
+    points: list[collectives.Measurement] = []
     skipped = 0
     for run in runs:
         if not run.rows:
             continue
         if not set(_WANTED) <= set(run.headings):
-            raise refused_table(f"{name}:{run.table}", _WANTED, run.headings)
+            raise collectives.refused_table(f"{name}:{run.table}", _WANTED, run.headings)
         places = _Places.of(name, run, stated)
         for line, tokens in run.rows:
             row = _by_heading(tokens, run.headings)
@@ -106,11 +94,17 @@ def parse(name: str, text: str, stated: Stated) -> Reading:
                 mistakes.add(line, wrong.message, wrong.hint)
         if run.failed is not None:
             line, values = run.failed
-            mistakes.add(line, f"{FAILED}: {values} values are out of bounds", MEASURE_AGAIN)
+            mistakes.add(
+                line,
+                f"{collectives.FAILED}: {values} values are out of bounds",
+                collectives.MEASURE_AGAIN,
+            )
     mistakes.raise_any()
     notes = (f"{name}: {skipped} lines of size 0 are left out",) if skipped else ()
     device = next((run.device for run in runs if run.device), "")
-    return Reading(file=name, tool=tool, measurements=tuple(points), device=device, notes=notes)
+    return collectives.Reading(
+        file=name, tool=tool, measurements=tuple(points), device=device, notes=notes
+    )
 
 
 # --- lines ---------------------------------------------------------------------------------------
@@ -147,7 +141,7 @@ class _Log:
         return tool + (f", NCCL {self.library}" if self.library else "")
 
 
-def _runs(text: str, mistakes: Mistakes) -> tuple[list[_Run], str]:
+def _runs(text: str, mistakes: collectives.Mistakes) -> tuple[list[_Run], str]:
     log = _Log()
     for count, line in enumerate(map(str.strip, text.splitlines()), 1):
         log.told(line)
@@ -183,7 +177,7 @@ class _Places:
     devices_per_node: int
 
     @classmethod
-    def of(cls, name: str, run: _Run, stated: Stated) -> _Places:
+    def of(cls, name: str, run: _Run, stated: collectives.Stated) -> _Places:
         """Numbers from lines `# Rank ...`; `InputError` if missing."""
         place = f"{name}:{run.line}"
         numbers = [rank for rank, _ in run.ranks]
@@ -202,8 +196,8 @@ class _Places:
             if len(stated.ranks) == 1:
                 return cls(stated.ranks[0], stated.devices_per_node or run.per_process)
             wrong = (
-                "how many ranks there were is not said: lines '# Rank ...' are missing",
-                "say it with --ranks",
+                "the number of ranks is missing: lines '# Rank ...' are missing",
+                "set it with --ranks",
             )
         elif len(numbers) == 1:
             wrong = "one rank alone sends nothing", "measure two or more"
@@ -229,23 +223,25 @@ class _WrongLine(Exception):  # noqa: N818  # becomes a problem of the file
 
 
 def _point(
-    row: dict[str, str] | None, run: _Run, places: _Places, stated: Stated, place: str
-) -> Measurement:
+    row: dict[str, str] | None, run: _Run, places: _Places, stated: collectives.Stated, place: str
+) -> collectives.Measurement:
     """Measurement of a line; raises `_WrongLine`."""
     clean = "run the test again with NCCL_DEBUG=WARN, or remove the line"
     if row is None:
         raise _WrongLine("the line is cut off, or another one runs into it", clean)
-    time, nbytes, count = (number(row[key]) for key in ("time", "size", "count"))
+    time, nbytes, count = (collectives.number(row[key]) for key in ("time", "size", "count"))
     if time is None or nbytes is None or count is None or nbytes != int(nbytes):
         raise _WrongLine(f"{row['time']!r:.30} is not a time in microseconds", clean)
     if time <= 0:
         raise _WrongLine(f"a time of {row['time']} us", "times are positive")
     if row["wrong"]:
-        raise _WrongLine(f"{FAILED}: #wrong is {row['wrong']}", MEASURE_AGAIN)
+        raise _WrongLine(
+            f"{collectives.FAILED}: #wrong is {row['wrong']}", collectives.MEASURE_AGAIN
+        )
     element = ELEMENTS.get(row["type"])
     if element is None:
         raise _WrongLine(f"{row['type']!r:.30} is not a type of nccl-tests", clean)
-    return Measurement(
+    return collectives.Measurement(
         collective=_collective(row, run, int(nbytes) == int(count) * element, stated),
         ranks=places.ranks,
         devices_per_node=places.devices_per_node,
@@ -263,7 +259,7 @@ def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None
     some versions leave `redop` empty."""
     keys = list(headings)
     short = 3 < len(tokens) < len(keys)
-    if short and "redop" in keys and number(tokens[3]) is not None:
+    if short and "redop" in keys and collectives.number(tokens[3]) is not None:
         keys.remove("redop")
     if len(tokens) < len(keys):
         return None
@@ -275,18 +271,22 @@ def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None
         return None
     found["time"] = next((value for value in times if value != "N/A"), "N/A")
     checks = (value for key, value in zip(keys, tokens, strict=False) if key == "#wrong")
-    found["wrong"] = next((value for value in checks if value != "N/A" and number(value) != 0), "")
+    found["wrong"] = next(
+        (value for value in checks if value != "N/A" and collectives.number(value) != 0), ""
+    )
     return found
 
 
-def _collective(row: dict[str, str], run: _Run, whole: bool, stated: Stated) -> Collective:
+def _collective(
+    row: dict[str, str], run: _Run, whole: bool, stated: collectives.Stated
+) -> collectives.Collective:
     """Collective of a row; `whole`: `count` is the whole size's. Raises `_WrongLine`."""
     if stated.collective is not None:
         return stated.collective
     if run.program:
-        known = as_collective(run.program)
+        known = collectives.as_collective(run.program)
         if known is None:
-            raise _WrongLine(*unknown_collective(run.program))
+            raise _WrongLine(*collectives.unknown_collective(run.program))
         return known
     reduces = row.get("redop", "none") not in {"none", ""}
     rooted = row.get("root", "-1") != "-1"
@@ -295,4 +295,4 @@ def _collective(row: dict[str, str], run: _Run, whole: bool, stated: Stated) -> 
     message = "this is neither an all-reduce nor a reduce-scatter, and the program is not named"
     if not reduces and not rooted and not whole:
         message = "this may be an all-gather or an all-to-all: the log does not name the program"
-    raise _WrongLine(message, "say it with --collective")
+    raise _WrongLine(message, "name it with --collective")

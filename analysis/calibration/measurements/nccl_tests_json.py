@@ -131,7 +131,7 @@ def _ranks(name: str, body: Any, stated: collectives.Stated) -> tuple[int, int]:
     elif not devices and len(stated.ranks) == 1:
         return stated.ranks[0], stated.devices_per_node or each
     elif not devices:
-        wrong = "how many ranks there were is not said: devices is missing", "say it with --ranks"
+        wrong = "the number of ranks is missing: devices is missing", "set it with --ranks"
     elif ranks == 1:
         wrong = "one rank alone sends nothing", "measure two or more"
     elif len(set(hosts.values())) > 1 and not stated.devices_per_node:
@@ -140,7 +140,7 @@ def _ranks(name: str, body: Any, stated: collectives.Stated) -> tuple[int, int]:
         per_node = stated.devices_per_node or next(iter(hosts.values())) * each
         if ranks % per_node == 0:
             return ranks, per_node
-        wrong = f"{ranks} ranks do not fill nodes of {per_node}", "--devices-per-node N"
+        wrong = f"{ranks} ranks do not divide into nodes of {per_node}", "--devices-per-node N"
     raise InputError(wrong[0], place=place, hint=wrong[1])
 
 

@@ -51,9 +51,7 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
     for count, line in enumerate(text.splitlines(), 1):
         if damaged := _DAMAGED.search(line):
             mistakes.add(
-                count,
-                f"{collectives.FAILED}: {damaged[0]}",
-                "packets arrive damaged: mend the link",
+                count, f"{collectives.FAILED}: {damaged[0]}", "packets arrive damaged: fix the link"
             )
         if begin := _BEGIN.search(line):
             hosts.append(begin[1])

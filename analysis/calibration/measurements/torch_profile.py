@@ -68,7 +68,7 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
         if lasted is None or lasted <= 0:
             mistakes.at(place, f"a duration of {at(event, 'dur')!r:.40} us", "times are positive")
         elif ranks % devices:
-            mistakes.at(place, f"{ranks} ranks do not fill nodes of {devices}")
+            mistakes.at(place, f"{ranks} ranks do not divide into nodes of {devices}")
         elif ranks > 1:
             torch_name, nbytes = collectives.C10_TYPES[dtype]
             group, turn = (at(event, "args", key) for key in ("Process Group Name", "Seq"))
@@ -104,7 +104,7 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
     if left_out:
         notes.append(f"{name}: left out: {', '.join(left_out)}")
     if not stated.devices_per_node:
-        notes.append(f"{name}: one rank a machine is assumed; say it with --devices-per-node")
+        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
     return collectives.Reading(
         file=name,
         tool="PyTorch profiler",

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gcsim.analysis.validation.statistics import judged
+from gcsim.analysis.validation.statistics import grouped, judged
 from gcsim.analysis.validation.suite import Point
 
 SIDE = 6
@@ -70,11 +70,8 @@ def cuts(points: Sequence[Point]) -> Iterator[Cut]:
 def by_value(points: Sequence[Point], axis: str) -> dict[float, list[Point]]:
     """Points of each number of ranks, or of each decade of sizes, ascending."""
     value = AXES[axis]
-    found: dict[float, list[Point]] = {}
-    for point in sorted(points, key=value):
-        own = value(point)
-        found.setdefault(_decade(own) if axis == "size" else own, []).append(point)
-    return found
+    ordered = sorted(points, key=value)
+    return grouped(ordered, lambda one: _decade(value(one)) if axis == "size" else value(one))
 
 
 def span(axis: str, part: Sequence[Point]) -> str:

@@ -10,25 +10,17 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.validation import suite as suites
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Kept, Report
 from gcsim.analysis.validation.leaving_out import LeftOut, base_rate, brier, left_out, reliability
 from gcsim.analysis.validation.statistics import Errors
-from gcsim.analysis.validation.suite import (
-    IN_ALL,
-    Agreement,
-    Findings,
-    Ordering,
-    Point,
-    Regret,
-    Statement,
-)
 
 LEGEND = (
     "error: (predicted - measured) / measured, of the points that served no fit. median, p90: the "
@@ -51,7 +43,7 @@ def signed(share: float) -> str:
     return ("-" if share < 0 else "+") + percent(share)
 
 
-def value(point: Point, number: float) -> str:
+def value(point: suites.Point, number: float) -> str:
     """Value in a unit for people: "12.3 ms", "812 samples/s"."""
     if point.unit == "s":
         for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -83,7 +75,7 @@ def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
                 yield _wrapped(f"{one.name}: {one.note}", width)
         yield Text("")
     if report.overall is not None:
-        worst = "; ".join(_named(point) for point in report.overall.worst)
+        worst = "; ".join(named(point) for point in report.overall.worst)
         yield _wrapped(f"worst: {worst}", width)
     if report.decisions is not None:
         yield _wrapped(f"decisions: {decisions_text(report.decisions)}", width)
@@ -162,7 +154,7 @@ def _error_text(kept: Kept) -> str:
     )
 
 
-def fit_text(findings: Findings) -> str:
+def fit_text(findings: suites.Findings) -> str:
     """The fit's freedom, in a sentence."""
     served = sum(point.fitted for point in findings.points)
     given = sum(factor.given for factor in findings.factors)
@@ -172,7 +164,7 @@ def fit_text(findings: Findings) -> str:
     return f"{text}, on {plural(served, 'point')}"
 
 
-def ordering_text(one: Ordering) -> str:
+def ordering_text(one: suites.Ordering) -> str:
     """Expected and found order and the pairs that disagree, in a sentence."""
     expected = " > ".join(" = ".join(group) for group in one.expected)
     found = sorted(one.values.items(), key=lambda item: -item[1])
@@ -211,28 +203,16 @@ def decisions_text(found: Decisions) -> str:
 def _errors(
     heading: str, rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]], more: tuple[str, ...]
 ) -> Table:
-    table = _numbers(f"\n{heading}", *_HEADINGS, *more)
+    table = _numbers(heading, *_HEADINGS, *more)
     for name, errors, rest in rows:
         cells = ("-",) * len(_HEADINGS) if errors is None else _cells(errors)
         table.add_row(Text(name), *cells, *rest)
     return table
 
 
-def _framed(first: str) -> Table:
-    """A table with its first column only."""
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    table.add_column(first, overflow="fold")
-    return table
-
-
 def _numbers(first: str, *headings: str) -> Table:
-    """Names, and columns of numbers with bottom-aligned headings."""
-    table = _framed(first)
-    for title in headings:
-        table.add_column(title if "\n" in title else f"\n{title}", justify="right", no_wrap=True)
-    return table
+    """Names, and columns of numbers."""
+    return bare_table([first, *(f">{title}" for title in headings)], whole=True)
 
 
 def _cells(errors: Errors) -> tuple[str, ...]:
@@ -298,7 +278,7 @@ REGRET_LEGEND = (
 )
 
 
-def regret_rows(regrets: Sequence[Regret]) -> Iterator[tuple[str, ...]]:
+def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
     """Rule, settings, mean, worst, and the mean of Use; a row before each source."""
     before = ""
     for one in regrets:
@@ -323,7 +303,7 @@ AGREEMENT_LEGEND = (
 )
 
 
-def agreement_rows(agreements: Sequence[Agreement]) -> Iterator[tuple[str, ...]]:
+def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str, ...]]:
     """A row a task, then its field's and all fields'."""
     before = ""
     for one in agreements:
@@ -337,17 +317,17 @@ def agreement_rows(agreements: Sequence[Agreement]) -> Iterator[tuple[str, ...]]
         before = one.task
 
 
-def alarm_lines(agreements: Sequence[Agreement]) -> Iterator[str]:
+def alarm_lines(agreements: Sequence[suites.Agreement]) -> Iterator[str]:
     """False alarms of each task by name."""
     for one in agreements:
-        if one.alarms and one.field == IN_ALL:
+        if one.alarms and one.field == suites.IN_ALL:
             yield f"false alarms of {one.task}: {', '.join(one.alarms)}"
 
 
-def _agreements(agreements: Sequence[Agreement], width: int) -> Iterator[RenderableType]:
+def _agreements(agreements: Sequence[suites.Agreement], width: int) -> Iterator[RenderableType]:
     if not agreements:
         return
-    table = _numbers("\ntask, published field", *AGREEMENT)
+    table = _numbers("task, published field", *AGREEMENT)
     for task, *cells in agreement_rows(agreements):
         table.add_row(Text(task), *cells)
     yield table
@@ -360,18 +340,15 @@ def _agreements(agreements: Sequence[Agreement], width: int) -> Iterator[Rendera
 REGRET = ("settings", "mean\n[%]", "worst\n[%]", "Use there\n[%]")
 
 
-def _regrets(regrets: Sequence[Regret]) -> Table:
-    table = _numbers("\nregret", *REGRET)
+def _regrets(regrets: Sequence[suites.Regret]) -> Table:
+    table = _numbers("regret", *REGRET)
     for rule, *cells in regret_rows(regrets):
         table.add_row(Text(rule), *cells)
     return table
 
 
-def _statements(statements: Sequence[Statement]) -> Table:
-    table = _framed("statement")
-    for title in ("stated", "right", "unit"):
-        table.add_column(title, justify="left" if title == "unit" else "right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+def _statements(statements: Sequence[suites.Statement]) -> Table:
+    table = bare_table(["statement", ">stated", ">right", "unit", "verdict"], whole=True)
     for one in statements:
         verdict = "agrees" if one.agrees else "WRONG" if one.wrong else "DIFFERS"
         table.add_row(
@@ -380,9 +357,10 @@ def _statements(statements: Sequence[Statement]) -> Table:
     return table
 
 
-def _named(point: Point) -> str:
+def named(point: suites.Point, behind: str = "") -> str:
+    """A point with its error and both values; `behind` its name."""
     return (
-        f"{point.name} {signed(point.error)} % ({value(point, point.predicted)} for "
+        f"{point.name}{behind} {signed(point.error)} % ({value(point, point.predicted)} for "
         f"{value(point, point.measured)})"
     )
 

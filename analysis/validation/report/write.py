@@ -10,8 +10,6 @@ docs/images/validation/
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 import sys
@@ -27,30 +25,11 @@ from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.leaving_out import fault, left_out
 from gcsim.analysis.validation.registry import chosen
+from gcsim.analysis.validation.report import table as tables
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
-from gcsim.analysis.validation.report.table import (
-    AGREEMENT,
-    AGREEMENT_LEGEND,
-    LEFT_OUT,
-    LEFT_OUT_LEGEND,
-    REGRET,
-    RELIABILITY,
-    agreement_rows,
-    alarm_lines,
-    bound_text,
-    decisions_text,
-    fit_text,
-    left_out_rows,
-    ordering_text,
-    percent,
-    regret_rows,
-    reliability_rows,
-    signed,
-    value,
-)
-from gcsim.analysis.validation.statistics import Errors, by_series
+from gcsim.analysis.validation.statistics import Errors, by_series, grouped
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Excluded, Factor, Point, Statement
-from gcsim.files import replacing
+from gcsim.files import csv_text, markdown_table, replacing
 from gcsim.version import __version__
 
 if TYPE_CHECKING:
@@ -69,12 +48,7 @@ def points_csv(reports: Sequence[Report]) -> str:
         for report in reports
         for point in report.findings.points
     ]
-    text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(list(rows[0]), rows) if rows else ""
 
 
 def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
@@ -187,21 +161,23 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
             )
         )
     yield from _block(
-        *_table((*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows)
+        *markdown_table(
+            (*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows
+        )
     )
 
 
 def _left_out(reports: Sequence[Report]) -> Iterator[str]:
     kinds = left_out(reports)
     if kinds:
-        legend = LEFT_OUT_LEGEND.removeprefix("leaving the source out: ")
+        legend = tables.LEFT_OUT_LEGEND.removeprefix("leaving the source out: ")
         yield from _block(f"**Leaving the source out.** {legend[0].upper()}{legend[1:]}")
     for kind, found in kinds.items():
-        titles = (title.replace("\n", " ") for title in LEFT_OUT)
-        yield from _block(*_table((kind, *titles), list(left_out_rows(found))))
-        if rows := list(reliability_rows(found)):
-            titles = (title.replace("\n", " ") for title in RELIABILITY)
-            yield from _block(*_table((f"P(pays), {kind}", *titles), rows))
+        titles = (title.replace("\n", " ") for title in tables.LEFT_OUT)
+        yield from _block(*markdown_table((kind, *titles), list(tables.left_out_rows(found))))
+        if rows := list(tables.reliability_rows(found)):
+            titles = (title.replace("\n", " ") for title in tables.RELIABILITY)
+            yield from _block(*markdown_table((f"P(pays), {kind}", *titles), rows))
 
 
 def _suite(report: Report, images: str) -> Iterator[str]:
@@ -214,27 +190,23 @@ def _suite(report: Report, images: str) -> Iterator[str]:
         rows = [(name, *_cells(errors)) for name, errors in report.lines.items()]
         if len(rows) > 1:
             rows.append(("**in all**", *_cells(report.overall)))
-        yield from _block(*_table(_heading("series"), rows))
+        yield from _block(*markdown_table(_heading("series"), rows))
     yield from _spread(findings.points)
     yield from _statements(findings.statements)
     if findings.regrets:
-        headings = ("regret", *(title.replace("\n", " ") for title in REGRET))
-        yield from _block(*_table(headings, list(regret_rows(findings.regrets))))
+        headings = ("regret", *(title.replace("\n", " ") for title in tables.REGRET))
+        yield from _block(*markdown_table(headings, list(tables.regret_rows(findings.regrets))))
     yield from _agreements(findings.agreements)
     for one in findings.orderings:
-        yield f"- Order of {ordering_text(one)}."
+        yield f"- Order of {tables.ordering_text(one)}."
     for kept in report.bounds:
-        yield f"- {bound_text(kept)}"
+        yield f"- {tables.bound_text(kept)}"
     if any(point.fitted for point in findings.points):
-        yield f"- {fit_text(findings).capitalize()}."
+        yield f"- {tables.fit_text(findings).capitalize()}."
     if report.decisions is not None:
-        yield f"- Decisions: {decisions_text(report.decisions)}."
+        yield f"- Decisions: {tables.decisions_text(report.decisions)}."
     if report.overall is not None:
-        worst = "; ".join(
-            f"{point.name}: {signed(point.error)} % ({value(point, point.predicted)} for "
-            f"{value(point, point.measured)})"
-            for point in report.overall.worst
-        )
+        worst = "; ".join(tables.named(point, ":") for point in report.overall.worst)
         yield f"- Worst: {worst}."
     yield ""
     if suite.missing:
@@ -254,7 +226,7 @@ def _spread(points: Sequence[Point]) -> Iterator[str]:
         for axis in AXES:
             groups = by_value(own, axis)
             biases = (
-                f"{span(axis, group)}: {signed(statistics.median(p.error for p in group))}"
+                f"{span(axis, group)}: {tables.signed(statistics.median(p.error for p in group))}"
                 f" ({len(group)})"
                 for group in groups.values()
             )
@@ -262,7 +234,7 @@ def _spread(points: Sequence[Point]) -> Iterator[str]:
         if any(cells):
             rows.append((name, *cells))
     if rows:
-        table = _table(("series", "by ranks", "by size"), rows)
+        table = markdown_table(("series", "by ranks", "by size"), rows)
         yield from _folded("Bias by ranks and by size, % (points)", *table)
 
 
@@ -270,7 +242,7 @@ def _statements(statements: Sequence[Statement]) -> Iterator[str]:
     if not statements:
         return
     yield from _block(
-        *_table(
+        *markdown_table(
             ("statement", "stated", "right", "", "verdict", "source"),
             [
                 (
@@ -293,10 +265,12 @@ def _statements(statements: Sequence[Statement]) -> Iterator[str]:
 
 def _agreements(agreements: Sequence[Agreement]) -> Iterator[str]:
     if agreements:
-        headings = ("task", *(title.replace("\n", " ") for title in AGREEMENT))
-        yield from _block(*_table(headings, list(agreement_rows(agreements))))
-        yield from _block(f"{AGREEMENT_LEGEND[0].upper()}{AGREEMENT_LEGEND[1:]}")
-        yield from _block(*(f"- {one[0].upper()}{one[1:]}." for one in alarm_lines(agreements)))
+        headings = ("task", *(title.replace("\n", " ") for title in tables.AGREEMENT))
+        yield from _block(*markdown_table(headings, list(tables.agreement_rows(agreements))))
+        yield from _block(f"{tables.AGREEMENT_LEGEND[0].upper()}{tables.AGREEMENT_LEGEND[1:]}")
+        yield from _block(
+            *(f"- {one[0].upper()}{one[1:]}." for one in tables.alarm_lines(agreements))
+        )
     for one in agreements:
         if one.field != IN_ALL and (wrong := one.pairs["wrong"]):
             summary = f"{one.task}, {one.field}: pairs in the other order, published first"
@@ -322,10 +296,10 @@ def _cells(errors: Errors | None) -> tuple[str, ...]:
     bare = (errors.unfitted_median, errors.unfitted_p90)
     return (
         str(errors.points),
-        percent(errors.median),
-        percent(errors.p90),
-        signed(errors.bias),
-        *("" if one is None else percent(one) for one in bare),
+        tables.percent(errors.median),
+        tables.percent(errors.p90),
+        tables.signed(errors.bias),
+        *("" if one is None else tables.percent(one) for one in bare),
     )
 
 
@@ -343,13 +317,12 @@ def _factors(factors: Sequence[Factor]) -> Iterator[str]:
     ]
     if rows:
         headings = ("used for", "factor", "fitted", "catalogue", "unit", "points")
-        yield from _folded("What was fitted", *_table(headings, rows))
+        yield from _folded("What was fitted", *markdown_table(headings, rows))
 
 
 def _sources(report: Report) -> Iterator[str]:
-    works: dict[str, list[str]] = {}
-    for point in report.findings.points:
-        works.setdefault(point.source[:_SAME_WORK], []).append(point.source)
+    sources = (point.source for point in report.findings.points)
+    works = grouped(sources, lambda source: source[:_SAME_WORK])
     if works:
         cited = (f"- {_in_common(of)} ({plural(len(of), 'point')})" for of in works.values())
         yield from _folded("Sources (of each point: points.csv)", *cited)
@@ -379,13 +352,6 @@ def _folded(summary: str, *lines: str) -> Iterator[str]:
     yield from _block(f"<details><summary>{summary}</summary>")
     yield from _block(*lines)
     yield from _block("</details>")
-
-
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(heading) + " |"
-    yield "|---|" + "---:|" * (len(heading) - 1)
-    for row in rows:
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
 
 def to_json(reports: Sequence[Report]) -> str:

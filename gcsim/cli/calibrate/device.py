@@ -10,9 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from gcsim.cli.options import QuietOption
+from gcsim.cli.options import QuietOption, check_writable, option
 from gcsim.cli.outcome import reported
 
 if TYPE_CHECKING:
@@ -33,27 +31,20 @@ class Where(StrEnum):
 @reported
 def calibrate_device_command(
     *,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="The YAML file to write.")
-    ],
-    device: Annotated[Where, typer.Option("--device", help="auto: a GPU where there is one.")] = (
-        Where.auto
-    ),
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Default: the file's name.")
-    ] = None,
+    output: Annotated[Path, option("-o --output FILE", "The YAML file to write.")],
+    device: Annotated[Where, option("--device", "auto: a GPU where there is one.")] = (Where.auto),
+    name: Annotated[str | None, option("--name NAME", "Default: the file's name.")] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Of a CPU. Default: torch's number.")
+        int | None, option("--threads", "Of a CPU. Default: torch's number.", min=1)
     ] = None,
     model: Annotated[
-        list[str] | None,
-        typer.Option("--model", metavar="NAME", help="Time training steps of it, too. Repeatable."),
+        list[str] | None, option("--model NAME", "Time training steps of it, too. Repeatable.")
     ] = None,
     batch: Annotated[
-        int, typer.Option("--batch", min=2, help="Samples of such a step; also a quarter of it.")
+        int, option("--batch", "Samples of such a step; also a quarter of it.", min=2)
     ] = _BATCH,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Short tensors and few repeats: a first look.")
+        bool, option("--quick", "Short tensors and few repeats: a first look.")
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -61,7 +52,6 @@ def calibrate_device_command(
 
     What its kernels cost (about a minute, on a GPU five), for cluster.device of a scenario.
     """
-    from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next
     from gcsim.errors import InputError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gcsim.analysis.calibration.measurements.formats import FORMATS
-from gcsim.cli.options import parsed
+from gcsim.cli.options import option, parsed
 from gcsim.cli.outcome import reported, say
 
 if TYPE_CHECKING:
@@ -30,46 +30,38 @@ def calibrate_link_command(
     ],
     *,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE.yaml", help="For `network: FILE.yaml`."),
+        Path | None, option("-o --output FILE.yaml", "For `network: FILE.yaml`.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="The link's. Default: as the output file.")
+        str | None, option("--name", "The link's. Default: as the output file.")
     ] = None,
     file_format: Annotated[
         str,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help=f"Program that wrote the files. Default: by their text. {', '.join(FORMATS)}.",
+        option(
+            "--format NAME",
+            f"Program that wrote the files. Default: by their text. {', '.join(FORMATS)}.",
         ),
     ] = "auto",
     algorithm: Annotated[
-        str | None,
-        typer.Option("--algorithm", help="A transport or an algorithm. Default: the tool's."),
+        str | None, option("--algorithm", "A transport or an algorithm. Default: the tool's.")
     ] = None,
     ranks: Annotated[
-        list[int] | None,
-        typer.Option("--ranks", min=2, help="Fit only these. Repeatable: one link for all."),
+        list[int] | None, option("--ranks", "Fit only these. Repeatable: one link for all.", min=2)
     ] = None,
     devices_per_node: Annotated[
-        int | None, typer.Option("--devices-per-node", min=1, help="Ranks on a machine.")
+        int | None, option("--devices-per-node", "Ranks on a machine.", min=1)
     ] = None,
     intra_node: Annotated[
         str | None,
-        typer.Option(
-            "--intra-node",
-            metavar="LINK",
-            help="Between the devices of a machine. Default: by the GPU's name, else pcie3_x16.",
+        option(
+            "--intra-node LINK",
+            "Between the devices of a machine. Default: by the GPU's name, else pcie3_x16.",
         ),
     ] = None,
     collective: Annotated[
-        str | None,
-        typer.Option("--collective", help="Which one was measured, where a log does not say."),
+        str | None, option("--collective", "Which one was measured, where a log does not say.")
     ] = None,
-    line_rate: Annotated[
-        str | None, typer.Option("--line-rate", metavar="RATE", help='e.g. "10 Gbit/s"')
-    ] = None,
+    line_rate: Annotated[str | None, option("--line-rate RATE", 'e.g. "10 Gbit/s"')] = None,
 ) -> None:
     """Fit a link to measured collectives.
 

@@ -297,7 +297,7 @@ def test_a_timeline_of_horovod_with_fused_tensors() -> None:
 
 def test_a_timeline_that_names_no_rank_needs_them(tmp_path: Path) -> None:
     events = [e for e in json.loads(data("horovod_4_ranks.json")) if e["ph"] != "X"]
-    assert "say it with --ranks" in problem(tmp_path, json.dumps(events))
+    assert "set it with --ranks" in problem(tmp_path, json.dumps(events))
     found = reading(tmp_path, json.dumps(events), Stated(ranks=(2,)))
     assert {p.ranks for p in found.measurements} == {2}
 
@@ -361,7 +361,7 @@ def test_a_note_moves_no_cursor(tmp_path: Path) -> None:
 
 def test_ranks_of_a_flight_recorder_are_those_of_the_process_group(tmp_path: Path) -> None:
     text = data("flight_recorder_4_ranks.json").replace("[0, 1, 2, 3]", "[]")
-    assert "say it with --ranks" in problem(tmp_path, text)
+    assert "set it with --ranks" in problem(tmp_path, text)
     found = reading(tmp_path, text, Stated(ranks=(8,), devices_per_node=2))
     assert {(p.ranks, p.devices_per_node) for p in found.measurements} == {(8, 2)}
 

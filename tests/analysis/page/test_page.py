@@ -173,11 +173,6 @@ def test_an_axis_has_three_ticks_however_near_its_ends_are() -> None:
     assert charts.ticks_between(0.3, 30) == [0.5, 1.0, 2.0, 5.0, 10.0, 20.0]
 
 
-def test_colours_are_those_of_the_figures() -> None:
-    assert charts.COLOURS == style.COLOURS
-    assert charts.BLACK == style.BLACK
-
-
 # --- training ------------------------------------------------------------------------------------
 
 
@@ -231,7 +226,7 @@ def test_a_run_shows_the_curves_that_are_known_and_names_the_others(result: Resu
         lines = {trace.get("name"): trace for trace in chart["data"]}
         assert lines["Top-k 1%"]["x"][-1] == last
         assert lines["Top-k 1%"]["y"] == pytest.approx([10, 80])
-        assert lines["dense"]["line"]["color"] == charts.BLACK
+        assert lines["dense"]["line"]["color"] == style.BLACK
         assert set(lines) == {"dense", "Top-k 1%", None}
     assert "Accuracy over steps" in page.texts
     (said,) = [text for text in page.texts if "Not trained" in text]

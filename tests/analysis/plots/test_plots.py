@@ -18,9 +18,10 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcsim.analysis.plots.breakdown import PARTS, breakdown_figure, parts_of, zoom_limit
-from gcsim.analysis.plots.speedup import IDEAL, speedup_figure, spread
-from gcsim.analysis.plots.style import line_styles, save
+from gcsim.analysis.plots.breakdown import breakdown_figure, parts_of, zoom_limit
+from gcsim.analysis.plots.labels import spread
+from gcsim.analysis.plots.speedup import IDEAL, speedup_figure
+from gcsim.analysis.plots.style import PARTS, line_styles, save
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result
 from tests.analysis.drawn import between, busy, open_result

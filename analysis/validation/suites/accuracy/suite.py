@@ -19,8 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from gcsim.analysis.report.intervals import ranked
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.folder import suite_of
+from gcsim.analysis.validation.statistics import grouped
 from gcsim.analysis.validation.suite import DENSE, IN_ALL, Agreement, Findings
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -223,12 +225,9 @@ def _distance(row: Published, one: Outcome) -> float | None:
 
 def reported_dense(rows: Sequence[Published], one: Outcome, field: str) -> bool | None:
     """Whether most findings have a method train as dense training; None without any."""
-    by_setting: dict[str, list[Published]] = {}
-    for row in rows:
-        by_setting.setdefault(row.setting, []).append(row)
     said = [
         row.dense
-        for own in by_setting.values()
+        for own in grouped(rows, lambda row: row.setting).values()
         for row, other in matched(own, [one])
         if field in (IN_ALL, row.field)
     ]
@@ -295,17 +294,10 @@ def _verdict(better: Outcome, worse: Outcome) -> str:
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Rank correlation, ties with their mean rank; 0 where one side is all ties."""
-    ranks = [_ranks(np.asarray(each)) for each in (first, second)]
+    ranks = [ranked(np.asarray(each)) for each in (first, second)]
     a, b = (each - each.mean() for each in ranks)
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / size if size else 0.0
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    below = (values[:, None] > values).sum(axis=1)
-    same = (values[:, None] == values).sum(axis=1)
-    ranks: np.ndarray = below + (same - 1) / 2
-    return ranks
 
 
 SUITE = suite_of(_HERE, "accuracy", find)

@@ -31,19 +31,10 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.plans import CHECKS, STEP_CHECKS
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Framework, Training
+from gcsim.traces import profile as profiles
 from gcsim.traces.buckets import bucket_layouts
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.registry import shipped_model
-from gcsim.traces.profile import (
-    Compute,
-    Exchange,
-    Layer,
-    ModelFacts,
-    Phase,
-    Quality,
-    Step,
-    TrafficProfile,
-)
 
 _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"
@@ -92,7 +83,7 @@ def timed(row: Row) -> Timed:
     return Timed(
         name=stage_name(row["method"], row["phase"], stage),
         elements=int(row["elements"]),
-        computes=(Compute(stage=stage, fixed=costs),),
+        computes=(profiles.Compute(stage=stage, fixed=costs),),
         seconds=1e-6 * float(row["total_us"]),
     )
 
@@ -153,16 +144,16 @@ def find() -> Findings:
     )  # fmt: skip
 
 
-def _profile(rows: Sequence[Row], buckets: int, tensors: int) -> TrafficProfile:
+def _profile(rows: Sequence[Row], buckets: int, tensors: int) -> profiles.TrafficProfile:
     """An iteration whose buckets all have these stages."""
     row = rows[0]
     computes = [compute for each in rows for compute in timed(each).computes]
     nothing = CollectiveRecord(kind="all_reduce", sent=(1, 1), element=1)
-    exchange = Exchange(
-        computes=(*computes, *[Compute(stage="decode", fixed=())][len(computes) - 1 :]),
+    exchange = profiles.Exchange(
+        computes=(*computes, *[profiles.Compute(stage="decode", fixed=())][len(computes) - 1 :]),
         collectives=(nothing,),
     )
-    step = Step(number=0, exchanges=(exchange,) * buckets)
+    step = profiles.Step(number=0, exchanges=(exchange,) * buckets)
     ends = [tensors * n // buckets for n in range(buckets + 1)]
     layouts = [
         BucketLayout(
@@ -174,16 +165,18 @@ def _profile(rows: Sequence[Row], buckets: int, tensors: int) -> TrafficProfile:
         )
         for number, (first, last) in enumerate(itertools.pairwise(ends))
     ]
-    layer = Layer(name="all", parameters=tuple(range(tensors)), forward_flops=0)
-    return TrafficProfile(
+    layer = profiles.Layer(name="all", parameters=tuple(range(tensors)), forward_flops=0)
+    return profiles.TrafficProfile(
         compressor=row["method"],
         parameters={},
-        model=ModelFacts(name="", parameters=tensors, layers=(layer,), samples_per_worker=1),
+        model=profiles.ModelFacts(
+            name="", parameters=tensors, layers=(layer,), samples_per_worker=1
+        ),
         buckets=tuple(layouts),
         workers=2,
         period=1,
-        phases=(Phase(name=row["phase"], count=1, steps=(step,)),),
-        quality=Quality(nmse=0.0, cosine_similarity=1.0),
+        phases=(profiles.Phase(name=row["phase"], count=1, steps=(step,)),),
+        quality=profiles.Quality(nmse=0.0, cosine_similarity=1.0),
     )
 
 
@@ -194,7 +187,9 @@ def priced(row: Row, device: Device) -> float:
     return float(PriceList(device).priced_by(exchange.computes[0], 1).total / PS_PER_SECOND)
 
 
-def iteration(model: str, profile: TrafficProfile, device: Device, **code: Framework) -> float:
+def iteration(
+    model: str, profile: profiles.TrafficProfile, device: Device, **code: Framework
+) -> float:
     """Seconds of an iteration: dense passes, and each bucket's stages around an instant exchange.
     `code`: by method, what is not gcsim's."""
     buckets = len(profile.buckets)
@@ -299,14 +294,16 @@ def _of_pytorch(devices: Devices) -> Iterator[Point]:
 
 
 @functools.cache
-def _operators(model: str, hook: str) -> TrafficProfile:
+def _operators(model: str, hook: str) -> profiles.TrafficProfile:
     """Operators of a hook of PyTorch on all of DDP's buckets."""
     network = build_model(shipped_model(model), seed=0, device="meta")
     shapes = [(name, tuple(one.shape)) for name, one in trainable(network)]
     layouts = bucket_layouts(shapes)
-    layer = Layer(name="all", parameters=tuple(range(len(shapes))), forward_flops=0)
+    layer = profiles.Layer(name="all", parameters=tuple(range(len(shapes))), forward_flops=0)
     elements = sum(layout.numel for layout in layouts)
-    facts = ModelFacts(name=model, parameters=elements, layers=(layer,), samples_per_worker=1)
+    facts = profiles.ModelFacts(
+        name=model, parameters=elements, layers=(layer,), samples_per_worker=1
+    )
     kind, given = _TORCH[hook]
     return by_shapes(kind, given, facts, layouts)
 

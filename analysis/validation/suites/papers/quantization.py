@@ -12,14 +12,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from gcsim.analysis.validation.suite import Statement
-from gcsim.analysis.validation.suites.papers.ring import (
-    FLOAT32,
-    hop,
-    ideal_link,
-    parameters_of,
-    ring,
-    ring_in_closed_form,
-)
+from gcsim.analysis.validation.suites.papers import ring as rings
 
 _SOURCE = "Xu, Huo and Huang, arXiv:2002.11082, Table 1"
 _RING_SOURCE = "Tsuzuku, Imachi and Akiba, arXiv:1802.06058, sec. 5, T_r = 2 (p - 1) N s beta / p"
@@ -47,14 +40,14 @@ def statements() -> list[Statement]:
 
 
 def _one_hop(name: str, model: str, stated: int) -> Statement:
-    elements = parameters_of(model)
+    elements = rings.parameters_of(model)
     return Statement(
         name=f"{name}, one hop at 10 Gbit/s",
         source=_SOURCE,
         unit="ms",
         stated=stated,
         digit=1,
-        computed=float(1000 * hop(FLOAT32 * elements, ideal_link(_RATE))),
+        computed=float(1000 * rings.hop(rings.FLOAT32 * elements, rings.ideal_link(_RATE))),
         formula=float(1000 * Fraction(32 * elements) / _BITS_PER_SECOND),
         wrong=model == "googlenet_aux",
         note=_note(model, stated),
@@ -70,21 +63,21 @@ def _note(model: str, stated: int) -> str:
 
     if model == "alexnet":
         return (
-            f"cut off, not rounded: {takes(parameters_of(model))}; the original in two towers, "
-            f"{takes(_ORIGINAL_ALEXNET)}"
+            f"cut off, not rounded: {takes(rings.parameters_of(model))}; the original in two "
+            f"towers, {takes(_ORIGINAL_ALEXNET)}"
         )
     if model == "googlenet_aux":
         needed = stated / 1000 * float(_BITS_PER_SECOND) / 32
         return (
-            f"{takes(parameters_of(model))}; without inner classifiers, "
-            f"{takes(parameters_of('googlenet'))}; {stated} ms are {needed / 1e6:.2f} million, "
-            "and the table itself counts 13.0"
+            f"{takes(rings.parameters_of(model))}; without inner classifiers, "
+            f"{takes(rings.parameters_of('googlenet'))}; {stated} ms are {needed / 1e6:.2f} "
+            "million, and the table itself counts 13.0"
         )
     return ""
 
 
 def _ring(name: str, model: str) -> Statement:
-    elements = parameters_of(model)
+    elements = rings.parameters_of(model)
     ideal = Fraction(2 * (_WORKERS - 1) * 32 * elements, _WORKERS) / _BITS_PER_SECOND
     return Statement(
         name=f"{name}, ring of {_WORKERS} workers",
@@ -92,6 +85,6 @@ def _ring(name: str, model: str) -> Statement:
         unit="ms",
         stated=round(float(1000 * ideal), 2),
         digit=0.01,
-        computed=float(1000 * ring(elements, _WORKERS, ideal_link(_RATE))),
-        formula=float(1000 * ring_in_closed_form(elements, _WORKERS, _BITS_PER_SECOND)),
+        computed=float(1000 * rings.ring(elements, _WORKERS, rings.ideal_link(_RATE))),
+        formula=float(1000 * rings.ring_in_closed_form(elements, _WORKERS, _BITS_PER_SECOND)),
     )

@@ -21,13 +21,7 @@ from fractions import Fraction
 import numpy as np
 
 from gcsim.analysis.validation.suite import Statement
-from gcsim.analysis.validation.suites.papers.ring import (
-    FLOAT32,
-    gather,
-    ideal_link,
-    parameters_of,
-    ring,
-)
+from gcsim.analysis.validation.suites.papers import ring as rings
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.catalog import device
 from gcsim.scenarios.load import load_scenario
@@ -77,7 +71,7 @@ def contributions(shape: Shape, ranks: int, total: int) -> list[int]:
 
 
 def _size() -> Statement:
-    elements = parameters_of("resnet50")
+    elements = rings.parameters_of("resnet50")
     return Statement(
         name="ResNet-50 is over 110 MB",
         source=f"{_PAPER}, sec. 2.1",
@@ -95,8 +89,10 @@ def _size() -> Statement:
 def _ten_times() -> Iterator[Statement]:
     """A ring of the whole gradient over the step's time, in possible readings."""
     cluster = load_scenario("resnet50_16node_1gbe").cluster_at(_WORKERS)
-    elements, link = parameters_of("resnet50"), cluster.network
-    dense = CollectiveRecord(kind="all_reduce", sent=(FLOAT32 * elements,), element=FLOAT32)
+    elements, link = rings.parameters_of("resnet50"), cluster.network
+    dense = CollectiveRecord(
+        kind="all_reduce", sent=(rings.FLOAT32 * elements,), element=rings.FLOAT32
+    )
     finishes = execute(dense, np.zeros(_WORKERS, dtype=np.int64), cluster)
     communication = Fraction(int(finishes.max()), PS_PER_SECOND)
     by_hand = _ring_of_rounded_hops(elements, link)
@@ -130,13 +126,16 @@ def _step(name: str) -> Fraction:
 def _resnet50() -> ModelFacts:
     """ResNet-50 without its layers: its times at this batch are published ones."""
     return ModelFacts(
-        name="resnet50", parameters=parameters_of("resnet50"), layers=(), samples_per_worker=_BATCH
+        name="resnet50",
+        parameters=rings.parameters_of("resnet50"),
+        layers=(),
+        samples_per_worker=_BATCH,
     )
 
 
 def _ring_of_rounded_hops(elements: int, link: Link) -> Fraction:
     """2 (p - 1) hops of the largest chunk, each in whole picoseconds and with a latency."""
-    chunk = FLOAT32 * -(-elements // _WORKERS)
+    chunk = rings.FLOAT32 * -(-elements // _WORKERS)
     rate = link.bandwidth * link.efficiency
     one = round(chunk / rate * PS_PER_SECOND) + round(link.latency * PS_PER_SECOND)
     return Fraction(2 * (_WORKERS - 1) * one, PS_PER_SECOND)
@@ -144,16 +143,20 @@ def _ring_of_rounded_hops(elements: int, link: Link) -> Fraction:
 
 def _bound() -> Statement:
     """Least T_r / T_v of all that are tried, against the paper's promise."""
-    link = ideal_link("10 Gbit/s")
+    link = rings.ideal_link("10 Gbit/s")
     promised, found = [], []
     for ranks in _GROUPS:
-        dense = ring(_ELEMENTS, ranks, link)
+        dense = rings.ring(_ELEMENTS, ranks, link)
         for ratio in _RATIOS:
-            total = FLOAT32 * _ELEMENTS * ranks // ratio
+            total = rings.FLOAT32 * _ELEMENTS * ranks // ratio
             by_paper = _seconds(total + (ranks - 1) * _PIECE)
             for shape in SHAPES.values():
-                sparse = gather(contributions(shape, ranks, total), link, _PIECE)
-                least = Fraction(2 * (ranks - 1), ranks) * _seconds(FLOAT32 * _ELEMENTS) / by_paper
+                sparse = rings.gather(contributions(shape, ranks, total), link, _PIECE)
+                least = (
+                    Fraction(2 * (ranks - 1), ranks)
+                    * _seconds(rings.FLOAT32 * _ELEMENTS)
+                    / by_paper
+                )
                 found.append(dense / sparse / least)
             # One rank has all: the whole passes the first hop, a piece each of the others.
             last = _seconds(total + (ranks - 2) * min(total, _PIECE))
@@ -176,14 +179,14 @@ def _bound() -> Statement:
 
 def _break_even() -> Iterator[Statement]:
     """Ratio at which the gather takes as long as the dense ring, 16 workers."""
-    p, link = _WORKERS, ideal_link("10 Gbit/s")
-    dense = ring(_ELEMENTS, p, link)
+    p, link = _WORKERS, rings.ideal_link("10 Gbit/s")
+    dense = rings.ring(_ELEMENTS, p, link)
 
     def ratio(shape: str, assumed: Fraction) -> Fraction:
         """T_v is proportional to 1 / c, but for the pieces."""
-        total = FLOAT32 * _ELEMENTS * p / assumed
+        total = rings.FLOAT32 * _ELEMENTS * p / assumed
         sizes = contributions(SHAPES[shape], p, int(total))
-        return assumed * gather(sizes, link, _SMALL_PIECE) / dense
+        return assumed * rings.gather(sizes, link, _SMALL_PIECE) / dense
 
     yield Statement(
         name=f"break-even c of equal sizes, p = {p}",
@@ -195,7 +198,7 @@ def _break_even() -> Iterator[Statement]:
         formula=p / 2,
     )
     worst = Fraction(p * p, 2 * (p - 1))
-    total = FLOAT32 * _ELEMENTS * p / worst
+    total = rings.FLOAT32 * _ELEMENTS * p / worst
     yield Statement(
         name=f"break-even c of one rank's data, p = {p}",
         source=f"{_PAPER}, sec. 5: T_r / T_v >= 2 (p - 1) c / p^2",

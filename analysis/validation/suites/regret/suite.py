@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s, verdict
+from gcsim.analysis.validation.decisions import by_setting
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.leaving_out import with_factors
 from gcsim.analysis.validation.suite import DENSE, IN_ALL, Findings, Point, Regret
@@ -68,13 +69,9 @@ def find() -> Findings:
 
 def _settings(points: Sequence[Point]) -> dict[str, list[Point]]:
     """Choices between dense training and other methods."""
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        if point.setting and point.method:
-            found.setdefault(point.setting, []).append(point)
     return {
         name: own
-        for name, own in found.items()
+        for name, own in by_setting(points).items()
         if len(own) > 1 and any(point.method == DENSE for point in own)
     }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gcsim.analysis.validation.folder import suite_of
+from gcsim.analysis.validation.statistics import grouped
 from gcsim.analysis.validation.suite import DENSE, Findings, Point
 
 SOURCES = (
@@ -34,11 +35,8 @@ def find() -> Findings:
 
 def _jobs(points: Sequence[Point]) -> Iterator[list[Point]]:
     """Training steps of a job, by size; jobs of one size are left out."""
-    jobs: dict[str, list[Point]] = {}
-    for point in points:
-        if point.worlds and point.method in {DENSE, ""}:
-            jobs.setdefault(_SIZE.sub("N", point.name), []).append(point)
-    for sizes in jobs.values():
+    steps = (point for point in points if point.worlds and point.method in {DENSE, ""})
+    for sizes in grouped(steps, lambda point: _SIZE.sub("N", point.name)).values():
         if len({one.workers for one in sizes}) == len(sizes) > 1:
             yield sorted(sizes, key=lambda one: one.workers)
 

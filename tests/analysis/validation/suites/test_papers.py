@@ -143,7 +143,7 @@ def test_a_link_that_is_a_little_slower_is_not_exact(monkeypatch: pytest.MonkeyP
         link = ideal_link(rate)
         return replace(link, efficiency=Fraction(10**9 - 1, 10**9))
 
-    monkeypatch.setattr(quantization, "ideal_link", slower)
+    monkeypatch.setattr(quantization.rings, "ideal_link", slower)
     assert not any(one.exact for one in quantization.statements())
     monkeypatch.setattr(ce_sgd, "ideal_link", slower)
     times = [one for one in ce_sgd.statements() if one.unit == "s"]
