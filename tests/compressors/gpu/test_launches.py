@@ -28,13 +28,11 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("cser", {}),
     ("omnireduce", {}),
 ]
-"""Others' launches are bounded for 60 tensors in test_selected.py, test_launches_of_rounding.py."""
+"""Others are bounded for any number of tensors: test_selected.py, test_launches_of_rounding.py."""
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [ALIKE[0], *(pytest.param(*each, marks=pytest.mark.long) for each in ALIKE[1:])],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "parameters"), ALIKE)
 def test_launches_and_waits_do_not_grow_with_tensors(
     name: str, parameters: dict[str, Any], team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
