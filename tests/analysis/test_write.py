@@ -90,18 +90,14 @@ def leave_earlier_files(folder: Path) -> None:
         (folder / name).write_text("earlier")
 
 
-FAILURES = pytest.mark.parametrize(
-    ("error", "raised"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), InputError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
-        (ValueError("bug"), ValueError),
-    ],
-)
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.parametrize("name", list(write.RESULTS))
-@FAILURES
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(FULL, InputError), (KeyboardInterrupt(), KeyboardInterrupt), (ValueError("bug"), ValueError)],
+)
 def test_a_failure_leaves_earlier_results_whole_and_no_litter(
     result: Result,
     tmp_path: Path,
@@ -123,8 +119,14 @@ def test_a_failure_leaves_earlier_results_whole_and_no_litter(
         assert "No space left" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["speedup.png", "breakdown.png"])
-@FAILURES
+@pytest.mark.parametrize(
+    ("name", "error", "raised"),
+    [
+        ("speedup.png", FULL, InputError),
+        ("breakdown.png", KeyboardInterrupt(), KeyboardInterrupt),
+        ("breakdown.png", ValueError("bug"), ValueError),
+    ],
+)
 def test_no_result_is_lost_to_a_figure(
     result: Result,
     tmp_path: Path,
@@ -161,7 +163,7 @@ def test_a_report_that_cannot_be_made_costs_nothing_but_itself(
     assert left == {*write.RESULTS, "speedup.png", "breakdown.png"}
 
 
-@pytest.mark.parametrize("label", ["$$", "$\\frac$", "$10 and $20", "\\", "a_b^c", "$\\alpha$"])
+@pytest.mark.parametrize("label", ["$\\frac$", "$10 and $20 \\ a_b^c"])
 def test_labels_are_text(result: Result, tmp_path: Path, label: str) -> None:
     rows = tuple(
         replace(row, label=label) if row.label == "Top-k 1%" else row for row in result.rows

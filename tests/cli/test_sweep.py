@@ -97,7 +97,7 @@ def done(program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder where four points have been run."""
     folder = tmp_path_factory.mktemp("done")
     (folder / "small.yaml").write_text(SCENARIO)
-    ended = program("sweep", "small.yaml", *FOUR, "--json", folder=folder)
+    ended = program("sweep", "small.yaml", *FOUR, "--json", "--jobs", "1", folder=folder)
     assert ended.returncode == 0, ended.stderr
     (folder / "stdout.json").write_text(ended.stdout)
     (folder / "stderr.txt").write_text(ended.stderr)

@@ -108,9 +108,9 @@ def test_every_entry_takes_a_name_a_path_and_a_scenario(
     if form != "path":
         given = {"text": str(path), "name": "small"}.get(form) or gcsim.load_scenario(path)
     monkeypatch.setattr("gcsim.scenarios.load.shipped_scenarios", lambda: {"small": path})
-    more = {"sweep": ({"cluster.nodes": [2]},), "record_scenario": (tmp_path / "trace",)}
-    if entry in ("train", "record_scenario"):  # which say that this one cannot be trained
-        with pytest.raises(InputError, match="small"):
+    more = {"sweep": ({"batch_size": ["x"]},), "record_scenario": (tmp_path / "trace",)}
+    if entry in ("train", "record_scenario", "sweep"):  # which say what is wrong with this one
+        with pytest.raises(InputError, match=r"small|batch_size = 'x'"):
             getattr(gcsim, entry)(given, *more.get(entry, ()))
     else:
         assert getattr(gcsim, entry)(given, *more.get(entry, ())).summary()

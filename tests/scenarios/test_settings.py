@@ -83,7 +83,6 @@ gradients: {source: live, workers: 2, warmup_steps: 1, iterations: 1, device: cp
 compressors: [none, fp16, {kind: topk, ratio: 0.1}, {kind: topk, ratio: 0.9, label: most}, signsgd]
 uncertainty: {draws: 0}
 """
-QUICK = {"one_bucket", "one_node"}
 NO_OTHER_VALUE = "cluster.intra_node.shared"
 """True is refused, and false is what it is."""
 UNREACHED = {
@@ -168,7 +167,7 @@ def simulated(scenario: Scenario) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    "base", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.long]) for n in BASES]
+    "base", [pytest.param(n, marks=[] if n == "one_node" else [pytest.mark.long]) for n in BASES]
 )
 @pytest.mark.usefixtures("own_cache")
 def test_what_is_accepted_changes_a_result_or_is_warned_of(

@@ -48,8 +48,6 @@ from tests.simulator.traffic import traffic
 from tests.simulator.world import BUS, NETWORK
 
 MILLISECOND = 10**9
-# One byte of a streaming kernel takes 1 ps, a launch 1 us.
-RATE = KernelRate(launch=1e-6, bandwidth=1e12, source="test")
 COMPUTE = ComputeTimes(
     forward=10 * MILLISECOND,
     backward=20 * MILLISECOND,
@@ -291,12 +289,6 @@ def test_a_round_that_is_too_long_is_said_to_be(
     assert "repeat after 30 iterations, of which those after the first 29" in caplog.text
 
 
-def test_local_steps_cost_their_own_arithmetic_only() -> None:
-    times = predict(profile((1, [[exchange(), exchange()]])), cluster(4), COMPUTE)
-    assert times.iteration == pytest.approx(0.030 + 6e-6, rel=1e-12)
-    assert (times.communication, times.exposed, times.decode) == (0.0, 0.0, 0.0)
-
-
 def test_moments_are_encoding_and_delay_the_bucket() -> None:
     plain, moments = (
         predict(
@@ -318,17 +310,6 @@ def test_decoding_grows_with_the_workers_and_servers_share_theirs() -> None:
     shared = predict(profile((1, steps)), cluster(8, 2, Collectives(servers=8)), COMPUTE)
     # 16 payloads of 8 MB at 1 ps/B: 128 us on one server, 16 us on each of eight
     assert large.exposed - shared.exposed >= 112e-6
-
-
-def test_everything_adds_up_and_is_the_same_twice() -> None:
-    steps = [
-        [exchange(reduce(4_000_004), reduce(40_004)), exchange(gather(8), gather(900, 70_001))]
-    ]
-    traffic = profile((1, steps))
-    for nodes in (1, 2, 5, 16):
-        times = predict(traffic, cluster(nodes), COMPUTE)
-        assert total(times) == pytest.approx(times.iteration, rel=1e-14)
-        assert times == predict(traffic, cluster(nodes), COMPUTE)
 
 
 GLOO = Collectives(transport="gloo", servers=1)
@@ -679,15 +660,6 @@ def test_a_seed_decides_on_random_times_and_on_nothing_else() -> None:
     )
 
 
-def test_noise_comes_on_top_of_slow_nodes() -> None:
-    slow = {1: Fraction(2)}
-    training = Training(noise=Noise(variation=Fraction(1, 1000)), iterations=10, slow_nodes=slow)
-    without = predict(DENSE, cluster(3), COMPUTE, training=Training(slow_nodes=slow))
-    assert predict(DENSE, cluster(3), COMPUTE, training=training).iteration == pytest.approx(
-        without.iteration, rel=0.01
-    )
-
-
 def test_jitter_makes_iterations_differ_unless_there_is_nobody_to_talk_to() -> None:
     jitter = Jitter(distribution="exponential", mean=Fraction(1, 1000))
     shaky = replace(cluster(4), network=replace(NETWORK, jitter=(jitter,)))
@@ -706,18 +678,6 @@ def test_local_steps_of_ranks_that_never_meet_take_as_long_as_the_slowest() -> N
     times = predict(local, cluster(4), COMPUTE, training=slow)
     assert times.iteration == pytest.approx(3 * (0.030 + 6e-6), rel=1e-12)
     assert times.exposed == 0.0
-
-
-def test_many_unlike_ranks_are_simulated_as_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Training(
-        slow_nodes={node: 1 + Fraction(node, 50) for node in range(10)},
-        input=InputLoading(batch=Fraction(30, 1000), prefetch=3),
-    )
-    seen = []
-    for limit in (4, 1000):
-        monkeypatch.setattr(averages, "VECTOR_RANKS", limit)
-        seen.append(predict(GATHERED, cluster(10), COMPUTE, training=training, spans=False))
-    assert seen[0] == seen[1]
 
 
 def test_percentiles_weigh_iterations_by_how_often_they_occur() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -33,9 +34,10 @@ QUICK = ["uncertainty.draws=8"]
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def advised(overrides: list[str] | None = None, **words: Any) -> Advice:
+@cache
+def advised(*overrides: str, **words: Any) -> Advice:
     given = {"model": "lenet", "device": "v100", "nodes": 2, "network": "1 Gbit/s", **words}
-    return advice(asked(None, Words(**given), overrides or QUICK))
+    return advice(asked(None, Words(**given), [*overrides, *QUICK]))
 
 
 @pytest.mark.long
@@ -146,7 +148,7 @@ def test_an_open_question_is_answered_as_its_option_would_be() -> None:
     assert found.findings.open
     for one in found.findings.open:
         assert one.answer.option in found.summary()
-        then = advised([*one.answer.overrides, *QUICK], **words)
+        then = advised(*one.answer.overrides, **words)
         assert then.verdict.dense is not None
         assert then.verdict.dense.iteration_s == pytest.approx(one.dense_s, rel=0.01)
         assert one.answer.option not in {other.answer.option for other in then.findings.open}
@@ -218,9 +220,8 @@ def test_the_rows_of_what_comes_with_gcsim_are_those_of_a_run() -> None:
 
 def test_the_same_question_has_the_same_answer_from_the_cache_and_without() -> None:
     words: dict[str, Any] = {"model": "vgg_narrow_cifar10", "device": "t4"}
-    texts = {advised(**words).to_json(), advised(**words).to_json()}
     question = asked(None, Words(**words, nodes=2, network="1 Gbit/s"), QUICK)
-    texts.add(advice(question, cache=False).to_json())
+    texts = {advice(question, cache=cached).to_json() for cached in (True, True, False)}
     assert len(texts) == 1
     document = json.loads(texts.pop())
     assert {"use", "to_try", "break_even_bit_per_s", "changes", "limits_s"} <= document.keys()

@@ -69,7 +69,7 @@ def test_of_sources_that_are_all_twice_as_slow_the_one_held_out_has_no_part(
         assert by_name["s1/runs"].steps_held == 1
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=3)
 @given(
     between=st.floats(0.05, 0.5), inside=st.floats(0.05, 0.5), drawn=st.floats(0.0, 0.3),
     seed=st.integers(0, 1000),

@@ -202,7 +202,6 @@ JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     },
     "left": left,
     "situations": situations,
-    "trials": partial(trials, cases=carried(), full=False),
     "all_trials": partial(trials, cases=carried(), full=True),
     "some_trials": partial(trials, cases=each_exchange(), full=False),
 }

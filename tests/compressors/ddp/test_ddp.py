@@ -31,12 +31,11 @@ from tests.compressors.ddp.plan import (
 from tests.compressors.ddp.ranks import LENGTHS, requests
 
 JOBS = {
-    2: ("registry", "collectives", "as_on_a_gpu"),
+    2: ("collectives", "as_on_a_gpu"),
     COUNT: ("registry", "collectives", "as_on_a_gpu", "loops"),
     4: ("collectives", "as_on_a_gpu"),  # four train in `tests/traces/training/test_against_ddp.py`
 }
 """What so many ranks do, one job after the other."""
-FEW = (2, COUNT)
 CASES = carried()
 Results = Callable[[int, str], list[Any]]
 
@@ -74,12 +73,9 @@ def test_two_ranks_share_a_device(device: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", FEW)
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[name for name, _ in CASES])
-def test_updates_equal_those_of_lockstep_to_the_last_bit(
-    ranks: Results, case: int, count: int
-) -> None:
-    demand_lockstep(CASES[case], [of_rank[case] for of_rank in ranks(count, "registry")])
+def test_updates_equal_those_of_lockstep_to_the_last_bit(ranks: Results, case: int) -> None:
+    demand_lockstep(CASES[case], [of_rank[case] for of_rank in ranks(COUNT, "registry")])
 
 
 def demand_lockstep(case: tuple[str, dict[str, Any]], found: list[Any]) -> None:
@@ -97,9 +93,8 @@ def demand_lockstep(case: tuple[str, dict[str, Any]], found: list[Any]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", FEW)
-def test_buckets_are_those_of_ddp_after_its_rebuild(ranks: Results, count: int) -> None:
-    for of_rank in ranks(count, "registry"):
+def test_buckets_are_those_of_ddp_after_its_rebuild(ranks: Results) -> None:
+    for of_rank in ranks(COUNT, "registry"):
         for found in of_rank:
             told = [[int(n) for n in b.split()] for b in found["of DDP"].split(",")]
             assert found["buckets"] == told
@@ -107,11 +102,10 @@ def test_buckets_are_those_of_ddp_after_its_rebuild(ranks: Results, count: int) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("count", FEW)
-def test_the_first_iteration_delivers_the_mean(ranks: Results, count: int) -> None:
-    given = [gradients(0, rank) for rank in range(count)]
+def test_the_first_iteration_delivers_the_mean(ranks: Results) -> None:
+    given = [gradients(0, rank) for rank in range(COUNT)]
     wanted = [torch.stack(of_ranks).double() for of_ranks in zip(*given, strict=True)]
-    for of_rank in ranks(count, "registry"):
+    for of_rank in ranks(COUNT, "registry"):
         for found in of_rank:
             for parts, update in zip(wanted, found["updates"][0], strict=True):
                 limit = 2.0**-22 * parts.abs().sum(0)  # of float32: 2 ulp a summand

@@ -18,26 +18,26 @@ from tests.compressors.ddp.late_ranks import DEADLINE, JOBS, LONG, ODD
 from tests.compressors.ddp.plan import planned, start_ranks
 
 SCRIPT = Path(__file__).with_name("late_ranks.py")
-COUNTS = (2, 4)
-Results = Callable[[int, str], list[Any]]
+COUNT = 4
+Results = Callable[[str], list[Any]]
 SOON = DEADLINE + 20
 """Seconds: far from the job's own timeout, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """By number of ranks and job: what each rank met; they start once, also when they fail."""
+    """By job: what each rank met; they start once, also when they fail."""
 
     @cache
-    def outcome(count: int) -> list[list[Any]] | AssertionError | OSError:
-        folder = tmp_path_factory.mktemp(f"{count}")
+    def outcome() -> list[list[Any]] | AssertionError | OSError:
+        folder = tmp_path_factory.mktemp("ranks")
         try:
-            return start_ranks(folder, count, *JOBS, timeout=LONG, script=SCRIPT)
+            return start_ranks(folder, COUNT, *JOBS, timeout=LONG, script=SCRIPT)
         except (AssertionError, OSError) as error:
             return error
 
-    def found(count: int, job: str) -> list[Any]:
-        results = outcome(count)
+    def found(job: str) -> list[Any]:
+        results = outcome()
         if isinstance(results, Exception):
             raise results
         return results[list(JOBS).index(job)]
@@ -45,29 +45,22 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return found
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_ranks_that_did_not_come_are_named_by_all_that_came(ranks: Results, count: int) -> None:
-    absent = "rank 1" if count == 2 else "ranks 2, 3"
-    for said, seconds in ranks(count, "does_not_come")[: count // 2]:
-        wanted = f"{absent} did not come to register() within {DEADLINE:g} s, the job's timeout"
+def test_ranks_that_did_not_come_are_named_by_all_that_came(ranks: Results) -> None:
+    for said, seconds in ranks("does_not_come")[: COUNT // 2]:
+        wanted = f"ranks 2, 3 did not come to register() within {DEADLINE:g} s, the job's timeout"
         assert said.startswith(f"InputError: register: error: {wanted}")
         assert DEADLINE <= seconds < SOON
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_a_rank_that_sleeps_is_noticed_after_the_timeout(ranks: Results, count: int) -> None:
-    for said, seconds in ranks(count, "falls_asleep")[:-1]:
+def test_a_rank_that_sleeps_is_noticed_after_the_timeout(ranks: Results) -> None:
+    for said, seconds in ranks("falls_asleep")[:-1]:
         assert said.startswith("RuntimeError")
         assert seconds < SOON
-    assert max(seconds for _, seconds in ranks(count, "falls_asleep")[:-1]) > DEADLINE - 0.5
+    assert max(seconds for _, seconds in ranks("falls_asleep")[:-1]) > DEADLINE - 0.5
 
 
 @pytest.mark.parametrize("how", ODD)
-@pytest.mark.parametrize("count", COUNTS)
-def test_ranks_that_ask_for_other_things_are_named_on_all(
-    ranks: Results, count: int, how: str
-) -> None:
-    usual = "rank 0" if count == 2 else "ranks 0, 1, 2"
+def test_ranks_that_ask_for_other_things_are_named_on_all(ranks: Results, how: str) -> None:
     asked = "nothing more" if how == "more" else "AllReduce (sum) of float32 ["
     instead = {
         "kind": "AllGather of",
@@ -77,10 +70,10 @@ def test_ranks_that_ask_for_other_things_are_named_on_all(
         "operation": "AllReduce (max) of float32 [",
         "more": "AllReduce (sum) of float32 [",
     }
-    for of_rank in ranks(count, "asks"):
+    for of_rank in ranks("asks"):
         said, seconds = of_rank[ODD.index(how)]
-        assert f"ask for different collectives: {usual} for bucket 0, {asked}" in said
-        assert f"; rank {count - 1} for bucket 0, {instead[how]}" in said
+        assert f"ask for different collectives: ranks 0, 1, 2 for bucket 0, {asked}" in said
+        assert f"; rank {COUNT - 1} for bucket 0, {instead[how]}" in said
         assert seconds < SOON
 
 

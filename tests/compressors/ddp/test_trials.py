@@ -24,14 +24,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
     @cache
     def outcome() -> list[Any]:
-        return start_ranks(tmp_path_factory.mktemp("2"), 2, "trials", "situations", timeout=200)
+        return start_ranks(
+            tmp_path_factory.mktemp("2"), 2, "some_trials", "situations", timeout=200
+        )
 
     return lambda job: outcome()[job == "situations"]
 
 
-def expect_nothing(
-    of_ranks: list[list[list[str]]], cases: Sequence[tuple[str, Any]] = CASES
-) -> None:
+def expect_nothing(of_ranks: list[list[list[str]]], cases: Sequence[tuple[str, Any]]) -> None:
     """Of each method, on each rank."""
     assert [len(found) for found in of_ranks] == [len(cases)] * len(of_ranks)
     wrong = [
@@ -44,8 +44,8 @@ def expect_nothing(
 
 
 def test_overflows_and_restarts_leave_no_trace(ranks: Results) -> None:
-    """Each method with a scaler, and saved in one way."""
-    expect_nothing(ranks("trials"))
+    """A method for each kind of exchange with a scaler, and saved in one way."""
+    expect_nothing(ranks("some_trials"), each_exchange())
 
 
 @pytest.mark.parametrize("number", range(len(SITUATIONS)), ids=list(SITUATIONS))

@@ -17,7 +17,7 @@ from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, whole_me
 
 PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
 SHAPES = ((30, 70), (0,), (1,))
-STEPS = 3
+STEPS = 2
 
 
 def named(place: str = "") -> set[str]:

@@ -17,55 +17,22 @@ from gcsim.errors import InputError
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
 
 ALIKE: list[tuple[str, dict[str, Any]]] = [
-    ("qsgd", {}),
-    ("qsgd", {"coding": "digits", "steps": 2}),
     ("qsgd", {"coding": "elias_sparse"}),
-    ("natural", {}),
-    ("fp8", {}),
-    ("dynamic_8bit", {}),
-    ("terngrad", {}),
     ("terngrad", {"packing": "two_bit"}),
-    ("signsgd", {}),
-    ("signum", {}),
-    ("topk", {"values": "fp16"}),
     ("topk", {"ratio": 0.3, "indices": "rice"}),
-    ("threshold", {"threshold": 0.5, "indices": "rice"}),
     ("threshold", {"threshold": 0.5, "indices": "raw"}),
-    ("scaled_sign", {}),
-    ("ef_signsgd", {}),
-    ("ef_block_sgdm", {}),
-    ("onebit_adam", {"freeze_step": 0}),
-    ("onebit_sgd", {}),
     ("bingrad_b", {"clip": 2.0}),
-    ("bingrad_pb", {}),
     ("orq", {"clip": 2.0}),
-    ("linear", {"levels": 9}),
-    ("nuqsgd", {}),
     ("alq", {}),
-    ("dgc", {"ratio": 0.2}),
-    ("strom", {"threshold": 0.5}),
-    ("variance_bounded", {"ratio": 0.6}),  # certain and uncertain elements in each message
-    ("variance", {"alpha": 0.1}),
-    ("variance_hybrid", {"alpha": 0.1}),
-    ("randomk", {"ratio": 0.2, "scaled": True}),
-    ("gradient_sampling_bayes", {"ratio": 0.2}),
-    ("random_sampling_bayes", {"ratio": 0.2, "unbiased": True}),
-    ("tk_ccd", {"ratio": 0.3, "groups": 4}),
-    ("gtopk", {"ratio": 0.2}),
-    ("ok_topk", {"ratio": 0.2}),
-    ("dryden", {"proportion": 0.2}),
-    ("gradient_dropping", {"drop_rate": 0.8}),
-    ("gradient_sampling", {"ratio": 0.2}),
     ("amq", {}),
     ("cser", {}),
     ("omnireduce", {}),
 ]
+"""Others are bounded for any number of tensors: test_selected.py, test_launches_of_rounding.py."""
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [ALIKE[0], *(pytest.param(*each, marks=pytest.mark.long) for each in ALIKE[1:])],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "parameters"), ALIKE)
 def test_launches_and_waits_do_not_grow_with_tensors(
     name: str, parameters: dict[str, Any], team: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

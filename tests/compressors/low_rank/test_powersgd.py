@@ -43,21 +43,6 @@ def test_a_mean_gradient_of_rank_r_is_reproduced_exactly(
         torch.testing.assert_close(update, mean(buckets), rtol=1e-4, atol=1e-4)
 
 
-def test_the_update_is_an_orthogonal_projection_of_the_mean(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    # P P^T is a projection of rank r only when the r columns of P are orthonormal: the residual
-    # is then orthogonal to every column of the update, and the energies add up.
-    buckets = [bucket_of(normal(50, 36, seed=s)) for s in range(2)]
-    update = exchange(workers(2, rank=3), buckets)[0].view(50, 36).double()
-    gradient = mean(buckets).view(50, 36).double()
-    residual = gradient - update
-    assert float((update.T @ residual).abs().max()) < 1e-4
-    assert torch.linalg.matrix_rank(update.float(), rtol=1e-4) == 3
-    energy = update.square().sum() + residual.square().sum()
-    assert float(energy) == pytest.approx(float(gradient.square().sum()), rel=1e-5)
-
-
 def test_warm_start_converges_to_the_best_approximation(
     bucket_of: BucketOf, exchange: Exchange
 ) -> None:
@@ -121,26 +106,6 @@ def test_only_what_shrinks_by_the_rate_is_compressed(
     (worker,) = workers(rank=rank, min_compression_rate=2.0)
     matrices, others = worker.split(bucket_of(normal(*shape)).layout)
     assert (len(matrices), len(others)) == ((1, 0) if compressed else (0, 1))
-
-
-def test_a_zero_gradient_gives_zero_and_does_no_lasting_harm(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    (worker,) = workers(rank=2, error_feedback=False)
-    zero, real = bucket_of(torch.zeros(20, 20)), bucket_of(normal(20, 2) @ normal(2, 20, seed=1))
-    assert not exchange([worker], [zero], 0)[0].any()
-    for step in (1, 2):
-        update = exchange([worker], [real], step)[0]
-        assert torch.isfinite(update).all()
-    torch.testing.assert_close(update, real.gradient, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("scale", [1e-40, 1e-20, 1e15])
-def test_extremes_stay_finite(scale: float, bucket_of: BucketOf, exchange: Exchange) -> None:
-    (worker,) = workers(rank=2)
-    bucket = bucket_of(normal(20, 20) * scale)
-    for step in range(4):
-        assert torch.isfinite(exchange([worker], [bucket], step)[0]).all()
 
 
 def test_steps_before_start_are_dense(bucket_of: BucketOf, exchange: Exchange) -> None:
@@ -217,30 +182,6 @@ def test_alternating_sends_one_factor_a_step(bucket_of: BucketOf, exchange: Exch
     parameters = group[0].parameters
     assert PowerSgd.period(parameters) == 2
     assert [PowerSgd.phase(parameters, t) for t in range(3)] == ["P", "Q", "P"]
-
-
-def test_alternating_converges_to_the_best_approximation_too(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    # As above, by half a subspace iteration a step.
-    left, right = torch.linalg.qr(normal(40, 40)).Q, torch.linalg.qr(normal(32, 32, seed=1)).Q
-    values = 0.7 ** torch.arange(32.0)
-    bucket = bucket_of(left[:, :32] * values @ right.T)
-    group = workers(rank=4, alternate=True, error_feedback=False)
-    for step in range(40):
-        update = exchange(group, [bucket], step)[0]
-    error = float((update - bucket.gradient).square().sum())
-    assert error == pytest.approx(float(values[4:].square().sum()), rel=1e-3)
-
-
-def test_fc6_of_alexnet_takes_these_bits(bucket_of: BucketOf) -> None:
-    # 4096 x 9216 at rank 4: 32 r (a + b) / (a b) = .0451 bits an element, alternating .0226.
-    for alternate, expected in ((False, 0.0451), (True, 0.0226)):
-        (worker,) = workers(rank=4, alternate=alternate)
-        (matrix,), others = worker.split(bucket_of(torch.zeros(4096, 9216)).layout)
-        assert not others
-        bits = 32 * 4 * (matrix.rows + matrix.columns) / (4096 * 9216)
-        assert bits / (1 + alternate) == pytest.approx(expected, abs=5e-5)
 
 
 @pytest.mark.parametrize("options", [

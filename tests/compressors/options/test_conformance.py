@@ -9,7 +9,6 @@ import pytest
 from gcsim.compressors import check
 from gcsim.compressors.conformance import CHECKS
 from gcsim.compressors.options.method import method_of
-from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError
 
 OPTIONS: dict[str, Any] = {
@@ -17,20 +16,12 @@ OPTIONS: dict[str, Any] = {
     "dense_tensors": {"below": 100},
     "payload": "bf16",  # float16 cannot hold the hardest values, and that is refused
 }
-QUICK = ("topk", "powersgd", "randomk", "ef_block_sgdm")
-SLOW = {"alq", "amq"}
-"""They fit their levels anew at each step."""
+KINDS = ("topk", "powersgd", "randomk", "ef_block_sgdm", "gtopk", "onebit_adam")
+"""One of each request; test_options.py compares all methods with themselves without options."""
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.long] * (kind not in QUICK))
-        for kind in REGISTRY
-        if kind not in SLOW
-    ],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_method_with_an_option_passes_every_check(kind: str, option: str) -> None:
     given = {option: OPTIONS[option]}
     try:

@@ -66,6 +66,7 @@ def made_here(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return [(run.choice.kind, run.seed) for run in work]
 
 
+@pytest.mark.long
 def test_a_killed_one_continues_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first file is there when the second trajectory begins, and stays."""
     process = subprocess.Popen(

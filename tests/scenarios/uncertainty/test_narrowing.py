@@ -55,7 +55,9 @@ def exists(command: str) -> bool:
     return found is not None
 
 
-@pytest.mark.parametrize("name", sorted(shipped_scenarios()))
+@pytest.mark.parametrize(
+    "name", ["alexnet_32node_nccl_servers", "alexnet_5g", "digits_8", "gpt2_a100"]
+)
 def test_inputs_of_shipped_scenarios_can_be_narrowed(name: str) -> None:
     path = shipped_scenarios()[name]
     scenario = load_scenario(path)

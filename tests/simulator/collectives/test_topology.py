@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.clock import Times
 from gcsim.simulator.cluster import (
     AllGatherAlgorithm,
     AllReduceAlgorithm,
@@ -22,10 +22,9 @@ from gcsim.simulator.cluster import (
     Racks,
 )
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
-from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.paths import path, slowed
 from gcsim.simulator.network.rate_trace import RateTrace
 from tests.simulator.world import BUS, NETWORK, cluster
 
@@ -58,22 +57,6 @@ def everything(on: Cluster, part: int = 1) -> Iterator[tuple[CollectiveRecord, C
 
 
 # --- Wi-Fi ---------------------------------------------------------------------------------------
-
-
-def test_a_ring_of_four_stations_takes_25_seconds() -> None:
-    # 25 MiB over 100 Mb/s: 2 (p - 1) (alpha + 2 n / R), since every byte is on the air twice
-    air = Link(name="wifi", bandwidth=Fraction(12_500_000), latency=Fraction(2, 1000), shared=True)
-    n = 25 << 20
-    finishes = execute(reduce(n), zeros(4), cluster(4, network=air))
-    expected = 6 * (Fraction(2, 1000) + Fraction(2 * n, 12_500_000))
-    assert set(finishes.tolist()) == {round(expected * PS_PER_SECOND)}
-    assert round(finishes[0] / PS_PER_SECOND, 1) == 25.2
-
-
-def test_more_stations_take_longer_on_one_medium() -> None:
-    air = replace(NETWORK, shared=True)
-    times = [int(execute(reduce(10**7), zeros(p), cluster(p, network=air)).max()) for p in (4, 8)]
-    assert times[1] / times[0] > 7 / 3 * 0.99  # 2 (p - 1) 2 n / R
 
 
 # --- racks ---------------------------------------------------------------------------------------
@@ -109,27 +92,6 @@ def test_an_uplinks_latency_is_added_once_for_each_crossing() -> None:
     assert finishes.tolist() == [1000 * BETA + ALPHA + 3_000_000] * 2
 
 
-def test_only_the_hops_between_racks_are_slow_in_a_ring() -> None:
-    hops = ([NETWORK] * 3 + [through(NETWORK, SLOW, 1)]) * 2
-    on = cluster(8, racks=Racks(nodes=4, uplink=SLOW))
-    expected = ring_allreduce(80_000, hops, element=4)(zeros(8))
-    assert execute(reduce(80_000), zeros(8), on).tolist() == expected.tolist()
-    expected = ring_allgather([GATHER.sent[rank % 3] for rank in range(8)], hops)(zeros(8))
-    assert execute(GATHER, zeros(8), on).tolist() == expected.tolist()
-
-
-def test_a_ring_whose_order_ignores_racks_crosses_them_at_every_hop() -> None:
-    # The same two racks of four: node by node one hop leaves each; every other node in the other
-    # rack, four hops leave each and share its uplink.
-    ordered = cluster(8, racks=Racks(nodes=4, uplink=NETWORK))
-    finishes = execute(reduce(80_000), zeros(8), ordered)
-    in_order = 14 * (10_000 * BETA + 2 * ALPHA)
-    assert finishes.max() <= in_order
-    shared = through(NETWORK, NETWORK, 4)
-    mixed = ring_allreduce(80_000, [shared] * 8, element=4)(zeros(8))
-    assert mixed.tolist() == [14 * (4 * 10_000 * BETA + 2 * ALPHA)] * 8
-
-
 # --- nodes that differ ---------------------------------------------------------------------------
 
 
@@ -140,16 +102,6 @@ def test_a_slow_node_slows_the_hops_to_it_and_from_it() -> None:
     expected = ring_allreduce(80_000, hops, element=4)(zeros(5))
     assert finishes.tolist() == expected.tolist()
     assert finishes.max() > 8 * 16_000 * 10 * BETA  # all wait for it
-
-
-def test_devices_on_one_bus_take_as_many_times_as_long() -> None:
-    n = 4 * 50_000
-    apart, together = (
-        execute(reduce(n), zeros(4), cluster(1, 4, shared_bus=shared)) for shared in (False, True)
-    )
-    # 10 us and 100 ps a byte a message
-    assert set(apart.tolist()) == {6 * (10_000_000 + 50_000 * 100)}
-    assert set(together.tolist()) == {6 * (10_000_000 + 4 * 50_000 * 100)}
 
 
 @given(

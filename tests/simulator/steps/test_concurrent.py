@@ -29,7 +29,7 @@ from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.jitter import collective_key
 from gcsim.simulator.network.links import Jitter, Link, SizeFactor
 from gcsim.simulator.network.rate_trace import RateTrace
-from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
+from gcsim.simulator.steps.events.concurrent import Rings
 from gcsim.simulator.steps.events.message_ring import (
     NOTHING,
     RingProgram,
@@ -457,26 +457,6 @@ def test_one_rank_stands_for_all_where_all_are_alike() -> None:
     assert few.spans == many.spans
 
 
-def test_ranks_that_leave_one_after_the_other_are_told_apart_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun: list[int] = []
-    begin = TwoSlots.__init__
-
-    def counted(self: TwoSlots, *rest: Any, **more: Any) -> None:
-        begun.append(1)
-        begin(self, *rest, **more)
-
-    monkeypatch.setattr(TwoSlots, "__init__", counted)
-    record, rings = all_reduce(4 * 1000, 4), RingPrograms(cluster(13))  # chunks are not equal
-    plan = plan_of([record] * 3, [10, 20, 300])
-    few = run(plan, rings, ranks=13, iterations=3)
-    assert len(begun) == 2
-    many = run(plan, rings, ranks=13, iterations=3, collapse=False)
-    assert few.spans == many.spans
-    assert len(np.unique(few.finish[0])) > 2
-
-
 @pytest.mark.parametrize("collectives", [Collectives(), GLOO])
 @given(nbytes=st.integers(1, 5000), nodes=st.integers(3, 7), gap=st.integers(0, 3000))
 def test_two_at_a_time_end_between_one_alone_and_both_in_turn(
@@ -502,16 +482,6 @@ def test_two_at_a_time_end_between_one_alone_and_both_in_turn(
         .sizes
     )
     assert max(ends) >= 2 * sent
-
-
-def test_two_long_rings_share_the_link_and_short_ones_hide_each_others_latency() -> None:
-    chosen = cluster(4, network=link(10))
-    long, short = all_reduce(4 * 10**6), all_reduce(4)
-    for record, expected in ((long, (2 * 6 * 10**6 + 60, 1)), (short, (6 * 11 + 1, 1))):
-        program = RingPrograms(chosen)(record)
-        result = run(plan_of([record] * 2, [0, 0]), {record: program}.__getitem__, ranks=4)
-        end = int(result.finish.max())
-        assert abs(end - expected[0]) <= 10**6 * 0.001 + expected[1]
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])

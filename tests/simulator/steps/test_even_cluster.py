@@ -17,7 +17,7 @@ from gcsim.simulator.steps.events import step
 from gcsim.simulator.steps.events.even_cluster import on_even_cluster
 from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.steps.vectors import step as vector_step
-from tests.simulator.steps.random_plans import bucket, compute, fixed, plans, same, skewed
+from tests.simulator.steps.random_plans import fixed, plans, same, skewed
 from tests.simulator.steps.tick import Tick
 
 SLOWER = Fraction(5, 2)
@@ -152,19 +152,6 @@ def test_what_holds_a_collective_holds_every_rank(
     tick = Tick(plan, ranks=ranks, execute=skewed, iterations=2)
     same(step.simulate(plan, ranks=ranks, execute=skewed, iterations=2), tick)
     same(vector_step.simulate(plan, ranks=ranks, execute=skewed, iterations=2), tick)
-
-
-def test_two_speeds_by_hand() -> None:
-    """A bucket ready after 10; its ring of 8 alone, 16 beside; then 6 more of backward.
-
-    A computation beside a ring takes 3/2 as long: the rest ends at 10 + 9. By then 9/16 of the ring
-    are done; what is left, 7/16 of 8, takes 3.5 alone: it ends at 22.5, which is 23.
-    """
-    plan = StepPlan(compute=compute(0, 10, tail=6), buckets=(bucket(0, 8, 0),))
-    slowed = on_even_cluster(plan, Fraction(1, 2), lambda *_: (8, 16))
-    assert slowed.compute.rest == 9
-    assert slowed.buckets[0].held == (23 - 10 - 8,)
-    assert slowed.backward == plan.compute.backward  # of a micro-batch without exchange
 
 
 @given(plan=plans())

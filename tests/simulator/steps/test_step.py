@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -77,25 +75,6 @@ def once(
     """`lengths` are those of collectives by which a stream's order of service is found."""
     plan = first_come(StepPlan(compute=times, buckets=tuple(work)), lengths, ranks)
     return Slowest(simulate(plan, ranks=ranks, execute=execute, spans=spans))
-
-
-def parts(times: Slowest) -> tuple[int, ...]:
-    return (times.forward, times.backward, times.encode, times.exposed, times.decode)
-
-
-def test_one_bucket_is_a_chain() -> None:
-    times = once(compute(10, 20), [bucket(3, 100, 7, moments=2)], ranks=4, execute=fixed)
-    assert parts(times) == (10, 20, 5, 100, 7)
-    assert (times.iteration, times.communication) == (142, 100)
-
-
-def test_local_steps_neither_communicate_nor_wait() -> None:
-    def never(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        raise AssertionError("a local step has no collectives")
-
-    times = once(compute(10, 20, 30), [bucket(3), bucket(4)], ranks=8, execute=never)
-    assert parts(times) == (10, 50, 7, 0, 0)
-    assert times.communication == 0
 
 
 @given(
@@ -179,60 +158,6 @@ def test_a_loader_knows_when_its_next_batches_will_be_made(
     for ask in asks:
         now = loader.take(now + ask)
         assert other.take(max(now - batch, now)) == now
-
-
-def test_a_side_stream_leaves_the_backward_pass_alone_and_is_slower() -> None:
-    # Bucket 0: backward until 20, encoded on the side until 20 + 2 * 5 = 30, back at 60, decoded
-    # until 66; backward ends at 110. Nothing of it shows.
-    plan = StepPlan(
-        compute=compute(10, 10, tail=90),
-        buckets=(bucket(5, 30, 3),),
-        side_stream=True,
-        side_slowdown=Fraction(2),
-    )
-    times = Slowest(simulate(plan, ranks=2, execute=fixed, spans=True))
-    assert parts(times) == (10, 100, 0, 0, 0)
-    assert [(s.resource, s.start, s.end) for s in times.spans if s.rank == 1] == [
-        ("compute", 0, 10),
-        ("compute", 10, 20),
-        ("side", 20, 30),
-        ("compute", 20, 110),
-        ("communicator", 30, 60),
-        ("side", 60, 66),
-    ]
-    shown = replace(plan, compute=compute(10, 10, tail=0))
-    assert parts(Slowest(simulate(shown, ranks=2, execute=fixed))) == (10, 10, 10, 30, 6)
-
-
-def test_a_loader_that_is_too_slow_sets_the_pace_and_a_fast_one_is_waited_for_once() -> None:
-    plan = StepPlan(
-        compute=compute(10, 30), buckets=(bucket(0),), input_batch=15, accumulation=2, optimizer=5
-    )
-    # Two batches at 15 and 30, while the first micro-batch computes until 55.
-    run = simulate(plan, ranks=2, execute=fixed, iterations=3)
-    assert run.parts["input"][:, 0].tolist() == [15, 0, 0]
-    assert run.finish[:, 0].tolist() == [100, 185, 270]
-    slow = simulate(replace(plan, input_batch=50), ranks=1, execute=fixed, iterations=4)
-    # Batch b is made at 50 (b + 1): the second micro-batch of iteration i begins at 100 (i + 1).
-    assert slow.finish[:, 0].tolist() == [145, 245, 345, 445]
-    assert slow.parts["input"][:, 0].tolist() == [60, 15, 15, 15]
-
-
-def test_micro_batches_exchange_once_and_the_optimiser_runs_last() -> None:
-    plan = StepPlan(
-        compute=compute(10, 20), buckets=(bucket(0, 40, 1),), accumulation=3, optimizer=7
-    )
-    times = Slowest(simulate(plan, ranks=2, execute=fixed, spans=True))
-    assert (times.forward, times.backward, times.optimizer) == (30, 60, 7)
-    assert (times.communication, times.exposed, times.iteration) == (40, 40, 138)
-    assert times.spans[-1].name == "optimizer"
-    assert [s.name for s in times.spans if s.rank == 0][:5] == [
-        "forward, micro-batch 0",
-        "backward, micro-batch 0",
-        "forward, micro-batch 1",
-        "backward, micro-batch 1",
-        "forward, micro-batch 2",
-    ]
 
 
 def test_a_collective_that_ends_before_its_last_entry_is_our_bug() -> None:

@@ -99,30 +99,6 @@ def test_codes_are_those_of_a_search_and_a_draw(name: str, n: int, normal: Draw)
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
-@EVERY_TABLE
-def test_the_mean_is_right_and_the_variance_is_the_formula(name: str, normal: Draw) -> None:
-    levels, n, draws = TABLES[name], 600, 300
-    bits = (levels.size - 1).bit_length()
-    values = normal(n, seed=8)
-    norms = bucket_norms(values, 256, "max")
-    errors = np.empty((draws, n))
-    for draw in range(draws):
-        key = random_key(9, draw, 0, "test", 0)
-        out = torch.zeros(n)
-        packed = encode_table(values, norms, levels, key, size=256, bits=bits)
-        add_table(out, packed, norms, levels, size=256, bits=bits, weight=1.0)
-        errors[draw] = out.double().numpy() - values.double().numpy()
-    expected = table_error(values, levels, size=256, norm="max")
-    totals = (errors**2).sum(axis=1)
-    # five standard errors, for the variance and for the sum of all errors (the bias)
-    spread = totals.std() / np.sqrt(draws)
-    assert abs(totals.mean() - expected) <= 5 * spread + 1e-6 * expected
-    sums = errors.sum(axis=1)
-    assert abs(sums.mean()) <= 5 * np.sqrt(expected / draws) + n * 2**-17
-    # all elements together: |mean error|^2 has the mean expected / draws
-    assert (errors.mean(axis=0) ** 2).sum() == pytest.approx(expected / draws, rel=0.4)
-
-
 def test_the_variance_is_that_of_a_loop_over_elements(normal: Draw) -> None:
     values, levels = normal(300, seed=4), TABLES["random 16"]
     total = 0.0

@@ -23,7 +23,7 @@ from gcsim.compressors.quantization.one_bit.onebit_adam import (
 )
 from gcsim.compressors.quantization.one_bit.scaled_sign import sign_error
 from gcsim.errors import InputError
-from tests.compressors.shared import Draw, LayoutOf, error_of, members
+from tests.compressors.shared import Draw, LayoutOf, members
 
 Exchange = Callable[..., list[torch.Tensor]]
 Vector = np.ndarray[Any, Any]
@@ -154,20 +154,6 @@ def test_known_distributions_lose_known_parts(
     assert sign_error(values, norm="mean_abs") / energy == pytest.approx(mean_abs, abs=0.004)
 
 
-def test_a_start_at_the_settled_step_needs_no_warm_up(
-    normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
-    # v is the square of the first delivered mean gradient m / (1 - b1): the update is then
-    # (1 - b1) sign(m), up to eps, and compression of the next step divides by the same v.
-    group = workers(2, update="adam")
-    first = OneBitAdam.warmup_steps(group[0].parameters)
-    assert first == 100_000
-    assert OneBitAdam.phase(group[0].parameters, first - 1) == "warm-up"
-    assert OneBitAdam.phase(group[0].parameters, first) == "compressed"
-    update = step_of(group, layout_of(64), [normal(64, 1), normal(64, 2)], first)[0]
-    torch.testing.assert_close(update.abs(), torch.full((64,), 0.1), rtol=1e-5, atol=0)
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("n", [0, 1, 8, 17, 1000])
 def test_two_bits_an_element_and_two_scales_a_worker_travel(
@@ -189,27 +175,6 @@ def test_two_bits_an_element_and_two_scales_a_worker_travel(
     ]
 
 
-def test_what_one_step_loses_the_next_one_adds(
-    normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
-    # m_t + errors_t = b1 m_{t-1} + (1 - b1) g_t + errors_{t-1}: nothing is added or lost on the
-    # way. Errors: the workers' mean, and each owner's on its chunk.
-    count = 3
-    group = workers(count, freeze_step=0, update="momentum")
-    before, m = torch.zeros(N).double(), torch.zeros(N).double()
-    for step in range(6):
-        given = [normal(N, 100 * step + rank) for rank in range(count)]
-        wanted = 0.9 * m + 0.1 * torch.stack(given).mean(0).double() + before
-        m = step_of(group, layout_of(*SIZES), given, step)[0].double() * 0.1
-        server, own = (
-            [error_of(*memory.kept[0]) for memory in memories]
-            for memories in zip(*((w.owned, w.sent) for w in group), strict=True)
-        )
-        before = torch.stack(own).mean(0)
-        before = (before + torch.cat(server)).double()
-        torch.testing.assert_close(m + before, wanted, rtol=1e-4, atol=1e-6)
-
-
 def test_a_chunk_decodes_exactly_and_damage_is_refused() -> None:
     chunk, out = chunks_of(24, 1), torch.full((9,), torch.nan)
     bits = torch.tensor([0b101, 0b1, 0], dtype=torch.uint8)
@@ -229,16 +194,3 @@ def test_a_chunk_decodes_exactly_and_damage_is_refused() -> None:
     short = pack_frame(Codec.SIGN_BLOCK, bits[:2], numel=24, nonzero=24)
     with pytest.raises(InputError):
         add_chunks(short, chunk, out, 1.0)
-
-
-@pytest.mark.parametrize("update", ["adam", "momentum"])
-@pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-30, 3e4, 1e15])
-def test_extremes_stay_finite(
-    scale: float, update: str, normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
-    group = workers(3, freeze_step=2, update=update)
-    for step in range(5):
-        gradients = [normal(64, rank) * scale for rank in range(3)]
-        found = step_of(group, layout_of(64), gradients, step)[0]
-        assert found.isfinite().all()
-        assert bool(found.any()) or scale < 1e-30

@@ -11,9 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, pack_frame, read_frames
-from gcsim.compressors.coding.one_bit.columns import column_levels
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.quantization.one_bit.onebit_sgd import (
     OneBitSgd,
@@ -22,7 +20,7 @@ from gcsim.compressors.quantization.one_bit.onebit_sgd import (
     matrices_of,
 )
 from gcsim.compressors.registry import check_parameters
-from gcsim.compressors.segments import ZERO, Segments
+from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, layout_of_shapes
 
@@ -87,15 +85,6 @@ def test_updates_follow_the_published_algorithm_step_by_step(
         torch.testing.assert_close(updates[0].double(), flat_of(total), rtol=1e-4, atol=1e-5)
 
 
-def test_without_error_feedback_nothing_is_owed(team: Any, normal: Draw) -> None:
-    crew = team("onebit_sgd", SHAPES, error_feedback=False)
-    gradients = [normal(N, rank) for rank in range(2)]
-    first, second = crew.step(gradients, 0)[0], crew.step(gradients, 1)[0]
-    assert torch.equal(first, second)
-    bucket = Bucket(layout=crew.layout, gradient=gradients[0])
-    assert all(worker.residual_of(bucket) is None for worker in crew.workers)
-
-
 def test_the_error_on_gaussian_elements(team: Any, normal: Draw) -> None:
     # 1 - 2 / pi of the energy: half-normal means. 400,000 elements in columns of 4000: standard
     # error below .002. Coding the coded mean of one worker loses nothing.
@@ -117,18 +106,6 @@ def test_the_error_of_one_column_is_that_of_the_law(team: Any, normal: Draw) -> 
         assert error == pytest.approx(bound(values), rel=1e-5)
 
 
-def test_levels_by_hand() -> None:
-    # Columns (1, -2, 3, -6) and (5, 6, 7, 8): means -4 | 2 and none | 6.5.
-    values = torch.tensor([1.0, 5, -2, 6, 3, 7, -6, 8])
-    matrix = matrices_of(layout_of_shapes([(4, 2)]), 1)
-    message = torch.zeros(16, dtype=torch.uint8)
-    thresholds, lows, highs = column_levels(values, matrix, message, ZERO)
-    assert thresholds.tolist() == [0, 0]
-    assert lows.tolist() == [-4, 0]  # an empty side has level 0
-    assert highs.tolist() == [2, 6.5]
-    assert message.view(torch.float32).tolist() == [*lows, *highs]
-
-
 def test_stripes_travel_as_bits_and_two_levels_a_column_both_ways(team: Any, normal: Draw) -> None:
     # 3 workers: stripes of ceil(7 / 3) = 3 columns of 16 rows, then 1 of 5, 2 of 4, 1 of 1,
     # 1 of 3, and ceil(4 / 3) = 2 of none.
@@ -140,16 +117,6 @@ def test_stripes_travel_as_bits_and_two_levels_a_column_both_ways(team: Any, nor
         CollectiveRecord(kind="all_to_all", sent=(3 * part,) * 3),
         CollectiveRecord(kind="all_gather", sent=(part,) * 3, part=True),
     ]
-
-
-def test_more_workers_than_columns_own_nothing_but_padding(team: Any, normal: Draw) -> None:
-    crew = team("onebit_sgd", [(10, 2)], workers=4)
-    gradients = [normal(20, rank) for rank in range(4)]
-    (update, *_) = crew.step(gradients)
-    total = sum(coded(g.double().view(10, 2).numpy()) for g in gradients)
-    expected = coded(np.asarray(total) / 4)
-    np.testing.assert_allclose(update.view(10, 2).numpy(), expected, rtol=1e-5)
-    assert not any(worker.state["owned"][0].any() for worker in crew.workers[2:])
 
 
 @pytest.mark.parametrize("shape", [(20, 20_000), (200_000, 2), (400_000,)])

@@ -26,7 +26,6 @@ from gcsim.compressors.quantization.one_bit.scaled_sign import (
     encode,
     sign_error,
 )
-from gcsim.compressors.requests import PushPull
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw, LayoutOf, fold, members
@@ -114,25 +113,6 @@ def test_a_tensor_takes_one_scale_and_one_bit_an_element(
     assert meter.collectives == [CollectiveRecord(kind="all_gather", sent=(expected,))]
 
 
-def test_decoding_gives_scale_times_sign_exactly(layout_of: LayoutOf) -> None:
-    # By hand: (1 + 3 + 0 + 4) / 4 = 2, and zero of either sign is positive.
-    values = torch.tensor([1.0, -3.0, -0.0, 4.0])
-    out = torch.full((4,), torch.nan)
-    add_decoded(encode(values, layout_of(4)), layout_of(4), out, 1.0, overwrite=True)
-    assert out.tolist() == [2.0, -2.0, 2.0, 2.0]
-
-
-@pytest.mark.parametrize("scale", [1e-44, 1e-30, 3e4, 1e30])
-@pytest.mark.parametrize("cls", [ScaledSign, EfSignSgd])
-def test_extremes_stay_finite(
-    cls: type[ScaledSign], scale: float, normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
-    group, layout = members(cls, 3), layout_of(64)
-    for step in range(4):
-        gradients = [normal(64, rank) * scale for rank in range(3)]
-        assert step_of(group, layout, gradients, step)[0].isfinite().all()
-
-
 # --- dist-EF-blockSGDM ----------------------------------------------------------------------------
 
 
@@ -214,46 +194,10 @@ def test_a_receiver_knows_the_block_length_from_the_number_of_blocks(
     assert blocks == (1 if most is None else -(-n // length))
 
 
-def test_blocks_have_their_own_scale(layout_of: LayoutOf) -> None:
-    values = torch.tensor([1.0, -3.0, 10.0, 30.0, -500.0])
-    # By hand, blocks of at most 2 elements: (1, 3), (10, 30), (500).
-    assert fold(values, 2)[1].tolist() == [2.0, 20.0, 500.0]
-    layout = layout_of(5)
-    out = torch.zeros(5)
-    message = encode(values, layout, 2)
-    add_decoded(message, layout, out, 1.0)
-    assert out.tolist() == [2.0, -2.0, 20.0, 20.0, -500.0]
-
-
 def test_the_scale_of_a_long_tensor_is_exact_to_float32(normal: Draw) -> None:
     values = normal(1 << 20).repeat(16)
     exact = float(values.double().abs().mean())
     assert float(fold(values, values.numel())[1]) == pytest.approx(exact, rel=1e-6)
-
-
-def test_one_element_is_exact_nesterov_momentum(layout_of: LayoutOf, step_of: Exchange) -> None:
-    # A block of one element loses nothing: updates are g + m u with u = m u + g, by hand.
-    layout, (worker,) = layout_of(1), blocked(1)
-    updates = [float(step_of([worker], layout, [torch.tensor([1.0])], s)[0]) for s in range(3)]
-    assert updates == pytest.approx([1.9, 1 + 0.9 * 1.9, 1 + 0.9 * 2.71])
-    assert EfBlockSgdm.momentum(worker.parameters) == (0.9, True)
-
-
-def test_the_server_counts_and_decodes_each_payload_once(normal: Draw, layout_of: LayoutOf) -> None:
-    layout = layout_of(64)
-    group = blocked(3)
-    requests = [
-        next(w.exchange(Bucket(layout=layout, gradient=normal(64, w.worker.rank)), 0))
-        for w in group
-    ]
-    assert all(isinstance(request, PushPull) for request in requests)
-    pushed = [request.payload for request in requests if isinstance(request, PushPull)]
-    mean = torch.zeros(64)
-    for payload in pushed:
-        add_decoded(payload, layout, mean, 1 / 3)
-    assert isinstance(requests[0], PushPull)
-    answer = requests[0].server(iter(pushed))  # any iterable will do: it is only iterated over
-    assert torch.equal(answer, encode(mean, layout))
 
 
 def test_a_body_that_nobody_wrote_is_refused(layout_of: LayoutOf) -> None:
@@ -295,14 +239,3 @@ def test_the_error_of_the_first_step_is_what_the_laws_say(
     assert error == pytest.approx(float(((1.9 * decoded - gradient.numpy()) ** 2).sum()), rel=1e-4)
     assert law.error_is_exact
     assert law.conserves
-
-
-def test_an_empty_tensor_is_a_frame_without_body(
-    normal: Draw, layout_of: LayoutOf, step_of: Exchange
-) -> None:
-    group = blocked(2)
-    layout = layout_of(5, 0, 3)
-    for step in range(3):
-        first, second = step_of(group, layout, [normal(8, 1), normal(8, 2)], step)
-        assert torch.equal(first, second)
-    assert encode(torch.zeros(0), layout_of(0)).numel() == HEADER_BYTES

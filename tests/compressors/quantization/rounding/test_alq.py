@@ -111,15 +111,6 @@ def test_one_coordinate_step_is_the_rule_for_the_best_level() -> None:
         assert found == pytest.approx(expected, abs=2e-4)
 
 
-def test_one_coordinate_step_is_the_best_of_all_places() -> None:
-    model = truncated_normals.Histogram(MIXTURE, folded=True)
-    a, b = 0.01, 0.3
-    (_, found, _) = truncated_normals.coordinate_descent(model, np.array([a, 0.2, b]), 1)
-    least = model.variance(np.array([a, found, b]))
-    for place in np.linspace(a, b, 203)[1:-1]:
-        assert model.variance(np.array([a, place, b])) >= least - 1e-12
-
-
 @pytest.mark.parametrize("components", [SINGLE, MIXTURE], ids=["single", "mixture"])
 @pytest.mark.parametrize("folded", [True, False])
 @pytest.mark.parametrize("count", [4, 8, 128])
@@ -380,23 +371,6 @@ def test_messages_have_the_length_of_the_formula(
     request = generator.send(request.tensor)
     assert isinstance(request, AllGather)
     assert request.payload.numel() == HEADER_BYTES + 4 * 11 + math.ceil(1001 * bits / 8)
-
-
-def test_zero_gradients_keep_the_table_and_give_zeros(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    (worker,) = workers(1)
-    bucket = bucket_of(torch.zeros(50), torch.zeros(0))
-    (update,) = exchange([worker], [bucket])
-    assert not update.any()
-    np.testing.assert_array_equal(worker.levels_of(bucket), alq.Alq.initial(worker.parameters))
-
-
-@pytest.mark.parametrize("values", [[1.0], [0.5] * 64, [1e-44, -3e-44], [3e38, 1.0, -1e30]])
-def test_extremes_stay_finite(values: list[float], bucket_of: BucketOf, exchange: Exchange) -> None:
-    for step in range(3):
-        (update,) = exchange(workers(1), [bucket_of(torch.tensor(values))], step)
-        assert bool(update.isfinite().all())
 
 
 def test_each_ddp_bucket_has_its_own_table(

@@ -105,13 +105,3 @@ def test_long_buckets_are_rounded_better_than_by_even_levels(normal: Draw) -> No
     below = float((r * (smallest - r))[r < smallest].sum()) / float((r**2).sum())
     assert below < relative < below + 0.125
     assert relative < 0.11 < 2.65 / 20
-
-
-def test_without_zero_a_zero_beside_others_is_the_smallest_level(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    values = torch.tensor([1.0] + [0.0] * 99)
-    (update,) = exchange(workers(1, zero=False, bits=3), [bucket_of(values)])
-    assert set(update[1:].tolist()) == {-0.125, 0.125}
-    (update,) = exchange(workers(1, zero=True, bits=3), [bucket_of(values)])
-    assert torch.equal(update, values)

@@ -56,40 +56,6 @@ def clipped(values: torch.Tensor, clip: float) -> torch.Tensor:
     return values.clamp(-bound, bound)
 
 
-@pytest.mark.parametrize("clip", [2.5, None])
-def test_the_mean_is_the_clipped_vector_and_the_variance_is_the_formula(
-    clip: float | None, alone: Update, normal: Draw
-) -> None:
-    values, draws = normal(1500, seed=2), 400
-    target = (values if clip is None else clipped(values, clip)).double()
-    updates = torch.stack([alone(values, step, clip=clip) for step in range(draws)]).double()
-    scalar = target.abs().max()
-    variance = float((target.abs() * (scalar - target.abs())).sum())  # sum |v| (s - |v|)
-    error = updates - target
-    # A sum of 1500 nearly independent terms, each with a relative deviation of about sqrt(2):
-    # its own is 3.7 %; a bias would add its square.
-    assert float(error.mean(0).square().sum()) == pytest.approx(variance / draws, rel=0.2)
-    assert float(error.square().sum(1).mean()) == pytest.approx(variance, rel=0.02)
-
-
-def test_the_scalar_is_the_largest_over_workers_of_each_tensor(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    group = workers(2, clip=None)
-    first = bucket_of(torch.tensor([1.0, -3.0]), torch.tensor([0.5]))
-    second = bucket_of(torch.tensor([2.0, -1.0]), torch.tensor([4.0]))
-    generator = group[0].exchange(first, 0)
-    request = next(generator)
-    assert isinstance(request, AllReduce)
-    assert (request.op, request.tensor.tolist()) == ("max", [3.0, 0.5])
-    assert isinstance(generator.send(torch.tensor([3.0, 4.0])), AllGather)
-    updates = exchange(workers(2, clip=None), (first, second), 1)
-    assert torch.equal(updates[0], updates[1])
-    # The element that is the scalar is certain; with two workers, digits count half of it.
-    assert updates[0][1] in (-1.5, -3.0)
-    assert updates[0][2] in (2.0, 4.0)
-
-
 @pytest.mark.parametrize("n", [1, 4, 5, 6, 1001])
 def test_the_message_has_the_length_of_the_formula(
     n: int, normal: Draw, bucket_of: BucketOf
@@ -103,37 +69,6 @@ def test_the_message_has_the_length_of_the_formula(
         request = exchange.send(scalars.tensor)
         assert isinstance(request, AllGather)
         assert request.payload.numel() == 2 * (HEADER_BYTES + 4 + packed)
-
-
-def test_clipping_bounds_the_scalar_by_c_population_deviations() -> None:
-    values = torch.tensor([0.0] * 99 + [10.0])  # by hand: variance 100 / 100 - 0.1^2 = .99
-    sigma = math.sqrt(0.99)
-    assert bound_and_scalar(values, 2.5) == pytest.approx((2.5 * sigma, 2.5 * sigma), rel=1e-6)
-    assert bound_and_scalar(values, 20.0) == pytest.approx((20 * sigma, 10.0), rel=1e-6)
-    assert bound_and_scalar(values, None) == (math.inf, 10.0)
-    # the code's scalar: the bound, though no element reaches it
-    assert bound_and_scalar(values, 20.0, "clip") == pytest.approx((20 * sigma,) * 2, rel=1e-6)
-    assert bound_and_scalar(values, None, "clip") == (math.inf, 10.0)
-
-
-@pytest.mark.parametrize("values", [[-0.3], [2.0, 2.0, 2.0], [1e-30, -1e-30]])
-def test_a_tensor_without_spread_is_not_clipped_away(values: list[float], alone: Update) -> None:
-    vector = torch.tensor(values)
-    torch.testing.assert_close(alone(vector), vector, rtol=1e-6, atol=0)
-
-
-def test_each_worker_clips_to_its_own_bound_even_under_a_larger_shared_scalar(
-    bucket_of: BucketOf, exchange: Exchange
-) -> None:
-    # By hand: the outlier 10 among 99 zeros is clipped to 2.5 sqrt(.99) = 2.487, so under a shared
-    # scalar of 10 it is sent with probability .2487; unclipped it would be sent at every step.
-    first = bucket_of(torch.tensor([0.0] * 99 + [10.0]))
-    second = bucket_of(torch.tensor([10.0, -10.0] * 50))
-    sent = 0
-    for step in range(200):
-        updates = exchange(workers(2), (first, second), step)
-        sent += int(updates[0][99]) == 0  # (10 - 10) / 2 when sent, else -5
-    assert sent == pytest.approx(200 * 0.2487, abs=5 * math.sqrt(200 * 0.2487 * 0.7513))
 
 
 def naive_ternary(

@@ -80,20 +80,6 @@ def test_every_message_holds_k_values_and_k_indices(team: Any, normal: Draw) -> 
     assert record.pulled == record.sent[0]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_one_or_two_workers_lose_nothing(team: Any, normal: Draw, workers: int) -> None:
-    crew = team("gtopk", [(200,)], workers=workers, ratio=0.05)
-    total, delivered = torch.zeros(200), torch.zeros(200)
-    for t in range(6):
-        given = [normal(200, 10 * t + rank) for rank in range(workers)]
-        total += sum(given, torch.zeros(200)) / workers
-        delivered += crew.step(given, t)[0]
-    residual_of = (
-        sum((member.state["residual"][0] for member in crew.workers), torch.zeros(200)) / workers
-    )
-    torch.testing.assert_close(delivered + residual_of, total, rtol=1e-5, atol=1e-5)
-
-
 def test_merging_pairs_adds_sparse_vectors(normal: Draw) -> None:
     # oracle: the dense sum
     dense = torch.zeros(2, 500)

@@ -78,19 +78,6 @@ def test_regions_become_balanced(team: Any, normal: Draw) -> None:
     assert max(shares[-4:]) < 2.5 * sum(shares[-4:]) / 4
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_nothing_is_lost(team: Any, normal: Draw, workers: int) -> None:
-    crew = team("ok_topk", [(50, 20)], workers=workers, ratio=0.02, threshold_interval=4,
-                region_interval=8)  # fmt: skip
-    total, delivered = torch.zeros(1000), torch.zeros(1000)
-    for t in range(20):
-        given = [normal(1000, 10 * t + rank) for rank in range(workers)]
-        total += sum(given, torch.zeros(1000)) / workers
-        delivered += crew.step(given, t)[0]
-    residual_of = sum((member.residual[0] for member in crew.workers), torch.zeros(1000)) / workers
-    torch.testing.assert_close(delivered + residual_of, total, rtol=1e-4, atol=1e-4)
-
-
 def test_reused_thresholds_follow_the_published_factors(team: Any, normal: Draw) -> None:
     crew = team("ok_topk", [(1000,)], workers=1, ratio=0.05)
     crew.step([normal(1000, 0)], 0)

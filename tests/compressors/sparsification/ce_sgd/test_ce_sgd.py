@@ -163,33 +163,6 @@ def test_messages_and_updates_follow_the_published_algorithm_step_by_step(
     assert rewarded > workers
 
 
-def test_a_new_selection_costs_a_bitmap_and_a_kept_one_nothing(team: Any, normal: Draw) -> None:
-    # 8 bits of flag, n of a new V, 32 |V|, 64 for each of the 10 speculative elements.
-    crew = team("ce_sgd", [(1000,)], workers=1)
-    gradient = normal(1000)
-    for step, factor in enumerate((1.0, 1.0, -1.0)):  # kept at step 1, drawn at step 2
-        crew.step([factor * gradient], step)
-        bitmap = 0 if step == 1 else 125
-        assert crew.sent == [(HEADER_BYTES + 1 + bitmap + 4 * held(crew.workers[0]) + 8 * 10,)]
-
-
-def test_a_draw_has_the_probabilities_of_the_magnitudes() -> None:
-    # P(V_j = 1) = |g_j| / max |g|: 0 for none, 1 for the most, else k / 4 over 4000 elements each,
-    # five deviations of a binomial.
-    g = torch.arange(20_000) % 5 * torch.tensor([1.5, -1.5]).repeat(10_000)
-    state = Selection(Segments.alone(20_000), 100)
-    state.begun = True
-    new, _ = renewed(state, False, 10, 1, g)
-    assert new
-    flags = np.unpackbits(state.chosen.numpy(), count=20_000, bitorder="little")
-    counts = flags.reshape(-1, 5).sum(0).tolist()
-    assert counts[0] == 0
-    assert counts[4] == 4000
-    for k in (1, 2, 3):
-        deviation = (4000 * k / 4 * (1 - k / 4)) ** 0.5
-        assert abs(counts[k] - 1000 * k) < 5 * deviation
-
-
 def test_every_set_of_equals_is_as_likely() -> None:
     # 40,000 elements in three blocks, V empty, all equal: 4000 of them are drawn. Over 50 draws
     # each element is drawn 5 times on average; thirds of the tensor get 1333 +- 25 each time.

@@ -8,7 +8,6 @@ check that everybody ends up with everything. Comparisons are `==` in integer pi
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
@@ -194,35 +192,6 @@ def test_larger_gathers_over_any_links_are_the_simulation(p: int, kind: str) -> 
     assert pieces.tolist() == on_arrival(starts, sizes, links, 8, key=5)
 
 
-@pytest.mark.parametrize(
-    ("p", "milliseconds"),
-    [(8, 2.314), (16, 2.900), (32, 3.796), (64, 5.444), (128, 8.668), (256, 15.080)],
-)
-def test_irregular_gather_gives_the_golden_values(p: int, milliseconds: float) -> None:
-    # SimGrid SMPI's network (CM02, no cross-traffic) and block rule; values given to 4 digits.
-    # Whole-block ring at 10 Gb/s and 50 us; sizes rounded down to bytes, at most 0.1 us in all.
-    sizes = [int((2.44e6 / p) * (0.8 + 0.4 * ((7919 * i) % p) / p)) for i in range(p)]
-    finishes = ring_allgather(sizes, [NETWORK] * p)(times([0] * p))
-    assert seconds(finishes.max()) * 1e3 == pytest.approx(milliseconds, abs=0.0005)
-    uniform = (p - 1) * (50e-6 + 2.44e6 / p / 1.25e9)  # 2.6 to 11 % lower
-    assert 0.975 * seconds(finishes.max()) >= uniform >= 0.87 * seconds(finishes.max())
-
-
-def test_forwarding_on_arrival_gives_the_worked_example() -> None:
-    # p = 64, 250 kB a rank, pieces of 32 KiB, 30 us, 10GbE at TCP's 1448/1538: 13.4 ms; rounds
-    # that wait for each piece's arrival need 63 * (8 * 30 us + 250 kB / goodput) = 28.5 ms.
-    ethernet = Link(
-        name="10GbE",
-        bandwidth=Fraction(1_250_000_000),
-        latency=Fraction(30, 10**6),
-        efficiency=Fraction(1448, 1538),
-    )
-    finishes = PreparedPipeline([250_000] * 64, [ethernet] * 64, 32_768)(times([0] * 64))
-    assert seconds(finishes.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
-    rounds = 63 * (8 * 30e-6 + 250_000 / (1.25e9 * 1448 / 1538))
-    assert rounds == pytest.approx(28.5e-3, abs=0.05e-3)
-
-
 @given(sizes=st.lists(st.integers(0, 400), min_size=2, max_size=9), piece=st.integers(1, 120))
 def test_pipelined_ring_keeps_the_bound_of_traeff_et_al(sizes: list[int], piece: int) -> None:
     # T <= (sum n_i + (p - 1) m) beta at zero latency; one byte takes 1 ns, nothing is rounded
@@ -248,12 +217,3 @@ def test_times_of_the_variance_paper_follow_from_the_kernels(p: int, ratio: int)
     assert t_r / t_v == pytest.approx(2 * ratio / p, rel=1e-9)  # equal sizes: p - 1, not p
     if ratio >= p**2 / (2 * (p - 1)):
         assert t_v <= t_r
-
-
-def test_pieces_take_the_step_out_of_an_unequal_gather() -> None:
-    # one rank sends 1 MB, fifteen send nothing: whole blocks pass 15 links one after the other
-    sizes, network = [1_000_000] + [0] * 15, [link(10**9)] * 16
-    whole = ring_allgather(sizes, network)(times([0] * 16))
-    assert whole.max() == 15 * 10**9
-    pieces = PreparedPipeline(sizes, network, 1000)(times([0] * 16))
-    assert pieces.max() == 10**9 + 14 * 10**6  # through once, and 14 pieces of delay

@@ -367,23 +367,6 @@ def test_25_mib_on_64_ranks_hides_all_but_a_few_latencies() -> None:
     assert round(int(ring_allreduce(25 << 20, tcp)(starts).max()) / 1e9, 2) == 50.15
 
 
-def test_short_segments_pay_two_latencies_a_chunk() -> None:
-    # A receiver announces itself when the chunk before has come: there and back.
-    links, p, segment = [NETWORK] * 8, 8, 1000
-    finishes = gloo_ring_allreduce(2 * p * segment, links)(times([0] * p))
-    serialization, latency = 800_000, 50_000_000
-    # and the last chunk's second segment follows its first
-    assert set(finishes.tolist()) == {2 * ((p - 1) * (serialization + 2 * latency) + serialization)}
-
-
-def test_closed_form_with_reductions() -> None:
-    p, gamma, links = 16, Fraction(25, 10**12), [NETWORK] * 16
-    nbytes = 2 * p * 1_000_000
-    finishes = gloo_ring_allreduce(nbytes, links, gamma=gamma)(times([0] * p))
-    expected = 2 * (p - 1) * 2 * 800_000_000 + 4 * 50_000_000 + 25_000_000
-    assert set(finishes.tolist()) == {expected}
-
-
 @pytest.mark.parametrize(
     ("nbytes", "ranks", "element", "expected"),
     [
@@ -397,30 +380,6 @@ def test_closed_form_with_reductions() -> None:
 )
 def test_segments(nbytes: int, ranks: int, element: int, expected: tuple[int, int]) -> None:
     assert segments(nbytes, ranks, element) == expected
-
-
-def test_two_ranks_that_do_not_enter_together_gather_in_three_halves() -> None:
-    # The later one's announcement waits behind its data.
-    block, links = 1_000_000, [NETWORK] * 2
-    half, latency = 400_000_000, 50_000_000
-    together = gloo_ring_allgather([block] * 2, links)(times([0, 0]))
-    assert set(together.tolist()) == {2 * half + 2 * latency}
-    apart = gloo_ring_allgather([block] * 2, links)(times([0, latency]))
-    assert apart.max() == latency + 3 * half + 2 * latency
-    # and one block after the other with gatherv
-    apart = gloo_ring_allgather([block, block + 1], links)(times([0, latency]))
-    assert apart.max() > latency + 4 * half
-
-
-def test_more_ranks_gather_in_halves_and_hide_latency() -> None:
-    finishes = gloo_ring_allgather([1_000_000] * 32, [NETWORK] * 32)(times([0] * 32))
-    assert set(finishes.tolist()) == {31 * 800_000_000 + 2 * 50_000_000}
-
-
-def test_gathering_unequal_blocks_pays_two_latencies_a_step() -> None:
-    sizes = [1_000_000] * 31 + [999_999]
-    finishes = gloo_ring_allgather(sizes, [NETWORK] * 32)(times([0] * 32))
-    assert finishes.max() == 31 * (800_000_000 + 2 * 50_000_000)
 
 
 def test_nothing_to_do() -> None:
@@ -443,12 +402,3 @@ def test_taking_segments_in_is_a_latency_of_data_that_announcements_do_not_have(
     found = gloo_ring_allreduce(nbytes, [plain] * p, element=4, reception=reception)(starts)
     assert (found == gloo_ring_allreduce(nbytes, [later] * p, element=4)(starts)).all()
     assert found.max() > gloo_ring_allreduce(nbytes, [plain] * p, element=4)(starts).max()
-
-
-def test_on_a_fast_network_of_small_latency_taking_in_is_hidden() -> None:
-    """Two segments are under way: 2 m beta > m beta + 2 alpha + m kappa, but for the ends."""
-    nbytes, kappa = 8 * 32 * 2**20, Fraction(1, 10**9)
-    near = link(625_000_000, Fraction(50, 10**6))
-    bare = gloo_ring_allreduce(nbytes, [near] * 8)(times([0] * 8)).max()
-    found = gloo_ring_allreduce(nbytes, [near] * 8, reception=kappa)(times([0] * 8)).max()
-    assert bare < found < 1.005 * bare

@@ -7,7 +7,6 @@ process a rank, and checks that everybody has everything. Comparisons are `==` i
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.simulator.clock import seconds
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
-from gcsim.simulator.collectives.rings.pipelined_allgatherv import PreparedPipeline
 from gcsim.simulator.collectives.rings.synchronous_allgatherv import PreparedRounds, block_size
 from gcsim.simulator.network.links import Link
 from tests.simulator.collectives.rings.wire import Wire, entries_of, rows_of
@@ -108,26 +105,6 @@ def test_larger_gathers_are_the_simulation(p: int, kind: str) -> None:
     assert finishes.tolist() == in_rounds(starts, sizes, links, 32, key=7)
 
 
-def test_waiting_for_arrivals_gives_the_worked_example() -> None:
-    # p = 64, 250 kB a rank, blocks of 32 KiB, 30 us, 10GbE at TCP's 1448/1538: 63 contributions of
-    # 8 rounds each, 28.5 ms; forwarding on arrival takes 13.4 ms. (At the line rate: 27.7, 12.6.)
-    ethernet = Link(
-        name="10GbE",
-        bandwidth=Fraction(1_250_000_000),
-        latency=Fraction(30, 10**6),
-        efficiency=Fraction(1448, 1538),
-    )
-    start, sizes, links = times([0] * 64), [250_000] * 64, [ethernet] * 64
-    rounds = PreparedRounds(sizes, links, 32_768)(start)
-    serialization = 7 * ethernet.serialization(32_768) + ethernet.serialization(
-        250_000 - 7 * 32_768
-    )
-    assert set(rounds.tolist()) == {63 * (serialization + 8 * 30_000_000)}
-    assert seconds(rounds.max()) == pytest.approx(28.5e-3, abs=0.05e-3)
-    on_arrival = PreparedPipeline(sizes, links, 32_768)(start)
-    assert seconds(on_arrival.max()) == pytest.approx(13.4e-3, abs=0.05e-3)
-
-
 def test_blocks_are_as_large_as_the_smallest_contribution_or_32_kib() -> None:
     assert block_size([100_000, 50_000]) == 50_000
     assert block_size([100_000, 5_000]) == 32_768
@@ -152,13 +129,6 @@ def test_rounds_keep_the_bound_of_traeff_et_al(sizes: list[int], block: int) -> 
     finishes = PreparedRounds(sizes, [link(10**9)] * p, block)(times([0] * p))
     assert finishes.max() <= (sum(sizes) + (p - 1) * block) * 1000
     assert finishes.max() >= (sum(sizes) - min(sizes)) * 1000  # some rank must receive all others'
-
-
-def test_one_large_contribution_is_pipelined() -> None:
-    # 1 MB in blocks of 10 kB past 15 links at 1 GB/s: its 100 rounds, and 14 until the last has it
-    sizes = [1_000_000] + [0] * 15
-    finishes = PreparedRounds(sizes, [link(10**9)] * 16, 10_000)(times([0] * 16))
-    assert finishes.max() == (100 + 14) * 10_000_000
 
 
 def test_a_rank_that_waits_for_nobody_leaves_when_all_have_entered() -> None:

@@ -253,27 +253,6 @@ def test_one_servers_exchange_shifts_with_its_entries_and_is_monotone_in_them(
     assert min(base) >= -(-(sum(pushed) + 5 * 1000) * 800) + 2 * 50_000_000
 
 
-def test_one_server_far_away_is_bound_by_its_card() -> None:
-    # 8 nodes x 1, server on node 0: 7 pushes of 1 MB in, 7 pulls of 1 MB out, 2 latencies
-    finishes = run(cluster(8), [0] * 8, [1_000_000] * 8, 1_000_000, server_time=10**9)
-    assert max(finishes) == 2 * (7 * 800_000_000 + 50_000_000) + 10**9
-    # a machine of its own: 8 of each
-    finishes = run(cluster(8, dedicated=True), [0] * 8, [1_000_000] * 8, 1_000_000)
-    assert finishes == [2 * (8 * 800_000_000 + 50_000_000)] * 8
-
-
-def test_a_server_on_every_node_spreads_the_load_evenly() -> None:
-    # 8 nodes x 1, 8 servers: each NIC carries 7/8 MB each way, twice
-    finishes = run(cluster(8, 1, 8), [0] * 8, [1_000_000] * 8, 1_000_000)
-    assert finishes == [2 * (700_000_000 + 50_000_000)] * 8
-
-
-def test_64_workers_and_32_servers_load_every_card_alike() -> None:
-    # 32 nodes x 2, a server on each: stripes of 32 kB; each NIC carries 2 x 31 of them each way
-    finishes = run(cluster(32, 2, 32), [0] * 64, [1_024_000] * 64, 1_024_000, server_time=10**6)
-    assert finishes == [2 * (2 * 31 * 32_000 * 800 + 50_000_000) + 10**6] * 64
-
-
 @pytest.mark.parametrize("servers", [1, 100, 10_000])
 def test_ten_thousand_equal_workers_are_bound_by_the_servers_cards(servers: int) -> None:
     # of 10 MB, a NIC of a node with a server carries 9,999 / servers each way, twice
@@ -283,26 +262,6 @@ def test_ten_thousand_equal_workers_are_bound_by_the_servers_cards(servers: int)
         assert 2 * there <= max(finishes) < 2 * there + 10
     else:
         assert max(finishes) == 2 * there
-
-
-def test_workers_of_one_node_share_its_card_and_may_share_its_bus() -> None:
-    # 2 nodes, server on node 0; node 1 has one or two workers. Nothing is pulled.
-    fast = link(10**15)
-    alone = run(cluster(2, 1, 1, link(10**9), fast), [0] * 2, [10**6] * 2, 0)
-    shared = run(cluster(2, 2, 1, link(10**9), fast), [0] * 4, [10**6] * 4, 0)
-    assert (alone, shared) == ([10**9] * 2, [2 * 10**9] * 4)
-    own = run(cluster(1, 2, 1, bus=link(10**9)), [0] * 2, [10**6] * 2, 0)
-    bus = run(cluster(1, 2, 1, bus=link(10**9), shared_bus=True), [0] * 2, [10**6] * 2, 0)
-    assert (own, bus) == ([10**9] * 2, [2 * 10**9] * 2)
-
-
-def test_an_oversubscribed_uplink_holds_up_what_leaves_its_rack() -> None:
-    # 2 racks of 2 nodes, server on node 0: nodes 2 and 3 push 1 MB each through 500 MB/s
-    uplink = link(5 * 10**8, Fraction(7, 10**6))
-    where = cluster(4, 1, 1, link(10**9), link(10**15), racks=Racks(nodes=2, uplink=uplink))
-    # until node 1 is through, at 2 ms, the NIC's 1000 MB/s: 500 for node 1, 500 for the uplink
-    finishes = run(where, [0] * 4, [10**6] * 4, 0)
-    assert finishes == [4 * 10**9 + 7 * 10**6, 4 * 10**9 + 7 * 10**6] + [4 * 10**9 + 14 * 10**6] * 2
 
 
 WIFI = link(12_500_000, Fraction(1, 1000), shared=True)
@@ -323,16 +282,6 @@ def test_four_raspberry_pis_on_wifi_are_faster_with_a_server_at_the_access_point
     assert round(float(ring), 1) == 25.2
 
 
-def test_a_cellular_uplink_is_slower_than_the_way_down_and_waits_for_its_grant() -> None:
-    ms = Fraction(1, 1000)
-    up = Uplink(bandwidth=Fraction(10**6), latency=18 * ms, grant=Fraction(5, 2) * ms)
-    phone = link(10**7, 7 * ms, up=up)
-    where = cluster(3, network=phone, dedicated=True)
-    finishes = run(where, [0, 10**9, 3 * 10**9], [10**4] * 3, 10**5)
-    # from the grants at 0, 2.5 and 5 ms 10 ms up, 18 ms; then 10 ms and 7 ms down
-    assert finishes == [(5 + 10 + 18 + 10 + 7) * 10**9] * 3
-
-
 def test_a_flow_alone_is_through_when_its_path_says() -> None:
     trace = RateTrace(
         times=(Fraction(0), Fraction(1, 1000), Fraction(2, 1000)),
@@ -345,14 +294,6 @@ def test_a_flow_alone_is_through_when_its_path_says() -> None:
     finishes = run(where, [123_456_789], [10**7], 10**6)
     there = slow.departure(123_456_789, 10**7) + slow.latency_for(10**7)
     assert finishes == [slow.departure(there, 10**6) + slow.latency_for(10**6)]
-
-
-def test_short_stripes_see_the_size_factors_of_their_own_connection() -> None:
-    half = (SizeFactor(from_bytes=0, bandwidth=Fraction(1, 4)), SizeFactor(from_bytes=10**6))
-    where = cluster(2, network=link(10**9, factors=half), dedicated=True)
-    # two flows of 1 kB have a quarter of the NIC each, two of 1 MB half of it
-    assert run(where, [0, 0], [1000] * 2, 1000) == [2 * 4 * 10**6] * 2
-    assert run(where, [0, 0], [10**6] * 2, 10**6) == [2 * 2 * 10**9] * 2
 
 
 def test_an_allreduce_pushes_and_pulls_the_whole_vector() -> None:
@@ -368,12 +309,6 @@ def test_an_allreduce_pushes_and_pulls_the_whole_vector() -> None:
     assert prepare_allgather(pulling)(starts, 9).tolist() == run(
         where, starts.tolist(), [1, 2, 3, 4], 1 + 2 + 3 + 4, key=9, server_time=77
     )
-
-
-def test_random_delays_follow_the_key() -> None:
-    where = cluster(4, 1, 2, LATE["jitter"])
-    one, same, other = (run(where, [0] * 4, [10**6] * 4, 10**6, key=key) for key in (1, 1, 2))
-    assert one == same != other
 
 
 @pytest.mark.parametrize("dedicated", [False, True])
