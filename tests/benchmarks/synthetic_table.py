@@ -52,11 +52,11 @@ METHODS: tuple[tuple[str, str, dict[str, object]], ...] = (
 MODELS = ("lenet", "resnet20_cifar10", "transformer_small")
 # ruff: noqa: E501 - a paragraph of the page is a line
 HEAD = """\
-# Synthetic gradients beside recorded ones
+# Synthetic and recorded gradients
 
-Made by `python tests/benchmarks/synthetic_table.py > docs/synthetic-gradients.md`; what a fit keeps and loses says [scenarios.md](scenarios.md#a-table-of-layers-and-synthetic-gradients).
+Made by `python tests/benchmarks/synthetic_table.py > docs/synthetic-gradients.md`. [scenarios.md](scenarios.md#a-table-of-layers-and-synthetic-gradients) lists the properties that a fit keeps and loses.
 
-Each compressor runs on four gradients of one model: recorded; recorded once more with another seed (how much of a difference is luck); drawn from a fit of the first recording (`gcsim fit`); and drawn from the default fit without this model (by kind and size of its tensors: what a table of an unknown model gets). NMSE is against the mean of the workers' gradients, mean over the steps, from empty memory; methods without a scale of their own have the cosine similarity in its place, marked c. Bytes are those that a worker hands to its collectives in a step.
+Each compressor runs on four sets of gradients of one model: recorded; recorded again with another seed (the difference due to chance); drawn from a fit of the first recording (`gcsim fit`); and drawn from the default fit without this model (by kind and size of its tensors, as for a table of an unknown model). NMSE is relative to the mean of the workers' gradients, averaged over the steps, starting from empty memory; methods without a scale of their own have the cosine similarity instead, marked c. Bytes are those that a worker hands to its collectives per step.
 """
 
 
