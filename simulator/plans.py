@@ -23,7 +23,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events.even_cluster import Together, on_even_cluster
 from gcsim.simulator.steps.noise import longest
-from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
+from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
 
@@ -49,12 +49,10 @@ class Planner:
         compute: ComputeTimes,
         training: Training,
         prices: PriceList | None = None,
-        execute: CarryOut | None = None,
-        *,
         together: Together | None = None,
     ) -> None:
-        """`compute`: a worker's passes of a micro-batch; if at hand, `prices` of the device,
-        `execute` for collectives, and their times `together`."""
+        """`compute`: a worker's passes of a micro-batch; if at hand, `prices` of the device, and
+        collectives' times `together`."""
         self._cluster, self._training = cluster, training
         self._prices = prices or PriceList(cluster.device)
         self._machines = training.machines(cluster)
@@ -62,7 +60,7 @@ class Planner:
         """Computations in the collectives' stream use shared cores."""
         self._compute = compute.times(shared(cluster, training))
         self._interference = training.interference
-        self._together = together or Together(cluster, training, execute or _collectives(cluster))
+        self._together = together or _together(cluster, training)
 
     def around(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
         """Time of the code around each bucket's exchange."""
@@ -96,11 +94,15 @@ class Planner:
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
         """Plan of a recorded step with the code around each bucket's exchange (empty: none);
         `InputError` if the device has no price for a kernel."""
+        return self.slowed(self.alone(step, around))
+
+    def alone(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
+        """`plan` before jobs and collectives slow each other."""
         training, loading = self._training, self._training.input
         compute = self._compute
         if any(exchange.collectives for exchange in step.exchanges):
             compute = compute.times(longest(training.noise, self._cluster.workers))
-        plan = StepPlan(
+        return StepPlan(
             compute=compute.waiting(training.waits),
             buckets=tuple(
                 self._placed(framed(work, around[bucket] if around else 0, bucket))
@@ -116,6 +118,9 @@ class Planner:
             prefetch=1 if loading is None else loading.prefetch,
             machines=self._machines,
         )
+
+    def slowed(self, plan: StepPlan) -> StepPlan:
+        """A plan in which jobs and collectives slow each other."""
         if self._cluster.workers == 1:
             return plan
         return on_even_cluster(plan, self._interference.computation, self._together)
@@ -123,7 +128,9 @@ class Planner:
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
         """Plans of the recorded steps, by phase; errors as `plan`."""
         around = self.around(profile)
-        return [[self.plan(step, around) for step in phase.steps] for phase in profile.phases]
+        unlike = {step.exchanges: step for phase in profile.phases for step in phase.steps}
+        plans = {exchanges: self.plan(step, around) for exchanges, step in unlike.items()}
+        return [[plans[step.exchanges] for step in phase.steps] for phase in profile.phases]
 
     def _placed(self, work: BucketWork) -> BucketWork:
         if self._training.encode_on != "communicator" or self._in_turn:
@@ -179,12 +186,10 @@ class GroupPlanner:
         compute: ComputeTimes,
         training: Training,
         prices: PriceList | None = None,
-        execute: CarryOut | None = None,
-        *,
         together: Together | None = None,
     ) -> None:
         prices = prices or PriceList(cluster.device)
-        together = together or Together(cluster, training, execute or _collectives(cluster))
+        together = together or _together(cluster, training)
         self._counts = cluster.ranks_of_groups
         self._planners = [
             Planner(
@@ -294,7 +299,7 @@ def shared(cluster: Cluster, training: Training) -> Fraction:
     return training.code.slowdown * (1 if alone else 1 + training.shared_node.slowdown)
 
 
-def _collectives(cluster: Cluster) -> CarryOut:
+def _together(cluster: Cluster, training: Training) -> Together:
     from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
 
-    return CollectiveMemo.of(cluster)
+    return Together(cluster, training, CollectiveMemo.of(cluster))

@@ -95,9 +95,7 @@ def predict(
     """
     profile = as_collectives(profile, cluster)
     averager = averager or Averager(cluster, training, seed)
-    planner = planner_of(
-        cluster, compute, training, prices, averager.execute, together=averager.together
-    )
+    planner = planner_of(cluster, compute, training, prices, averager.together)
     schedule = schedule_of_period(profile, planner)
     average = averager.average(schedule)
     random = _random(schedule, cluster, training)

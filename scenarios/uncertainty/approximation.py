@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,10 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, shared, streaming
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
+from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
-from gcsim.simulator.training import Code, Interference, Noise, SharedNode, Training
+from gcsim.simulator.training import Code, Noise, SharedNode, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]
@@ -175,7 +177,13 @@ class Approximation:
         )
         self._training = training
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
-        self._planner = Planner(cluster, compute, training, prices, self._together)
+
+        def planner(training: Training) -> Planner:
+            together = Together(cluster, training, self._together)
+            return Planner(cluster, compute, training, prices, together)
+
+        self._planner = planner(training)
+        self._extra = cache(self._longer)
         one = Fraction(1)  # both factors are linear in their figures
         skewed = 1 + drawn.figure(training.noise, ("training", "noise"), "skew") * float(
             longest(Noise(skew=one), cluster.workers) - 1
@@ -189,25 +197,9 @@ class Approximation:
         )
         self._passes = drawn.passes(group) * longer / longer[0]
         self._beside = [
-            (
-                Planner(
-                    cluster,
-                    compute,
-                    replace(training, interference=interference),
-                    prices,
-                    self._together,
-                ),
-                places,
-            )
+            (planner(replace(training, interference=interference)), places)
             for interference, places in drawn.beside
         ]
-        alone = replace(training, interference=Interference())
-        self._alone = (
-            self._planner
-            if alone == training or not drawn.waits.any()
-            else Planner(cluster, compute, alone, prices, self._together)
-        )
-        """Planner of the exchange alone, for worlds in which it comes late."""
         self._streamed = training.encode_on == "communicator"
         self._slowdown = _slowdown(cluster, training, seed)
 
@@ -223,8 +215,10 @@ class Approximation:
         of_phase = []
         for phase in profile.phases:
             steps = _steps(phase)
-            taken = [self._step(step, profile, code) for step in steps]
-            of_phase.append(sum(taken, np.zeros(len(self._worlds))) / len(steps))
+            taken = {step.exchanges: step for step in steps}
+            times = {same: self._step(step, profile, code) for same, step in taken.items()}
+            every = [times[step.exchanges] for step in steps]
+            of_phase.append(sum(every, np.zeros(len(self._worlds))) / len(steps))
         return self._loaded(of_phase, phase_order(profile)) / profile.period
 
     def _loaded(self, of_phase: Sequence[Column], order: Sequence[int]) -> Column:
@@ -250,14 +244,12 @@ class Approximation:
     def _step(self, step: Step, profile: TrafficProfile, code: Sequence[Picoseconds]) -> Column:
         from gcsim.simulator.steps import one_rank  # compiles its loops
 
-        plan = self._planner.plan(step, code)
-        stated = _Durations.of(plan)
-        alone = stated
-        if self._alone is not self._planner:
-            alone = _Durations.of(self._alone.plan(step, code))
+        priced = self._planner.alone(step, code)
+        plan = self._planner.slowed(priced)
+        stated, alone = _Durations.of(plan), _Durations.of(priced)
         parts, before, after, held, served = (rows[:, None] for rows in stated.rows)
         for planner, places in self._beside:
-            other = _Durations.of(planner.plan(step, code))
+            other = _Durations.of(planner.slowed(priced))
             more = [far - near for far, near in zip(other.rows, stated.rows, strict=True)]
             parts, before, after, held, served = (
                 rows + rise[:, None] * places
@@ -308,7 +300,7 @@ class Approximation:
         )
         return self._whole(plan, found, passes)
 
-    def _extra(self, computes: Iterable[Compute], servers: int = 1) -> Column:
+    def _longer(self, computes: tuple[Compute, ...], servers: int = 1) -> Column:
         """Extra time of a stretch over the stated one."""
         total = np.zeros(len(self._worlds))
         slower = self._slower

@@ -17,11 +17,10 @@ worlds. Between them,
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import cast
 
 import numpy as np
@@ -44,10 +43,8 @@ SIZES = 3
 """Simulated sizes of a kind."""
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
-_CLUSTERS = 32
 _Simulated = dict[tuple[CollectiveRecord, int, str], float]
-_SIMULATED: OrderedDict[object, dict[object, _Simulated]] = OrderedDict()
-"""Times by cluster, world, record, server time and algorithm, for all methods on the same links."""
+"""Times by record, server time and algorithm."""
 
 
 class CollectiveTimes:
@@ -85,7 +82,7 @@ class CollectiveTimes:
         if any(link.timed for link in cluster.links()):  # each world's tuner sees another rate
             self._tuners[:] = self._tuners[0]
         self._moving_names = {one.name for one in inputs if moves_links(one)}
-        self._simulated_on = _simulated_on(self._cluster_in(0))
+        self._simulated_on = _simulated_on(self._cluster_in(0).wiring)
         self._simulated_at: dict[int, _Simulated] = {}
         self._in_rings: dict[CollectiveRecord, Column | None] = {}
         self._together = np.zeros(cluster.workers, dtype=np.int64)
@@ -211,14 +208,10 @@ class CollectiveTimes:
         return np.maximum(found, 1e-30)
 
 
-def _simulated_on(stated: Cluster) -> dict[object, _Simulated]:
-    """Times on a cluster's links by world; the device carries none."""
-    name = stated.wiring
-    known = _SIMULATED.setdefault(name, {})
-    _SIMULATED.move_to_end(name)
-    if len(_SIMULATED) > _CLUSTERS:
-        _SIMULATED.popitem(last=False)
-    return known
+@lru_cache(maxsize=32)
+def _simulated_on(wiring: object) -> dict[object, _Simulated]:
+    """Times on a cluster's links by world, for all methods on the same links."""
+    return {}
 
 
 def _far_apart(places: NDArray[np.float64], count: int) -> list[int]:

@@ -108,12 +108,16 @@ class CollectiveMemo:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._repeats = not any(link.random or link.timed for link in cluster.links())
+        self.forget()
+
+    def forget(self) -> None:
+        """Free what is prepared and remembered."""
         self._requests: OrderedDict[tuple[CollectiveRecord, Picoseconds], _Request] = OrderedDict()
         self._parts: dict[str, CollectiveMemo] = {}  # by scope
         self._held = 0  # approximate bytes of the requests
         self._fabrics: dict[Link, Fabric] = {}  # by the network, as kinds of requests see it
         self._seen: dict[str, tuple[Cluster, Fabric]] = {}  # by kind of request
-        self._repeats = not any(link.random or link.timed for link in cluster.links())
         self._known: OrderedDict[tuple[CollectiveRecord, bytes, Picoseconds], Times] = OrderedDict()
 
     def __call__(

@@ -108,38 +108,37 @@ class PriceList:
         ]
         self._primitive = device.primitive
         self._curves: dict[str, ExactCurve | None] = {}
-        self._known: dict[tuple[int, int], tuple[Compute, PricedBy, PricedBy]] = {}
-        """Prices by identity of a stretch (hashing costs as much as pricing) and servers: the
-        stretch, to keep it alive, its fixed part, and a payload's."""
-        self._times: dict[tuple[int, int, int], Picoseconds] = {}
-        """Times by stretch, payloads and servers."""
+        self._known: dict[tuple[int, int, int], tuple[Compute, PricedBy, Picoseconds]] = {}
+        """Prices and times by identity of a stretch (hashing costs as much as pricing), payloads
+        and servers, with the stretch, to keep it alive."""
 
     def compute_time(self, compute: Compute, payloads: int, servers: int = 1) -> Picoseconds:
         """Time of a stretch of computation that handles `payloads` payloads. Each of `servers`
         parameter servers (workers, if `striped`) does that part of the bytes and FLOPs, and all
         launches. Raises `InputError` without a rate for a class of kernels."""
-        key = (id(compute), payloads, servers)
-        if key not in self._times:
-            self._times[key] = round(self.priced_by(compute, payloads, servers).total)
-        return self._times[key]
+        return self._priced(compute, payloads, servers)[2]
 
     def priced_by(self, compute: Compute, payloads: int, servers: int = 1) -> PricedBy:
         """`compute_time` before rounding, by source of the prices."""
+        return self._priced(compute, payloads, servers)[1]
+
+    def _priced(
+        self, compute: Compute, payloads: int, servers: int
+    ) -> tuple[Compute, PricedBy, Picoseconds]:
         servers = payloads if compute.striped else servers
-        key = (id(compute), servers)
+        key = (id(compute), payloads, servers)
         if key not in self._known:
-            fixed = self._exact(compute.fixed, servers)
-            self._known[key] = compute, fixed, self._exact(compute.per_payload, servers)
-        _, fixed, per_payload = self._known[key]
-        if compute.per_payload:
-            fixed += per_payload.times(payloads)
-        if compute.per_part:
-            parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
-            fixed += self._exact(parts, servers)
-        clocks = clocks_of(compute, self._stages)
-        if clocks is None:
-            return fixed
-        return replace(fixed.times(clocks.device), host=fixed.host * clocks.host)
+            price = self._exact(compute.fixed, servers)
+            if compute.per_payload:
+                price += self._exact(compute.per_payload, servers).times(payloads)
+            if compute.per_part:
+                parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
+                price += self._exact(parts, servers)
+            clocks = clocks_of(compute, self._stages)
+            if clocks is not None:
+                price = replace(price.times(clocks.device), host=price.host * clocks.host)
+            self._known[key] = compute, price, round(price.total)
+        return self._known[key]
 
     def beside(self, device: Device) -> PriceList:
         """Prices of another device of the cluster, kept for the next to ask."""

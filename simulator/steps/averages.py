@@ -29,6 +29,7 @@ import logging
 from collections import deque
 from dataclasses import replace
 from fractions import Fraction
+from itertools import accumulate
 from math import ceil
 
 import numpy as np
@@ -45,7 +46,7 @@ from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, sim
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.noise import slowdowns
 from gcsim.simulator.steps.schedule import Schedule, State
-from gcsim.simulator.steps.step_plan import CarryOut, Run, Span
+from gcsim.simulator.steps.step_plan import Run, Span
 from gcsim.simulator.training import Training
 
 TOLERANCE = 1e-3
@@ -66,7 +67,7 @@ class Averager:
 
     def __init__(self, cluster: Cluster, training: Training, seed: int) -> None:
         self.cluster, self._training, self._seed = cluster, training, seed
-        self.execute: CarryOut = CollectiveMemo.of(cluster)
+        self.execute = CollectiveMemo.of(cluster)
         self.together = Together(cluster, training, self.execute)
         """Times of collectives that all ranks enter at once."""
         self._rings = RingPrograms(cluster)
@@ -94,9 +95,17 @@ class Averager:
         if found is None:
             found = cls(cluster, training, seed)
             _LAST.append((asked, found))
-            while len(_LAST) > 1 and sum(one.cluster.workers for _, one in _LAST) > _KEPT_RANKS:
-                _LAST.popleft()
+            newest = [one for _, one in reversed(_LAST)]
+            ranks = accumulate(one.cluster.workers for one in newest)
+            for place, (one, kept) in enumerate(zip(newest, ranks, strict=True)):
+                if place >= _PREPARED or (place and kept > _KEPT_RANKS):
+                    one.forget()
         return found
+
+    def forget(self) -> None:
+        """Keep means and times alone, which take as little memory at any number of ranks."""
+        self._settled = None
+        self.execute.forget()
 
     def average(self, schedule: Schedule) -> Average:
         """Mean iteration."""
@@ -128,7 +137,8 @@ class Averager:
     def _average(self, schedule: Schedule) -> Average:
         if self._repeats(schedule):
             return mean_of_cycle(self._steady(schedule), communicates=schedule.communicates)
-        length, iterations = len(schedule), self._iterations(schedule)
+        length = len(schedule)
+        iterations = in_rounds(self._training.iterations, length)
         while True:
             run = self._many(schedule, WARM_UP + iterations)
             covered = int(run.finish[-1].min() - run.finish[WARM_UP - 1].max())
@@ -142,10 +152,6 @@ class Averager:
         elif covered < self._trace:
             _warn_of_trace(iterations, covered, self._trace)
         return mean_of(run, rank, iterations)
-
-    def _iterations(self, schedule: Schedule) -> int:
-        """Iterations that count where nothing repeats, traces aside."""
-        return in_rounds(self._training.iterations, len(schedule))
 
     def _steady(self, schedule: Schedule) -> Steady:
         if self._settled is not None and self._settled[0] == schedule:
@@ -230,8 +236,8 @@ class Averager:
         return drawn if self._slow is None else drawn * self._slow
 
 
-_LAST: deque[tuple[object, Averager]] = deque(maxlen=16)
-_KEPT_RANKS = 4096  # ranks of the kept averagers' clusters
+_LAST: deque[tuple[object, Averager]] = deque(maxlen=64)
+_PREPARED, _KEPT_RANKS = 16, 4096  # averagers that keep prepared collectives, and their ranks
 
 
 def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | None:
