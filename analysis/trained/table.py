@@ -17,7 +17,7 @@ from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.trained.bands import ALPHA
-from gcsim.scenarios.trained.horizon import TELLING
+from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
 FASTEST = "> "
@@ -92,7 +92,7 @@ def legend(result: TrainingResult) -> str:
     if any(row.delays is not None for row in result.rows):
         said += (
             " delays: whole gradients that were sent, of methods that send parts; fewer than "
-            f"{TELLING} are too short to tell."
+            f"{TELLING} ({TELLING_LOST} where the rest is lost) are too short to tell."
         )
     return said
 

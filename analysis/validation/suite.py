@@ -205,9 +205,11 @@ class Agreement:
     """Methods so reported for which its steps are too few."""
     pairs: Mapping[str, tuple[str, ...]]
     """Pairs of methods with figures that differ, the published better one first: right, wrong,
-    alike (seeds disagree), too short."""
+    alike (seeds do not tell them apart), too short."""
+    spanning: int
+    """Settings of six methods, most of them apart in print."""
     ranks: tuple[float, ...]
-    """Spearman's rank correlations, one for each setting with methods enough."""
+    """Spearman's rank correlations, of those on whose order the seeds agree."""
 
 
 @dataclass(frozen=True, slots=True)

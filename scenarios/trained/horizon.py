@@ -6,6 +6,9 @@ A coordinate waits 1 / share steps, and a training of a few such delays says lit
 The share of a step follows from the method's parameters, or from the bytes that were sent where it
 depends on the gradients. Methods that send something of every element in each step (dense,
 quantization, low rank) have no such horizon.
+
+What a method loses comes never: with a hundredth of each gradient the weights go a hundredth of the
+way, and whole gradients are its steps. `TELLING_LOST` of those are few for any training.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gcsim.compressors.base import Compressor, CompressorParameters
 from gcsim.compressors.options.method import Options, method_of
 from gcsim.scenarios.scenario import Scenario
 
-TELLING = 10
-"""Least delays of a training that tells."""
+TELLING, TELLING_LOST = 10, 100
+"""Least delays of a training that tells; of a method that loses what it does not send."""
 _IN_PARTS = ("sparsification", "sketching", "local updates")
 """Families."""
 
@@ -26,9 +30,7 @@ _IN_PARTS = ("sparsification", "sketching", "local updates")
 def stated_share(kind: str, given: Mapping[str, Any]) -> float | None:
     """Share of the gradient's elements that a step sends, by the parameters; 1: all of them, None:
     it depends on the gradients."""
-    cls, parameters = method_of(kind, given)
-    if isinstance(parameters, Options):
-        cls, parameters = parameters.own
+    cls, parameters = _method(kind, given)
     own, interval = parameters.model_dump(), cls.window(parameters)
     if cls.about.family not in _IN_PARTS and interval == 1:
         return 1.0
@@ -44,12 +46,24 @@ def stated_share(kind: str, given: Mapping[str, Any]) -> float | None:
     return 1 / interval if interval > 1 else None
 
 
-def too_short(delays: float | None, steps: int) -> str:
+def _method(kind: str, given: Mapping[str, Any]) -> tuple[type[Compressor], CompressorParameters]:
+    cls, parameters = method_of(kind, given)
+    return parameters.own if isinstance(parameters, Options) else (cls, parameters)
+
+
+def telling(kind: str, given: Mapping[str, Any]) -> int:
+    """Least delays of a training that tells of a method; values scaled up make up for the rest."""
+    own = _method(kind, given)[1].model_dump()
+    keeps = own.get("error_feedback", own.get("residual", True))
+    return TELLING if keeps or own.get("scaled") or own.get("unbiased") else TELLING_LOST
+
+
+def too_short(delays: float | None, steps: int, least: int = TELLING) -> str:
     """Why a training cannot tell, with the steps that could; "" where it can."""
-    if delays is None or round(delays, 6) >= TELLING:
+    if delays is None or round(delays, 6) >= least:
         return ""
-    enough = f": {math.ceil(steps * TELLING / delays):,} steps would be enough" if delays else ""
-    return f"{steps:,} steps are {delays:.2g} delays of {TELLING}{enough}"
+    enough = f": {math.ceil(steps * least / delays):,} steps would be enough" if delays else ""
+    return f"{steps:,} steps are {delays:.2g} delays of {least}{enough}"
 
 
 def foreseen(scenario: Scenario, steps: int) -> list[str]:
@@ -57,6 +71,7 @@ def foreseen(scenario: Scenario, steps: int) -> list[str]:
     found = []
     for choice in scenario.compressors:
         share = stated_share(choice.kind, choice.parameters)
-        if share is not None and share < 1 and (why := too_short(share * steps, steps)):
+        least = telling(choice.kind, choice.parameters)
+        if share is not None and share < 1 and (why := too_short(share * steps, steps, least)):
             found.append(f"{choice.label}: too short to tell: {why}.")
     return found

@@ -1,10 +1,10 @@
 """Maker of the shipped trajectories: `python -m gcsim.scenarios.trained.make_shipped`.
 
 An hour on one core: the scenario's methods, and all with their defaults (a warm-up takes a tenth of
-the steps). Files of this code are kept, so the command resumes. A file of other code that trains to
-the same bits, until steps of every kind have come, on the same kind of processor, becomes one of
-this code, with its kernels. One thread: equal seeds give equal files on processors of one kind with
-equal versions, which the files name.
+the steps); methods of papers' tables. Files of this code are kept, so the command resumes. A file
+of other code that trains to the same bits, until steps of every kind have come, on the same kind of
+processor, becomes one of this code, with its kernels. One thread: equal seeds give equal files on
+processors of one kind with equal versions, which the files name.
 
     nice python -m gcsim.scenarios.trained.make_shipped --long [characters_long | …]
 
@@ -35,6 +35,8 @@ from gcsim.traces.training.loop import asked_for
 from gcsim.traces.training.trajectory import Trajectory
 
 SCENARIOS = ("digits_8", "characters_8")
+PAPERS = ("orq_train", "variance_train", "variance_resnet")
+"""Scenarios of tables of accuracies of six methods and more, in `scenarios/papers/scenarios`."""
 FILE = Path(__file__).parent / "long.yaml"
 _TEXTURES = (
     "name=textures_long", "model=cnn_digits", "batch_size=1", "train.task=textures",
@@ -58,6 +60,11 @@ LONG: tuple[tuple[str, ...], ...] = (
 """Changes to `FILE`, the scenario of long trajectories: text, images, text at three widths."""
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
 """Parameter that counts the steps before a method compresses."""
+
+
+def of_paper(name: str) -> Scenario:
+    """A scenario of `PAPERS`."""
+    return load_scenario(Path(__file__).parents[1] / "papers" / "scenarios" / f"{name}.yaml")
 
 
 def wanted(scenario: Scenario) -> list[CompressorChoice]:
@@ -87,9 +94,9 @@ def made_here() -> str:
 
 def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
     """Files to make, with code and a scenario of the method."""
-    for name in SCENARIOS:
-        scenario = load_scenario(name)
-        for choice in wanted(scenario):
+    for name in (*SCENARIOS, *PAPERS):
+        scenario = load_scenario(name) if name in SCENARIOS else of_paper(name)
+        for choice in wanted(scenario) if name in SCENARIOS else scenario.compressors:
             alone = replace(scenario, compressors=(choice,))
             run = _first(alone)
             yield shipped.path_of(run.facts, folder), run.code, alone

@@ -34,7 +34,7 @@ from gcsim.scenarios.sweeps.processes import (
     drive,
 )
 from gcsim.scenarios.sweeps.tasks import Failure
-from gcsim.scenarios.trained.horizon import stated_share, too_short
+from gcsim.scenarios.trained.horizon import stated_share, telling, too_short
 from gcsim.scenarios.trained.runs import Run, kept_as, plan_of
 from gcsim.traces.training.loop import put_away
 from gcsim.traces.training.trajectory import Trajectory
@@ -90,7 +90,8 @@ class Tried:
     @property
     def too_short(self) -> str:
         """Why the training is too short to tell; "" where it tells, or nothing was trained."""
-        return "" if self.untrained else too_short(self.delays, self.trajectories[0].steps)
+        least = telling(self.choice.kind, self.choice.parameters)
+        return "" if self.untrained else too_short(self.delays, self.trajectories[0].steps, least)
 
     @property
     def wire_bytes_per_worker(self) -> float:

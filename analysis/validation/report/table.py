@@ -291,15 +291,18 @@ def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
 
 AGREEMENT = (
     "as\ndense", "false\nalarms", "too\nshort", "pairs: right /\nwrong / alike", "too\nshort",
-    "Spearman\n(settings)",
+    "Spearman\n(told of)",
 )  # fmt: skip
 AGREEMENT_LEGEND = (
     "as dense: methods that most published findings have within 1 % of dense training, and of "
     "which the task's steps tell; false alarms: of these, those that do not reach its target; too "
     "short: methods, and pairs, of which its steps do not tell. pairs: methods with figures more "
-    "than 1 % apart; right, wrong: every seed ends better, or worse, with the method that is "
-    "published as better; alike: neither. Spearman: rank correlation of the figures, in steps of "
-    "1 %, with the task's measure at the end, mean over seeds; median over settings of six methods."
+    "than 1 % apart, or two deviations of a setting's own noise; right, wrong: the seeds tell them "
+    "apart (paired t-test, Holm's correction for the pairs of a setting, 10 %), in the published "
+    "order or against it; alike: they do not. Spearman: rank correlation of figures with the "
+    "task's measure at the end, mean over seeds; median over settings of six methods, most pairs "
+    "of which are apart in print, where the seeds agree on an order (Friedman's test, 10 %; told "
+    "of: their number, of how many). Tasks named after a paper train in its settings alone."
 )
 
 
@@ -311,9 +314,10 @@ def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str
             yield one.task, *[""] * len(AGREEMENT)
         many = {verdict: str(len(pairs)) for verdict, pairs in one.pairs.items()}
         told = " / ".join(many[verdict] for verdict in ("right", "wrong", "alike"))
-        rank = f"{median(one.ranks):.2f} ({len(one.ranks)})" if one.ranks else "-"
+        rank = f"{median(one.ranks):.2f}" if one.ranks else "-"
         counts = one.reported, len(one.alarms), one.reported_short
-        yield f"- {one.field}", *map(str, counts), told, many["too short"], rank
+        spanning = f"{rank} ({len(one.ranks)} of {one.spanning})"
+        yield f"- {one.field}", *map(str, counts), told, many["too short"], spanning
         before = one.task
 
 

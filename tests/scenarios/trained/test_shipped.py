@@ -45,6 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searching, "LocalWorkers", here([]))
         patch.setattr(make_shipped, "SCENARIOS", (folder / "small.yaml",))
+        patch.setattr(make_shipped, "PAPERS", ())
         patch.setattr(make_shipped, "wanted", lambda one: list(one.compressors))
         patch.setattr(shipped, "FOLDER", folder / "shipped")
         patch.setenv("GCSIM_CACHE_DIR", str(folder / "cache"))
@@ -58,6 +59,7 @@ def scenario(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sce
     shutil.copy(made / "small.yaml", tmp_path)
     shutil.copytree(made / "shipped", tmp_path / "shipped")
     monkeypatch.setattr(make_shipped, "SCENARIOS", (tmp_path / "small.yaml",))
+    monkeypatch.setattr(make_shipped, "PAPERS", ())
     monkeypatch.setattr(make_shipped, "wanted", lambda one: list(one.compressors))
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "users"))

@@ -2,12 +2,20 @@
 
 `published.csv` has a method's figure in a setting of `settings.csv` (a model, data, workers); a
 figure that is `dense` is a finding in words. Findings of `catalog/published_training.csv` count as
-well. Two figures differ where they are more than `APART` apart.
+well.
+
+A pair of methods is judged where both sides tell it apart. Two figures differ by more than `APART`,
+and by more than two standard deviations of a difference where a setting shows its own noise: in
+methods that lose next to nothing there (dense training, 8 bits, Top-k of a tenth and more). gcsim's
+seeds tell two trainings apart as `gcsim reproduce` has it: a paired t-test, Holm's correction for
+the pairs of the setting. A setting's order is compared where both sides have one: most pairs of six
+methods differ in print, and the seeds agree on some order.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from gcsim.analysis.report.intervals import ranked
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.statistics import grouped
 from gcsim.analysis.validation.suite import DENSE, IN_ALL, Agreement, Findings
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.papers.judge import LEVEL, told_apart
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained import make_shipped
 from gcsim.scenarios.trained.evidence import field_of, published
@@ -35,11 +43,16 @@ from gcsim.traces.training.plan import Plan
 
 _HERE = Path(__file__).parent
 APART = 0.01
-"""Relative difference of two published figures that counts; a method within it trains as dense."""
-SPANNING, TOLD = 6, 5
-"""Methods of a setting whose order is compared, and least of them that a task tells."""
+"""Least relative difference of two published figures that counts; a method within it trains as
+dense."""
+SPANNING = 6
+"""Least methods of a setting whose order is compared."""
+_SPARED, _SPARING, _ENOUGH = (DENSE, "dynamic_8bit"), 0.1, 3
+"""Methods that lose next to nothing, least ratio of Top-k among them, and least of their figures
+that show a setting's noise."""
 _NEAR = 2.0
 """Most ratio of a published parameter to the trained one."""
+_VERDICTS = {1: "right", -1: "wrong", 0: "alike"}
 _LESS = ("perplexity",)
 """Measures of which less is better."""
 
@@ -51,6 +64,9 @@ class Published:
     setting: str
     source: str
     field: str
+    mirror: str
+    """Scenario of `make_shipped.PAPERS` that has the setting's workers, methods, optimiser and one
+    rate for all; "" without."""
     method: str
     kind: str
     parameters: Mapping[str, str]
@@ -61,6 +77,12 @@ class Published:
     def dense(self) -> bool:
         """Whether it trains as dense training does."""
         return self.figure is None or self.figure >= 1 - APART
+
+    @property
+    def spared(self) -> bool:
+        """Whether its method loses next to nothing, so that its figure shows noise."""
+        ratio = float(self.parameters.get("ratio", 0)) if self.kind == "topk" else 0.0
+        return self.kind in _SPARED or ratio >= _SPARING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +108,10 @@ def find() -> Findings:
         for name, field, outcomes in trainings()
         for one in agreements(name, field, outcomes, rows)
     ]
+    for mirror in make_shipped.PAPERS:
+        own, scenario = [row for row in rows if row.mirror == mirror], make_shipped.of_paper(mirror)
+        for name, field, outcomes in _trained(scenario, scenario.compressors):
+            found.append(next(agreements(name, field, outcomes, own)))
     return Findings(agreements=tuple(found), cited=tuple(_citations()))
 
 
@@ -111,6 +137,7 @@ def read() -> tuple[Published, ...]:
             setting=row["setting"],
             source=settings[row["setting"]]["source"],
             field=settings[row["setting"]]["field"],
+            mirror=settings[row["setting"]]["mirror"],
             method=row["method"],
             kind=row["kind"],
             parameters=dict(pair.split("=") for pair in row["parameters"].split()),
@@ -250,17 +277,22 @@ def agreements(
         told = [one for one in dense if not one.too_short]
         alarms = tuple(one.label for one in told if not one.reached)
         pairs: dict[str, list[str]] = {"right": [], "wrong": [], "alike": [], "too short": []}
-        ranks = []
+        spanning, ranks = 0, []
         for setting in dict.fromkeys(row.setting for row in rows if row.figure is not None):
             own = [row for row in rows if row.setting == setting]
             if which not in (IN_ALL, own[0].field):
                 continue
-            both = matched(own, outcomes)
-            for verdict, better, worse in compared(both):
+            both, least = matched(own, outcomes), apart(own)
+            found = [*compared(both, least)]
+            for verdict, better, worse in found:
                 pairs[verdict].append(f"{setting}: {better} over {worse}")
             tells = [(row, one) for row, one in both if not one.too_short]
-            figures = [round((row.figure or 0.0) / APART) for row, _ in tells]
-            if len(own) >= SPANNING and len(tells) >= TOLD and len(set(figures)) > 1:
+            differ = sum(verdict != "too short" for verdict, *_ in found)
+            if len(tells) < SPANNING or 2 * differ <= math.comb(len(tells), 2):
+                continue
+            spanning += 1
+            if ordered([one.scores for _, one in tells]):
+                figures = [round((row.figure or 0.0) / least) for row, _ in tells]
                 ranks.append(spearman(figures, [statistics.fmean(one.scores) for _, one in tells]))
         yield Agreement(
             task=task,
@@ -269,35 +301,56 @@ def agreements(
             alarms=alarms,
             reported_short=len(dense) - len(told),
             pairs={verdict: tuple(found) for verdict, found in pairs.items()},
+            spanning=spanning,
             ranks=tuple(ranks),
         )
 
 
-def compared(both: Sequence[tuple[Published, Outcome]]) -> Iterator[tuple[str, str, str]]:
-    """Verdict on each pair of methods with figures that differ, and their names, the better one
-    first."""
+def apart(own: Sequence[Published]) -> float:
+    """Relative difference of two figures of a setting that counts."""
+    near = [row.figure for row in own if row.spared and row.figure is not None]
+    noise = statistics.stdev(near) if len(near) >= _ENOUGH else 0.0
+    return max(APART, 2 * math.sqrt(2) * noise)
+
+
+def compared(
+    both: Sequence[tuple[Published, Outcome]], least: float = APART
+) -> Iterator[tuple[str, str, str]]:
+    """Verdict on each pair of methods with figures that differ by more than `least`, and their
+    names, the better one first."""
     ordered = sorted(both, key=lambda pair: -(pair[0].figure or 0.0))
-    for (row, better), (other, worse) in combinations(ordered, 2):
-        if (other.figure or 0.0) < (1 - APART) * (row.figure or 0.0):
-            yield _verdict(better, worse), row.method, other.method
+    pairs = [
+        (better, worse)
+        for better, worse in combinations(ordered, 2)
+        if (worse[0].figure or 0.0) < (1 - least) * (better[0].figure or 0.0)
+    ]
+    scores = {
+        number: tuple(zip(*zip(one.scores, other.scores, strict=False), strict=True))
+        for number, ((_, one), (_, other)) in enumerate(pairs)
+        if not (one.too_short or other.too_short) and min(map(len, (one.scores, other.scores))) > 1
+    }
+    signs = dict(zip(scores, told_apart([(a, b) for a, b in scores.values()]), strict=True))
+    for number, ((row, one), (lower, other)) in enumerate(pairs):
+        short = one.too_short or other.too_short
+        verdict = "too short" if short else _VERDICTS[signs.get(number, 0)]
+        yield verdict, row.method, lower.method
 
 
-def _verdict(better: Outcome, worse: Outcome) -> str:
-    """Order of two trainings, of which one is published as better."""
-    if better.too_short or worse.too_short:
-        return "too short"
-    both = list(zip(better.scores, worse.scores, strict=False))
-    if all(a > b for a, b in both):
-        return "right"
-    return "wrong" if all(a < b for a, b in both) else "alike"
+def ordered(scores: Sequence[Sequence[float]]) -> bool:
+    """Whether seeds agree on some order of methods: M. Friedman's test ("The use of ranks to avoid
+    the assumption of normality", JASA 32, 1937), of the seeds that all have."""
+    from scipy.stats import friedmanchisquare  # half a second
+
+    seeds = min(map(len, scores))
+    own = [one[:seeds] for one in scores]
+    return seeds > 1 and bool(np.ptp(own) and friedmanchisquare(*own).pvalue <= LEVEL)
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Rank correlation, ties with their mean rank; 0 where one side is all ties."""
-    ranks = [ranked(np.asarray(each)) for each in (first, second)]
-    a, b = (each - each.mean() for each in ranks)
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size else 0.0
+    """Rank correlation, ties with their mean rank."""
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(first, second).statistic)
 
 
 SUITE = suite_of(_HERE, "accuracy", find)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +17,12 @@ from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, 
 from gcsim.analysis.validation.suites.accuracy import suite
 from gcsim.analysis.validation.suites.accuracy.suite import Outcome, Published
 from gcsim.compressors.registry import REGISTRY, compressor_class
+from gcsim.scenarios.trained import make_shipped
 
 
 def said(method: str, figure: float | None, setting: str = "a", **parameters: str) -> Published:
     return Published(
-        setting=setting, source="s", field="images", method=method, kind=method,
+        setting=setting, source="s", field="images", mirror="", method=method, kind=method,
         parameters=parameters, figure=figure,
     )  # fmt: skip
 
@@ -74,32 +77,80 @@ def test_a_row_stands_beside_the_nearest_parameters_within_a_factor_of_two() -> 
                          [trained("topk", 0.0, error_feedback=False)]) == []  # fmt: skip
 
 
-def test_pairs_are_told_apart_where_all_seeds_agree() -> None:
-    """Figures within 1 % of each other are no pair."""
-    pairs = [
-        (said("none", 1.0), trained("none", 0.0, 0.0)),
-        (said("topk", 0.995), trained("topk", -1.0, -2.0)),
-        (said("qsgd", 0.9), trained("qsgd", -3.0, -1.5)),
-        (said("cser", 0.8), trained("cser", 1.0, 1.0)),
-        (said("dgc", 0.5), trained("dgc", -9.0, -9.0, too_short=True)),
-    ]
-    expected = {
-        ("none", "qsgd"): "right", ("none", "cser"): "wrong", ("topk", "qsgd"): "alike",
-        ("topk", "cser"): "wrong", ("qsgd", "cser"): "wrong",
-        **{(one, "dgc"): "too short" for one in ("none", "topk", "qsgd", "cser")},
+def test_pairs_are_told_apart_by_a_paired_test_with_holms_correction() -> None:
+    """Figures within 1 % of each other are no pair. Of four pairs that are tested, p-values by
+    scipy's paired t-test, in ascending order, stay below 0.1 / 4, 0.1 / 3, and so on."""
+    scores = {
+        "none": (0.0, 0.01, 0.0), "topk": (-1.0, -1.1, -1.2), "qsgd": (-3.0, -3.1, 1.0),
+        "cser": (1.0, 1.1, 0.9), "dgc": (-9.0, -9.0, -9.0),
     }  # fmt: skip
+    figures = {"none": 1.0, "topk": 0.995, "qsgd": 0.9, "cser": 0.8, "dgc": 0.5}
+    pairs = [
+        (said(name, figures[name]), trained(name, *scores[name], too_short=name == "dgc"))
+        for name in figures
+    ]
+    expected = {(one, "dgc"): "too short" for one in figures if one != "dgc"}
+    tested = [("none", "qsgd"), ("topk", "qsgd"), ("none", "cser"), ("topk", "cser"),
+              ("qsgd", "cser")]  # fmt: skip
+    tests = {pair: stats.ttest_rel(*(scores[name] for name in pair)) for pair in tested}
+    ranked = sorted(tested, key=lambda pair: float(tests[pair].pvalue))
+    told = [
+        pair
+        for place, pair in enumerate(ranked)
+        if all(tests[one].pvalue <= 0.1 / (5 - at) for at, one in enumerate(ranked[: place + 1]))
+    ]
+    assert told == [("topk", "cser"), ("none", "cser")]
+    expected |= {pair: "wrong" if pair in told else "alike" for pair in tested}
     for rows in (pairs, pairs[::-1]):
         found = {(better, worse): verdict for verdict, better, worse in suite.compared(rows)}
         assert found == expected
 
 
+def test_one_seed_tells_nothing_apart() -> None:
+    pairs = [(said("none", 1.0), trained("none", 0.0)), (said("topk", 0.9), trained("topk", -1.0))]
+    assert [verdict for verdict, *_ in suite.compared(pairs)] == ["alike"]
+
+
+def test_a_setting_shows_its_own_noise_in_methods_that_lose_nothing() -> None:
+    """Two standard deviations of a difference: 2 sqrt(2) of a figure's; at least 1 %."""
+    noisy = [said("none", 1.0), said("dynamic_8bit", 1.02), said("topk", 0.98, ratio="0.25"),
+             said("topk", 0.5, ratio="0.01"), said("qsgd", 0.2)]  # fmt: skip
+    assert suite.apart(noisy) == pytest.approx(2 * 2**0.5 * 0.02)
+    assert suite.apart(noisy[:2]) == suite.apart(noisy[3:]) == suite.APART
+    worse = [(said("none", 1.0), trained("none", 0.0, 0.0)),
+             (said("qsgd", 0.95), trained("qsgd", -1.0, -1.0))]  # fmt: skip
+    assert not [*suite.compared(worse, 0.06)]
+    assert [*suite.compared(worse, 0.04)] == [("right", "none", "qsgd")]
+
+
+def test_an_order_needs_six_methods_apart_in_print_and_seeds_that_agree() -> None:
+    names = ["none", "qsgd", "topk", "cser", "dgc", "signsgd"]
+    rows = [said(name, 1 - 0.1 * place) for place, name in enumerate(names)]
+    clear = [trained(name, *(-place + 1e-4 * seed * place for seed in range(3)))
+             for place, name in enumerate(names)]  # fmt: skip
+    loud = [trained(name, *(-place - 9.0 * (seed == place % 3) for seed in range(3)))
+            for place, name in enumerate(names)]  # fmt: skip
+
+    def orders(rows: list[Published], outcomes: list[Outcome]) -> tuple[int, tuple[float, ...]]:
+        own, _ = suite.agreements("t, 9 steps", "images", outcomes, rows)
+        return own.spanning, own.ranks
+
+    assert orders(rows, clear) == (1, (pytest.approx(1.0),))
+    assert orders(rows, loud) == (1, ())
+    assert stats.friedmanchisquare(*(one.scores for one in loud)).pvalue > 0.1
+    assert orders(rows, [trained(name, 0.0, 0.0) for name in names]) == (1, ())
+    assert orders(rows, [trained(name, 0.1 * at) for at, name in enumerate(names)]) == (1, ())
+    assert orders(rows[:5], clear) == (0, ())
+    assert orders([said(row.method, 1.0) for row in rows], clear) == (0, ())
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_ranks_are_correlated_as_scipy_does(seed: int) -> None:
+def test_spearman_correlates_mean_ranks(seed: int) -> None:
     rng = np.random.default_rng(seed)
     first, second = rng.integers(0, 5, 9).tolist(), rng.normal(size=9).tolist()
     found = suite.spearman(first, second)
-    assert found == pytest.approx(float(stats.spearmanr(first, second).statistic))
-    assert suite.spearman([1, 1, 1], [1, 2, 3]) == 0
+    ranks = [stats.rankdata(each) for each in (first, second)]
+    assert found == pytest.approx(float(np.corrcoef(*ranks)[0, 1]))
 
 
 def test_false_alarms_are_methods_reported_dense_that_miss_and_are_trained_long_enough() -> None:
@@ -128,7 +179,7 @@ def agreement(field: str, right: int, wrong: int, *ranks: float) -> Agreement:
     pairs = {verdict: ("a: x over y",) * many for verdict, many in counts.items()}
     return Agreement(
         task="t, 9 steps", field=field, reported=4, alarms=("topk",), reported_short=2, pairs=pairs,
-        ranks=ranks,
+        spanning=3, ranks=ranks,
     )  # fmt: skip
 
 
@@ -144,7 +195,15 @@ def test_bounds_take_alarms_of_all_fields_and_pairs_of_the_tasks_own() -> None:
     assert reached == [(0.25, 4, False), (0.75, 4, True)]
     assert bound_text(report.bounds[0]).startswith("BROKEN few alarms: 1 of 4 methods, at most 20%")
     assert "the target of 10% is missed" in bound_text(report.bounds[0])
-    assert [*agreement_rows(found)][1] == ("- images", "4", "1", "2", "3 / 1 / 9", "1", "0.40 (2)")
+    assert [*agreement_rows(found)][1] == (
+        "- images",
+        "4",
+        "1",
+        "2",
+        "3 / 1 / 9",
+        "1",
+        "0.40 (2 of 3)",
+    )
     assert [*alarm_lines(found)] == ["false alarms of t, 9 steps: topk"]
 
 
@@ -158,4 +217,47 @@ def test_without_a_training_nothing_is_kept() -> None:
 def test_the_shipped_tasks_are_compared() -> None:
     (found,) = chosen(["accuracy"])
     tasks = {one.task.partition(",")[0] for one in found.find().agreements}
-    assert {"digits_8", "characters_8"} <= tasks
+    assert {"digits_8", "characters_8", *make_shipped.PAPERS} <= tasks
+
+
+def test_mirrored_settings_have_the_methods_of_their_scenario() -> None:
+    mirrored = {row.mirror for row in suite.read()} - {""}
+    assert mirrored == {*make_shipped.PAPERS}
+    for name in mirrored:
+        own = {row.kind for row in suite.read() if row.mirror == name}
+        shown = {choice.kind for choice in make_shipped.of_paper(name).compressors}
+        assert len(own & shown) >= 0.7 * len(own)
+
+
+def test_published_settings_agree_with_each_other_as_the_page_says() -> None:
+    """Pairs of methods, and orders of six, in two settings of one field, apart in both."""
+    settings: dict[str, dict[tuple[object, ...], Published]] = {}
+    for row in suite.read():
+        if row.figure is not None:
+            key = row.kind, *sorted(row.parameters.items())
+            settings.setdefault(row.setting, {})[key] = row
+    same, ranks = [], []
+    for first, second in combinations(settings.values(), 2):
+        one, other = next(iter(first.values())), next(iter(second.values()))
+        both = [key for key in first if key in second]
+        if one.field != other.field or len(both) < 2:
+            continue
+        figures = [[side[key].figure or 0.0 for key in both] for side in (first, second)]
+        least = [suite.apart([*side.values()]) for side in (first, second)]
+        differ = [
+            [
+                a if abs(a) > limit * max(values[i], values[j]) else 0.0
+                for i, j in combinations(range(len(both)), 2)
+                for a in [values[i] - values[j]]
+            ]
+            for values, limit in zip(figures, least, strict=True)
+        ]
+        same += [a * b > 0 for a, b in zip(*differ, strict=True) if a * b]
+        told = [sum(map(bool, side)) > len(side) / 2 for side in differ]
+        if len(both) >= suite.SPANNING and all(told):
+            steps = [[round(v / limit) for v in values]
+                     for values, limit in zip(figures, least, strict=True)]  # fmt: skip
+            ranks.append(suite.spearman(*steps))
+    page = " ".join((Path(suite.__file__).parent / "page.md").read_text(encoding="utf-8").split())
+    assert f"in the same order in {np.mean(same):.0%} of {len(same)} cases" in page
+    assert f"correlation of two settings is {np.median(ranks):.2f} ({len(ranks)}" in page
