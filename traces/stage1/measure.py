@@ -114,10 +114,12 @@ def measure(
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
     shelf = _Shelf(gradients, layouts[0], workers)
+    longest = max(layouts, key=lambda layout: layout.numel)
     profiles = []
     for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
-        give_back_freed_memory()  # the model's, or the last compressor's
         for layout, weight in zip(layouts, weights or [1.0] * len(layouts), strict=True):
+            if layout is longest:  # freed vectors of others, also the model's, are too short
+                give_back_freed_memory()
             shelf.open(layout)
             _measure_bucket(subject, note, shelf, seed, weight)
             advance(subject.kind)

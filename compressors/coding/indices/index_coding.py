@@ -365,13 +365,9 @@ def _get_rice(body: Any, b: int, positions: Any) -> int:
 # --- all tensors ----------------------------------------------------------------------------------
 
 
-@loop
-def _whole(k: Any) -> Any:
+def _whole(k: Column) -> NDArray[np.int64]:
     # a code begins where the one before ends: threads share tensors, never parts of one
-    tiles = np.zeros((k.size, 3), dtype=np.int64)
-    for t in range(k.size):
-        tiles[t, 0], tiles[t, 2] = t, k[t]
-    return tiles
+    return np.stack((np.arange(k.size), np.zeros_like(k), k), axis=1)
 
 
 @loop

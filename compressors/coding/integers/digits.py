@@ -32,11 +32,6 @@ class Form(NamedTuple):
     bits: int
     base: int
 
-    @property
-    def shape(self) -> tuple[bool, bool]:
-        """Whether groups hold several codes, and whether each group is whole bytes."""
-        return self.size > 1, self.size == 1 and self.bits == 8
-
     def planes(self, count: Count) -> Count:
         """Groups of `count` codes; of each, for a column."""
         return -(-count // self.size)

@@ -195,7 +195,7 @@ def round_levels(
     given: Any = _searches(levels) if levels.kind == KNOWN else np.float32(levels.steps)
     with written_back(out) as target:
         in_tiles(
-            _rounding_walk(levels.kind, *form.shape), levels.tiles(form),
+            _rounding_walk(levels.kind), levels.tiles(form),
             np.ascontiguousarray(array(values)), segments.table, cells.first, cells.size,
             levels.of_cells(), given, drawn_by, within, *form, target, at,
         )  # fmt: skip
@@ -228,7 +228,7 @@ def add_rounded(
         given = tables, levels.chosen_tables()
     with written_back(out) as target:
         in_tiles(
-            _adding_walk(levels.kind, *form.shape), tiles, np.ascontiguousarray(array(packed)), at,
+            _adding_walk(levels.kind), tiles, np.ascontiguousarray(array(packed)), at,
             segments.table, cells.first, cells.size, levels.of_cells(), given, factor,
             *form, target, highest,
         )  # fmt: skip
@@ -247,9 +247,9 @@ def demand_codes(highest: int, levels: Levels) -> None:
 
 
 @cache
-def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]:
-    """Compile the loop that rounds to levels of one kind; codes travel in groups of digits, `whole`
-    as bytes, or packed bit after bit."""
+def _rounding_walk(kind: int) -> Callable[..., None]:
+    """Compile the loop that rounds to levels of one kind; codes travel in groups of digits, as
+    bytes, or packed bit after bit."""
 
     @loop
     def walk(  # noqa: PLR0912
@@ -257,6 +257,7 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
         numbers: Any, given: Any, keys: Any, bounds: Any, group: int, bits: int, base: int,
         out: Any, places: Any,
     ) -> None:  # fmt: skip
+        grouped, whole = group > 1, group == 1 and bits == 8
         # a plane may begin within a word of four elements: a run then reaches into one word more
         words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
         room = np.empty((2, CHUNK), dtype=np.float32)
@@ -268,12 +269,12 @@ def _rounding_walk(kind: int, grouped: bool, whole: bool) -> Callable[..., None]
             own, cells = values[begin : begin + n], numbers[firsts[t] :]
             within = bounds[firsts[t] :]
             # tiles count groups of digits where there are such, else elements
-            plane = (n + group - 1) // group if grouped else n
+            plane = (n + group - 1) // group
             body = out[places[t] : places[t] + (plane * bits + 7) // 8]
             for first in range(start_of, stop_of, CHUNK):
                 length = min(CHUNK, stop_of - first)
                 # digit j of group g is element j * plane + g; Horner's rule, highest digit first
-                for j in range(group - 1 if grouped else 0, -1, -1):
+                for j in range(group - 1, -1, -1):
                     # the last planes may be short or empty: the digits that they lack are 0
                     at = min(j * plane + first, n)
                     target = codes[: min(length, n - at)]
@@ -436,15 +437,14 @@ def _round_between(values: Any, levels: Any, fractions: Any, room: Any, codes: A
 
 
 @cache
-def _adding_walk(  # noqa: PLR0915
-    kind: int, grouped: bool, whole: bool
-) -> Callable[..., None]:
+def _adding_walk(kind: int) -> Callable[..., None]:  # noqa: PLR0915
     @loop
     def walk(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
         start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, firsts: Any,
         sizes: Any, numbers: Any, given: Any, weight: np.float32, group: int, bits: int, base: int,
         out: Any, highest: Any,
     ) -> None:  # fmt: skip
+        grouped, whole = group > 1, group == 1 and bits == 8
         inverse, divisor = np.float32(1) / np.float32(base), np.int32(base)
         rest = np.empty(CHUNK, dtype=np.int32)
         codes = np.empty(CHUNK, dtype=np.uint8)
@@ -455,7 +455,7 @@ def _adding_walk(  # noqa: PLR0915
             t, start_of, stop_of = tiles[tile]
             begin, n = table[t]
             sums, cells = out[begin : begin + n], numbers[firsts[t] :]
-            plane = (n + group - 1) // group if grouped else n
+            plane = (n + group - 1) // group
             body = data[places[t] : places[t] + (plane * bits + 7) // 8]
             signs = body[:0]
             if kind == EXPONENTS:
@@ -476,7 +476,7 @@ def _adding_walk(  # noqa: PLR0915
                         most = max(most, found)
                 if kind == EXPONENTS:
                     get_chunk(signs, first, length, 1, codes)
-                for j in range(group if grouped else 1):
+                for j in range(group):
                     at = min(j * plane + first, n)
                     source = codes[: min(length, n - at)]
                     if grouped:

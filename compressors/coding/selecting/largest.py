@@ -93,7 +93,7 @@ def largest(
     demand_numbers(strange[0])
     for vector in cleared:
         with written_back(vector) as target:
-            in_tiles(_clear, tiles, segments.table, k, first, indices, target)
+            target[segments.begin.repeat(k) + indices] = 0
     return tensor(indices, values), tensor(taken, values)
 
 
@@ -183,13 +183,3 @@ def _choose(  # noqa: PLR0912
             value[j] = part[index[j]]
             if added.size:
                 part[index[j]] = np.float32(0)
-
-
-@loop
-def _clear(
-    start: int, stop: int, tiles: Any, table: Any, k: Any, firsts: Any, indices: Any, target: Any
-) -> None:
-    for tile in range(start, stop):
-        t = tiles[tile, 0]
-        for j in range(firsts[t], firsts[t] + k[t]):
-            target[table[t, 0] + indices[j]] = np.float32(0)
