@@ -13,6 +13,7 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lazy_torch import torch
 from gcsim.compressors.options.method import method_of
 from gcsim.traces.profile import ModelFacts, TrafficProfile
+from gcsim.traces.stage1.alike import measure_alike
 from gcsim.traces.stage1.measure import Subject, measure
 
 
@@ -31,12 +32,18 @@ class _Ones:
 
 
 def by_shapes(
-    kind: str, parameters: Mapping[str, object], facts: ModelFacts, layouts: Sequence[BucketLayout]
+    kind: str,
+    parameters: Mapping[str, object],
+    facts: ModelFacts,
+    layouts: Sequence[BucketLayout],
+    *,
+    by_formula: bool = False,
 ) -> TrafficProfile:
-    """Profile of a registered method; its quality says nothing."""
+    """Profile of a registered method; its quality says nothing. `by_formula`: of a network of equal
+    blocks."""
     method = method_of(kind, parameters)
     subject = Subject(kind=kind, compressor=method.compressor, parameters=method.parameters)
-    (found,) = measure(
+    (found,) = (measure_alike if by_formula else measure)(
         [subject], _Ones(facts, {}), layouts, workers=1, seed=0, provenance={"source": "ones"}
     )
     return found
