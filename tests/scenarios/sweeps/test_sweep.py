@@ -270,9 +270,10 @@ def test_a_loaded_scenario_can_be_swept_too() -> None:
 
 def test_a_point_that_does_not_fit_is_a_row_without_times(tmp_path: Path) -> None:
     grid = {"training.device_memory": ["16 GiB", "8 MiB"]}
-    found = sweep("small.yaml", grid, overrides=["draws=0"], output=tmp_path / "out")
+    found = sweep("small.yaml", grid, overrides=["uncertainty.draws=0"], output=tmp_path / "out")
     fitting, (lost,) = found.points[0], found.failed
-    alone = run("small.yaml", ["draws=0", "training.device_memory=16 GiB"])
+    overrides = ["uncertainty.draws=0", "training.device_memory=16 GiB"]
+    alone = run(load_scenario("small.yaml", overrides))
     assert fitting.result is not None
     assert [row.iteration_s for row in fitting.result.rows] == [r.iteration_s for r in alone.rows]
     with pytest.raises(DoesNotFitError) as refusal:
@@ -287,7 +288,7 @@ def test_a_point_that_does_not_fit_is_a_row_without_times(tmp_path: Path) -> Non
     answer, notes = notes_on(found)
     assert answer.endswith("1 point cannot run for want of memory.")
     assert "would fit: " in notes[-1]
-    assert [line[1] for line in table_of(found)[1]] == ["none", "does not fit"]
+    assert [line[1] for line in table_of(found)[1]] == ["dense", "does not fit"]
 
 
 @pytest.mark.long
