@@ -179,17 +179,18 @@ def scenario_of(
 
 def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:
     """The scenario with the methods that fit in its devices; `DoesNotFitError` if none does."""
-    found = {one.label: one for one in misfits(scenario)}
-    left = tuple(choice for choice in scenario.compressors if choice.label not in found)
+    found = misfits(scenario)
+    out = {label for one in found for label in one.labels}
+    left = tuple(choice for choice in scenario.compressors if choice.label not in out)
     if found and not left:
-        misfit = min(found.values(), key=lambda one: one.memory.low)
+        misfit = min(found, key=lambda one: one.memory.low)
         place = document.place(("cluster", "device"))
         raise DoesNotFitError(misfit, scenario.model.name, place)
-    for number, choice in enumerate(scenario.compressors):
-        if choice.label in found and warn:
-            place = document.place(("compressors", number))
-            _LOG.warning("%s: warning: %s; left out", place, found[choice.label].message())
-    texts = tuple(one.message() for one in found.values())
+    labels = [choice.label for choice in scenario.compressors]
+    for one in found if warn else ():
+        place = document.place(("compressors", labels.index(one.labels[0])))
+        _LOG.warning("%s: warning: %s; left out", place, one.message())
+    texts = tuple(f"{one.message()}; {one.cure}" for one in found)
     return replace(scenario, compressors=left, left_out=texts)
 
 

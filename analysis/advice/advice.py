@@ -34,7 +34,7 @@ from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.advice.other_code import other_code
-from gcsim.scenarios.checks.fits import gib
+from gcsim.scenarios.checks.fits import span
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
@@ -389,11 +389,8 @@ def _memory(advice: Advice) -> Iterator[str]:
     """Methods that may not fit in the devices, and those that do not."""
     for row in dict.fromkeys(row for row in (advice.verdict.dense, advice.use) if row is not None):
         if row.fits == "perhaps":
-            ends = [
-                gib(nbytes or 0)
-                for nbytes in (row.device_memory_low_bytes, row.device_memory_high_bytes)
-            ]
-            yield f"{short(row)} may not fit: {ends[0].removesuffix(' GiB')}-{ends[1]}\n"
+            ends = (row.device_memory_low_bytes or 0, row.device_memory_high_bytes or 0)
+            yield f"{short(row)} may not fit: {span(*ends)}\n"
     yield from (f"does not fit: {text}\n" for text in advice.result.left_out)
 
 

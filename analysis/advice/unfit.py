@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 
 from gcsim.analysis.report import sections
-from gcsim.scenarios.checks.fits import DoesNotFitError, gib
+from gcsim.scenarios.checks.fits import NOTHING, DoesNotFitError, gib, span
 
 
 def summary(unfit: DoesNotFitError, width: int = 80) -> str:
     """Text that `gcsim advise` prints in the place of times."""
     misfit = unfit.misfit
     memory = misfit.memory
-    parts = [f"{part.name} {_range(part.low, part.high)}" for part in memory.parts]
+    parts = [f"{part.name} {span(part.low, part.high)}" for part in memory.parts]
     found = [f"{unfit.model} on {misfit.device}: does not fit"]
     for word, texts in (
-        ("Needs", [f"{_range(memory.low, memory.high)}, with {misfit.label}\n", *parts]),
+        ("Needs", [f"{span(memory.low, memory.high)}, with {misfit.label}\n", *parts]),
         ("Has", [f"{gib(memory.device or 0)}: at least {gib(misfit.over)} too few"]),
-        ("Would fit", [f"{text}\n" for text in misfit.remedies]),
+        ("Change first", [f"{text}\n" for text in misfit.remedies or [NOTHING]]),
     ):
         found += sections.section_lines(word, texts, max(60, min(width, sections.WIDEST)))
     return "\n".join(found) + "\n"
@@ -27,8 +27,3 @@ def to_json(unfit: DoesNotFitError) -> str:
     """The same for `--json`."""
     document = {"fits": False, "model": unfit.model, **unfit.misfit.document()}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-def _range(low: float, high: float) -> str:
-    ends = gib(low).removesuffix(" GiB"), gib(high)
-    return ends[1] if f"{ends[0]} GiB" == ends[1] else f"{ends[0]}-{ends[1]}"

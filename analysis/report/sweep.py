@@ -5,6 +5,7 @@ A line has the methods to use and to try at the point's largest cluster.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from gcsim.scenarios.advice.asked import scenario_from
 from gcsim.scenarios.findings import Evidence, Findings
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 from gcsim.scenarios.sweeps.grid import written
-from gcsim.scenarios.sweeps.result import SweepResult
+from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.trained.evidence import evidence_of
 
 GAP = 2
@@ -37,6 +38,8 @@ GAP = 2
 NARROWEST = 6
 """Cells of a column of text on the narrowest terminal."""
 
+_EXPLAINED = 4
+"""Most reasons why points do not fit; results.json has all."""
 NUMBERS = ("speedup\n[x]", "range\n[x]")
 """Headings of a method's numbers; the second if something has a range."""
 COST = "cost/1000\niterations"
@@ -80,7 +83,13 @@ def notes_on(result: SweepResult) -> tuple[str, list[str]]:
     if drawn:
         which = "all points" if len(drawn) == len(result.points) else "some points"
         notes.append(f"Synthetic gradients at {which}: {SYNTHETIC_SWEEP}")
-    return _summary(found, failed=len(result.failed)), notes
+    unfit = [point for point in result.failed if point.unfit]
+    alike: dict[str, list[str]] = {}
+    for point in unfit:
+        alike.setdefault(_problems(point), []).append(point.name)
+    for text, (name, *more) in itertools.islice(alike.items(), _EXPLAINED):
+        notes.append(f"{name}{f' and {len(more)} more' if more else ''}: {text}.")
+    return _summary(found, failed=len(result.failed) - len(unfit), unfit=len(unfit)), notes
 
 
 def html(result: SweepResult) -> str:
@@ -89,6 +98,11 @@ def html(result: SweepResult) -> str:
     folded = [heading.replace("\n", " ") for heading in headings]
     answer, _ = notes_on(result)
     return html_table(plural(len(result.points), "point"), folded, lines, [answer])
+
+
+def _problems(point: SweepPoint) -> str:
+    problems = point.failure.problems if point.failure else ()
+    return "; ".join(text for one in problems for text in (one.message, one.hint) if text)
 
 
 def _verdicts(result: SweepResult) -> list[Recommendation | None]:
@@ -119,7 +133,10 @@ def _lines(
     numbers = NUMBERS if ranges else NUMBERS[:1]
     headings = [*short_names(keys), "use", *numbers, "try", *numbers, "pays"]
     lines = [
-        [*(written(point.values[key]) for key in keys), *_answer(verdict, ranges=ranges)]
+        [
+            *(written(point.values[key]) for key in keys),
+            *_answer(verdict, ranges=ranges, lost="does not fit" if point.unfit else "failed"),
+        ]
         for point, verdict in zip(result.points, found, strict=True)
     ]
     costs = [_cost(verdict) for verdict in found]
@@ -169,10 +186,10 @@ def _table(
     return table
 
 
-def _answer(found: Recommendation | None, *, ranges: bool) -> list[str]:
+def _answer(found: Recommendation | None, *, ranges: bool, lost: str) -> list[str]:
     """Method to use, method to try, speedups and ranges, and whether compression pays."""
     if found is None:
-        return ["failed", *[""] * (6 if ranges else 4)]
+        return [lost, *[""] * (6 if ranges else 4)]
     chosen, best = found.use, found.verdict.to_try
     risky = chosen is not None and not is_safe(chosen)
     pays: str = found.verdict.pays or "-"
@@ -254,9 +271,10 @@ def short_names(keys: Sequence[str]) -> list[str]:
     return [shortest(key) for key in keys]
 
 
-def _summary(found: Sequence[Recommendation | None], *, failed: int) -> str:
+def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int) -> str:
     done = [one.verdict for one in found if one is not None]
     lost = f" {plural(failed, 'point')} failed." if failed else ""
+    lost += f" {plural(unfit, 'point')} cannot run for want of memory." if unfit else ""
     compared = [one.pays for one in done if one.pays is not None]
     if not compared:
         return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +10,6 @@ from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption, op
 from gcsim.cli.outcome import reported, users_code
 from gcsim.errors import InputError
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([KMBT]?)", re.IGNORECASE | re.ASCII)
-_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(h|hour|day|week)s?", re.ASCII)
 _HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0}
 TOKENS, SAMPLES = float(1 << 19), 256.0
@@ -58,6 +55,7 @@ def plan(
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios import catalog
+    from gcsim.scenarios.advice.asked import count_of
     from gcsim.scenarios.planning.choice import planned
     from gcsim.scenarios.planning.search import Job
 
@@ -75,8 +73,8 @@ def plan(
     default = TOKENS if of_tokens else SAMPLES
     job = Job(
         model=found.name,
-        amount=parsed(wanted, count, amount),
-        batch=default if batch is None else parsed("--batch", count, batch),
+        amount=parsed(wanted, count_of, amount),
+        batch=default if batch is None else parsed("--batch", count_of, batch),
         precision=precision,
         sequence=sequence,
         loop=loop,
@@ -88,7 +86,7 @@ def plan(
             job,
             offers,
             deadline=None if deadline is None else parsed("--deadline", hours, deadline),
-            budget=None if budget is None else parsed("--budget", count, budget),
+            budget=None if budget is None else parsed("--budget", count_of, budget),
             progress=progress,
             tell=(lambda _: None) if quiet else note,
         )
@@ -100,15 +98,6 @@ def plan(
         told.write(answer, output)
         if not quiet:
             note("", f"Written to {output}")
-
-
-def count(text: str) -> float:
-    """A number above 0 as "10B", "524288" or "3e11"; raises `InputError`."""
-    match = _COUNT.fullmatch(text.strip().replace(",", ""))
-    value = float(match[1]) * _SIZES[match[2].upper()] if match else math.nan
-    if not 0 < value < math.inf:
-        raise InputError(f"{text!r} is not a number above 0", hint="write it like 5000 or 10B")
-    return value
 
 
 def hours(text: str) -> float:

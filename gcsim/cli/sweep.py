@@ -85,13 +85,13 @@ def sweep(
 
 
 def _raise_failures(result: SweepResult) -> None:
-    """Raise what failed: each problem once, with the first of the points that have it."""
+    """Raise what failed, memory aside: each problem once, with its first point."""
     from gcsim.analysis.report.numbers import plural
 
     told: dict[Problem, list[SweepPoint]] = {}
     bugs: dict[str, SweepPoint] = {}
     for point in result.failed:
-        if point.failure is not None:
+        if point.failure is not None and not point.unfit:
             for problem in point.failure.problems:
                 told.setdefault(problem, []).append(point)
             if point.failure.is_bug:

@@ -139,8 +139,8 @@ _GROUP = re.compile(
 """Nodes, GPUs of each, their device, its NICs and their network, as answers write a cluster."""
 _OF_ALIKE = ("nodes", "device", "devices_per_node", "nics_per_node", "nics", "intra_node")
 """Settings of a file's cluster that groups replace."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMB]?)", re.IGNORECASE)
-_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}
+_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([KMBT]?)", re.IGNORECASE | re.ASCII)
+_SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _ALIKE = 0.05  # relative difference of parameters up to which one model stands for another
 _LOG = logging.getLogger(__name__)
 
@@ -324,14 +324,20 @@ def _group(text: str, words: Words, place: str) -> dict[str, Any]:
     return group
 
 
+def count_of(text: str) -> float:
+    """A number above 0 as "10B", "524288" or "3e11"; raises `InputError`."""
+    match = _COUNT.fullmatch(text.strip().replace(",", ""))
+    value = float(match[1]) * _SIZES[match[2].upper()] if match else math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"{text!r} is not a number above 0", hint="write it like 5000 or 10B")
+    return value
+
+
 def _of_size(text: str, model: str | None) -> str:
     """Catalogue model with about so many parameters."""
-    size = _SIZE.fullmatch(text.strip())
-    if size is None:
-        raise InputError(f"{text!r} is not a number of parameters", hint="e.g. 110M or 1.3B")
+    count = count_of(text)
     if model is not None:
         raise InputError(f"is given beside the model {model!r}", hint="keep one of the two")
-    count = float(size[1]) * _SIZES[size[2].upper()]
     known = {name: one.parameters for name, one in MODELS.items() if one.parameters}
     near = sorted(known, key=lambda name: abs(math.log(known[name] / max(count, 1))))
     alike = [name for name in near if abs(known[name] / max(count, 1) - 1) <= _ALIKE]

@@ -25,7 +25,7 @@ def other_code(engine: Engine, label: str) -> Iterator[OtherCode]:
     own = engine.known(choice, scenario)
     for there in in_other_code(choice):
         known = own if there.kind == choice.kind else engine.known(there, scenario)
-        known = known or _by_shapes(there, own, alike=scenario.model.transformer is not None)
+        known = known or _by_shapes(there, own, by_formula=scenario.model.transformer is not None)
         if known is not None:
             row = engine.row_of(there, known, most_draws=scenario.draws)
             entry = implementations.of(there.kind, there.implementation)
@@ -45,7 +45,7 @@ def in_other_code(choice: CompressorChoice) -> Iterator[CompressorChoice]:
         yield replace(choice, kind=kind, implementation=name, parameters=checked)
 
 
-def _by_shapes(choice: CompressorChoice, like: Known | None, *, alike: bool) -> Known | None:
+def _by_shapes(choice: CompressorChoice, like: Known | None, *, by_formula: bool) -> Known | None:
     """Traffic on the buckets of another method."""
     if like is None:
         return None
@@ -56,5 +56,5 @@ def _by_shapes(choice: CompressorChoice, like: Known | None, *, alike: bool) -> 
     from gcsim.scenarios.running.by_shapes import by_shapes
 
     facts, layouts = like.profile.model, like.profile.buckets
-    profile = by_shapes(choice.kind, choice.parameters, facts, layouts, alike=alike)
+    profile = by_shapes(choice.kind, choice.parameters, facts, layouts, by_formula=by_formula)
     return Known(f"by shapes {choice.kind} {choice.parameters} {like.key}", profile)

@@ -8,7 +8,7 @@ does alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,23 +21,33 @@ from gcsim.traces.models.table import table_facts
 
 _GIB = float(1 << 30)
 _NAMED = 4  # parts of the memory that a message names
-_MOST_SHARDS = 4096
+_MOST_SHARDS, _MOST_CUTS = 4096, 4096
 SHARDED = "ZeRO-"
 """Begin of a remedy that takes sharded training, whose time is not simulated."""
+NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
 Setting = tuple[str, Mapping[str, Any]]
 """Assignment as of `--set`, and the fields that it changes ("batch_size", or of the training)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A setting that does not fit."""
+    """Methods that do not fit, all with the same memory."""
 
-    label: str
-    """The method."""
+    labels: tuple[str, ...]
     memory: Memory
     device: str
     remedies: tuple[str, ...]
     """Settings with which it fits, or may fit."""
+
+    @property
+    def label(self) -> str:
+        """Names of the methods."""
+        return ", ".join(self.labels)
+
+    @property
+    def cure(self) -> str:
+        """ "would fit: batch_size=4 | cluster.device=b200", or that nothing would." """
+        return f"would fit: {' | '.join(self.remedies) or NOTHING}"
 
     @property
     def over(self) -> float:
@@ -49,8 +59,9 @@ class Misfit:
         ...)" """
         largest = sorted(self.memory.parts, key=lambda part: -part.low)[:_NAMED]
         parts = ", ".join(f"{part.name} {_digits(part.low)}" for part in largest if part.low)
+        need = "needs" if len(self.labels) == 1 else "need"
         return (
-            f"{self.label} needs at least {gib(self.memory.low)} of the "
+            f"{self.label} {need} at least {gib(self.memory.low)} of the "
             f"{gib(self.memory.device or 0)} of {self.device}, {gib(self.over)} too many ({parts})"
         )
 
@@ -74,8 +85,7 @@ class DoesNotFitError(InputError):
     def __init__(self, misfit: Misfit, model: str, place: str) -> None:
         self.misfit, self.model, self.place = misfit, model, place
         message = f"{model} does not fit: {misfit.message()}"
-        hint = f"would fit: {' | '.join(misfit.remedies)}"
-        super().__init__(Problem(message=message, place=place, hint=hint))
+        super().__init__(Problem(message=message, place=place, hint=misfit.cure))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.misfit, self.model, self.place)
@@ -86,69 +96,79 @@ def gib(nbytes: float) -> str:
     return f"{_digits(nbytes)} GiB"
 
 
+def span(low: float, high: float) -> str:
+    """ "37.3-50.9 GiB" """
+    ends = _digits(low), gib(high)
+    return ends[1] if f"{ends[0]} GiB" == ends[1] else f"{ends[0]}-{ends[1]}"
+
+
 def _digits(nbytes: float) -> str:
     return f"{nbytes / _GIB:,.0f}" if nbytes >= 100 * _GIB else f"{nbytes / _GIB:.3g}"
 
 
-def misfits(scenario: Scenario) -> Iterator[Misfit]:
-    """Methods that do not fit, each with what would help."""
+def misfits(scenario: Scenario) -> list[Misfit]:
+    """Methods that do not fit, with what would help."""
+    alike: dict[tuple[str, Memory], list[CompressorChoice]] = {}
     for choice in scenario.compressors:
         device, found = scenario.tightest(choice)
         if found is not None and found.fits == "no":
-            yield Misfit(
-                label=choice.label,
-                memory=found,
-                device=device,
-                remedies=tuple(_remedies(scenario, choice)),
-            )
+            alike.setdefault((device, found), []).append(choice)
+    return [
+        Misfit(
+            labels=tuple(choice.label for choice in choices),
+            memory=found,
+            device=device,
+            remedies=tuple(_remedies(scenario, choices[0])),
+        )
+        for (device, found), choices in alike.items()
+    ]
 
 
 def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
     """Settings and devices, the least change first."""
     axes = [list(axis) for axis in _axes(scenario)]
-    alone = [[one] for axis in axes if (one := _first(scenario, choice, [[s] for s in axis]))]
-    if not alone:
+    alone = [one for axis in axes for one in _mildest(scenario, choice, [[s] for s in axis])]
+    sure = any(fits for fits, _ in alone)
+    if not sure:
         both = itertools.chain.from_iterable(
             itertools.product(*some) for n in (2, 3) for some in itertools.combinations(axes, n)
         )
-        one = _first(scenario, choice, both)
-        alone = [[one]] if one else []
-    yield from (text for texts in alone for text in texts)
-    smallest = [axis[-1] for axis in axes]
+        alone += [one for one in _mildest(scenario, choice, both) if one[0] or not alone]
+    yield from (text for _, text in alone)
     if scenario.cluster.groups:
         return
-    for settings in ([], smallest):
-        device = _device(scenario, choice, settings)
-        if device:
-            yield ", ".join([f"cluster.device={device}", *(text for text, _ in settings)])
-            break
-    found = (_sharded(scenario, choice, settings) for settings in ([], smallest))
-    yield from itertools.islice(filter(None, found), 1)
+    others = [[]] if sure else [[], [axis[-1] for axis in axes]]
+    for larger in (_device, _sharded):
+        found = (larger(scenario, choice, settings) for settings in others)
+        yield from itertools.islice(filter(None, found), 1)
 
 
 def _sharded(
     scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
     """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits."""
-    workers = scenario.cluster.workers
-    while workers <= _MOST_SHARDS:
-        for strategy in STRATEGIES[1:] if workers > 1 else ():
+    first = max(2, scenario.cluster.workers)
+    for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
+        for strategy in STRATEGIES[1:]:
             found = _with(scenario, choice, settings, strategy=strategy, workers=workers)
             if found is not None and found.fits == "yes":
                 size = f"{gib(found.high)}; not simulated"
                 words = [f"{SHARDED}{strategy[-1]} on {workers} GPUs ({size})"]
                 return ", ".join([*words, *(text for text, _ in settings)])
-        workers *= 2
     return None
 
 
 def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
     """Settings that save memory, by key, the mildest first."""
     training, network = scenario.training, scenario.model.transformer
-    batch = scenario.batch_size
-    if batch > 1:
-        smaller = itertools.takewhile(bool, (batch >> n for n in itertools.count(1)))
-        yield ((f"batch_size={size}", {"batch_size": size}) for size in smaller)
+    batch, parts = scenario.batch_size, training.accumulation
+    cuts = [n for n in range(2, min(batch, _MOST_CUTS) + 1) if batch % n == 0]
+    if cuts:
+        yield (
+            (f"batch_size={batch // n}, training.accumulation={n * parts}",
+             {"batch_size": batch // n, "accumulation": n * parts})
+            for n in cuts
+        )  # fmt: skip
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
         yield ((f"training.checkpointing={one}", {"checkpointing": one}) for one in again)
@@ -158,16 +178,23 @@ def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
         yield iter([(text, half)])
 
 
-def _first(scenario: Scenario, choice: CompressorChoice, tried: Any) -> str | None:
-    """The first settings that fit, or may, in words."""
+def _mildest(
+    scenario: Scenario, choice: CompressorChoice, tried: Iterable[Sequence[Setting]]
+) -> list[tuple[bool, str]]:
+    """The first settings that fit, else the first that may: whether they do, and in words."""
+    found: list[tuple[bool, str]] = []
     for settings in tried:
-        found = _with(scenario, choice, settings)
-        if found is None or found.fits == "no":
+        held = _with(scenario, choice, settings)
+        sure = held is not None and held.fits == "yes"
+        if held is None or held.fits == "no" or (found and not sure):
             continue
-        words = [text + _slower(scenario, change) for text, change in settings]
-        maybe = "" if found.fits == "yes" else " (may fit)"
-        return ", ".join(words) + maybe
-    return None
+        slower = "".join(_slower(scenario, change) for _, change in settings)
+        words = ", ".join(text for text, _ in settings)
+        fits = "fits" if sure else "may fit"
+        found = [(sure, f"{words} ({span(held.low, held.high)}: {fits}{slower})")]
+        if sure:
+            break
+    return found
 
 
 def _with(
@@ -182,14 +209,14 @@ def _with(
 
 
 def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:
-    """Share of FLOPs that checkpointing adds."""
+    """Share of the passes that checkpointing adds."""
     model = scenario.model
     if "checkpointing" not in change or model.transformer is None:
         return ""
     flash = scenario.training.flash_attention
     again = model.transformer.computed_again(change["checkpointing"], flash=flash)
     share = again / (PRODUCTS * table_facts(model, 1).forward_flops)
-    return f" ({share:.0%} more FLOPs)"
+    return f"; passes {100 * share:.0f} % longer"
 
 
 def _device(
@@ -202,5 +229,8 @@ def _device(
     for name, size in sorted(known.items(), key=lambda item: item[1]):
         found = _with(scenario, choice, [*settings, ("", {"device_memory": size})])
         if found is not None and found.fits == "yes":
-            return f"{name} ({gib(size)})"
+            stated = scenario.training.device_memory is not None
+            device = f"training.device_memory={gib(size)}" if stated else f"cluster.device={name}"
+            held = f" ({name})" if stated else f" ({gib(size)})"
+            return ", ".join([device + held, *(text for text, _ in settings)])
     return None

@@ -37,14 +37,13 @@ def by_shapes(
     facts: ModelFacts,
     layouts: Sequence[BucketLayout],
     *,
-    alike: bool = False,
+    by_formula: bool = False,
 ) -> TrafficProfile:
-    """Profile of a registered method; its quality says nothing. `alike`: by a few rows of a bucket
-    of each kind, as of a network of equal blocks."""
+    """Profile of a registered method; its quality says nothing. `by_formula`: of a network of equal
+    blocks."""
     method = method_of(kind, parameters)
     subject = Subject(kind=kind, compressor=method.compressor, parameters=method.parameters)
-    run = measure_alike if alike else measure
-    (found,) = run(
+    (found,) = (measure_alike if by_formula else measure)(
         [subject], _Ones(facts, {}), layouts, workers=1, seed=0, provenance={"source": "ones"}
     )
     return found

@@ -78,7 +78,7 @@ def by_formula(
     return model, [
         document.problem(
             ("training", key),
-            f" = {getattr(training, key)!r}: {model.name!r} is no model by formula",
+            f" = {getattr(training, key)!r}: {model.name!r} has layers of its own, not a formula",
             f"leave it out, or take one: {', '.join(_BY_FORMULA[:_SOME])}, ...",
         )
         for key in ("sequence", "checkpointing", "flash_attention")

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcsim.errors import InputError, Problem
-from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.checks.fits import DoesNotFitError
+from gcsim.scenarios.load import load_scenario, read_scenario, scenario_of
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.reading.document import read, scalar
 from gcsim.scenarios.scenario import Scenario
@@ -173,6 +174,7 @@ class Point:
     values: dict[str, Any]  # values by the grids' keys, in order
     scenario: Scenario
     key: str  # hash of the resolved scenario, under which results are stored
+    unfit: DoesNotFitError | None = None  # why nothing of it is run
 
 
 def named(values: Mapping[str, Any]) -> str:
@@ -207,7 +209,7 @@ def points(
     watcher = progress if progress and size >= _MANY else SilentProgress()
     with watcher.task("scenarios", size) as task:
         for chosen in itertools.product(*grid.values()):
-            scenario = faults.trying(source, overrides, seed, chosen)
+            scenario, unfit = faults.trying(source, overrides, seed, chosen)
             task.advance()
             if scenario is None:
                 continue
@@ -216,7 +218,7 @@ def points(
             key = hashlib.sha256(text.encode()).hexdigest()
             if key in found:
                 faults.same(chosen, found[key])
-            found[key] = Point(values=values, scenario=scenario, key=key)
+            found[key] = Point(values=values, scenario=scenario, key=key, unfit=unfit)
     faults.raise_any(combined=True)
     return list(found.values())
 
@@ -235,17 +237,23 @@ class _Faults:
         overrides: Sequence[str],
         seed: int | None,
         chosen: Sequence[Value],
-    ) -> Scenario | None:
-        """Scenario with the chosen value of every key; None when it has a problem."""
+    ) -> tuple[Scenario | None, DoesNotFitError | None]:
+        """Scenario with the chosen value of every key; None when it has a problem. One that does
+        not fit has all its methods."""
         self._tried += 1
         pairs = zip(self._grid, chosen, strict=True)
         assignments = [f"{key}={value.text}" for key, value in pairs]
         try:
-            return load_scenario(source, [*overrides, *assignments], seed)
+            return load_scenario(source, [*overrides, *assignments], seed), None
+        except DoesNotFitError as error:
+            given = [*overrides, *assignments]
+            return scenario_of(
+                *read_scenario(source), given, seed, warn=False, fitting=False
+            ), error
         except InputError as error:
             for problem in error.problems:
                 self._add(problem, chosen)
-        return None
+        return None, None
 
     def same(self, chosen: Sequence[Value], other: Point) -> None:
         """Record two points that are one scenario."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from gcsim.files import csv_text
 from gcsim.scenarios.result import LISTS, SCHEMA, Result, Row, columns_of, frame
 from gcsim.scenarios.sweeps.grid import named, written
-from gcsim.scenarios.sweeps.tasks import Failure
+from gcsim.scenarios.sweeps.tasks import Failure, Unfit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,11 @@ class SweepPoint:
     def name(self) -> str:
         """`cluster.nodes=8, seed=1`."""
         return named(self.values)
+
+    @property
+    def unfit(self) -> tuple[Unfit, ...]:
+        """Its row without times, if it does not fit in its devices."""
+        return (self.failure.unfit,) if self.failure and self.failure.unfit else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +90,8 @@ class SweepResult:
                 key: written(value) if isinstance(value, as_text) else value
                 for key, value in point.values.items()
             }
-            for record in point.result.records() if point.result else ():
+            rows = point.result.records() if point.result else map(asdict, point.unfit)
+            for record in rows:
                 yield {**record, **values}
 
     def to_json(self) -> str:
@@ -108,6 +114,7 @@ class SweepResult:
                 {
                     "point": point.values,
                     "bug": point.failure.is_bug,
+                    "unfit": point.failure.unfit and asdict(point.failure.unfit),
                     "problems": [str(problem) for problem in point.failure.problems],
                 }
                 for point in self.points

@@ -39,7 +39,7 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps.grid import Point, named
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
-from gcsim.scenarios.sweeps.tasks import Failure
+from gcsim.scenarios.sweeps.tasks import Failure, Unfit
 from gcsim.traces.stage1 import cache as profile_cache
 
 HEADER, CSV, JSON, POINTS = "sweep.json", "results.csv", "results.json", "points"
@@ -212,6 +212,7 @@ class _Failed:
     point: dict[str, Any]
     bug: bool
     problems: tuple[str, ...]
+    unfit: Unfit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +256,7 @@ def read_sweep(path: Path) -> SweepResult:
         _same(one.point): Failure(
             problems=tuple(Problem(message=text) for text in one.problems),
             traceback="of a bug, not stored" if one.bug else "",
+            unfit=one.unfit,
         )
         for one in found.failed
     }

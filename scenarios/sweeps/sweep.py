@@ -39,7 +39,7 @@ from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, Point, named, points, read_grid
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, check_jobs, default_jobs, drive
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, key_there
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure, key_there
 from gcsim.traces.stage1 import cache
 from gcsim.traces.stage1.cache import version
 from gcsim.version import __version__
@@ -161,7 +161,8 @@ class _Running:
         codes = store.Codes()
         self._codes = [codes.of(point.scenario) for point in plan.points]
         self._results = store.stored(at, plan.points, self._codes)
-        self._failures: dict[str, Failure] = {}
+        unfit = ((point.key, point.unfit) for point in plan.points)
+        self._failures = {key: failure(error) for key, error in unfit if error is not None}
 
     @property
     def done(self) -> int:
@@ -170,7 +171,8 @@ class _Running:
 
     def run(self, jobs: int | None, dask: str | None) -> None:
         """Run the points without a result."""
-        todo = [n for n, point in enumerate(self._plan.points) if point.key not in self._results]
+        known = self._results.keys() | self._failures.keys()
+        todo = [n for n, point in enumerate(self._plan.points) if point.key not in known]
         if not todo:
             store.begin(self._at, self._plan.header)
             return

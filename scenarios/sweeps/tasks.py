@@ -15,9 +15,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, waiting_for, write_text
+from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
@@ -51,12 +53,24 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """Columns of a row without times: the method that needs least does not fit."""
+
+    label: str
+    device_memory_low_bytes: float
+    device_memory_high_bytes: float
+    fits: Literal["no"] = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Reason why a task has no result."""
 
     problems: tuple[Problem, ...]
     traceback: str = ""
     """Traceback of a bug; empty when input or machine are at fault."""
+    unfit: Unfit | None = None
+    """None unless the point does not fit in its devices."""
 
     @property
     def is_bug(self) -> bool:
@@ -134,6 +148,14 @@ def key_there(scenario: Scenario) -> str:
 
 def failure(error: Exception) -> Failure:
     """Failure of an exception, with `gcsim run`'s message."""
+    if isinstance(error, DoesNotFitError):
+        found = error.misfit
+        unfit = Unfit(
+            label=found.label,
+            device_memory_low_bytes=found.memory.low,
+            device_memory_high_bytes=found.memory.high,
+        )
+        return Failure(problems=error.problems, unfit=unfit)
     if isinstance(error, InputError):
         return Failure(problems=error.problems)
     if isinstance(error, OSError):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.cli.plan import count, hours
+from gcsim.cli.plan import hours
 from gcsim.errors import InputError
+from gcsim.scenarios.advice.asked import count_of
 from tests.command import gcsim
 
 OFFERS = 'device,gpus,nodes,network,price\nv100,4,2,"25 Gbit/s",6.10\nt4,2,2,10gbe,1.5\n'
@@ -55,7 +56,7 @@ def test_a_mistake_ends_with_2_and_a_hint(
 
 
 def test_numbers_and_times_are_read_as_written() -> None:
-    assert [count(text) for text in ("10B", "524,288", "3e11", "1.5 k")] == [
+    assert [count_of(text) for text in ("10B", "524,288", "3e11", "1.5 k")] == [
         1e10,
         524288,
         3e11,
@@ -64,7 +65,7 @@ def test_numbers_and_times_are_read_as_written() -> None:
     assert [hours(text) for text in ("3 days", "40 h", "1 hour", "1.5 weeks")] == [72, 40, 1, 252]
     for text in ("0", "1x", "e3"):
         with pytest.raises(InputError):
-            count(text)
+            count_of(text)
 
 
 def test_a_small_plan_is_told_and_written(folder: Path) -> None:

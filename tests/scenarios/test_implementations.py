@@ -104,11 +104,13 @@ def test_other_code_costs_what_its_entry_says_and_queues_no_launch_of_gcsims(
     assert of_code[0] > of_code[1] == Fraction(0)
 
 
-def test_shapes_alone_say_what_pytorchs_hook_does(tmp_path: Path) -> None:
-    scenario = load(tmp_path, PYTORCH)
+@pytest.mark.parametrize("model", ["lenet", "gpt2_medium"])
+def test_shapes_alone_say_what_pytorchs_hook_does(tmp_path: Path, model: str) -> None:
+    scenario = load(tmp_path, PYTORCH.replace("lenet", model).replace("size: 32", "size: 1"))
     profile = measured_run(scenario)[2][1]
     choice = scenario.compressors[1]
-    found = by_shapes(choice.kind, choice.parameters, profile.model, profile.buckets)
+    given = choice.kind, choice.parameters, profile.model, profile.buckets
+    found = by_shapes(*given, by_formula=model == "gpt2_medium")
     assert found.phases == profile.phases
 
 

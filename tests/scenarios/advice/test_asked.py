@@ -160,7 +160,7 @@ def test_all_mistakes_of_a_line_are_told_at_once() -> None:
     [
         ("600M", "the nearest are gpt2_large (774 million)"),
         ("60M", "resnet152 (60.2 million), alexnet (61.1 million)"),
-        ("many", "is not a number of parameters"),
+        ("many", "is not a number above 0"),
     ],
 )
 def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:

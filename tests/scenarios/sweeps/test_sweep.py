@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -18,7 +20,9 @@ from hypothesis import strategies as st
 
 import gcsim
 from gcsim import version
+from gcsim.analysis.report.sweep import notes_on, table_of
 from gcsim.errors import InputError
+from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.reading.document import read
@@ -262,6 +266,29 @@ def test_a_loaded_scenario_can_be_swept_too() -> None:
     loaded = load_scenario("small.yaml", ["cluster.nodes=4"])
     from_file = sweep("small.yaml", {"seed": [0]}, overrides=["cluster.nodes=4"])
     assert sweep(loaded, {"seed": [0]}).rows == from_file.rows
+
+
+def test_a_point_that_does_not_fit_is_a_row_without_times(tmp_path: Path) -> None:
+    grid = {"training.device_memory": ["16 GiB", "8 MiB"]}
+    found = sweep("small.yaml", grid, overrides=["uncertainty.draws=0"], output=tmp_path / "out")
+    fitting, (lost,) = found.points[0], found.failed
+    overrides = ["uncertainty.draws=0", "training.device_memory=16 GiB"]
+    alone = run(load_scenario("small.yaml", overrides))
+    assert fitting.result is not None
+    assert [row.iteration_s for row in fitting.result.rows] == [r.iteration_s for r in alone.rows]
+    with pytest.raises(DoesNotFitError) as refusal:
+        load_scenario("small.yaml", ["training.device_memory=8 MiB"])
+    assert lost.failure is not None
+    assert lost.failure.problems == refusal.value.problems
+    (row,) = lost.unfit
+    assert row.device_memory_low_bytes == refusal.value.misfit.memory.low
+    *_, last = csv.DictReader(io.StringIO(found.to_csv()))
+    assert (last["fits"], last["label"], last["iteration_s"]) == ("no", "dense", "")
+    assert read_sweep(tmp_path / "out").to_csv() == found.to_csv()
+    answer, notes = notes_on(found)
+    assert answer.endswith("1 point cannot run for want of memory.")
+    assert "would fit: " in notes[-1]
+    assert [line[1] for line in table_of(found)[1]] == ["dense", "does not fit"]
 
 
 @pytest.mark.long

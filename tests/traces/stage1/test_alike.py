@@ -22,7 +22,7 @@ from gcsim.traces.synthetic.gradients import SyntheticTrace
 
 EXACT = {
     "none": {}, "fp16": {}, "powersgd": {}, "qsgd": {"steps": 7}, "thc": {}, "ef_signsgd": {},
-    "onebit_adam": {},
+    "onebit_adam": {}, "torch_powersgd": {"rank": 4, "start": 2},
 }  # fmt: skip
 """Element-wise, by group, by tensor, and of low rank."""
 NEAR = {"topk": {"ratio": 0.01}, "dgc": {"ratio": 0.01}, "terngrad": {}, "cser": {}}
