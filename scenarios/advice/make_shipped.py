@@ -43,6 +43,7 @@ ALL_METHODS = 500_000
 FIRST = (
     "cnn_digits", "lenet", "resnet50", "alexnet", "vgg16", "bert_base", "gpt2", "resnet18",
     "resnet101", "resnet152", "mobilenet_v2", "lstm_ptb_1500", "resnet18_cifar10",
+    "gpt2_xl", "gpt3_1.3b", "llama3_8b",
 )  # fmt: skip
 """Models measured first, then all others by size; the first one confirms a method."""
 
