@@ -185,8 +185,8 @@ def measured_parts(
     if collectives_s is None and measured.workers > 1:
         yield ""
         yield Text(
-            "One rank's time in collectives includes its wait for slower ranks; name the measurements "
-            "of all ranks to tell the two apart"
+            "One rank's time in collectives includes its wait for slower ranks; name the "
+            "measurements of all ranks to separate the two"
         )
 
 

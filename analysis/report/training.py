@@ -78,8 +78,8 @@ def trained_note(result: Result) -> str:
     if 0 < here < len(facts["trained_on"]):
         origin = f"shipped with gcsim, {here} trained here"
     said = (
-        f"steps: number until {facts['target']}, over those of dense training; to target: speedup over "
-        f"steps; median of {plural(facts['seeds'], 'seed')} with "
+        f"steps: number until {facts['target']}, over those of dense training; to target: speedup "
+        f"over steps; median of {plural(facts['seeds'], 'seed')} with "
         f"{plural(facts['workers'], 'worker')} ({origin}); -: not trained, or not reached."
     )
     most = max(row.nodes for row in result.rows)

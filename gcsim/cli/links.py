@@ -20,7 +20,7 @@ _CALIBRATION = {
 _AFTER = {"repeat": "all again", "hold": "the last one for good"}
 
 ABOUT_LINKS = (
-    "In parentheses the range of such links. Indented: the link as a transport gets it (transport: gloo).",
+    "In parentheses the range of such links. Indented: the link as a transport gets it (gloo).",
     "estimate: a figure was not measured, or not on such a link.",
     "One link with its source: gcsim list links NAME. Another figure in a scenario:",
     "network: {like: NAME, latency: 20 us}",
