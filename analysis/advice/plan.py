@@ -106,7 +106,7 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
         yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(met)}'}"
     if choice.point.row.fits == "perhaps":
         yield "which may not fit in its memory"
-    yield f"check it: {command(plan, choice)}\n"
+    yield f"check with: {command(plan, choice)}\n"
 
 
 def _measure(plan: Plan, found: Measurement | None) -> str:
@@ -136,7 +136,7 @@ def _too_small(offer: Offer, misfit: Misfit) -> str:
 
 def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
     batch = "steps of at most the stated batch, in whole micro-batches"
-    yield f"the same steps to the goal with dense training on any number of GPUs; {batch}"
+    yield f"dense training takes the same number of steps on any number of GPUs; {batch}"
     precision = choice.point.work.site.scenario.training.precision
     yield f"{precision} ({plan.settings:,} settings fit, {plan.simulated:,} simulated)"
 

@@ -33,7 +33,7 @@ LARGE_ERROR = 0.5
 
 NO_SPEEDUP = "The scenario has no row of kind `none`, so there is no speedup to state."
 SYNTHETIC_ANSWER = (
-    "The gradients are synthetic: what is sent and the gradient error are those of distributions "
+    "The gradients are synthetic: bytes sent and gradient errors are those of distributions "
     "fitted to other recordings."
 )
 
@@ -79,7 +79,7 @@ def notes(result: Result, found: Verdict, *, full: bool) -> list[str]:
 
 def _alone(found: Verdict) -> list[str]:
     if len(found.rows) == 1:
-        return ["There is one method, and nothing to compare it with."]
+        return ["There is only one method, so there is nothing to compare."]
     return [] if found.dense is not None else [NO_SPEEDUP]
 
 
@@ -101,7 +101,7 @@ def _cost(found: Verdict) -> list[str]:
     cosine = f"cosine similarity to the dense update {row.cosine_similarity:.3f} ({over})"
     if row.nmse is None:
         return [f"Gradient error of {row.label}: {cosine}; its scale is the learning rate's."]
-    scale = " (an update of zero would have 1)" if row.nmse > LARGE_ERROR else ""
+    scale = " (a zero update has 1)" if row.nmse > LARGE_ERROR else ""
     return [f"Gradient error of {row.label}: NMSE {significant(row.nmse)}{scale}, {cosine}."]
 
 
@@ -164,7 +164,7 @@ def _ring_or_tree(rows: Sequence[Row]) -> list[str]:
         and row.iteration_tree_s is not None
         and abs(row.iteration_ring_s - row.iteration_tree_s) > TIE * row.iteration_s
     ]
-    return [f"NCCL may take ring or tree here: {', '.join(both)}."] if both else []
+    return [f"NCCL may use a ring or a tree here: {', '.join(both)}."] if both else []
 
 
 def _known(row: Row) -> str:
@@ -222,7 +222,7 @@ def _dense_at_first(result: Result) -> list[str]:
     ]
     if not told:
         return []
-    return [f"Dense first, and predicted for the steps after that: {listed(told)}."]
+    return [f"Predicted for the steps after the dense ones: {listed(told)}."]
 
 
 def _share(steps: float) -> str:

@@ -80,7 +80,7 @@ def _cells(row: Row | None) -> list[str]:
 
 
 def _settings(names: Sequence[str], differ: Sequence[tuple[str, list[Any]]]) -> Table:
-    table = bare_table(["what differs", *names])
+    table = bare_table(["difference", *names])
     for key, values in differ[:NAMED]:
         table.add_row(*map(Text, (key, *map(_shown, values))))
     if len(differ) > NAMED:
@@ -176,7 +176,7 @@ def measured_parts(
     yield Text(f"{about}{place} over {steps} on rank {measured.rank}")
     for method, numbers in measured.other_buckets.items():
         said = ", ".join(map(str, numbers))
-        yield Text(f"buckets {said} went by {method}: the prediction is of {row.label} for all")
+        yield Text(f"buckets {said} used {method}; the prediction assumes {row.label} for all")
     yield ""
     table = bare_table(["", ">predicted", ">80 % range", ">measured", ">prediction is"])
     for cells in _lines(row, measured, collectives_s):
@@ -185,8 +185,8 @@ def measured_parts(
     if collectives_s is None and measured.workers > 1:
         yield ""
         yield Text(
-            "One rank's time in collectives holds its wait for slower ranks; name the measurements "
-            "of all ranks to tell the two apart"
+            "One rank's time in collectives includes its wait for slower ranks; name the "
+            "measurements of all ranks to separate the two"
         )
 
 
@@ -199,7 +199,7 @@ def _lines(row: Row, measured: Measured, collectives_s: float | None) -> Iterato
     for words, predicted, found, within in (
         ("iteration [ms]", row.iteration_s, measured.iteration_s, span),
         ("encoding, decoding [ms]", row.encode_s + row.decode_s, measured.computed_s, "-"),
-        ("collectives alone [ms]", row.communication_s, collectives_s, "-"),
+        ("collectives only [ms]", row.communication_s, collectives_s, "-"),
     ):
         shown, error = "-", "-"
         if found is not None:

@@ -48,7 +48,7 @@ def _said(found: Explained) -> Iterator[str]:
         f"{elapsed(found.encode_s)}, decode {elapsed(found.decode_s)})."
     )
     if found.estimated:
-        yield f"Estimated prices: {', '.join(found.estimated)} (gcsim list devices)."
+        yield f"Estimated kernel times: {', '.join(found.estimated)} (gcsim list devices)."
 
 
 def _kernels(found: Explained) -> Table:

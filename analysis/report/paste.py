@@ -40,7 +40,7 @@ def paste(choice: CompressorChoice) -> list[str]:
         return [line.format(**given) for line in entry.deploy]
     cls, checked = method_of(kind, given)
     if cls.properties(checked).replicas != "identical" or cls.requires:
-        return ["no DDP hook can, its workers step apart"]
+        return ["not possible as a DDP hook: its workers take local steps"]
     arguments = "".join(f", {key}={value!r}" for key, value in _stated(kind, given).items())
     return ["import gcsim", f'gcsim.ddp_hook("{kind}"{arguments}).register(model)']
 

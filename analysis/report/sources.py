@@ -151,7 +151,7 @@ def _ranges(estimates: object) -> str:
                 f"{name} {value} ({low}-{high})".strip()
             )
     shown = "; ".join(f"{kind}: {', '.join(parts)}" for kind, parts in kinds.items())
-    return f"uncertain inputs, as drawn: {shown}" if shown else ""
+    return f"uncertain inputs and their ranges: {shown}" if shown else ""
 
 
 def _unit(entry: Mapping[str, Any], *, short: bool) -> tuple[str, float]:
@@ -203,7 +203,7 @@ def _averages(facts: object) -> str:
     """Number of iterations behind the times, and why they differ."""
     if not isinstance(facts, Mapping):
         return ""
-    parts = [f"means of {facts.get('iterations')} iterations, which differ"]
+    parts = [f"means of {facts.get('iterations')} iterations, which vary"]
     if facts.get("random"):
         parts.append(f"random, from seed {facts.get('seed')}: {', '.join(facts['random'])}")
     if facts.get("changing_with_time"):

@@ -46,12 +46,12 @@ COST = "cost/1000\niterations"
 """Heading of the cost of the method to use, if a node's is stated."""
 
 FOOTNOTE = (
-    "use, try: as `gcsim run` names them at the point's largest cluster; * changes the update and "
-    "is known to train. speedup: over dense training. pays: whether a method is clearly faster "
-    "than dense, or the probability that the one to try is. All rows are in results.csv."
+    "use, try: the methods named by `gcsim run` at the point's largest cluster; * changes the "
+    "update and is known to train. speedup: over dense training. pays: whether a method is "
+    "clearly faster than dense, or the probability that the one to try is. All rows are in results.csv."
 )
 RANGES = f"range: {PERCENTILES} over draws of the uncertain inputs."
-SYNTHETIC_SWEEP = "what is sent is that of distributions fitted to other recordings."
+SYNTHETIC_SWEEP = "bytes sent are those of distributions fitted to other recordings."
 MEANS = "Where iterations differ, times are means; results.csv has p5 and p95."
 
 

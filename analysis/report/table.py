@@ -181,12 +181,12 @@ WITH_FAULTS = _column(
 LEGEND = (
     "sent: bytes per worker and iteration. "
     "compression ratio: dense float32 gradient over sent. scaling efficiency: throughput over that "
-    "of as many devices that train alone. NMSE: |update - dense update|^2 / |dense update|^2, mean "
-    "over the steps that were run, from empty residuals (with error feedback later steps differ "
-    "more); an update of zero has 1. cosine: cosine similarity of the two updates."
+    "of the same number of devices training separately. NMSE: |update - dense update|^2 / "
+    "|dense update|^2, mean over the steps that were run, from empty residuals (with error feedback "
+    "later steps differ more); a zero update has 1. cosine: cosine similarity of the two updates."
 )
 COSTS = "cost: all nodes, in the currency of cost.per_hour."
-FAULTY = "with faults: throughput over the whole run of training.faults, deaths included."
+FAULTY = "with faults: throughput over the whole run of training.faults, including failures."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
 
 
@@ -254,7 +254,7 @@ def title(result: Result) -> str:
     largest = max(result.rows, key=lambda row: row.workers)
     drawn = "synthetic gradients, " if are_synthetic(result) else ""
     rows = [row for row in result.rows if row.workers == largest.workers]
-    order = "soonest at the target first" if known_to_target(rows) else "fastest first"
+    order = "earliest at the target first" if known_to_target(rows) else "fastest first"
     return (
         f"{result.scenario.get('name', 'scenario')}: {plural(largest.nodes, 'node')}, "
         f"{plural(largest.workers, 'worker')}, "
@@ -302,7 +302,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
         notes.append(f"{PERIODIC.strip()} mean over whole periods: {which}")
     if uncertain(rows):
-        notes.append(f"{_range(rows)} -: narrower than the digits shown.")
+        notes.append(f"{_range(rows)} -: smaller than the last digit shown.")
     if spreads(rows):
         errors = any(row.iteration_error_s is not None for row in rows)
         known = "+-: standard error of the mean iteration. " if errors else ""
@@ -330,7 +330,7 @@ def bottleneck(result: Result) -> list[str]:
     batches = ", ".join(f"{one['batch_size']} on {one['device']}" for one in groups)
     longer = times[last] / times[first]
     if longer < 1 + TIE:
-        return [f"Bottleneck: no group, their passes take equally long (batches: {batches})."]
+        return [f"Bottleneck: none, all groups' passes take equally long (batches: {batches})."]
     by_speed = result.scenario["cluster"]["batch"] == "by_speed"
     return [
         f"Bottleneck: {groups[last]['device']} nodes compute {longer:.3g}x as long as "
@@ -345,7 +345,7 @@ def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
         return []
     failures = result.scenario["training"]["failures"]
     return [
-        f"goodput: {100 * rows[0].goodput:.0f} % of the time counts on "
+        f"goodput: {100 * rows[0].goodput:.0f} % of the time is useful on "
         f"{plural(rows[0].nodes, 'node')}, each of which fails every {failures['mtbf']}; costs "
         "include it."
     ]

@@ -26,7 +26,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
             f"{times(best.steps_to_target_vs_dense)} the steps of dense training."
         )
     if not any(row.speedups_to_target and (estimate(row) or 0) > 1 for row in found.rows):
-        sentences.append(f"Nothing known reaches {facts['target']} before dense training.")
+        sentences.append(f"No trained method reaches {facts['target']} before dense training.")
     quick = min(found.rows, key=lambda row: row.iteration_s)
     if quick is not best and quick is not found.dense:
         end = "was not trained"
@@ -78,8 +78,8 @@ def trained_note(result: Result) -> str:
     if 0 < here < len(facts["trained_on"]):
         origin = f"shipped with gcsim, {here} trained here"
     said = (
-        f"steps: until {facts['target']}, over those of dense training; to target: speedup over "
-        f"steps; median of {plural(facts['seeds'], 'seed')} with "
+        f"steps: number until {facts['target']}, over those of dense training; to target: speedup "
+        f"over steps; median of {plural(facts['seeds'], 'seed')} with "
         f"{plural(facts['workers'], 'worker')} ({origin}); -: not trained, or not reached."
     )
     most = max(row.nodes for row in result.rows)
@@ -88,6 +88,6 @@ def trained_note(result: Result) -> str:
         sent = (row.wire_bytes_over_training or 0.0) / 1e6
         said += (
             f" Over its training {row.label} sends {sent:.3g} MB per step, not the "
-            f"{row.wire_bytes_per_worker / 1e6:.3g} of this table: to target counts that."
+            f"{row.wire_bytes_per_worker / 1e6:.3g} of this table; to target includes that."
         )
     return said

@@ -74,9 +74,9 @@ def fault_of(row: Row, recorded_workers: int | None) -> str:
     alone = row.memory == NO_MEMORY
     cosine = f"cosine similarity {row.cosine_similarity:.3f}"
     if row.cosine_similarity < (ASTRAY if alone else ASTRAY_WITH_MEMORY):
-        return f"its update has next to nothing of the gradient ({cosine})"
+        return f"its update contains almost none of the gradient ({cosine})"
     if alone and row.nmse is not None and row.nmse >= NO_BETTER:
-        return f"an update of zero would be as near (NMSE {significant(row.nmse)}, {cosine})"
+        return f"a zero update would be as close (NMSE {significant(row.nmse)}, {cosine})"
     return ""
 
 

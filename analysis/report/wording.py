@@ -11,7 +11,7 @@ from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
-SENDS_NOTHING = "one worker alone sends nothing, so there is nothing to compress"
+SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
 LONGEST = 26
 """Characters of a label; longer ones are shortened at every width."""
 _CHANCES = tuple((k, of) for of in (2, 3, 4, 5, 10, 20) for k in range(1, of))
@@ -33,7 +33,7 @@ def uncompressed(found: Verdict) -> str:
     if found.rows[0].workers == 1:
         why = SENDS_NOTHING
     elif best is None or chance is None:
-        why = "no method here can be trained with"
+        why = "no method here supports this training"
     elif found.pays == "no":
         why = f"no method is more than {percent(TIE)} faster"
     else:
@@ -92,5 +92,5 @@ def spread(result: Result, rows: Iterable[Row]) -> list[str]:
 def one_iteration(result: Result) -> list[str]:
     """Note that one iteration may be luck, if iterations differ."""
     if result.rows[0].iteration_error_s is None and intervals.number(result) == "1 iteration":
-        return ["Each time is of one iteration, which may be luck. Set training.iterations higher."]
+        return ["Each time is that of one random iteration. Increase training.iterations."]
     return []

@@ -17,12 +17,12 @@ def advise(
         str | None,
         typer.Argument(
             metavar="[SCENARIO|TRACE]",
-            help="A scenario, or a folder of recorded gradients, in the place of --model.",
+            help="A scenario, or a folder of recorded gradients, instead of --model.",
             show_default=False,
         ),
     ] = None,
     *,
-    model: Annotated[str | None, option("--model NAME", "Of gcsim list models.")] = None,
+    model: Annotated[str | None, option("--model NAME", "A name from gcsim list models.")] = None,
     device: Annotated[
         str | None, option("--device NAME", "Of gcsim list devices, or auto.")
     ] = None,
@@ -36,9 +36,7 @@ def advise(
     network: Annotated[
         str | None, option("--network LINK", '"25 Gbit/s", or of gcsim list links.')
     ] = None,
-    parameters: Annotated[
-        str | None, option("--parameters N", "110M: in the place of --model.")
-    ] = None,
+    parameters: Annotated[str | None, option("--parameters N", "110M: instead of --model.")] = None,
     precision: Annotated[
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16.")
     ] = None,
@@ -58,10 +56,10 @@ def advise(
         str | None, option("--batch-size N", "Samples per GPU. Default: 32, or 4096 tokens.")
     ] = None,
     cost: Annotated[
-        str | None, option("--cost-per-hour X", "Of a node: savings in money, too.")
+        str | None, option("--cost-per-hour X", "Price of a node: also shows savings in money.")
     ] = None,
     per_bucket: Annotated[
-        bool, option("--per-bucket", "Say what a method for each bucket would gain, too.")
+        bool, option("--per-bucket", "Also show the gain of one method per bucket.")
     ] = False,
     axes: Annotated[
         str | None, option("--map KEY,KEY", "Draw the winner, e.g. bandwidth,latency.")
@@ -136,7 +134,7 @@ def advise(
     if not quiet:
         if found.shipped:
             note(
-                "", "Traffic: comes with gcsim, measured on gradients drawn from fitted "
+                "", "Traffic: shipped with gcsim, measured on gradients drawn from fitted "
                 "distributions; gcsim run measures it on the scenario's own."
             )  # fmt: skip
         if save is not None:

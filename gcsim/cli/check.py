@@ -71,7 +71,7 @@ def understood(scenario: Scenario) -> Table:
 def lines(scenario: Scenario) -> Iterator[Line]:
     """Lines that show how a scenario was understood, from the devices outwards."""
     if own_model_code(scenario):
-        yield "model", f"{scenario.model.build} is neither imported nor tried here: a run does"
+        yield "model", f"{scenario.model.build} is not imported or tried by check, only by a run"
     yield "compute", _compute(scenario)
     yield from _topology(scenario)
     yield from _training(scenario.training)
@@ -214,14 +214,14 @@ def _training(training: Training) -> Iterator[Line]:
         yield "encoding", "in the stream of the collectives, a bucket at a time"
     if training.concurrent_collectives > 1:
         at_a_time = training.concurrent_collectives
-        yield "collectives", f"rings: {at_a_time} at a time; all others: one after the other"
+        yield "collectives", f"rings: {at_a_time} at a time; other algorithms: one after the other"
     if training.accumulation > 1:
         yield "iteration", f"{training.accumulation} micro-batches, one exchange"
     if training.optimizer:
         yield "optimizer", duration(float(training.optimizer))
     if training.input is not None:
         batch = duration(float(training.input.batch))
-        yield "input", f"{batch} a batch, up to {training.input.prefetch} made ahead"
+        yield "input", f"{batch} a batch, up to {training.input.prefetch} prefetched"
     if training.on_host:
         kinds = ", ".join(kind for kind in get_args(Kind) if kind in training.on_host)
         yield "on the host", f"{kinds}: the workers of a machine share its cores"
@@ -277,7 +277,7 @@ def _collectives(scenario: Scenario) -> Iterator[Line]:
     blocks = {name: _block(nbytes) for name, nbytes in whole.items()}
     yield from _algorithms(scenario, "all_gather", "1 % of a bucket", blocks)
     if _size_decides(scenario, limits[0]):
-        yield "", "smaller buckets may be carried otherwise"
+        yield "", "smaller buckets may use other algorithms"
     yield "push-pull", _push_pull(scenario)
     for kind in ("all_to_all", "tree_merge"):
         answer = _by_size(scenario, CollectiveRecord(kind=kind, sent=(1,)))
@@ -292,8 +292,8 @@ def _servers(scenario: Scenario) -> str:
         return "one on every node" if per_node else f"{chosen.servers}, on the nodes"
     nic = "" if chosen.server_network is None else f", {link_text(chosen.server_network)}"
     if per_node:
-        return f"as many as nodes, on machines of their own{nic}"
-    alone = "on a machine of its own" if chosen.servers == 1 else "on machines of their own"
+        return f"as many as nodes, on dedicated machines{nic}"
+    alone = "on a machine of its own" if chosen.servers == 1 else "on dedicated machines"
     return f"{chosen.servers}, {alone}{nic}"
 
 
@@ -306,7 +306,7 @@ def _push_pull(scenario: Scenario) -> str:
             asked = CollectiveRecord(kind="push_pull", sent=(1,), without_server=without)
             found.setdefault(WAYS[way(asked, scenario.cluster)], []).append(choice.label)
     if not found:
-        return "no method here asks for one"
+        return "no method here uses one"
     named = scenario.cluster.collectives.push_pull != "auto"
     how = "as named" if named else "as the methods say" if not scenario.cluster.servers else ""
     parts = [f"{carrier}: {', '.join(labels)}" for carrier, labels in found.items()]

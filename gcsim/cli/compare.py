@@ -16,8 +16,7 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN",
-            help="Folders that gcsim run wrote, and what hook.measured().write(FILE) wrote.",
+            metavar="RUN", help="Folders of gcsim run, and files of hook.measured().write(FILE)."
         ),
     ],
 ) -> None:
@@ -38,7 +37,7 @@ def compare(
     folders = [path for path in runs if path not in hooks]
     if not folders:
         hint = "name the folder of a run, too"
-        raise InputError("was measured, and nothing was predicted", place=str(runs[0]), hint=hint)
+        raise InputError("is a measurement without a prediction", place=str(runs[0]), hint=hint)
     results = [read_results(path) for path in folders]
     names = [path.name if path.is_dir() else path.parent.name for path in folders]
     if len(set(names)) < len(names):

@@ -23,7 +23,7 @@ def explain(
     ],
     *,
     scenario: Annotated[
-        str, option("--scenario SCENARIO", "Whose model, gradients and device.")
+        str, option("--scenario SCENARIO", "Scenario with the model, gradients and device.")
     ] = "alexnet_32node",
     sets: SetOption = None,
     seed: SeedOption = None,

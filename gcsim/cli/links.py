@@ -14,13 +14,13 @@ _CALIBRATION = {
     "ideal": "ideal: a bound, the line rate, which no transport reaches",
     "measured": "measured: on such a link",
     "estimate": "estimate: a figure was not measured, or not on such a link",
-    "stated": "stated: by the file that it stands in",
+    "stated": "stated: in its file",
 }
 
 _AFTER = {"repeat": "all again", "hold": "the last one for good"}
 
 ABOUT_LINKS = (
-    "In parentheses the range of such links. Indented: what a transport finds (transport: gloo).",
+    "In parentheses the range of such links. Indented: the link as a transport gets it (gloo).",
     "estimate: a figure was not measured, or not on such a link.",
     "One link with its source: gcsim list links NAME. Another figure in a scenario:",
     "network: {like: NAME, latency: 20 us}",
@@ -38,7 +38,7 @@ def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...]
     calibrated = [entry for entry in entries if entry["calibration"] != "ideal"]
     headings = ("name", "goodput", "latency", "calibration")
     rows = [row for entry in calibrated for row in _rows(entry)]
-    yield "Calibrated: what a transport reaches", headings, rows
+    yield "Calibrated: goodput that a transport reaches", headings, rows
     bounds: Rows = [
         (e["name"], rate(e["bandwidth_bytes_per_s"]), duration(e["latency_s"])) for e in ideal
     ]

@@ -93,7 +93,7 @@ def kept_on_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("interrupted; finished trainings are stored: repeat the command to go on")
+        say("interrupted; finished trainings are stored: repeat the command to continue")
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -24,11 +24,10 @@ def plan(
         Path, option("--offers FILE", "CSV: device, gpus, nodes, network, price (node, hour).")
     ],
     tokens: Annotated[str | None, option("--tokens N", "Of the training: 10B, or 10e9.")] = None,
-    samples: Annotated[
-        str | None, option("--samples N", "Of a model that reads no tokens.")
-    ] = None,
+    samples: Annotated[str | None, option("--samples N", "For a model without tokens.")] = None,
     batch: Annotated[
-        str | None, option("--batch N", "Of a step at most. Default: 524288 tokens, 256 samples.")
+        str | None,
+        option("--batch N", "Largest size of a step. Default: 524288 tokens or 256 samples."),
     ] = None,
     deadline: Annotated[str | None, option("--deadline TIME", '"3 days", "40 h".')] = None,
     budget: Annotated[str | None, option("--budget X", "In the currency of the prices.")] = None,
@@ -36,7 +35,7 @@ def plan(
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16. Default: 16 bits.")
     ] = None,
     sequence: Annotated[int | None, option("--sequence N", "Tokens of a sample.", min=1)] = None,
-    loop: Annotated[str | None, option("--loop NAME", "As of gcsim advise.")] = None,
+    loop: Annotated[str | None, option("--loop NAME", "As in gcsim advise.")] = None,
     output: Annotated[Path | None, option("-o --output FILE", ".csv, .json or .md.")] = None,
     sets: SetOption = None,
     seed: SeedOption = None,

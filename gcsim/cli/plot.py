@@ -25,7 +25,7 @@ class Format(StrEnum):
 @reported
 def plot(
     run: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="What gcsim run or gcsim sweep wrote.")
+        Path, typer.Argument(metavar="FOLDER", help="A folder of gcsim run or gcsim sweep.")
     ],
     *,
     form: Annotated[

@@ -30,7 +30,7 @@ def reproduce(
     ] = None,
     jobs: JobsOption = None,
     small: Annotated[
-        bool, option("--quick", "A reduced size: seconds; its verdicts say little.")
+        bool, option("--quick", "A reduced size: takes seconds; its verdicts mean little.")
     ] = False,
     output: Annotated[Path | None, option("-o --output DIR", "Default: runs/NAME.")] = None,
     as_json: JsonOption = False,

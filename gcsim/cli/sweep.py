@@ -64,7 +64,7 @@ def sweep(
     except KeyboardInterrupt:
         done = len(list((folder / POINTS).glob("[!.]*.json")))
         points = f"{done} of {len(plan.points)} points are in {folder}"
-        say(f"interrupted; {points}: give the same command again to go on")
+        say(f"interrupted; {points}: repeat the command to continue")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         emit_exactly(result.to_json())

@@ -98,7 +98,7 @@ def note_written(paths: Sequence[Path], *, brief: bool) -> None:
     names = ", ".join(path.name for path in paths)
     note("", f"Written to {paths[0].parent}: {names}; timeline.json opens in ui.perfetto.dev")
     if brief:
-        note("With -v: where the time goes, what the columns mean, where the numbers come from.")
+        note("-v adds the parts of the time, the meaning of the columns, and the sources.")
 
 
 def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
@@ -291,7 +291,7 @@ def _device_lines(entry: Entry) -> list[str]:
     return [
         entry["title"],
         f"effective rate of a training step: {rate}",
-        f"models with step times of their own: {', '.join(entry['models']) or 'none'}",
+        f"models with measured step times: {', '.join(entry['models']) or 'none'}",
         f"other models, by their layers: {', '.join(entry['precisions']) or 'no'}",
         f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
     ]

@@ -21,7 +21,7 @@ def train(
         Path | None, options.option("-o --output DIR", "Default: runs/NAME_train.")
     ] = None,
     fresh: Annotated[
-        bool, options.option("--fresh", "Train here what comes with gcsim, too.")
+        bool, options.option("--fresh", "Also train here the methods whose trajectories ship.")
     ] = False,
     tensorboard: Annotated[
         Path | None, options.option("--tensorboard DIR", "The curves, for TensorBoard, too.")

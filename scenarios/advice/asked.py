@@ -337,7 +337,7 @@ def _of_size(text: str, model: str | None) -> str:
     """Catalogue model with about so many parameters."""
     count = count_of(text)
     if model is not None:
-        raise InputError(f"is given beside the model {model!r}", hint="keep one of the two")
+        raise InputError(f"is given together with the model {model!r}", hint="keep one of the two")
     known = {name: one.parameters for name, one in MODELS.items() if one.parameters}
     near = sorted(known, key=lambda name: abs(math.log(known[name] / max(count, 1))))
     alike = [name for name in near if abs(known[name] / max(count, 1) - 1) <= _ALIKE]

@@ -221,7 +221,7 @@ def _before(scenario: Scenario, left: Sequence[CompressorChoice]) -> str:
     if isinstance(source, SyntheticGradients) and scenario.model.parameters and not by_formula:
         drawn = scenario.model.parameters * source.workers * source.iterations
         takes = f"about {duration_of(drawn * (_DRAWN_S + len(left) * _COMPRESSED_S))}"
-    return f"no traffic comes with gcsim of {named}{more}: measured now, {takes}"
+    return f"gcsim has no shipped traffic for {named}{more}: measured now, {takes}"
 
 
 def duration_of(seconds: float) -> str:

@@ -65,7 +65,13 @@ def scenario_of(model: ModelEntry) -> Scenario:
     cluster = {"nodes": 1, "device": "v100", "network": "10gbe"}
     methods = [dict(one) for one in (*METHODS, LOCAL)]
     return scenario_from(
-        {"model": model.name, "cluster": cluster, "compressors": methods, **setting(model)}
+        {
+            "model": model.name,
+            "cluster": cluster,
+            "compressors": methods,
+            "training": {"device_memory": "100 TiB"},
+            **setting(model),
+        }  # fmt: skip
     )
 
 

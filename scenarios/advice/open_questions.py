@@ -33,7 +33,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
             yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
     if min(cluster.nodes, cluster.devices_per_node) > 1 and not asked.says("training", "between"):
         setting = "training.between=nodes"
-        yield _answer("compressed between nodes alone", f"--set {setting}", setting)
+        yield _answer("compression only between nodes", f"--set {setting}", setting)
     if not asked.says("training", "precision"):
         yield _answer("", "--precision fp16", "training.precision=fp16")
     elif asked.scenario.training.precision == "fp16" and not asked.says("training", "gradients"):

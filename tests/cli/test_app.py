@@ -374,7 +374,7 @@ def test_check_tells_the_topology_that_was_understood() -> None:
     # the fullest rack has four 10-Gbit/s NICs on an uplink of 10 Gbit/s
     assert said["racks"].startswith("2 of up to 4 nodes; uplink 10gbe: ")
     assert said["racks"].endswith("oversubscribed 4.00:1")
-    assert said["servers"].startswith("2, on machines of their own, 40gbe: 15 Gbit/s of 40 ")
+    assert said["servers"].startswith("2, on dedicated machines, 40gbe: 15 Gbit/s of 40 ")
     assert said["encoding"] == "on a stream parallel to the backward pass, 1.50x as long"
     assert said["iteration"] == "4 micro-batches, one exchange"
     assert said["compute takes"] == "node 3 2.00x as long"
@@ -405,7 +405,7 @@ def test_check_tells_what_a_transport_chooses_by_size_and_nodes() -> None:
     )
     assert "smaller buckets" not in text  # below 2 KiB nothing changes
     larger = gcsim("check", SCENARIO, "--set", "cluster.collectives={transport: mpich}")
-    assert "smaller buckets may be carried otherwise" in larger.stdout
+    assert "smaller buckets may use other algorithms" in larger.stdout
 
 
 NAMED = "cluster.collectives={transport: custom, all_reduce: ring, all_gather: ring}"

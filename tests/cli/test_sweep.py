@@ -524,7 +524,7 @@ def test_an_interrupt_is_one_line_and_exit_130(
     assert process.returncode == 130
     assert output == ""
     assert errors == (
-        f"interrupted; {kept} of 20 points are in {OUT}: give the same command again to go on\n"
+        f"interrupted; {kept} of 20 points are in {OUT}: repeat the command to continue\n"
     )
     assert gone(workers)
 

@@ -123,8 +123,8 @@ def test_a_few_rows_of_equal_blocks_stand_for_all(tmp_path: Path) -> None:
     ]
     facts = measured_run(load(tmp_path, PYTORCH))[2][1].model
     whole, few = (
-        by_shapes(choice.kind, choice.parameters, facts, layouts, alike=alike)
-        for alike in (False, True)
+        by_shapes(choice.kind, choice.parameters, facts, layouts, by_formula=few)
+        for few in (False, True)
     )
     assert few.phases == whole.phases
 

@@ -109,10 +109,10 @@ def calibrate_device_command(
 
 
 _BESIDE = {
-    "sums": "additions of Gloo",
+    "sums": "Gloo's summation",
     "framework": "DDP around an exchange",
     "bus": "copies",
-    "device sums": "additions on the device",
+    "device sums": "summation on the device",
 }
 """Measurements beside the device, which belong elsewhere in a scenario."""
 _HEAD = """A device, measured. cluster.device of a scenario takes this file's path.
@@ -140,7 +140,7 @@ def _lines(device: Device) -> list[str]:
     return [
         device.title,
         *(f"  {line}" for line in shown),
-        f"  {len(device.stages)} stages measured whole"
+        f"  {len(device.stages)} whole stages measured"
         if device.stages
         else f"  {len(device.primitives)} kernels measured by name",
         *(

@@ -39,7 +39,7 @@ def calibrate_link_command(
         str,
         option(
             "--format NAME",
-            f"Program that wrote the files. Default: by their text. {', '.join(FORMATS)}.",
+            f"Program that wrote the files. Default: recognised by content. {', '.join(FORMATS)}.",
         ),
     ] = "auto",
     algorithm: Annotated[
@@ -59,7 +59,7 @@ def calibrate_link_command(
         ),
     ] = None,
     collective: Annotated[
-        str | None, option("--collective", "Which one was measured, where a log does not say.")
+        str | None, option("--collective", "The measured collective, if a log does not name it.")
     ] = None,
     line_rate: Annotated[str | None, option("--line-rate RATE", 'e.g. "10 Gbit/s"')] = None,
 ) -> None:

@@ -55,7 +55,7 @@ def test_ring_and_tree_are_told_side_by_side_where_they_differ(result: Result) -
         )
         return " ".join(answer(replace(shown, rows=rows)))
 
-    assert "NCCL may take ring or tree here: dense 410 ms or 550 ms." in with_shapes(0.41, 0.55)
+    assert "NCCL may use a ring or a tree here: dense 410 ms or 550 ms." in with_shapes(0.41, 0.55)
     assert "ring or tree" not in with_shapes(0.4, 0.401)  # no more than a tie
 
 
@@ -114,7 +114,7 @@ def test_half_precision_near_dense_is_too_close_to_call(result: Result) -> None:
 
 def test_a_large_error_is_put_into_proportion(result: Result) -> None:
     # the definition |update - dense|^2 / |dense|^2 at update = 0
-    assert "NMSE 0.610 (an update of zero would have 1)" in said(result, none=0.4, topk=0.1)
+    assert "NMSE 0.610 (a zero update has 1)" in said(result, none=0.4, topk=0.1)
     assert "zero" not in said(result, none=0.4, powersgd=0.1)
 
 
@@ -141,12 +141,12 @@ def test_what_nothing_can_be_trained_with_is_said_and_not_named(result: Result) 
     text = said(result, none={32: 0.4}, randomk={32: 0.05}, powersgd={32: 0.1})
     assert "Try: PowerSGD rank 4" in text
     assert (
-        "Not counted: random-k 1%, 8.00 times: its update has next to nothing of the gradient "
+        "Not counted: random-k 1%, 8.00 times: its update contains almost none of the gradient "
         "(cosine similarity 0.100)." in text
     )
     assert "Not counted" not in said(result, none=0.4, randomk=0.3, powersgd=0.1)
     alone = said(result, none={32: 0.4}, randomk={32: 0.05})
-    assert "train uncompressed: no method here can be trained with" in alone
+    assert "train uncompressed: no method here supports this training" in alone
     assert "Not counted: random-k 1%" in alone
 
 
@@ -212,7 +212,7 @@ def test_one_worker_alone_is_told_that_it_sends_nothing(result: Result) -> None:
     shown = at(result, none={1: 0.4}, fp16={1: 0.3})  # faster, by whatever luck
     rows = tuple(replace(row, workers=1) for row in shown.rows)
     assert answer(replace(shown, rows=rows)) == [
-        "Use: dense: 400 ms; one worker alone sends nothing, so there is nothing to compress."
+        "Use: dense: 400 ms; a single worker sends nothing, so there is nothing to compress."
     ]
 
 
@@ -271,7 +271,7 @@ def test_without_a_dense_row_no_speedup_is_claimed(result: Result) -> None:
 def test_a_single_row_is_not_called_a_winner(result: Result) -> None:
     assert answer(at(result, none={32: 0.2})) == [
         "Use: dense: 200 ms.",
-        "There is one method, and nothing to compare it with.",
+        "There is only one method, so there is nothing to compare.",
     ]
 
 

@@ -158,6 +158,6 @@ def test_figures_with_ranges_are_listed_in_units_for_people(result: Result) -> N
         if note.startswith("uncertain inputs")
     ]
     assert note == (
-        "uncertain inputs, as drawn: launch in us: sort 50 (20-100); bandwidth in GB/s: sort 10 "
-        "(10-30), random 200 (150-440); forward and backward in ms: 15.3 (11-21.2)"
+        "uncertain inputs and their ranges: launch in us: sort 50 (20-100); bandwidth in GB/s: "
+        "sort 10 (10-30), random 200 (150-440); forward and backward in ms: 15.3 (11-21.2)"
     )

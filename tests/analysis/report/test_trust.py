@@ -100,7 +100,7 @@ def test_a_method_that_sent_nothing_is_named(row: Row) -> None:
         (0.99, 0.1, MEMORY, ""),  # the rest comes later
         (1.0, 0.001, MEMORY, "next to nothing"),
         (None, -0.5, MEMORY, "next to nothing"),
-        (1.2, 0.5, "none", "an update of zero would be as near (NMSE 1.20, cosine similarity 0.5"),
+        (1.2, 0.5, "none", "a zero update would be as close (NMSE 1.20, cosine similarity 0.5"),
         (1.2, 0.5, MEMORY, ""),
         (None, 0.5, "none", ""),  # signs
         (0.8, 0.45, "none", ""),

@@ -116,9 +116,7 @@ def test_dense_steps_are_said_and_the_resolved_file_reads_back(tmp_path: Path) -
         "{kind: powersgd, label: later, dense_steps: 7, dense_tensors: {names: ['*.bias']}}]",
     )
     result = run(scenario)
-    said = (
-        "Dense first, and predicted for the steps after that: late (0.1 of all steps) and later (7"
-    )
+    said = "Predicted for the steps after the dense ones: late (0.1 of all steps) and later (7"
     assert said in " ".join(answer(result))
     assert {row.label: row.compressor for row in result.rows}["later"] == "powersgd"
 

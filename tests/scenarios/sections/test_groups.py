@@ -195,7 +195,7 @@ def test_batches_by_speed_keep_the_samples_and_end_together(tmp_path: Path) -> N
     (slow,), (even,) = bottleneck(equal), bottleneck(by_speed)
     assert slow.startswith("Bottleneck: v100 nodes compute ")
     assert "cluster.batch=by_speed evens that out" in slow
-    assert even.startswith("Bottleneck: no group, their passes take equally long (batches: ")
+    assert even.startswith("Bottleneck: none, all groups' passes take equally long (batches: ")
 
 
 def test_a_row_counts_every_groups_samples(tmp_path: Path) -> None:

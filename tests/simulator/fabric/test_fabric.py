@@ -269,16 +269,17 @@ def test_a_message_has_the_least_share_of_all_switches_on_its_way(
             slowest = max(slowest, max(out, into) * nbytes / cable.bandwidth)
             latency += cable.latency
         expected.append((round(slowest / PS), round(latency / PS)))
-    ends = [ranks(*ends) for ends in zip(*pairs, strict=True)] if pairs else [ranks(), ranks()]
+    senders = ranks(*(sender for sender, _ in pairs))
+    receivers = ranks(*(receiver for _, receiver in pairs))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(round_paths, "_MANY", many)
         fabric = Fabric(nodes=nodes, devices=1, nics=[FAST], buses=[BUS], racks=racks)
-        found = messages(fabric, *ends, nbytes)
+        found = messages(fabric, senders, receivers, nbytes)
         alike = replace(racks, pod=nodes), replace(racks, pod=None, pod_uplink=None)
         fabrics = [
             Fabric(nodes=nodes, devices=1, nics=[FAST], buses=[BUS], racks=each) for each in alike
         ]
-        whole, flat = (messages(one, *ends, nbytes) for one in fabrics)
+        whole, flat = (messages(one, senders, receivers, nbytes) for one in fabrics)
     assert list(zip(*found, strict=True)) == expected
     assert whole == flat
     for more, less in zip(found, flat, strict=True):

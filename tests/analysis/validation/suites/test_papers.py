@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suite import Statement
 from gcsim.analysis.validation.suites.papers import ce_sgd, quantization, variance
+from gcsim.analysis.validation.suites.papers import ring as rings
 from gcsim.analysis.validation.suites.papers.ring import gather, ideal_link, ring
 
 NAME = "papers"
@@ -143,7 +144,7 @@ def test_a_link_that_is_a_little_slower_is_not_exact(monkeypatch: pytest.MonkeyP
         link = ideal_link(rate)
         return replace(link, efficiency=Fraction(10**9 - 1, 10**9))
 
-    monkeypatch.setattr(quantization.rings, "ideal_link", slower)
+    monkeypatch.setattr(rings, "ideal_link", slower)
     assert not any(one.exact for one in quantization.statements())
     monkeypatch.setattr(ce_sgd, "ideal_link", slower)
     times = [one for one in ce_sgd.statements() if one.unit == "s"]
