@@ -64,15 +64,9 @@ def scenario_of(model: ModelEntry) -> Scenario:
     """Scenario whose run measures the profiles; its cluster does not matter."""
     cluster = {"nodes": 1, "device": "v100", "network": "10gbe"}
     methods = [dict(one) for one in (*METHODS, LOCAL)]
-    return scenario_from(
-        {
-            "model": model.name,
-            "cluster": cluster,
-            "compressors": methods,
-            "training": {"device_memory": "100 TiB"},
-            **setting(model),
-        }  # fmt: skip
-    )
+    training = {"device_memory": "100 TiB"}
+    job = {"model": model.name, "cluster": cluster, "compressors": methods, "training": training}
+    return scenario_from(job | setting(model))
 
 
 def compared(scenario: Scenario) -> list[Wanted]:
