@@ -48,7 +48,8 @@ COST = "cost/1000\niterations"
 FOOTNOTE = (
     "use, try: the methods named by `gcsim run` at the point's largest cluster; * changes the "
     "update and is known to train. speedup: over dense training. pays: whether a method is "
-    "clearly faster than dense, or the probability that the one to try is. All rows are in results.csv."
+    "clearly faster than dense, or the probability that the one to try is. "
+    "All rows are in results.csv."
 )
 RANGES = f"range: {PERCENTILES} over draws of the uncertain inputs."
 SYNTHETIC_SWEEP = "bytes sent are those of distributions fitted to other recordings."
