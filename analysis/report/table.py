@@ -183,7 +183,8 @@ LEGEND = (
     "compression ratio: dense float32 gradient over sent. scaling efficiency: throughput over that "
     "of the same number of devices training separately. NMSE: |update - dense update|^2 / "
     "|dense update|^2, mean over the steps that were run, from empty residuals "
-    "(with error feedback later steps differ more); a zero update has 1. cosine: cosine similarity of the two updates."
+    "(with error feedback later steps differ more); a zero update has 1. "
+    "cosine: cosine similarity of the two updates."
 )
 COSTS = "cost: all nodes, in the currency of cost.per_hour."
 FAULTY = "with faults: throughput over the whole run of training.faults, including failures."
