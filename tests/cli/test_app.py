@@ -122,8 +122,8 @@ def test_with_v_all_columns_notes_and_sources_are_shown() -> None:
         assert text in full.stdout
         assert text not in brief.stdout
     assert "gradients: live" in full.stderr
-    assert "With -v: " in brief.stderr
-    assert "With -v: " not in full.stderr
+    assert "-v adds" in brief.stderr
+    assert "-v adds" not in full.stderr
     shown = Shown(**{entry.name: getattr(RESULT, entry.name) for entry in fields(RESULT)})
     assert full.stdout == shown.summary(120, full=True)
 

@@ -104,7 +104,7 @@ def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> 
         assert said in done.stderr
     done = gcsim("compare", "m.json", "m.json", folder=tmp_path)
     assert done.returncode == 2
-    assert "nothing was predicted" in done.stderr
+    assert "a measurement without a prediction" in done.stderr
 
 
 def test_one_run_is_refused_and_so_is_what_is_none(tmp_path: Path) -> None:

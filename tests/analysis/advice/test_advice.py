@@ -260,7 +260,7 @@ def test_a_recorded_trace_is_measured_and_said_so() -> None:
     found = advice(asked(name, words, overrides), tell=told.append)
     assert (found.shipped, found.measured) == ((), ("dense", "fp16", "topk"))
     assert len(told) == 1
-    assert "of dense, fp16, topk: measured now" in told[0]
+    assert "for dense, fp16, topk: measured now" in told[0]
     assert "twice the bandwidth" in {one.words for one in found.changes}
 
 
@@ -327,7 +327,7 @@ def test_the_command_prints_it_and_writes_a_scenario_that_runs(tmp_path: Path) -
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == advised(model="transformer_tiny").summary(80)
     assert "gcsim run mine.yaml" in finished.stderr
-    assert "comes with gcsim" in finished.stderr
+    assert "shipped with gcsim" in finished.stderr
     saved = gcsim.load_scenario(tmp_path / "mine.yaml")
     words = Words(model="transformer_tiny", device="v100", nodes=2, network="1 Gbit/s")
     question = asked(None, words, QUICK)

@@ -308,7 +308,7 @@ def test_every_kind_of_answer_says_so(result: Result) -> None:
 
 def test_a_single_random_iteration_may_be_luck(result: Result) -> None:
     once = spread(at(result, none={32: 0.4}, fp16={32: 0.1}), iterations=1)
-    assert "Each time is of one iteration, which may be luck." in " ".join(answer(once))
+    assert "Each time is that of one random iteration." in " ".join(answer(once))
     assert answer(once)[-1] in answer(once, full=False)
 
 
@@ -443,11 +443,11 @@ def test_why_iterations_differ_is_told(result: Result) -> None:
     facts = {"random": ["training.noise", "cluster.network"], "iterations": 50, "seed": 3}
     notes = provenance_notes(replace(result, provenance={"averages": facts}))
     assert notes[0] == (
-        "means of 50 iterations, which differ; random, from seed 3: training.noise, cluster.network"
+        "means of 50 iterations, which vary; random, from seed 3: training.noise, cluster.network"
     )
     timed = {"random": [], "changing_with_time": ["cluster.network"], "iterations": 9, "seed": 3}
     notes = provenance_notes(replace(result, provenance={"averages": timed}))
-    assert notes[0] == "means of 9 iterations, which differ; changing with time: cluster.network"
+    assert notes[0] == "means of 9 iterations, which vary; changing with time: cluster.network"
     assert not any("differ" in note for note in provenance_notes(result)[:-1])
 
 

@@ -96,10 +96,10 @@ def test_a_method_that_sent_nothing_is_named(row: Row) -> None:
 @pytest.mark.parametrize(
     ("nmse", "cosine", "memory", "said"),
     [
-        (0.99, 0.1, "none", "next to nothing of the gradient (cosine similarity 0.100)"),
+        (0.99, 0.1, "none", "almost none of the gradient (cosine similarity 0.100)"),
         (0.99, 0.1, MEMORY, ""),  # the rest comes later
-        (1.0, 0.001, MEMORY, "next to nothing"),
-        (None, -0.5, MEMORY, "next to nothing"),
+        (1.0, 0.001, MEMORY, "almost none"),
+        (None, -0.5, MEMORY, "almost none"),
         (1.2, 0.5, "none", "a zero update would be as close (NMSE 1.20, cosine similarity 0.5"),
         (1.2, 0.5, MEMORY, ""),
         (None, 0.5, "none", ""),  # signs

@@ -46,7 +46,7 @@ def test_each_file_is_small_and_all_of_them_are() -> None:
 @pytest.mark.parametrize("model", [one.name for one in models()])
 def test_what_advice_compares_is_there(model: str) -> None:
     words = Words(model=model, device="v100", nodes=2, network="1gbe")
-    scenario = asked(None, words).scenario
+    scenario = asked(None, words, ["training.device_memory=100 TiB"]).scenario
     for choice in scenario.compressors:
         profile = shipped_profile(scenario, choice)
         assert profile is not None, choice.label
@@ -101,7 +101,7 @@ def test_of_code_that_changed_there_is_none_and_it_is_measured(
     engine = Engine(question, tell=told.append)
     assert (engine.came, engine.measured) == (("dense",), ("fp16",))
     assert len(told) == 1
-    assert "of fp16: measured now, about 5 s" in told[0]
+    assert "for fp16: measured now, about 5 s" in told[0]
 
 
 def test_what_this_code_measures_alike_is_of_this_code_from_then_on(one_model: Path) -> None:
