@@ -330,7 +330,9 @@ def _limit(advice: Recommendation) -> list[str]:
     found = [_limited(label, limits[label], link) for label in names if label in limits]
     found = [part for part in found if part]
     if found and any(row.iteration_as_stated_s is not None for row in advice.verdict.rows):
-        found[0] = f"with the default inputs {found[0]}"
+        stated = advice.verdict.dense.iteration_as_stated_s if advice.verdict.dense else None
+        takes = f" (dense {elapsed(stated)})" if stated is not None else ""
+        found[0] = f"with the default inputs{takes} {found[0]}"
     return found
 
 
