@@ -291,7 +291,7 @@ def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
 
 AGREEMENT = (
     "as\ndense", "false\nalarms", "too\nshort", "pairs: right /\nwrong / alike", "too\nshort",
-    "Spearman\n(told of)",
+    "Spearman\n(settings)",
 )  # fmt: skip
 AGREEMENT_LEGEND = (
     "as dense: methods that most published findings have within 1 % of dense training, and of "
@@ -301,8 +301,9 @@ AGREEMENT_LEGEND = (
     "apart (paired t-test, Holm's correction for the pairs of a setting, 10 %), in the published "
     "order or against it; alike: they do not. Spearman: rank correlation of figures with the "
     "task's measure at the end, mean over seeds; median over settings of six methods, most pairs "
-    "of which are apart in print, where the seeds agree on an order (Friedman's test, 10 %; told "
-    "of: their number, of how many). Tasks named after a paper train in its settings alone."
+    "of which are apart in print, where the seeds agree on an order (Friedman's test, 10 %; in "
+    "parentheses: such settings, of how many). Tasks named after a paper train in its "
+    "settings alone."
 )
 
 
