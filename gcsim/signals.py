@@ -1,7 +1,8 @@
 """Signals as exceptions, or deferred, so that a stopped run still tidies up.
 
-SIGINT is one already. The others that ask a process to end would end it on the spot, and leave
-behind what it made outside of itself.
+Most signals that ask a process to end would end it on the spot, and leave behind what it made
+outside of itself. An exception can be lost: C code that looks an attribute up drops whatever the
+lookup raises. Loops therefore call `raise_if_asked` at each step.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ASKING = (signal.SIGTERM, signal.SIGHUP)
-_ALL = (signal.SIGINT, *_ASKING)
+_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_asked = threading.Event()
 
 
 @contextmanager
@@ -25,6 +26,7 @@ def stoppable() -> Iterator[None]:
         return
 
     def leave(number: int, frame: FrameType | None) -> None:
+        _asked.set()
         raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in _ASKING}
@@ -34,8 +36,16 @@ def stoppable() -> Iterator[None]:
                 signal.signal(number, leave)
         yield
     finally:
+        _asked.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def raise_if_asked() -> None:
+    """Raise `KeyboardInterrupt` again where the first one was lost."""
+    if _asked.is_set():
+        _asked.clear()
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -53,7 +63,7 @@ def shielded() -> Iterator[None]:
     def note(number: int, frame: FrameType | None) -> None:
         arrived.append(number)
 
-    before = {number: signal.getsignal(number) for number in _ALL}
+    before = {number: signal.getsignal(number) for number in _ASKING}
     before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
     try:
         for number in before:

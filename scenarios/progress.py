@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from typing import Protocol
 
+from gcsim.signals import raise_if_asked
+
 
 class Task(Protocol):
     """Stage under way."""
@@ -27,7 +29,7 @@ class Progress(Protocol):
 
 class _SilentTask:
     def advance(self, n: int | Fraction = 1, note: str = "") -> None:
-        pass
+        raise_if_asked()
 
 
 class SilentProgress:

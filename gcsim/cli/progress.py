@@ -23,6 +23,7 @@ from rich.text import Text
 from gcsim.analysis.report.numbers import significant
 from gcsim.cli.outcome import users_code
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
+from gcsim.signals import raise_if_asked
 
 LOG_EVERY = 30.0
 """Seconds between two lines in a log."""
@@ -33,6 +34,7 @@ class _BarTask:
         self._bars, self._number = bars, number
 
     def advance(self, n: int | Fraction = 1, note: str = "") -> None:
+        raise_if_asked()
         fields = {"note": note} if note else {}  # without a new one, the last stays
         self._bars.update(
             self._number,  # type: ignore[arg-type]  # TaskID is an int
@@ -62,6 +64,7 @@ class _LoggedTask:
         self._start = self._last = time.monotonic()
 
     def advance(self, n: int | Fraction = 1, note: str = "") -> None:
+        raise_if_asked()
         self._done += n
         self._note = note or self._note
         now = time.monotonic()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import itertools
+import signal
 from fractions import Fraction
 
 import pytest
@@ -13,6 +16,7 @@ from rich.progress import Progress as Bars
 
 from gcsim.cli.progress import BarProgress, LineProgress, _Left, _Rate, note_column, watching
 from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.signals import stoppable
 
 
 def use(progress: Progress) -> None:
@@ -123,6 +127,29 @@ def test_a_log_gives_the_last_note_of_a_stage_that_ended_early(
     assert early.startswith("gradients: 1 of 2 in ")
     assert early.endswith(" s (kept 1 of 2 iterations: no more fit)")
     assert "kept" not in whole
+
+
+def test_an_interrupt_that_c_code_dropped_is_raised_by_the_next_step() -> None:
+    """The handler raises within an attribute that `PyObject_HasAttrString` looks up, as torch's
+    C++ code does, and which drops every exception (Python's C API, before 3.13)."""
+
+    class Slow:
+        @property
+        def part(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    has = ctypes.pythonapi.PyObject_HasAttrString
+    has.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    console = Console(file=io.StringIO())
+    with Bars(console=console) as bars:
+        for progress in (SilentProgress(), LineProgress(console), BarProgress(bars)):
+            with progress.task("compressors", 2) as task:
+                with stoppable():
+                    with contextlib.suppress(KeyboardInterrupt):  # Python 3.13 and later
+                        has(Slow(), b"part")
+                    with pytest.raises(KeyboardInterrupt):
+                        task.advance()
+                task.advance()  # it is raised once
 
 
 def test_an_interrupted_stage_lets_the_interrupt_through() -> None:
