@@ -119,8 +119,8 @@ def _too_few(result: Result, found: Verdict) -> list[str]:
     if found.pays == "no" or not found.by_luck:
         return []
     return [
-        f"{intervals.number(result).capitalize()} are too few to tell some of them apart: set "
-        "training.iterations higher."
+        f"{intervals.number(result).capitalize()} cannot separate some of these methods: raise "
+        "training.iterations."
     ]
 
 

@@ -38,8 +38,8 @@ def _said(found: Explained) -> Iterator[str]:
     launches = round(sum(kernel.launches for kernel in found.kernels))
     yield (
         f"All kernels: {elapsed(found.seconds)} per iteration ({each}) in "
-        f"{launches:,} launches. Fused (the element-wise ones of each stretch as one pass) it "
-        f"would be {elapsed(found.fused_s)}."
+        f"{launches:,} launches; {elapsed(found.fused_s)} if adjacent element-wise kernels were "
+        "fused."
     )
     if found.framework_s:
         yield f"The framework's code around the exchanges: {elapsed(found.framework_s)}."

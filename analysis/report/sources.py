@@ -44,8 +44,8 @@ def provenance_notes(result: Result) -> list[str]:
         _transport(facts),
         _averages(facts.get("averages")),
         _pairs("versions", {"seed": facts.get("seed"), **_table(facts, "versions")}),
-        f"gradient error: of single updates{_accumulated(result)}; whether training converges as "
-        "well is not simulated",
+        f"gradient error: of single updates{_accumulated(result)}; a run does not simulate "
+        "convergence",
     ]
     return [note for note in notes if note]
 

@@ -466,8 +466,8 @@ def fitted_lines(fits: tuple[ModelFit, ...], output: Path) -> list[str]:
         lines.append(
             f"  {fit.model}: {plural(len(fit.tensors), 'tensor')}, {elements:,} elements, from "
             f"{plural(fit.iterations, 'iteration')} of {plural(fit.workers, 'worker')}; "
-            f"{common / energy:.0%} of the gradients' energy is common to all workers, lengths "
-            f"scatter by {fit.scatter:.2f} (standard deviation of the logarithm)"
+            f"{common / energy:.0%} of the gradients' energy is common to all workers, norms "
+            f"vary by {fit.scatter:.2f} (standard deviation of the logarithm)"
         )
     return lines
 

@@ -63,7 +63,7 @@ def too_short(delays: float | None, steps: int, least: int = TELLING) -> str:
     if delays is None or round(delays, 6) >= least:
         return ""
     enough = f": {math.ceil(steps * least / delays):,} steps would be enough" if delays else ""
-    return f"{steps:,} steps are {delays:.2g} delays of {least}{enough}"
+    return f"{steps:,} steps are {delays:.2g} delays, {least} are needed{enough}"
 
 
 def foreseen(scenario: Scenario, steps: int) -> list[str]:

@@ -328,7 +328,7 @@ def test_within_two_standard_errors_of_dense_it_is_not_sure_that_compression_pay
     # 9 ms are 1.8 standard errors, below which 96 % of a normal distribution lie
     near = " ".join(answer(noisy(at(result, none={32: 0.1}, fp16={32: 0.091}), 0.003, none=0.004)))
     assert "Use: FP16: 91.0 ms, 1.10x dense (0.989-1.21), P(pays) 96" in near
-    assert "50 iterations are too few to tell some of them apart: set training.iterations" in near
+    assert "50 iterations cannot separate some of these methods: raise training.iterations" in near
     far = answer(noisy(at(result, none={32: 0.1}, fp16={32: 0.089}), 0.003, none=0.004))
     assert far[0].startswith("Use: FP16: 89.0 ms, 1.12x dense")
     assert "luck" not in " ".join(far)
@@ -347,7 +347,7 @@ def test_methods_that_luck_may_reverse_are_rivals(result: Result) -> None:
     text = " ".join(answer(shown))
     assert "Not clearly slower: Top-k 1%, 3.85 times." in text
     assert "Use: FP16: 300 ms, 1.33x dense" in text
-    assert "50 iterations are too few" in text
+    assert "50 iterations cannot separate some of these methods: raise training.iterations" in text
     found = largest_verdict(shown)
     assert [row.compressor for row in found.foremost] == ["powersgd", "topk"]
 
@@ -407,7 +407,7 @@ def test_each_kind_of_number_has_a_note(result: Result, facts: dict[str, Any]) -
     assert len(notes[4]) < 300
     assert "transport: gloo; algorithms: Gloo ring; all-gather" in notes
     assert "versions: seed 7, gcsim 0.1.0, torch 2.13.0" in notes
-    assert "not simulated" in notes[-1]
+    assert "does not simulate convergence" in notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def result() -> TrainingResult:
         row("fast", 4.0, 0.01, speedup_to_target_high=None),
         row("slow", 0.5, 0.02),
         row("like", 1.2, 0.8, speedup_to_target_low=0.0),
-        row("short", None, delays=3.0, too_short="300 steps are 3 delays of 10"),
+        row("short", None, delays=3.0, too_short="300 steps are 3 delays, 10 are needed"),
         row("miss", None),
     )
     curves = tuple(

@@ -33,7 +33,7 @@ compressors:
   - ef_signsgd
 train: {task: digits, workers: 2, steps: 40, evaluate_every: 10, target: {accuracy: 0.3}, seeds: 1}
 """
-WHY = "40 steps are 8 delays of 10: 50 steps would be enough"
+WHY = "40 steps are 8 delays, 10 are needed: 50 steps would be enough"
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,9 @@ def test_every_methods_share_is_one() -> None:
 
 def test_ten_delays_tell() -> None:
     assert too_short(None, 10) == too_short(0.01 * 1000, 1000) == ""
-    assert too_short(3.0, 300) == "300 steps are 3 delays of 10: 1,000 steps would be enough"
-    assert too_short(0.0, 300) == "300 steps are 0 delays of 10"
+    told = "300 steps are 3 delays, 10 are needed"
+    assert too_short(3.0, 300) == f"{told}: 1,000 steps would be enough"
+    assert too_short(0.0, 300) == "300 steps are 0 delays, 10 are needed"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_what_is_lost_takes_a_hundred_whole_gradients(
     1,000 with one."""
     assert telling(kind, given) == least
     assert (too_short(20.0, 1000, least) == "") == (least == 10)
-    said = "1,000 steps are 20 delays of 100: 5,000 steps would be enough"
+    said = "1,000 steps are 20 delays, 100 are needed: 5,000 steps would be enough"
     assert too_short(20.0, 1000, 100) == said
 
 
