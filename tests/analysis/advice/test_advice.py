@@ -168,6 +168,18 @@ def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:
     assert not any("intra_node" in one.answer.option for one in then.findings.open)
 
 
+def test_the_bottleneck_is_the_share_of_the_rows_iteration() -> None:
+    """Parts of a row are those of the iteration with the default inputs, and add up to it."""
+    found = advised()
+    dense = found.verdict.dense
+    assert dense is not None
+    assert dense.iteration_as_stated_s is not None
+    share = round(100 * dense.exposed_communication_s / dense.iteration_as_stated_s)
+    (line,) = (one for one in found.summary().splitlines() if one.startswith("Bottleneck"))
+    assert "dense waits for the network" in line
+    assert f" {share} % of the time" in line
+
+
 def test_the_slowest_group_is_named() -> None:
     words = Words(model="lenet", group=["1 x v100", "2 x t4"], network="1gbe")
     found = advice(asked(None, words, QUICK))
