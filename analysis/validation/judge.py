@@ -14,7 +14,7 @@ from gcsim.analysis.validation.decisions import Decisions, decisions
 from gcsim.analysis.validation.report.series import lines
 from gcsim.analysis.validation.statistics import Errors, by_series, errors, judged
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Point, Suite, Unit
-from gcsim.errors import InternalError
+from gcsim.errors import InputError
 
 MOST_FITTED = 1 / 3
 """Share of a series' points that may serve a fit."""
@@ -59,7 +59,7 @@ class Report:
 
 
 def run_suite(suite: Suite) -> Report:
-    """Predict a suite's points and judge them. Raises `InternalError` if more than a third of a
+    """Predict a suite's points and judge them. Raises `InputError` if more than a third of a
     series serves the fit, a factor is fitted on one point or more than two on three, names repeat,
     or a value is not positive and finite."""
     start = time.perf_counter()
@@ -85,15 +85,20 @@ def judge(suite: Suite, findings: Findings, seconds: float = 0.0) -> Report:
         },
         overall=errors([point for point in points if point.unit != "bytes"]),
         decisions=decisions(points),
-        bounds=tuple(_judge(bound, findings, series) for bound in suite.bounds),
+        bounds=tuple(_judge(suite, bound, findings, series) for bound in suite.bounds),
         seconds=seconds,
     )
+
+
+def _wrong(suite: Suite, message: str) -> InputError:
+    hint = "docs/validation-method.md has a suite to start from"
+    return InputError(message, place=f"suite {suite.name}", hint=hint)
 
 
 def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]) -> None:
     for name, count in Counter(point.name for point in points).items():
         if count > 1:
-            raise InternalError(f"{suite.name}: two points are called {name!r}")
+            raise _wrong(suite, f"two points are called {name!r}")
     for point in points:
         values = [
             point.measured,
@@ -101,17 +106,17 @@ def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]
             1.0 if (bare := point.unfitted) is None else bare,
         ]
         if not all(0 < value < math.inf for value in values):
-            raise InternalError(f"{suite.name}: {point.name!r} has no error: {values}")
+            raise _wrong(suite, f"{point.name!r} has no error: {values}")
     units = sorted({point.unit for point in points} - set(get_args(Unit)))
     if units:
         known = ", ".join(get_args(Unit))
-        raise InternalError(f"{suite.name}: points in {units[0]!r}; units are {known}")
+        raise _wrong(suite, f"points in {units[0]!r}; units are {known}")
     for name, own in series.items():
         fitted = len(own) - len(judged(own))
         if fitted > MOST_FITTED * len(own):
-            raise InternalError(
-                f"{suite.name}: {fitted} of the {len(own)} points of {name!r} serve the fit, "
-                "more than a third"
+            raise _wrong(
+                suite,
+                f"{fitted} of the {len(own)} points of {name!r} serve the fit, more than a third",
             )
 
 
@@ -122,17 +127,19 @@ def _check_freedom(suite: Suite, findings: Findings) -> None:
     solved = [factor for factor in findings.factors if not factor.given] if served else []
     for factor in solved:
         if factor.points < LEAST_ROWS:
-            raise InternalError(
-                f"{suite.name}: {factor.name!r} of {factor.series!r} is fitted on "
-                f"{plural(factor.points, 'point')}"
+            raise _wrong(
+                suite,
+                f"{factor.name!r} of {factor.series!r} is fitted on "
+                f"{plural(factor.points, 'point')}",
             )
     # a row that gives a step of one device tells nothing else
     alone = sum(factor.given and factor.points == 1 for factor in findings.factors)
     rows = max([served - alone, *(factor.points for factor in solved)])
     if len(solved) > MOST_FACTORS * rows:
-        raise InternalError(
-            f"{suite.name}: {plural(len(solved), 'factor')} fitted on {plural(rows, 'point')}, "
-            "more than two on three"
+        raise _wrong(
+            suite,
+            f"{plural(len(solved), 'factor')} fitted on {plural(rows, 'point')}, "
+            "more than two on three",
         )
 
 
@@ -160,12 +167,12 @@ def _without_points(bound: Bound, findings: Findings) -> Kept | None:
     return None
 
 
-def _judge(bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> Kept:
+def _judge(suite: Suite, bound: Bound, findings: Findings, series: dict[str, list[Point]]) -> Kept:
     if (kept := _without_points(bound, findings)) is not None:
         return kept
     unknown = sorted(set(bound.series) - set(series))
     if unknown:
-        raise InternalError(f"the bound {bound.name!r} is over unknown series {unknown}")
+        raise _wrong(suite, f"the bound {bound.name!r} is over unknown series {unknown}")
     names = bound.series or tuple(series)
     points = [point for name in names for point in series[name]]
     if bound.statistic == "decisions":

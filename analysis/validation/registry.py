@@ -1,8 +1,4 @@
-"""Table of the suites: a new one is a folder and a line here.
-
-A name outside the table, `package.module:SUITE`, is imported from the user's code. Modules are
-imported on use.
-"""
+"""Table of the suites: a new one is a folder in `suites/` and a line here."""
 
 from __future__ import annotations
 
@@ -18,30 +14,31 @@ from gcsim.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from gcsim.analysis.validation.suite import Findings, Suite
 
-SUITES: dict[str, str] = {
-    "shaped-collectives": "shaped_collectives",
-    "shaped-training": "shaped_training",
-    "ddl-benchmarks": "ddl_benchmarks",
-    "grace": "grace",
-    "other-clusters": "other_clusters",
-    "tc-cluster": "tc_cluster",
-    "nccl-clusters": "nccl_clusters",
-    "racks": "racks",
-    "raysgd": "raysgd",
-    "bagua": "bagua",
-    "global-qsgd": "global_qsgd",
-    "gpu-hook": "gcsim.analysis.validation.suites.gpu_hook.suite:SUITE",
-    "papers": "gcsim.analysis.validation.suites.papers.suite:SUITE",
-    "scaling": "gcsim.analysis.validation.suites.scaling.suite:SUITE",
-    "regret": "gcsim.analysis.validation.suites.regret.suite:SUITE",
-    "accuracy": "gcsim.analysis.validation.suites.accuracy.suite:SUITE",
-}
-"""Suites by name, in the report's order: a folder in `suites/`, or a module and a value."""
+SUITES = (
+    "shaped-collectives",
+    "shaped-training",
+    "ddl-benchmarks",
+    "grace",
+    "other-clusters",
+    "tc-cluster",
+    "nccl-clusters",
+    "racks",
+    "raysgd",
+    "bagua",
+    "global-qsgd",
+    "gpu-hook",
+    "papers",
+    "scaling",
+    "regret",
+    "accuracy",
+)
+"""Suites in the report's order. The folder of one whose rows are no scenarios has a `suite.py` with
+its `SUITE`, imported on use."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[Suite]:
-    """Suites of these names, or the whole table. Raises `InputError` for an unknown or ambiguous
-    name, and for a user's module that does not import or holds no such `Suite`."""
+    """Suites of these names or in these folders, or the whole table. Raises `InputError` for an
+    unknown or ambiguous name, and for files that are no suite."""
     found = [_suite(name) for name in dict.fromkeys(names or SUITES)]
     twice = {suite.name for suite in found if [one.name for one in found].count(suite.name) > 1}
     if twice:
@@ -54,11 +51,11 @@ def _shipped(name: str) -> Suite:
     """A suite of the table."""
     from gcsim.analysis.validation.folder import suite_of
 
-    module, _, attribute = SUITES[name].partition(":")
-    if attribute:
-        own: Suite = getattr(import_module(module), attribute)
+    folder = Path(__file__).parent / "suites" / name.replace("-", "_")
+    if (folder / "suite.py").exists():
+        own: Suite = import_module(f"{__package__}.suites.{folder.name}.suite").SUITE
         return own
-    return suite_of(Path(__file__).parent / "suites" / module, name)
+    return suite_of(folder, name)
 
 
 @cache
@@ -69,27 +66,13 @@ def _found(name: str) -> Findings:
 
 def _suite(name: str) -> Suite:
     from gcsim.analysis.validation.folder import suite_of
-    from gcsim.analysis.validation.suite import Suite
 
     if name in SUITES:
         return replace(_shipped(name), find=partial(_found, name))
     if Path(name).is_dir():
         return suite_of(Path(name), Path(name).resolve().name)
-    if ":" not in name:
-        hint = f"{did_you_mean(name, SUITES)} Your own is a folder, or package.module:SUITE"
-        raise _wrong(f"no suite is called {name!r}", hint)
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except Exception as error:  # the user's module may raise anything
-        message = f"cannot import suite {name!r}: {type(error).__name__}: {error}"
-        raise _wrong(message, "write package.module:SUITE, importable from here") from error
-    if not isinstance(found, Suite):
-        raise _wrong(
-            f"{name!r} is a {type(found).__name__}, not a suite",
-            "make it with gcsim.analysis.validation.suite.Suite",
-        )
-    return found
+    hint = f"{did_you_mean(name, SUITES)} Your own is a folder"
+    raise _wrong(f"no suite is called {name!r}", hint)
 
 
 def _wrong(message: str, hint: str) -> InputError:

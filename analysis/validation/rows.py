@@ -52,7 +52,7 @@ COLUMNS = frozenset({
 iterations: of the seconds, else one; workers: if others are simulated; fits: names of `fit` that
 the row serves, or another word if a table of layers rests on it."""
 _NEEDED = ("name", "measured")
-_UNITS: tuple[Unit, ...] = ("samples/s", "bytes")
+_UNITS: tuple[Unit, ...] = ("s", "samples/s", "bytes")
 """Units beside seconds; bytes are those of a worker's iteration."""
 _HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
@@ -159,8 +159,12 @@ class Row:
 
     @property
     def unit(self) -> Unit:
-        """Unit of the measurement."""
-        return next((one for one in _UNITS if one == self["unit"]), "s")
+        """Unit of the measurement; raises `InputError` if it is none of `Unit`."""
+        for one in _UNITS:
+            if one == (self["unit"] or "s"):
+                return one
+        message = f"unit: {self['unit']!r} is not one of {', '.join(_UNITS)}"
+        raise InputError(message, place=self.place("unit"))
 
 
 def read_rows(file: Path) -> list[Row]:

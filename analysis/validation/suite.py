@@ -251,7 +251,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """One line of `suites.SUITES`."""
+    """Measurements, and the function that predicts them."""
 
     name: str
     """Name on the command line, e.g. "shaped-collectives"."""

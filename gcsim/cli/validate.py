@@ -12,11 +12,10 @@ import typer
 from gcsim.analysis.validation.registry import SUITES, chosen
 from gcsim.cli.options import JsonOption, QuietOption, option, results_folder
 from gcsim.cli.outcome import reported
-from gcsim.errors import ExpectationError, InputError, InternalError
+from gcsim.errors import ExpectationError, InputError
 
 if TYPE_CHECKING:
     from gcsim.analysis.validation.judge import Report
-    from gcsim.analysis.validation.suite import Suite
     from gcsim.scenarios.progress import Progress
 
 
@@ -44,6 +43,7 @@ def validate(
 
     Shows the errors. Exit code 1: a bound on an error, or on the share of right choices, is broken.
     """
+    from gcsim.analysis.validation.judge import run_suite
     from gcsim.analysis.validation.leaving_out import fault
     from gcsim.analysis.validation.report.table import suite_lines, summary_lines
     from gcsim.analysis.validation.report.write import to_json, write
@@ -64,7 +64,7 @@ def validate(
             with progress.task("validate", len(asked)) as task:
                 for suite in asked:
                     task.advance(0, note=suite.name)
-                    reports.append(_run(suite))
+                    reports.append(run_suite(suite))
                     task.advance()
     paths = write(reports, folder)
     if as_json:
@@ -89,29 +89,8 @@ def _named(names: Sequence[str], *, live: bool) -> str:
     """Name of the results' folder by suites run: figures of one suite do not stand beside another's
     tables."""
     parts = [*(["live"] if live else []), *names]
-    words = [part.replace(":", "_").replace("/", "_") for part in parts]
+    words = [part.strip("/").replace("/", "_") for part in parts]
     return "_".join(["validation", *words])
-
-
-def _run(suite: Suite) -> Report:
-    """Run a suite as `run_suite` does; mistakes in a user's own suite are the user's."""
-    from gcsim.analysis.validation.judge import run_suite
-
-    try:
-        return run_suite(suite)
-    except InputError:
-        raise
-    except Exception as error:
-        if suite.name in SUITES:
-            raise
-        message = (
-            str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
-        )
-        raise InputError(
-            message,
-            place=f"suite {suite.name}",
-            hint="docs/validation-method.md has a suite to start from",
-        ) from error
 
 
 def _live(folder: Path, *, quick: bool, alone: bool, progress: Progress) -> list[Report]:

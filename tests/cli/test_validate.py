@@ -9,29 +9,24 @@ import pytest
 
 from tests.command import Finished, gcsim
 
-SUITE = """\
-from gcsim.analysis.validation.suite import Bound, Findings, Point, Suite
-
-def find():
-    return Findings(points=tuple(
-        Point(name=f"run {n}", series="my runs", unit="s", measured=1.0, predicted=1.0 + n / 100,
-              unfitted=None, source="my notebook", workers=2)
-        for n in range(1, 6)))
-
-def suite(limit):
-    return Suite(name="mine", title="My cluster", about="", fitted_on="", find=find,
-                 bounds=(Bound(name="my runs", limit=limit),))
-
-def wrong(**changes):
-    from dataclasses import replace
-    return replace(suite(0.05), find=lambda: Findings(
-        points=tuple(replace(point, **changes) for point in find().points)))
-
-GOOD, BAD, NONE = suite(0.05), suite(0.02), 3
-FITTED, ZERO, UNIT = wrong(fitted=True), wrong(measured=0.0), wrong(unit="ms")
-LOST = Suite(name="lost", title="", about="", fitted_on="", bounds=(),
-             find=lambda: open("nowhere.csv"))
+YAML = """\
+title: My cluster
+source: my notebook
+layers: [layers.csv]
+scenario:
+  model: two
+  batch_size: 10
+  cluster: {{nodes: 1, device: v100, network: 1gbe}}
+groups: {{alone: {{traffic.grouping: none}}}}
+bounds: [{{name: my runs, limit: {limit}}}]
 """
+FILES = {
+    "suite.yaml": YAML.format(limit=0.05),
+    "layers.csv": "model,elements,forward_flops\ntwo,500000,0\ntwo,500000,0\n",
+    "rows.csv": "# steps of one device\nname,group,series,measured,unit,compute.step\n"
+    + "".join(f"run {n},alone,my runs,1.0,s,{1 + n / 100} s\n" for n in range(1, 6)),
+    "page.md": "# Mine\n\n## Measured\n\nBy hand.\n",
+}
 
 
 def validate(*arguments: str, folder: Path, code: int = 0, path: str | None = None) -> Finished:
@@ -43,51 +38,47 @@ def validate(*arguments: str, folder: Path, code: int = 0, path: str | None = No
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a user's own suite lies."""
-    (tmp_path / "mine.py").write_text(SUITE)
+    """A folder with two suites, of which one breaks its bound."""
+    for name, limit in (("mine", 0.05), ("strict", 0.02)):
+        (tmp_path / name).mkdir()
+        files = FILES | {"suite.yaml": YAML.format(limit=limit)}
+        for file, text in files.items():
+            (tmp_path / name / file).write_text(text)
     return tmp_path
 
 
 def test_ones_own_suite_is_run_shown_and_written(folder: Path) -> None:
-    ran = validate("mine:GOOD", folder=folder)
+    ran = validate("mine/", folder=folder)
     # errors of 1, 2, 3, 4 and 5 %
-    assert "kept   my runs: median 3.0 % of 5 points, at most 5 % asked" in ran.stdout
-    assert "Written to runs/validation_mine_GOOD" in ran.stderr
-    names = {path.name for path in (folder / "runs" / "validation_mine_GOOD").iterdir()}
+    assert "kept   my runs: median 3.0 % of 5 points (3.0 % by the catalogue" in ran.stdout
+    assert "Written to runs/validation_mine" in ran.stderr
+    names = {path.name for path in (folder / "runs" / "validation_mine").iterdir()}
     assert names == {
         "validation.md", "validation.json", "points.csv", "errors.png", "scatter.png",
     }  # fmt: skip
 
 
 def test_a_broken_bound_is_exit_code_1_and_nothing_is_lost(folder: Path) -> None:
-    ran = validate("mine:BAD", "-o", "out", folder=folder, code=1)
+    ran = validate("strict", "-o", "out", folder=folder, code=1)
     assert "BROKEN my runs: median 3.0 %" in ran.stdout
     assert ran.stderr.splitlines()[-1] == "error: 1 of 1 bounds are broken: my runs"
     assert (folder / "out" / "validation.json").is_file()
 
 
 def test_json_is_all_of_stdout(folder: Path) -> None:
-    content = json.loads(validate("mine:GOOD", "--json", folder=folder).stdout)
+    content = json.loads(validate("mine", "--json", folder=folder).stdout)
     assert content["suites"][0]["series"]["my runs"]["median"] == pytest.approx(0.03)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("grase", "SUITE: no suite is called 'grase'; did you mean 'grace'?"),
-        ("nowhere:SUITE", "SUITE: cannot import suite 'nowhere:SUITE': ModuleNotFoundError"),
-        ("mine:NONE", "SUITE: 'mine:NONE' is a int, not a suite"),
-    ],
-)
-def test_a_name_that_is_no_suite_is_exit_code_2(folder: Path, name: str, said: str) -> None:
-    ran = validate(name, folder=folder, code=2)
-    assert said in ran.stderr.replace("error: ", "")
+def test_a_name_that_is_no_suite_is_exit_code_2(folder: Path) -> None:
+    ran = validate("grase", folder=folder, code=2)
+    assert "SUITE: error: no suite is called 'grase'; did you mean 'grace'?" in ran.stderr
     assert not (folder / "runs").exists()
 
 
 def test_live_is_skipped_beside_other_suites_where_it_cannot_run(folder: Path) -> None:
     # no `ip` and no `tc` in an empty folder of commands
-    ran = validate("mine:GOOD", "--live", folder=folder, path=str(folder))
+    ran = validate("mine", "--live", folder=folder, path=str(folder))
     assert "the live suite is skipped: there is no command 'ip'; install" in ran.stderr
     assert "kept   my runs" in ran.stdout
 
@@ -99,28 +90,31 @@ def test_live_alone_without_its_commands_is_exit_code_2(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("file", "old", "new", "said"),
     [
-        ("FITTED", "5 of the 5 points of 'my runs' serve the fit, more than a third"),
-        ("ZERO", "suite mine: "),
-        ("UNIT", "points in 'ms'; units are s, samples/s, bytes, x"),
-        ("LOST", "suite lost: error: FileNotFoundError: "),
+        ("rows.csv", "run 2", "run 1", "suite mine: error: two points are called 'run 1'"),
+        ("rows.csv", "1.0,s,1.02", "0.0,s,1.02", "suite mine: error: 'run 2' has no error"),
+        ("rows.csv", "1.0,s,1.02", "1.0,ms,1.02", "mine/rows.csv:4:5: error: unit: 'ms'"),
+        ("suite.yaml", "layers.csv", "nowhere.csv", "nowhere.csv"),
     ],
 )
 def test_what_is_wrong_with_ones_own_suite_is_not_called_a_bug(
-    folder: Path, name: str, said: str
+    folder: Path, file: str, old: str, new: str, said: str
 ) -> None:
-    ran = validate(f"mine:{name}", folder=folder, code=2)
+    text = FILES[file]
+    assert old in text
+    (folder / "mine" / file).write_text(text.replace(old, new))
+    ran = validate("mine", folder=folder, code=2)
     assert said in ran.stderr
     assert "please report" not in ran.stderr
     assert not (folder / "runs").exists()
 
 
 def test_two_suites_of_one_name_and_quick_without_live_are_refused(folder: Path) -> None:
-    assert (
-        "two suites are called 'mine'"
-        in validate("mine:GOOD", "mine:BAD", folder=folder, code=2).stderr
-    )
+    (folder / "other").mkdir()
+    (folder / "strict").rename(folder / "other" / "mine")
+    ran = validate("mine", "other/mine", folder=folder, code=2)
+    assert "two suites are called 'mine'" in ran.stderr
     assert "--live is not given" in validate("--quick", folder=folder, code=2).stderr
 
 

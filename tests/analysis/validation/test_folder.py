@@ -154,7 +154,7 @@ def test_a_mistake_in_the_yaml_is_named(tmp_path: Path, old: str, new: str, said
 
 def test_a_fit_that_takes_more_than_a_third_is_refused(tmp_path: Path) -> None:
     rows = "\n".join(line for line in ROWS.splitlines() if not line.startswith(("eight", "sixt")))
-    with pytest.raises(Exception, match="more than a third"):
+    with pytest.raises(InputError, match="more than a third"):
         suite(tmp_path, rows=rows)
 
 

@@ -21,7 +21,7 @@ from gcsim.analysis.validation.suite import (
     Statement,
     Suite,
 )
-from gcsim.errors import InternalError
+from gcsim.errors import InputError
 
 
 def point(number: int, error: float = 0.0, *, series: str = "a", fitted: bool = False) -> Point:
@@ -57,7 +57,7 @@ def factor(points: int, *, given: bool = False) -> Factor:
 def test_a_factor_is_fitted_on_two_points_or_read_off_one() -> None:
     own = tuple(point(number, fitted=number < 2) for number in range(6))
     judge(suite(), Findings(points=own, factors=(factor(2), factor(1, given=True))))
-    with pytest.raises(InternalError, match="'rate' of 'a' is fitted on 1 point"):
+    with pytest.raises(InputError, match="'rate' of 'a' is fitted on 1 point"):
         judge(suite(), Findings(points=own, factors=(factor(1),)))
 
 
@@ -69,7 +69,7 @@ def test_two_factors_may_be_fitted_on_three_points_and_no_more(rows: int) -> Non
     given = (factor(1, given=True),) * alone
     most = 2 * rows // 3
     judge(suite(), Findings(points=own, factors=(*given, *[factor(2)] * most)))
-    with pytest.raises(InternalError, match=f"{most + 1} factors? fitted on {rows} points"):
+    with pytest.raises(InputError, match=f"{most + 1} factors? fitted on {rows} points"):
         judge(suite(), Findings(points=own, factors=(*given, *[factor(2)] * (most + 1))))
 
 
@@ -80,12 +80,12 @@ def test_a_third_of_a_series_may_serve_the_fit_and_no_point_more(count: int) -> 
     others = [point(number, series="b") for number in range(count)]  # another series is no excuse
     judge(suite(), Findings(points=(*own, *others)))
     own[third] = replace(own[third], fitted=True)
-    with pytest.raises(InternalError, match=f"{third + 1} of the {count} points of 'a'"):
+    with pytest.raises(InputError, match=f"{third + 1} of the {count} points of 'a'"):
         judge(suite(), Findings(points=(*own, *others)))
 
 
 def test_two_points_have_two_names() -> None:
-    with pytest.raises(InternalError, match="'a 1'"):
+    with pytest.raises(InputError, match="'a 1'"):
         judge(suite(), Findings(points=(point(1), point(2), point(1))))
 
 
@@ -96,7 +96,7 @@ def test_two_points_have_two_names() -> None:
 def test_what_has_no_error_is_no_point(measured: float, predicted: float) -> None:
     """A median over a NaN is any number, depending on where it stands."""
     bad = replace(point(3), measured=measured, predicted=predicted)
-    with pytest.raises(InternalError, match="'a 3'"):
+    with pytest.raises(InputError, match="'a 3'"):
         judge(suite(), Findings(points=(point(1), bad, point(2))))
 
 
@@ -140,7 +140,7 @@ def test_a_bound_over_nothing_is_broken() -> None:
 
 
 def test_a_bound_over_a_series_that_is_not_there_is_a_bug() -> None:
-    with pytest.raises(InternalError, match="typo"):
+    with pytest.raises(InputError, match="typo"):
         of([point(1)], Bound("one", ("typo",), limit=1.0))
 
 
