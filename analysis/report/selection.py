@@ -24,7 +24,6 @@ a difference of its steps from dense training's is the seed's luck.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -123,7 +122,8 @@ def verdicts(result: Result) -> tuple[Verdict, ...]:
 
 def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
     """The method with the least expected time to the goal of those known to train and likely (in 2
-    of 3 worlds) faster than dense training.
+    of 3 worlds) faster than dense training and, if its update differs, than the fastest method
+    whose update does not.
 
     Expected is the mean over the drawn worlds of an iteration, times the steps to the goal over
     dense training's. `steps` has these by label, of methods whose update differs; dense training
@@ -142,17 +142,23 @@ def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
         if (count := known.get(row.label)) is not None
         and (found.dense in (None, row) or _sooner(row, found.dense, count) >= LIKELY)
     }
-    limit = min(times.values(), default=0.0) * (1 + TIE)
+    able = [row for row in found.rows if row.label in times]
+    if exact := sorted((row for row in able if is_safe(row)), key=expected_s)[:1]:
+        able = [
+            row for row in able
+            if is_safe(row) or _sooner(row, exact[0], known[row.label] or 1.0) >= LIKELY
+        ]  # fmt: skip
+    limit = min((times[row.label] for row in able), default=0.0) * (1 + TIE)
     return min(
-        (row for row in found.rows if times.get(row.label, math.inf) <= limit),
+        (row for row in able if times[row.label] <= limit),
         key=lambda row: (row.compressor != DENSE, not is_safe(row), error_of(row), pace(row)),
         default=None,
     )
 
 
-def _sooner(row: Row, dense: Row, steps: float) -> float:
-    """Share of worlds in which a method beats dense training of 1 / `steps` as many iterations."""
-    return float(np.mean(worlds(row) * steps < worlds(dense)))
+def _sooner(row: Row, other: Row, steps: float) -> float:
+    """Share of worlds in which a method beats another of 1 / `steps` as many iterations."""
+    return float(np.mean(worlds(row) * steps < worlds(other)))
 
 
 def expected_s(row: Row) -> float:
