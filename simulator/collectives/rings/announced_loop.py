@@ -64,7 +64,6 @@ class Rules(NamedTuple):
     sends_first: bool  # a send is posted before its receive
     skips_empty: bool  # empty pieces send no message
     steady: bool  # blocks are equal, and a message's time does not depend on its start
-    keeps_paces: bool  # a message's time depends on its size alone (`_keep_paces`)
 
 
 @loop
@@ -94,6 +93,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     pieces: _Ints,
     prices: Prices,
     rules: Rules,
+    gone: NDArray[np.bool_] | None,
     reduces: bool,
     jitter: Times,
     shift: int,
@@ -103,8 +103,8 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     """Post the messages of a phase from number `first` to before `last`.
 
     `pieces` `[s, 2 q]`: size class of each piece of each block, twice over, so that the blocks of q
-    ranks from any one on are one slice. `jitter` `[last - first, q]`: delays by sender, or
-    `[0, q]`.
+    ranks from any one on are one slice. `gone`: `_keep_paces`'; None, for which that is not
+    compiled: compute all ranks. `jitter` `[last - first, q]`: delays by sender, or `[0, q]`.
 
     A block's messages f commute with constants: f(state + c) = f(state) + c. Once one of equal
     blocks (`steady`) has shifted the state by a constant, the rest of the phase is done at once.
@@ -112,7 +112,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     q, per_block, window = state.posted.size, pieces.shape[0], state.arrives.shape[0]
     none = np.zeros(0, dtype=np.int64)
     before, compares, number = state.times, False, first
-    if rules.keeps_paces:
+    if gone is not None:
         number = _keep_paces(
             state.posted,
             state.left,
@@ -120,7 +120,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             state.leaves,
             state.costs,
             pieces,
-            rules.skips_empty & (prices.nbytes == 0),
+            gone,
             run_of(prices.serialization, 0, prices.latency.size),
             prices.latency,
             prices.back[0],
@@ -295,6 +295,7 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     pieces: _Ints,
     prices: Prices,
     rules: Rules,
+    gone: NDArray[np.bool_] | None,
     reduces: NDArray[np.bool_],
     shifts: _Ints,
     posts: int,
@@ -317,7 +318,9 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             prices.reductions[world],
         )
         for phase in range(shifts.size):
-            post(state, pieces, here, rules, reduces[phase], none, shifts[phase], first, posts)
+            post(
+                state, pieces, here, rules, gone, reduces[phase], none, shifts[phase], first, posts
+            )
             while state.queue[0]:
                 wait(state)
         out[world] = state.posted.max()
