@@ -40,21 +40,14 @@ _LARGEST = 1 << 18  # most pieces in its table of times
 def rules_of(
     program: Program, ranks: int, pieces: NDArray[np.int64], *, constant: bool, even: bool
 ) -> tuple[Rules, NDArray[np.bool_] | None]:
-    """Rules of the compiled loop and, where it keeps paces, sizes without a message. `pieces`: of
-    the ranks that stand for all; `constant`: a message's time does not depend on its start; `even`:
-    nor on its link."""
+    """Rules of the compiled loop; sizes without a message where it keeps paces. `pieces`: of ranks
+    that stand for all; `constant`: no time depends on a message's start; `even`: nor on links."""
     steady = constant and bool((pieces == pieces[0]).all())
     many = len(pieces) >= _LONG and pieces.size <= _LARGEST
     announcing_first = program.in_flight == 2 and not program.sends_first
-    rules = Rules(
-        two=ranks == 2,
-        sends_first=program.sends_first,
-        skips_empty=program.skips_empty,
-        steady=steady,
-    )
-    if constant and even and not steady and many and announcing_first:
-        return rules, program.skips_empty & (np.array(program.sizes) == 0)
-    return rules, None
+    keeps = constant and even and not steady and many and announcing_first
+    gone = program.skips_empty & (np.array(program.sizes) == 0) if keeps else None
+    return Rules(ranks == 2, program.sends_first, program.skips_empty, steady), gone
 
 
 class AnnouncedRing:

@@ -185,8 +185,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
             arrivals[to], departures[r] = arrives, gone
             costs[to] = prices.reductions[size[r]] if reduces else 0
         if rules.two and turn == 0:
-            empty = nbytes[size] == 0
-            _announce(state, slot, prices.back, rules, empty, word, ahead, knows)
+            _announce(state, slot, prices.back, rules, nbytes, size, word, ahead, knows)
     state.queue[0] += 1
 
 
@@ -227,7 +226,8 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     slot: int,
     back: Times,
     rules: Rules,
-    empty: NDArray[np.bool_],
+    nbytes: _Ints,
+    size: _Ints,
     word: Times,
     ahead: _Ints,
     knows: _Ints,
@@ -236,7 +236,7 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     q = word.size
     for a in range(q):
         r = (a - 1) % q
-        if rules.skips_empty and empty[r]:
+        if rules.skips_empty and nbytes[size[r]] == 0:
             continue  # nothing to receive
         if knows[a]:  # its data have gone in front
             word[r] = max(state.left[a] + back[r], state.data[a])
@@ -306,7 +306,7 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     `starts` `[worlds, q]` and the times of `prices` have a row per world; `reduces` and `shifts` an
     entry per phase, of `posts` messages."""
     none = np.zeros((0, starts.shape[1]), dtype=np.int64)
-    first: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
+    at: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
     for world in range(out.size):
         state = state_of(starts[world], window)
         here = Prices(
@@ -318,9 +318,7 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             prices.reductions[world],
         )
         for phase in range(shifts.size):
-            post(
-                state, pieces, here, rules, gone, reduces[phase], none, shifts[phase], first, posts
-            )
+            post(state, pieces, here, rules, gone, reduces[phase], none, shifts[phase], at, posts)
             while state.queue[0]:
                 wait(state)
         out[world] = state.posted.max()
