@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
@@ -38,10 +38,11 @@ from gcsim.traces.profile import (
 )
 from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
+from gcsim.traces.storage.store import Trace
 from gcsim.traces.timing.allocator import give_back_freed_memory
 
 KEPT_BYTES = 256 << 20
-"""Bytes of gradients in memory; others are read, or drawn, again for each compressor."""
+"""Bytes of drawn gradients in memory; others are drawn, or read, again for each compressor."""
 MAX_STEPS = 512
 """A method whose phases do not all occur within this many steps cannot be measured."""
 MOST_PHASES = 1_000_000
@@ -68,6 +69,10 @@ class Gradients(Protocol):
     ) -> Bucket: ...
 
 
+_Found = tuple[list[Exchange], list[ErrorMetrics]]
+"""A bucket's exchanges by step, and its errors by window."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """A compressor to be measured."""
@@ -75,17 +80,6 @@ class Subject:
     kind: str
     compressor: type[Compressor]
     parameters: CompressorParameters
-
-
-@dataclass(slots=True)
-class _Notes:
-    """Measurements of one compressor so far."""
-
-    steps: int
-    exchanges: list[list[Exchange]] = field(default_factory=list)
-    """Exchanges by bucket, then by step."""
-    scores: list[ErrorMetrics] = field(default_factory=list)
-    """Errors by window."""
 
 
 def measure(
@@ -112,18 +106,21 @@ def measure(
     for subject in subjects:
         if is_users(subject.compressor):
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
-    notes = [_Notes(steps=steps_to_run(subject, gradients.iterations)) for subject in subjects]
-    shelf = _Shelf(gradients, layouts[0], workers)
-    longest = max(layouts, key=lambda layout: layout.numel)
+    steps = [steps_to_run(subject, gradients.iterations) for subject in subjects]
+    shelf = _Shelf(gradients, workers)
+    # the longest first: later buckets fit into what it frees, and what is free before is too short
+    order = sorted(layouts, key=lambda layout: -layout.numel)
+    counts = weights or [1.0] * len(layouts)
     profiles = []
-    for number, (subject, note) in enumerate(zip(subjects, notes, strict=True)):
-        for layout, weight in zip(layouts, weights or [1.0] * len(layouts), strict=True):
-            if layout is longest:  # freed vectors of others, also the model's, are too short
-                give_back_freed_memory()
+    for number, subject in enumerate(subjects):
+        give_back_freed_memory()
+        found: dict[int, _Found] = {}
+        for layout in order:
             shelf.open(layout)
-            _measure_bucket(subject, note, shelf, seed, weight)
+            found[layout.index] = _measure_bucket(subject, steps[number], shelf, seed)
             advance(subject.kind)
-        profiles.append(_profile(subject, note, gradients, layouts, workers, provenance))
+        parts = [found[layout.index] for layout in layouts]
+        profiles.append(_profile(subject, parts, counts, gradients, layouts, workers, provenance))
         made(number, profiles[-1])
     return profiles
 
@@ -160,13 +157,13 @@ class _Shelf:
     """Gradients of all workers, read at their iteration; the first stay for the next compressors,
     while there is room."""
 
-    def __init__(self, gradients: Gradients, layout: BucketLayout, workers: int) -> None:
+    def __init__(self, gradients: Gradients, workers: int) -> None:
         self.workers = workers
         self._gradients = gradients
         self._kept: dict[tuple[int, int], list[Bucket]] = {}
         """Gradients by bucket and iteration."""
-        self._room = KEPT_BYTES
-        self.open(layout)
+        # files stay in the system's cache: read again, they cost a copy
+        self._room = 0 if isinstance(gradients, Trace) else KEPT_BYTES
 
     def open(self, layout: BucketLayout) -> None:
         """Turn to a bucket."""
@@ -192,9 +189,7 @@ class _Shelf:
         return read
 
 
-def _measure_bucket(
-    subject: Subject, note: _Notes, shelf: _Shelf, seed: int, weight: float
-) -> None:
+def _measure_bucket(subject: Subject, steps: int, shelf: _Shelf, seed: int) -> _Found:
     cls, parameters = subject.compressor, subject.parameters
     team = [
         new_member(cls, Worker(rank=rank, count=shelf.workers, seed=seed), parameters)
@@ -209,7 +204,7 @@ def _measure_bucket(
     finite: Finite = True if is_users(cls) else "sums"
     exchanges, scores = [], []
     first = cls.warmup_steps(parameters)
-    for number in range(note.steps):
+    for number in range(steps):
         buckets = shelf.buckets(number, needs_moments)
         score = ErrorMetrics() if (number + 1) % window == 0 else None
         meter = Meter(shelf.workers)
@@ -232,9 +227,7 @@ def _measure_bucket(
         if not equal:
             raise _apart(cls, first + number)
         del buckets, updates  # before the next are read
-    note.exchanges.append(exchanges)
-    before = note.scores or [ErrorMetrics()] * len(scores)
-    note.scores = [so_far.plus(own, weight) for so_far, own in zip(before, scores, strict=True)]
+    return exchanges, scores
 
 
 def _meet_others(subject: Subject, layout: BucketLayout) -> None:
@@ -284,7 +277,8 @@ def _apart(cls: type[Compressor], step: int) -> InputError | InternalError:
 
 def _profile(  # noqa: PLR0917 - everything that a profile is made of
     subject: Subject,
-    note: _Notes,
+    found: Sequence[_Found],
+    counts: Sequence[float],
     gradients: Gradients,
     layouts: Sequence[BucketLayout],
     workers: int,
@@ -294,11 +288,12 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
     names = _phases(subject)
     kinds = list(dict.fromkeys(names))
     first = cls.warmup_steps(parameters)
-    ran = _phases_of(subject, note.steps)
-    steps = [
-        Step(number=first + number, exchanges=tuple(bucket[number] for bucket in note.exchanges))
-        for number in range(note.steps)
-    ]
+    by_step = list(zip(*(exchanges for exchanges, _ in found), strict=True))
+    ran = _phases_of(subject, len(by_step))
+    steps = [Step(number=first + n, exchanges=own) for n, own in enumerate(by_step)]
+    scores = [ErrorMetrics()] * len(found[0][1])
+    for (_, own), count in zip(found, counts, strict=True):
+        scores = [so_far.plus(score, count) for so_far, score in zip(scores, own, strict=True)]
     phases = tuple(
         Phase(
             name=name,
@@ -308,7 +303,7 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
         for name in kinds
     )
     if cls.window(parameters) > 1:
-        weights = [1.0] * len(note.scores)
+        weights = [1.0] * len(scores)
     else:
         weights = [names.count(phase) / ran.count(phase) for phase in ran]
     return TrafficProfile(
@@ -320,8 +315,8 @@ def _profile(  # noqa: PLR0917 - everything that a profile is made of
         period=len(names),
         phases=phases,
         quality=Quality(
-            nmse=_weighted([score.nmse for score in note.scores], weights),
-            cosine_similarity=_weighted([score.cosine for score in note.scores], weights),
+            nmse=_weighted([score.nmse for score in scores], weights),
+            cosine_similarity=_weighted([score.cosine for score in scores], weights),
         ),
         gradients=dict(provenance),
         order=tuple(kinds.index(name) for name in names),

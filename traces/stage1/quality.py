@@ -82,7 +82,7 @@ class ErrorMeter:
         gradients, like = [bucket.gradient for bucket in buckets], buckets[0].gradient
         if self._momentum[0] and self._buffer is None:
             self._buffer = torch.zeros_like(like)
-        if score is None and not self._totals:
+        if score is None and not self._totals:  # they stay: their memory would come in pieces
             self._totals = [torch.zeros_like(like) for _ in range(1 + len(judged))]
         size = max(1, like.numel()) if has_streams(like.device) else _PART
         sums = np.zeros((-(-like.numel() // size), 1 + 2 * len(judged)))
@@ -106,7 +106,8 @@ class ErrorMeter:
             score.dense += dense
             score.update += sum(found[: len(judged)]) / len(judged)
             score.difference += sum(found[len(judged) :]) / len(judged)
-            self._totals = []
+            for total in self._totals:
+                total.zero_()
         return bool(equal.all())
 
     def _dense(self, gradients: Sequence[Tensor], part: slice) -> Tensor:

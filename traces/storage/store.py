@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
@@ -56,6 +58,8 @@ class Trace:
         self.buckets = manifest.buckets
         """Names of the parameters of each exchanged bucket, where known."""
         self.nbytes = sum(entry.nbytes for entry in manifest.files.values())
+        self._finite: set[tuple[Path, tuple[int, ...]]] = set()
+        """Files, and numbers of parameters in them, found to be finite."""
 
     @staticmethod
     def open(folder: Path, *, verify: bool = True) -> Trace:
@@ -110,7 +114,8 @@ class Trace:
         from safetensors import SafetensorError, safe_open
 
         path = self.folder / file_name(kind, iteration, worker)
-        flat = torch.empty(layout.numel, dtype=torch.float32)
+        # not torch's: glibc fits an aligned block only into a freed one that is 96 bytes longer
+        flat = torch.from_numpy(np.empty(layout.numel, dtype=np.float32))
         try:
             with safe_open(path, framework="pt") as file:
                 held = set(file.keys())
@@ -127,9 +132,9 @@ class Trace:
         self._check_finite(flat, layout, path)
         return flat
 
-    @staticmethod
-    def _check_finite(flat: Tensor, layout: BucketLayout, path: Path) -> None:
-        if all_finite(flat):
+    def _check_finite(self, flat: Tensor, layout: BucketLayout, path: Path) -> None:
+        if (path, layout.numbers) in self._finite or all_finite(flat):
+            self._finite.add((path, layout.numbers))
             return
         names = [p.name for p, part in layout.views(flat) if not bool(part.isfinite().all())]
         kind, iteration, worker = path.stem.rsplit("-", 2)

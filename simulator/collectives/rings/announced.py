@@ -39,19 +39,15 @@ _LARGEST = 1 << 18  # most pieces in its table of times
 
 def rules_of(
     program: Program, ranks: int, pieces: NDArray[np.int64], *, constant: bool, even: bool
-) -> Rules:
-    """Rules of the compiled loop. `pieces`: of the ranks that stand for all; `constant`: a
-    message's time does not depend on its start; `even`: nor on its link."""
+) -> tuple[Rules, NDArray[np.bool_] | None]:
+    """Rules of the compiled loop; sizes without a message where it keeps paces. `pieces`: of ranks
+    that stand for all; `constant`: no time depends on a message's start; `even`: nor on links."""
     steady = constant and bool((pieces == pieces[0]).all())
     many = len(pieces) >= _LONG and pieces.size <= _LARGEST
     announcing_first = program.in_flight == 2 and not program.sends_first
-    return Rules(
-        two=ranks == 2,
-        sends_first=program.sends_first,
-        skips_empty=program.skips_empty,
-        steady=steady,
-        keeps_paces=constant and even and not steady and many and announcing_first,
-    )
+    keeps = constant and even and not steady and many and announcing_first
+    gone = program.skips_empty & (np.array(program.sizes) == 0) if keeps else None
+    return Rules(ranks == 2, program.sends_first, program.skips_empty, steady), gone
 
 
 class AnnouncedRing:
@@ -104,12 +100,14 @@ class AnnouncedRing:
         sent = np.zeros(ranks, dtype=np.int64)
         messages = self._messages
         even = len(messages.links) == 1
-        rules = rules_of(program, ranks, once, constant=messages.constant, even=even)
+        rules, gone = rules_of(program, ranks, once, constant=messages.constant, even=even)
         for phase in program.phases:
             for first, last, jitter in self._portions(phase, per_phase, sent, key, period):
                 self._messages.check_jitter(int(state.posted.max()), last - first, jitter)
                 shift, reduces = phase.first % period, phase.reduces
-                self._post(state, pieces, self._prices, rules, reduces, jitter, shift, first, last)
+                self._post(
+                    state, pieces, self._prices, rules, gone, reduces, jitter, shift, first, last
+                )
             while state.queue[0]:
                 wait(state)
             messages.check_departures(state.posted)

@@ -64,7 +64,6 @@ class Rules(NamedTuple):
     sends_first: bool  # a send is posted before its receive
     skips_empty: bool  # empty pieces send no message
     steady: bool  # blocks are equal, and a message's time does not depend on its start
-    keeps_paces: bool  # a message's time depends on its size alone (`_keep_paces`)
 
 
 @loop
@@ -94,6 +93,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     pieces: _Ints,
     prices: Prices,
     rules: Rules,
+    gone: NDArray[np.bool_] | None,
     reduces: bool,
     jitter: Times,
     shift: int,
@@ -103,8 +103,8 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     """Post the messages of a phase from number `first` to before `last`.
 
     `pieces` `[s, 2 q]`: size class of each piece of each block, twice over, so that the blocks of q
-    ranks from any one on are one slice. `jitter` `[last - first, q]`: delays by sender, or
-    `[0, q]`.
+    ranks from any one on are one slice. `gone`: `_keep_paces`'; None, for which that is not
+    compiled: compute all ranks. `jitter` `[last - first, q]`: delays by sender, or `[0, q]`.
 
     A block's messages f commute with constants: f(state + c) = f(state) + c. Once one of equal
     blocks (`steady`) has shifted the state by a constant, the rest of the phase is done at once.
@@ -112,7 +112,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     q, per_block, window = state.posted.size, pieces.shape[0], state.arrives.shape[0]
     none = np.zeros(0, dtype=np.int64)
     before, compares, number = state.times, False, first
-    if rules.keeps_paces:
+    if gone is not None:
         number = _keep_paces(
             state.posted,
             state.left,
@@ -120,7 +120,7 @@ def post(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             state.leaves,
             state.costs,
             pieces,
-            rules.skips_empty & (prices.nbytes == 0),
+            gone,
             run_of(prices.serialization, 0, prices.latency.size),
             prices.latency,
             prices.back[0],
@@ -185,8 +185,7 @@ def _message(  # noqa: PLR0917 - as a compiled loop
             arrivals[to], departures[r] = arrives, gone
             costs[to] = prices.reductions[size[r]] if reduces else 0
         if rules.two and turn == 0:
-            empty = nbytes[size] == 0
-            _announce(state, slot, prices.back, rules, empty, word, ahead, knows)
+            _announce(state, slot, prices.back, rules, nbytes, size, word, ahead, knows)
     state.queue[0] += 1
 
 
@@ -227,7 +226,8 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     slot: int,
     back: Times,
     rules: Rules,
-    empty: NDArray[np.bool_],
+    nbytes: _Ints,
+    size: _Ints,
     word: Times,
     ahead: _Ints,
     knows: _Ints,
@@ -236,7 +236,7 @@ def _announce(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     q = word.size
     for a in range(q):
         r = (a - 1) % q
-        if rules.skips_empty and empty[r]:
+        if rules.skips_empty and nbytes[size[r]] == 0:
             continue  # nothing to receive
         if knows[a]:  # its data have gone in front
             word[r] = max(state.left[a] + back[r], state.data[a])
@@ -295,6 +295,7 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     pieces: _Ints,
     prices: Prices,
     rules: Rules,
+    gone: NDArray[np.bool_] | None,
     reduces: NDArray[np.bool_],
     shifts: _Ints,
     posts: int,
@@ -305,7 +306,7 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     `starts` `[worlds, q]` and the times of `prices` have a row per world; `reduces` and `shifts` an
     entry per phase, of `posts` messages."""
     none = np.zeros((0, starts.shape[1]), dtype=np.int64)
-    first: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
+    at: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
     for world in range(out.size):
         state = state_of(starts[world], window)
         here = Prices(
@@ -317,7 +318,7 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             prices.reductions[world],
         )
         for phase in range(shifts.size):
-            post(state, pieces, here, rules, reduces[phase], none, shifts[phase], first, posts)
+            post(state, pieces, here, rules, gone, reduces[phase], none, shifts[phase], at, posts)
             while state.queue[0]:
                 wait(state)
         out[world] = state.posted.max()

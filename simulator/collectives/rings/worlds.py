@@ -154,7 +154,7 @@ class RingWorlds:
             np.ascontiguousarray(starts[:, :period]),
             np.concatenate((once, once)).T.copy(),
             prices,
-            rules_of(program, ranks, once, constant=True, even=not kinds.any()),
+            *rules_of(program, ranks, once, constant=True, even=not kinds.any()),
             np.array([phase.reduces for phase in program.phases]),
             np.array([phase.first % period for phase in program.phases], dtype=np.int64),
             (ranks - 1) * program.pieces.shape[1],
