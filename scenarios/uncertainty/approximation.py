@@ -53,7 +53,7 @@ from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.training import Code, Noise, SharedNode, Training
-from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
+from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]
 """A column per world."""
@@ -263,22 +263,28 @@ class Approximation:
         times: list[Column] = []
         extra_before, extra_after = [], []
         framework = self._framework(profile, len(step.exchanges))
+        extras: dict[int, tuple[list[Column], list[Column]]] = {}
+        together: dict[tuple[int, int, int], Column] = {}
+        """By identity, as many buckets' exchanges are one object: before and after collectives, and
+        servers' time; times of collectives."""
         for exchange, around in zip(step.exchanges, framework, strict=True):
-            start, *answers = exchange.computes
-            moments = () if exchange.moments is None else (exchange.moments,)
-            extra_before.append(self._extra((start, *moments)))
-            extra_after += [self._extra((compute,)) for compute in answers]
+            if id(exchange) not in extras:
+                extras[id(exchange)] = self._extras(exchange)
+            extra, more_served = extras[id(exchange)]
+            first, *answers = extra
             if answers:  # as `plans.framed`
-                extra_before[-1] = extra_before[-1] + around / 2
-                extra_after[-1] = extra_after[-1] + around / 2
-            servers = exchange.servers or (None,) * len(exchange.collectives)
-            for record, by in zip(exchange.collectives, servers, strict=True):
+                first = first + around / 2
+                answers[-1] = answers[-1] + around / 2
+            extra_before.append(first)
+            extra_after += answers
+            for record, more in zip(exchange.collectives, more_served, strict=True):
                 number = len(times)
-                parted = self._cluster.servers if record.kind == "push_pull" else 1
-                more_served = self._extra(() if by is None else (by,), parted)
                 server_time = round(float(stated.rows[_SERVED][number]))
                 longer = waits * alone.rows[_HELD][number] + (1 - waits) * held[number]
-                times.append(longer + self.held(record, server_time, more_served))
+                name = id(record), server_time, id(more)
+                if name not in together:
+                    together[name] = self.held(record, server_time, more)
+                times.append(longer + together[name])
         if self._streamed:  # as `plans.in_its_stream`
             times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
             extra_after = [0 * longer for longer in extra_after]
@@ -299,6 +305,24 @@ class Approximation:
             found,
         )
         return self._whole(plan, found, passes)
+
+    def _extras(self, exchange: Exchange) -> tuple[list[Column], list[Column]]:
+        """Extra time of each stretch, moments in the first, and of each collective's servers."""
+        start, *answers = exchange.computes
+        moments = () if exchange.moments is None else (exchange.moments,)
+        extra = [self._extra((start, *moments)), *(self._extra((each,)) for each in answers)]
+        served = [
+            self._extra(
+                () if by is None else (by,),
+                self._cluster.servers if record.kind == "push_pull" else 1,
+            )
+            for record, by in zip(
+                exchange.collectives,
+                exchange.servers or (None,) * len(exchange.collectives),
+                strict=True,
+            )
+        ]
+        return extra, served
 
     def _longer(self, computes: tuple[Compute, ...], servers: int = 1) -> Column:
         """Extra time of a stretch over the stated one."""
