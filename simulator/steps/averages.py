@@ -98,7 +98,7 @@ class Averager:
             newest = [one for _, one in reversed(_LAST)]
             ranks = accumulate(one.cluster.workers for one in newest)
             for place, (one, kept) in enumerate(zip(newest, ranks, strict=True)):
-                if place >= _PREPARED or (place and kept > _KEPT_RANKS):
+                if place >= _PREPARED or (place and kept > KEPT_RANKS):
                     one.forget()
         return found
 
@@ -114,15 +114,17 @@ class Averager:
         return self._known[schedule]
 
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
-        """Spans of all ranks in iteration `number` >= 1, from its first rank's begin; of repeating
-        iterations, the last cycle's equal."""
+        """Spans of iteration `number` >= 1, from its first rank's begin; of repeating iterations, the
+        last cycle's equal, and not of all ranks where the first node's tell more than enough
+        (`breakdown.spans_of`)."""
+        first = self.cluster.devices_per_node
         if self._repeats(schedule):
             steady = self._steady(schedule)
             last = len(steady.iterations) - 1
             number = last - (last - number) % len(schedule)
             if steady.spans is None:
                 return self._spans(schedule, number, steady.before(number))
-            begun, spans = steady.run.finish[:number], steady.spans(number)
+            begun, spans = steady.run.finish[:number], steady.spans(number, first)
         else:
             run = self._by_events(schedule, number + 1, spans=True)
             begun, spans = run.finish[:-1], run.spans
@@ -220,14 +222,15 @@ class Averager:
             most_classes=None if _only_events(schedule) else VECTOR_RANKS,
         )
         try:
-            return events.spans(number, before)
+            return events.spans(number, before, self.cluster.devices_per_node)
         except TooManyClassesError:
             pass
         from gcsim.simulator.steps.vectors import spans as vector_spans  # compiles its loops
 
         return vector_spans.spans(
-            schedule, number, before, execute=self.execute, slowdown=self._slow
-        )
+            schedule, number, before, execute=self.execute, slowdown=self._slow,
+            first=self.cluster.devices_per_node,
+        )  # fmt: skip
 
     def _slowdown(self, iteration: int) -> NDArray[np.float64] | None:
         if self._noise is None:
@@ -237,7 +240,9 @@ class Averager:
 
 
 _LAST: deque[tuple[object, Averager]] = deque(maxlen=64)
-_PREPARED, _KEPT_RANKS = 16, 4096  # averagers that keep prepared collectives, and their ranks
+_PREPARED = 16  # averagers that keep prepared collectives
+KEPT_RANKS = 4096
+"""Ranks of those averagers together, and most of a cluster whose collectives stay prepared."""
 
 
 def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | None:

@@ -183,6 +183,8 @@ class Span:
     end: Picoseconds
     bucket: int | None = None
     carried: CollectiveSpan | None = None
+    ranks: int = 1
+    """The rank, and equal ones without spans of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
