@@ -46,7 +46,15 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, shared, streaming
+from gcsim.simulator.plans import (
+    CHECKS,
+    DENSE,
+    STEP_CHECKS,
+    Planner,
+    objects_of,
+    shared,
+    streaming,
+)
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.events.even_cluster import Together
@@ -215,9 +223,9 @@ class Approximation:
         of_phase = []
         for phase in profile.phases:
             steps = _steps(phase)
-            taken = {step.exchanges: step for step in steps}
+            taken = {objects_of(step): step for step in steps}
             times = {same: self._step(step, profile, code) for same, step in taken.items()}
-            every = [times[step.exchanges] for step in steps]
+            every = [times[objects_of(step)] for step in steps]
             of_phase.append(sum(every, np.zeros(len(self._worlds))) / len(steps))
         return self._loaded(of_phase, phase_order(profile)) / profile.period
 

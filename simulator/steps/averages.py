@@ -109,9 +109,10 @@ class Averager:
 
     def average(self, schedule: Schedule) -> Average:
         """Mean iteration."""
-        if schedule not in self._known:
-            self._known[schedule] = self._average(schedule)
-        return self._known[schedule]
+        found = self._known.get(schedule)
+        if found is None:
+            found = self._known[schedule] = self._average(schedule)
+        return found
 
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
         """Spans of iteration `number` >= 1, from its first rank's begin; of repeating iterations, the
