@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,22 +45,14 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import (
-    CHECKS,
-    DENSE,
-    STEP_CHECKS,
-    Planner,
-    objects_of,
-    shared,
-    streaming,
-)
+from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, objects_of, shared, streaming
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.training import Code, Noise, SharedNode, Training
-from gcsim.traces.profile import Compute, Exchange, Phase, Step, TrafficProfile
+from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]
 """A column per world."""
@@ -191,7 +182,7 @@ class Approximation:
             return Planner(cluster, compute, training, prices, together)
 
         self._planner = planner(training)
-        self._extra = cache(self._longer)
+        self._known: dict[tuple[int, ...], tuple[tuple[Compute, ...], Column]] = {}
         one = Fraction(1)  # both factors are linear in their figures
         skewed = 1 + drawn.figure(training.noise, ("training", "noise"), "skew") * float(
             longest(Noise(skew=one), cluster.workers) - 1
@@ -271,27 +262,27 @@ class Approximation:
         times: list[Column] = []
         extra_before, extra_after = [], []
         framework = self._framework(profile, len(step.exchanges))
-        extras: dict[int, tuple[list[Column], list[Column]]] = {}
-        together: dict[tuple[int, int, int], Column] = {}
-        """By identity, as many buckets' exchanges are one object: before and after collectives, and
-        servers' time; times of collectives."""
+        together: dict[
+            tuple[int, int, int], Column
+        ] = {}  # by identity: many buckets share a record
         for exchange, around in zip(step.exchanges, framework, strict=True):
-            if id(exchange) not in extras:
-                extras[id(exchange)] = self._extras(exchange)
-            extra, more_served = extras[id(exchange)]
-            first, *answers = extra
+            start, *answers = exchange.computes
+            moments = () if exchange.moments is None else (exchange.moments,)
+            extra_before.append(self._extra((start, *moments)))
+            extra_after += [self._extra((compute,)) for compute in answers]
             if answers:  # as `plans.framed`
-                first = first + around / 2
-                answers[-1] = answers[-1] + around / 2
-            extra_before.append(first)
-            extra_after += answers
-            for record, more in zip(exchange.collectives, more_served, strict=True):
+                extra_before[-1] = extra_before[-1] + around / 2
+                extra_after[-1] = extra_after[-1] + around / 2
+            servers = exchange.servers or (None,) * len(exchange.collectives)
+            for record, by in zip(exchange.collectives, servers, strict=True):
                 number = len(times)
                 server_time = round(float(stated.rows[_SERVED][number]))
                 longer = waits * alone.rows[_HELD][number] + (1 - waits) * held[number]
-                name = id(record), server_time, id(more)
+                name = id(record), server_time, id(by)
                 if name not in together:
-                    together[name] = self.held(record, server_time, more)
+                    parted = self._cluster.servers if record.kind == "push_pull" else 1
+                    more_served = self._extra(() if by is None else (by,), parted)
+                    together[name] = self.held(record, server_time, more_served)
                 times.append(longer + together[name])
         if self._streamed:  # as `plans.in_its_stream`
             times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
@@ -314,25 +305,14 @@ class Approximation:
         )
         return self._whole(plan, found, passes)
 
-    def _extras(self, exchange: Exchange) -> tuple[list[Column], list[Column]]:
-        """Extra time of each stretch, moments in the first, and of each collective's servers."""
-        start, *answers = exchange.computes
-        moments = () if exchange.moments is None else (exchange.moments,)
-        extra = [self._extra((start, *moments)), *(self._extra((each,)) for each in answers)]
-        served = [
-            self._extra(
-                () if by is None else (by,),
-                self._cluster.servers if record.kind == "push_pull" else 1,
-            )
-            for record, by in zip(
-                exchange.collectives,
-                exchange.servers or (None,) * len(exchange.collectives),
-                strict=True,
-            )
-        ]
-        return extra, served
+    def _extra(self, computes: tuple[Compute, ...], servers: int = 1) -> Column:
+        """`_longer`, known by the stretches' identities, which it keeps alive."""
+        name = (servers, *map(id, computes))
+        if name not in self._known:
+            self._known[name] = computes, self._longer(computes, servers)
+        return self._known[name][1]
 
-    def _longer(self, computes: tuple[Compute, ...], servers: int = 1) -> Column:
+    def _longer(self, computes: tuple[Compute, ...], servers: int) -> Column:
         """Extra time of a stretch over the stated one."""
         total = np.zeros(len(self._worlds))
         slower = self._slower

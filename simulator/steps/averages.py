@@ -115,16 +115,15 @@ class Averager:
         return found
 
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
-        """Spans of iteration `number` >= 1, from its first rank's begin; of repeating iterations, the
-        last cycle's equal, and not of all ranks where the first node's tell more than enough
-        (`breakdown.spans_of`)."""
+        """Spans of iteration `number` >= 1, from its first rank's begin; of repeating iterations,
+        the last cycle's equal, and of a large cluster, as `spans_of` with its first node."""
         first = self.cluster.devices_per_node
         if self._repeats(schedule):
             steady = self._steady(schedule)
             last = len(steady.iterations) - 1
             number = last - (last - number) % len(schedule)
             if steady.spans is None:
-                return self._spans(schedule, number, steady.before(number))
+                return self._spans(schedule, number, steady.before(number), first)
             begun, spans = steady.run.finish[:number], steady.spans(number, first)
         else:
             run = self._by_events(schedule, number + 1, spans=True)
@@ -214,24 +213,17 @@ class Averager:
             rings=self._rings,
         )
 
-    def _spans(self, schedule: Schedule, number: int, before: State) -> tuple[Span, ...]:
-        events = Events(
-            schedule,
-            execute=self.execute,
-            slowdown=self._slow,
-            rings=self._rings,
-            most_classes=None if _only_events(schedule) else VECTOR_RANKS,
-        )
-        try:
-            return events.spans(number, before, self.cluster.devices_per_node)
-        except TooManyClassesError:
-            pass
+    def _spans(
+        self, schedule: Schedule, number: int, before: State, first: int
+    ) -> tuple[Span, ...]:
+        if _only_events(schedule):
+            events = Events(schedule, execute=self.execute, slowdown=self._slow, rings=self._rings)
+            return events.spans(number, before, first)
         from gcsim.simulator.steps.vectors import spans as vector_spans  # compiles its loops
 
         return vector_spans.spans(
-            schedule, number, before, execute=self.execute, slowdown=self._slow,
-            first=self.cluster.devices_per_node,
-        )  # fmt: skip
+            schedule, number, before, execute=self.execute, slowdown=self._slow, first=first
+        )
 
     def _slowdown(self, iteration: int) -> NDArray[np.float64] | None:
         if self._noise is None:

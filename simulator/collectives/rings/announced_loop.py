@@ -507,7 +507,9 @@ def _waited(places: Times, i: int, block: int, kind: int, reductions: Times) -> 
 
 
 @inlined
-def _same(places: Times, i: int, row: int, block: int, time: int, pace: int) -> int:
+def _same(  # noqa: PLR0917
+    places: Times, i: int, row: int, block: int, time: int, pace: int
+) -> int:
     """`pace` if this time has shifted by it too, else `_NO_PACE`."""
     if pace == _NO_PACE or (places[i, row] == _NOTHING) != (time == _NOTHING):
         return _NO_PACE

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.steps import step_plan
-from gcsim.simulator.steps.breakdown import (
-    Done,
-    Exchanged,
-    TimeBreakdown,
-    in_order,
-    spans_of,
-)
+from gcsim.simulator.steps.breakdown import Done, Exchanged, TimeBreakdown, in_order, spans_of
 from gcsim.simulator.steps.events.input_loader import Loader
 from gcsim.simulator.steps.events.step import coarsest
 from gcsim.simulator.steps.schedule import Schedule, State
@@ -44,9 +38,7 @@ def spans(
     vectors.begin(number, before)
     vectors.iteration(slowdown, {part: np.empty(ranks, dtype=np.int64) for part in PARTS})
     paces = np.ones(ranks) if slowdown is None else slowdown
-    times = [
-        np.broadcast_to(each, (ranks,)) for _, *both in vectors.exchanged for each in both
-    ]
+    times = [np.broadcast_to(each, (ranks,)) for _, *both in vectors.exchanged for each in both]
     classes = coarsest(ranks, before.start, before.ahead, paces, *schedule.groups(), *times)
     lowest = np.unique(classes, return_index=True)[1]
     groups = next(iter(schedule.groups()), np.zeros(ranks, dtype=np.int64))
