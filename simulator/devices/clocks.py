@@ -129,9 +129,11 @@ def with_one_of_each(profile: TrafficProfile) -> TrafficProfile:
         return same.setdefault(value, value)
 
     def changed(exchange: Exchange, _: Phase) -> Exchange:
-        names = ("computes", "collectives", "servers")
-        parts = {name: tuple(map(one, getattr(exchange, name))) for name in names}
-        found: Exchange = one(replace(exchange, **parts))
+        made, sent, served = exchange.computes, exchange.collectives, exchange.servers
+        computes, collectives, servers = (tuple(map(one, each)) for each in (made, sent, served))
+        found: Exchange = one(
+            replace(exchange, computes=computes, collectives=collectives, servers=servers)
+        )
         return found
 
     return with_exchanges(profile, changed)
