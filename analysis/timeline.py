@@ -65,7 +65,7 @@ HOW = (
 def chrome_trace(result: Result) -> str:
     """Timelines of `result` as trace-event JSON, one event a line; deterministic."""
     largest = at_largest(result)[0]
-    cut = sum(len(timeline.spans) for timeline in result.timelines) > LIMIT
+    cut = sum(span.ranks for timeline in result.timelines for span in timeline.spans) > LIMIT
     about = {
         "scenario": result.scenario.get("name", ""),
         "nodes": largest.nodes,
@@ -316,18 +316,18 @@ def _leaves(span: Span) -> int:
 
 def _once_a_rank(spans: Iterable[Span], end_of: Callable[[Span], int]) -> Iterator[_Interval]:
     """Time in which a rank does at least one of these."""
-    by_rank: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    by_rank: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for span in spans:
-        by_rank[span.rank].append((nanoseconds(span.start_s), end_of(span)))
-    for of_rank in by_rank.values():
+        by_rank[span.rank, span.ranks].append((nanoseconds(span.start_s), end_of(span)))
+    for (_, ranks), of_rank in by_rank.items():
         first, last = 0, -1
         for start, end in sorted(of_rank):
             if start > last >= 0:
-                yield first, last, 1.0
+                yield first, last, float(ranks)
             if start > last:
                 first = start
             last = max(last, end)
-        yield first, last, 1.0
+        yield first, last, float(ranks)
 
 
 def _rates(method: Method, exchanges: Iterable[Span]) -> Iterator[_Interval]:

@@ -213,6 +213,8 @@ class Span:
     """Number in `Timeline.collectives`."""
     waited_s: float = 0.0
     """Part of a collective's span until the last rank entered it."""
+    ranks: int = 1
+    """The rank, and equal ones without spans of their own, of a large cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +232,7 @@ class Collective:
     messages: int
     """Messages of all ranks."""
     last: tuple[int, ...] = ()
-    """Ranks that entered last, at the same instant."""
+    """Ranks that entered last, at the same instant; equal ones without spans as the lowest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ methods are as measured on float32: kernels, payload and error of code that wide
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
-from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.plans import DENSE
@@ -26,7 +26,7 @@ def as_stored(profile: TrafficProfile, training: Training) -> TrafficProfile:
     if named == "fp32" or profile.compressor not in {DENSE, named, f"torch_{named}"}:
         return profile
     exchanges = tuple(
-        _exchange(layout, _TYPES[named], training.gradient_bytes, profile.workers)
+        _exchange(layout.numel, _TYPES[named], training.gradient_bytes, profile.workers)
         for layout in profile.buckets
     )
     step = Step(number=0, exchanges=exchanges)
@@ -41,9 +41,11 @@ def as_stored(profile: TrafficProfile, training: Training) -> TrafficProfile:
     )
 
 
-def _exchange(layout: BucketLayout, dtype: str, width: int, workers: int) -> Exchange:
-    nbytes = width * layout.numel
-    divide = KernelCost(kind="streaming", launches=1, elements=layout.numel, nbytes=2 * nbytes)
+@lru_cache(maxsize=1 << 12)
+def _exchange(elements: int, dtype: str, width: int, workers: int) -> Exchange:
+    """One object for buckets of a length, of which a `PriceList` knows the price."""
+    nbytes = width * elements
+    divide = KernelCost(kind="streaming", launches=1, elements=elements, nbytes=2 * nbytes)
     summed = CollectiveRecord(
         kind="all_reduce", sent=(nbytes,) * workers, element=width, dtype=dtype
     )

@@ -128,9 +128,9 @@ class Planner:
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
         """Plans of the recorded steps, by phase; errors as `plan`."""
         around = self.around(profile)
-        unlike = {step.exchanges: step for phase in profile.phases for step in phase.steps}
-        plans = {exchanges: self.plan(step, around) for exchanges, step in unlike.items()}
-        return [[plans[step.exchanges] for step in phase.steps] for phase in profile.phases]
+        unlike = {objects_of(step): step for phase in profile.phases for step in phase.steps}
+        plans = {objects: self.plan(step, around) for objects, step in unlike.items()}
+        return [[plans[objects_of(step)] for step in phase.steps] for phase in profile.phases]
 
     def _placed(self, work: BucketWork) -> BucketWork:
         if self._training.encode_on != "communicator" or self._in_turn:
@@ -256,6 +256,11 @@ def streaming(nbytes: int) -> Compute:
     """Bytes read or written once; one object, of which a `PriceList` knows the price."""
     cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
     return Compute(stage="encode", fixed=(cost,))
+
+
+def objects_of(step: Step) -> tuple[int, ...]:
+    """The exchanges' identities, equal for steps of equal ones (`clocks.with_one_of_each`)."""
+    return tuple(map(id, step.exchanges))
 
 
 def kinds_of(exchange: Exchange) -> list[Kind]:

@@ -27,6 +27,7 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.passes import measured_passes
+from gcsim.simulator.devices.clocks import with_one_of_each
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
@@ -46,6 +47,9 @@ class Known:
 
     key: str
     profile: TrafficProfile
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "profile", with_one_of_each(self.profile))
 
 
 class Engine:

@@ -287,7 +287,7 @@ def _timeline(kind: str, label: str, nodes: int, prediction: Prediction, told: _
             name = (span.bucket, span.carried.place)
             records[name] = span.carried.record
             if not span.carried.waited:
-                last.setdefault(name, []).append(span.rank)
+                last.setdefault(name, []).extend([span.rank] * span.ranks)
     number = {name: place for place, name in enumerate(sorted(records))}
     return Timeline(
         compressor=kind,
@@ -314,6 +314,7 @@ def _span(span: step_plan.Span, number: dict[tuple[int, int], int]) -> Span:
         bucket=bucket,
         collective=None if carried is None or bucket is None else number[bucket, carried.place],
         waited_s=0.0 if carried is None else seconds(carried.waited),
+        ranks=span.ranks,
     )
 
 

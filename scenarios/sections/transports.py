@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -100,11 +99,3 @@ def on_machines(name: str, host: Host | None) -> Host | None:
 def few_cores(transport: str) -> Host | None:
     """A transport's prices where processes share few cores."""
     return transports().get(f"{transport}_few_cores", (Sums(), None))[1]
-
-
-def with_few_cores(transport: str, stated: Host) -> Host:
-    """The stated cores with the prices for few cores."""
-    known = few_cores(transport)
-    if known is None:
-        return stated
-    return replace(known, cores=stated.cores, ranks=stated.ranks, in_flight=stated.in_flight)

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, shared, streaming
+from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, objects_of, shared, streaming
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.events.even_cluster import Together
@@ -183,7 +182,7 @@ class Approximation:
             return Planner(cluster, compute, training, prices, together)
 
         self._planner = planner(training)
-        self._extra = cache(self._longer)
+        self._known: dict[tuple[int, ...], tuple[tuple[Compute, ...], Column]] = {}
         one = Fraction(1)  # both factors are linear in their figures
         skewed = 1 + drawn.figure(training.noise, ("training", "noise"), "skew") * float(
             longest(Noise(skew=one), cluster.workers) - 1
@@ -215,9 +214,9 @@ class Approximation:
         of_phase = []
         for phase in profile.phases:
             steps = _steps(phase)
-            taken = {step.exchanges: step for step in steps}
+            taken = {objects_of(step): step for step in steps}
             times = {same: self._step(step, profile, code) for same, step in taken.items()}
-            every = [times[step.exchanges] for step in steps]
+            every = [times[objects_of(step)] for step in steps]
             of_phase.append(sum(every, np.zeros(len(self._worlds))) / len(steps))
         return self._loaded(of_phase, phase_order(profile)) / profile.period
 
@@ -263,6 +262,9 @@ class Approximation:
         times: list[Column] = []
         extra_before, extra_after = [], []
         framework = self._framework(profile, len(step.exchanges))
+        together: dict[
+            tuple[int, int, int], Column
+        ] = {}  # by identity: many buckets share a record
         for exchange, around in zip(step.exchanges, framework, strict=True):
             start, *answers = exchange.computes
             moments = () if exchange.moments is None else (exchange.moments,)
@@ -274,11 +276,14 @@ class Approximation:
             servers = exchange.servers or (None,) * len(exchange.collectives)
             for record, by in zip(exchange.collectives, servers, strict=True):
                 number = len(times)
-                parted = self._cluster.servers if record.kind == "push_pull" else 1
-                more_served = self._extra(() if by is None else (by,), parted)
                 server_time = round(float(stated.rows[_SERVED][number]))
                 longer = waits * alone.rows[_HELD][number] + (1 - waits) * held[number]
-                times.append(longer + self.held(record, server_time, more_served))
+                name = id(record), server_time, id(by)
+                if name not in together:
+                    parted = self._cluster.servers if record.kind == "push_pull" else 1
+                    more_served = self._extra(() if by is None else (by,), parted)
+                    together[name] = self.held(record, server_time, more_served)
+                times.append(longer + together[name])
         if self._streamed:  # as `plans.in_its_stream`
             times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
             extra_after = [0 * longer for longer in extra_after]
@@ -300,7 +305,14 @@ class Approximation:
         )
         return self._whole(plan, found, passes)
 
-    def _longer(self, computes: tuple[Compute, ...], servers: int = 1) -> Column:
+    def _extra(self, computes: tuple[Compute, ...], servers: int = 1) -> Column:
+        """`_longer`, known by the stretches' identities, which it keeps alive."""
+        name = (servers, *map(id, computes))
+        if name not in self._known:
+            self._known[name] = computes, self._longer(computes, servers)
+        return self._known[name][1]
+
+    def _longer(self, computes: tuple[Compute, ...], servers: int) -> Column:
         """Extra time of a stretch over the stated one."""
         total = np.zeros(len(self._worlds))
         slower = self._slower

@@ -34,6 +34,7 @@ from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
 from gcsim.simulator.collectives.rings.worlds import RingWorlds
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
+from gcsim.simulator.steps.averages import KEPT_RANKS
 
 SUPPORT = 32
 """Drawn worlds that are simulated."""
@@ -190,8 +191,10 @@ class CollectiveTimes:
                     chosen = replace(self._cluster_in(0).collectives, all_reduce=named)
                     cluster = replace(cluster, collectives=chosen)
                 self._memos[number, algorithm] = CollectiveMemo.of(cluster)
-            finishes = self._memos[number, algorithm](record, self._together, server_time)
-            known[name] = float(finishes.max()) or 1e-30
+            memo = self._memos[number, algorithm]
+            known[name] = float(memo(record, self._together, server_time).max()) or 1e-30
+            if len(self._together) > KEPT_RANKS:  # dozens of worlds would hold their messages
+                memo.forget()
         return known[name]
 
     def _between(self, points: Column, moving: tuple[int, ...]) -> Column:

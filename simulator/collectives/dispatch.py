@@ -209,7 +209,7 @@ class CollectiveMemo:
             collective=algorithm.prepare(call),
             copies=copies,
             host=host,
-            host_work=Work() if host is None else host.work(algorithm.traffic(call)),
+            host_work=Work() if host is None else host.work(_traffic(record, algorithm, call)),
         )
 
     def _as_seen(self, kind: str) -> tuple[Cluster, Fabric]:
@@ -265,6 +265,21 @@ def call_of(
         server_time=server_time,
         at_hand=fabric,
     )
+
+
+_TRAFFIC: OrderedDict[object, Traffic] = OrderedDict()
+_KEPT_TRAFFIC = 2**20  # ranks
+
+
+def _traffic(record: CollectiveRecord, algorithm: Algorithm, call: Call) -> Traffic:
+    """Traffic of a request, one object for clusters that differ in their links alone."""
+    cluster = call.cluster
+    name = record, algorithm, cluster.nodes, cluster.devices_per_node, cluster.collectives
+    if name not in _TRAFFIC:
+        _TRAFFIC[name] = algorithm.traffic(call)
+        while len(_TRAFFIC) > max(1, _KEPT_TRAFFIC // cluster.workers):
+            _TRAFFIC.popitem(last=False)
+    return _TRAFFIC[name]
 
 
 def _algorithm(record: CollectiveRecord, sent: tuple[int, ...], cluster: Cluster) -> Algorithm:

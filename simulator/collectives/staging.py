@@ -46,4 +46,6 @@ def copy_times(sizes: Sequence[int], link: Link) -> Times:
     prices = {size: copy_time(size, link) for size in set(sizes)}
     if (longest := max(prices.values(), default=0)) >= COLLECTIVE_LIMIT:
         raise too_long(longest)
+    if len(prices) == 1:
+        return np.full(len(sizes), longest, dtype=np.int64)
     return np.array([prices[size] for size in sizes], dtype=np.int64)

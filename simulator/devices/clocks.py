@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,12 +107,33 @@ def as_timed(profile: TrafficProfile, stages: Mapping[str, Clocks]) -> TrafficPr
 def with_exchanges(
     profile: TrafficProfile, change: Callable[[Exchange, Phase], Exchange]
 ) -> TrafficProfile:
-    """The profile with other exchanges in its steps."""
+    """The profile with other exchanges in its steps, of which equal ones stay one object."""
     phases = []
     for phase in profile.phases:
+        each = {id(exchange): exchange for step in phase.steps for exchange in step.exchanges}
+        changed = {name: change(exchange, phase) for name, exchange in each.items()}
         steps = [
-            replace(step, exchanges=tuple(change(each, phase) for each in step.exchanges))
+            replace(step, exchanges=tuple(changed[id(one)] for one in step.exchanges))
             for step in phase.steps
         ]
         phases.append(replace(phase, steps=tuple(steps)))
     return replace(profile, phases=tuple(phases))
+
+
+def with_one_of_each(profile: TrafficProfile) -> TrafficProfile:
+    """The profile with one object for equal exchanges, computations and collectives: what is known
+    of an object need not be looked up by its value, which takes longer than to price it."""
+    same: dict[Any, Any] = {}
+
+    def one(value: Any) -> Any:
+        return same.setdefault(value, value)
+
+    def changed(exchange: Exchange, _: Phase) -> Exchange:
+        made, sent, served = exchange.computes, exchange.collectives, exchange.servers
+        computes, collectives, servers = (tuple(map(one, each)) for each in (made, sent, served))
+        found: Exchange = one(
+            replace(exchange, computes=computes, collectives=collectives, servers=servers)
+        )
+        return found
+
+    return with_exchanges(profile, changed)

@@ -155,6 +155,10 @@ class _Columns:
         """Serialisation on links that are lines."""
         if not len(sizes):
             return sizes.copy()
+        if len(self._lines) == 1:
+            [(one, under_one, base_one)] = self._lines
+            check_range(_ZERO, (int(sizes.max()) * one + base_one) // under_one)
+            return scaled(sizes, one, under_one, base_one)
         rough = self._rough[kinds]
         longest = int((sizes * rough[:, 0] + rough[:, 1]).max())
         check_range(_ZERO, longest)

@@ -92,9 +92,9 @@ class RoundPaths:
         self._shared_bus, self._framing = shared_bus, framing
         # a NIC and a bus that are equal links stay two kinds
         numbers: dict[tuple[str, Link], int] = {}
-        self._bus = np.resize(_numbered(numbers, "bus", buses), nodes)
+        self._bus = _numbered(numbers, "bus", buses, nodes)
         self._first_card = len(numbers)
-        self._nic = np.resize(_numbered(numbers, "NIC", nics), nodes)
+        self._nic = _numbered(numbers, "NIC", nics, nodes)
         self._links = [link for _, link in numbers]
         self._stations = np.array([link.shared for link in self._links])
         uplinks = [uplink for _, uplink in self._levels]
@@ -246,10 +246,12 @@ class RoundPaths:
         return self._known[name]
 
 
-def _numbered(numbers: dict[tuple[str, Link], int], place: str, links: Sequence[Link]) -> Integers:
-    """Numbers of links, equal ones sharing one, new ones added."""
+def _numbered(
+    numbers: dict[tuple[str, Link], int], place: str, links: Sequence[Link], nodes: int
+) -> Integers:
+    """Each node's number of its link, equal ones sharing one, new ones added."""
     found = [numbers.setdefault((place, link), len(numbers)) for link in links]
-    return np.array(found, dtype=np.int64)
+    return np.full(nodes, found if len(found) == nodes else found[0], dtype=np.int64)
 
 
 def _plain(link: Link) -> bool:

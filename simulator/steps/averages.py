@@ -98,7 +98,7 @@ class Averager:
             newest = [one for _, one in reversed(_LAST)]
             ranks = accumulate(one.cluster.workers for one in newest)
             for place, (one, kept) in enumerate(zip(newest, ranks, strict=True)):
-                if place >= _PREPARED or (place and kept > _KEPT_RANKS):
+                if place >= _PREPARED or (place and kept > KEPT_RANKS):
                     one.forget()
         return found
 
@@ -109,20 +109,22 @@ class Averager:
 
     def average(self, schedule: Schedule) -> Average:
         """Mean iteration."""
-        if schedule not in self._known:
-            self._known[schedule] = self._average(schedule)
-        return self._known[schedule]
+        found = self._known.get(schedule)
+        if found is None:
+            found = self._known[schedule] = self._average(schedule)
+        return found
 
     def spans(self, schedule: Schedule, number: int) -> tuple[Span, ...]:
-        """Spans of all ranks in iteration `number` >= 1, from its first rank's begin; of repeating
-        iterations, the last cycle's equal."""
+        """Spans of iteration `number` >= 1, from its first rank's begin; of repeating iterations,
+        the last cycle's equal, and of a large cluster, as `spans_of` with its first node."""
+        first = self.cluster.devices_per_node
         if self._repeats(schedule):
             steady = self._steady(schedule)
             last = len(steady.iterations) - 1
             number = last - (last - number) % len(schedule)
             if steady.spans is None:
-                return self._spans(schedule, number, steady.before(number))
-            begun, spans = steady.run.finish[:number], steady.spans(number)
+                return self._spans(schedule, number, steady.before(number), first)
+            begun, spans = steady.run.finish[:number], steady.spans(number, first)
         else:
             run = self._by_events(schedule, number + 1, spans=True)
             begun, spans = run.finish[:-1], run.spans
@@ -211,22 +213,16 @@ class Averager:
             rings=self._rings,
         )
 
-    def _spans(self, schedule: Schedule, number: int, before: State) -> tuple[Span, ...]:
-        events = Events(
-            schedule,
-            execute=self.execute,
-            slowdown=self._slow,
-            rings=self._rings,
-            most_classes=None if _only_events(schedule) else VECTOR_RANKS,
-        )
-        try:
-            return events.spans(number, before)
-        except TooManyClassesError:
-            pass
+    def _spans(
+        self, schedule: Schedule, number: int, before: State, first: int
+    ) -> tuple[Span, ...]:
+        if _only_events(schedule):
+            events = Events(schedule, execute=self.execute, slowdown=self._slow, rings=self._rings)
+            return events.spans(number, before, first)
         from gcsim.simulator.steps.vectors import spans as vector_spans  # compiles its loops
 
         return vector_spans.spans(
-            schedule, number, before, execute=self.execute, slowdown=self._slow
+            schedule, number, before, execute=self.execute, slowdown=self._slow, first=first
         )
 
     def _slowdown(self, iteration: int) -> NDArray[np.float64] | None:
@@ -237,7 +233,9 @@ class Averager:
 
 
 _LAST: deque[tuple[object, Averager]] = deque(maxlen=64)
-_PREPARED, _KEPT_RANKS = 16, 4096  # averagers that keep prepared collectives, and their ranks
+_PREPARED = 16  # averagers that keep prepared collectives
+KEPT_RANKS = 4096
+"""Ranks of those averagers together, and most of a cluster whose collectives stay prepared."""
 
 
 def slow_ranks(cluster: Cluster, training: Training) -> NDArray[np.float64] | None:

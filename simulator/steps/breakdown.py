@@ -7,10 +7,11 @@ as waiting for input, else as exposed communication.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
@@ -29,6 +30,9 @@ PARTS = (
     "input",
 )
 """Parts of a `Run`; all but communication add up to the iteration."""
+
+SPANS = 60_000
+"""Most spans of an iteration, of which a timeline shows all ranks."""
 
 Interval = tuple[Picoseconds, Picoseconds]
 """Begin and end."""
@@ -138,6 +142,31 @@ class TimeBreakdown:
             for start, end in intervals:
                 begin = max(start, self.begin)
                 yield Span(rank=rank, resource="loader", kind=kind, name=name, start=begin, end=end)
+
+
+def spans_of(
+    breakdowns: Sequence[TimeBreakdown], classes: NDArray[np.int64], first: int | None = None
+) -> tuple[Span, ...]:
+    """Spans of all ranks, by rank and start; `classes` `[ranks]`: number of each rank's breakdown.
+    With `first`, where they are more than `SPANS`: those of so many ranks, and of each class's
+    lowest, which stands for the rest (`Span.ranks`)."""
+    lowest, count = np.unique(classes, return_index=True, return_counts=True)[1:]
+    own = [each.spans(rank) for each, rank in zip(breakdowns, lowest.tolist(), strict=True)]
+    total = sum(len(spans) * many for spans, many in zip(own, count.tolist(), strict=True))
+    shown = np.arange(len(classes))
+    if first is not None and total > SPANS:
+        shown = np.union1d(shown[:first], lowest)
+    own_ranks = 1 + count - np.bincount(classes[shown], minlength=len(count))
+    found: list[Span] = []
+    for rank, member in zip(shown.tolist(), classes[shown].tolist(), strict=True):
+        if rank != lowest[member]:
+            found += breakdowns[member].spans(rank)
+        elif own_ranks[member] == 1:
+            found += own[member]
+        else:
+            ranks = int(own_ranks[member])
+            found += [replace(span, ranks=ranks) for span in own[member]]
+    return tuple(found)
 
 
 def _of_stream(rank: int, resource: Resource, done: Sequence[Done]) -> Iterator[Span]:

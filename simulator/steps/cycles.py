@@ -60,8 +60,9 @@ class Steady:
     iterations: tuple[Iteration, ...]
     period: int
     exact: bool
-    spans: Callable[[int], tuple[Span, ...]] | None = None
-    """Spans of an iteration of the last round, by number, if simulated in one go."""
+    spans: Callable[[int, int], tuple[Span, ...]] | None = None
+    """Spans of an iteration of the last round, by number, of so many first ranks or all
+    (`breakdown.spans_of`), if simulated in one go."""
 
     @property
     def cycle(self) -> tuple[Iteration, ...]:

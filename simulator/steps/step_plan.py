@@ -143,6 +143,10 @@ class StepPlan:
     """Numbers of consecutive ranks, and their plans, which differ in passes and jobs' durations
     alone; empty: all ranks follow this one."""
 
+    def __hash__(self) -> int:
+        """Hash of what plans differ in: that of hundreds of buckets takes longer than pricing."""
+        return hash((self.compute.forward, self.compute.parts, self.buckets[-1:]))
+
     def of_rank(self, rank: int) -> StepPlan:
         """The plan that a rank follows."""
         for count, plan in self.groups:
@@ -183,6 +187,8 @@ class Span:
     end: Picoseconds
     bucket: int | None = None
     carried: CollectiveSpan | None = None
+    ranks: int = 1
+    """The rank, and equal ones without spans of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

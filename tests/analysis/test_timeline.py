@@ -16,6 +16,7 @@ import pytest
 from gcsim.analysis import timeline as module
 from gcsim.analysis.timeline import chrome_trace
 from gcsim.scenarios.result import Collective, Result, Span, Timeline
+from gcsim.simulator.steps.breakdown import SPANS
 from tests.analysis.trace_rules import bound, checked
 
 Event = dict[str, Any]
@@ -238,6 +239,19 @@ def test_a_large_trace_keeps_the_first_node_and_the_slowest_rank_and_says_so(
     assert list(ranks.values()) == [{"rank 0", "rank 1", "rank 63"}] * 2
     assert "more than 1000 spans" in json.loads(text)["otherData"]["ranks"]
     assert of_phase(events, "C") == of_phase(whole, "C")  # counters are of all ranks
+
+
+def test_a_span_that_stands_for_equal_ranks_counts_as_often(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert module.LIMIT == SPANS  # a timeline without all ranks is never shown as one of all
+    monkeypatch.setattr(module, "LIMIT", 5)
+    work = [(0, 10), (20, 50), (60, 65)]
+    every = [span(*times, rank=rank) for rank in range(32) for times in work]
+    one = [span(*times, rank=rank) for rank in (0,) for times in work]
+    stands = [span(*times, rank=1, ranks=31) for times in work]
+    whole, few = (chrome_trace(with_spans(result, *spans)) for spans in (every, one + stands))
+    assert whole == few
 
 
 def test_a_trace_without_the_last_rank_has_no_arrow_but_its_name(

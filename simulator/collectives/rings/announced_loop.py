@@ -391,13 +391,13 @@ def _keep_paces(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         active, coming = coming, active
     done = number if count else posts
     block, piece = (done - 1) // per_block, (done - 1) % per_block
-    newer, older = pieces[piece], pieces[(piece - 1) % per_block]
+    newer, older, last = pieces[piece], pieces[(piece - 1) % per_block], at[piece]
     for i in range(q):
-        r, here, received = (i + block - shift) % q, at[piece, i], (i - 1) % q
-        posted[r], left[r] = _at(here, _MINE_AT, block), _at(here, _LEFT_AT, block)
+        r, received = (i + block - shift) % q, (i - 1) % q
+        posted[r], left[r] = _at(last, i, _MINE_AT, block), _at(last, i, _LEFT_AT, block)
         for slot in range(2):
-            arrives[slot, r] = _at(here, _ARRIVES + slot, block)
-            leaves[slot, r] = _at(here, _LEAVES + slot, block)
+            arrives[slot, r] = _at(last, i, _ARRIVES + slot, block)
+            leaves[slot, r] = _at(last, i, _LEAVES + slot, block)
         first = received + (piece == 0)
         costs[0, r] = 0 if arrives[0, r] == _NOTHING else reductions[older[first]]
         costs[1, r] = 0 if arrives[1, r] == _NOTHING else reductions[newer[received]]
@@ -433,33 +433,32 @@ def _post(  # noqa: PLR0917
         succ = own + 1 if own + 1 < q else 0
         received = i - 1 if i else q - 1
         first = received + int(piece < 2)  # what arrived as the older one
-        mine = _waited(before[own], then, oldest[first], reductions)
-        earlier = _waited(before[pred], then, oldest[first - 1 + q], reductions)
-        later = _waited(before[succ], then, oldest[first + 1], reductions)
-        leaving, arriving = _at(before[own], _LEFT_AT, then), _NOTHING
+        mine = _waited(before, own, then, oldest[first], reductions)
+        earlier = _waited(before, pred, then, oldest[first - 1 + q], reductions)
+        later = _waited(before, succ, then, oldest[first + 1], reductions)
+        leaving, arriving = _at(before, own, _LEFT_AT, then), _NOTHING
         kind = size[i]
         if not gone[kind]:
             leaving = max(leaving, mine, later + back) + serialization[kind]
         kind = size[received]
         if not gone[kind]:
-            start = max(_at(before[pred], _LEFT_AT, then), earlier, mine + back)
+            start = max(_at(before, pred, _LEFT_AT, then), earlier, mine + back)
             arriving = start + serialization[kind] + latency[kind]
-        arrives = _at(before[own], _ARRIVES + 1, then)
-        leaves = _at(before[own], _LEAVES + 1, then)
-        here = now[i]
+        arrives = _at(before, own, _ARRIVES + 1, then)
+        leaves = _at(before, own, _LEAVES + 1, then)
         pace = _NO_PACE
-        if here[_BLOCK] > -2:
-            pace = mine - _at(here, _MINE_AT, block - 1)
-        pace = _same(here, _LEFT_AT, block - 1, leaving, pace)
-        pace = _same(here, _ARRIVES, block - 1, arrives, pace)
-        pace = _same(here, _ARRIVES + 1, block - 1, arriving, pace)
-        pace = _same(here, _LEAVES, block - 1, leaves, pace)
-        pace = _same(here, _LEAVES + 1, block - 1, leaving, pace)
-        changed[n] = pace == _NO_PACE or pace != here[_PACE]
-        here[_MINE_AT], here[_LEFT_AT] = mine, leaving
-        here[_ARRIVES], here[_ARRIVES + 1] = arrives, arriving
-        here[_LEAVES], here[_LEAVES + 1] = leaves, leaving
-        here[_BLOCK], here[_PACE] = block, pace
+        if now[i, _BLOCK] > -2:
+            pace = mine - _at(now, i, _MINE_AT, block - 1)
+        pace = _same(now, i, _LEFT_AT, block - 1, leaving, pace)
+        pace = _same(now, i, _ARRIVES, block - 1, arrives, pace)
+        pace = _same(now, i, _ARRIVES + 1, block - 1, arriving, pace)
+        pace = _same(now, i, _LEAVES, block - 1, leaves, pace)
+        pace = _same(now, i, _LEAVES + 1, block - 1, leaving, pace)
+        changed[n] = pace == _NO_PACE or pace != now[i, _PACE]
+        now[i, _MINE_AT], now[i, _LEFT_AT] = mine, leaving
+        now[i, _ARRIVES], now[i, _ARRIVES + 1] = arrives, arriving
+        now[i, _LEAVES], now[i, _LEAVES + 1] = leaves, leaving
+        now[i, _BLOCK], now[i, _PACE] = block, pace
 
 
 @loop
@@ -493,26 +492,28 @@ def _ask(  # noqa: PLR0917
 
 
 @inlined
-def _at(place: Times, row: int, block: int) -> Any:
+def _at(places: Times, i: int, row: int, block: int) -> Any:
     """A place's time in a block number not before its last computation."""
-    time = place[row]
-    return time if time == _NOTHING else time + place[_PACE] * (block - place[_BLOCK])
+    time = places[i, row]
+    return time if time == _NOTHING else time + places[i, _PACE] * (block - places[i, _BLOCK])
 
 
 @inlined
-def _waited(place: Times, block: int, kind: int, reductions: Times) -> Any:
+def _waited(places: Times, i: int, block: int, kind: int, reductions: Times) -> Any:
     """Time until which a rank waits for the older message in flight."""
-    arrives, time = _at(place, _ARRIVES, block), _at(place, _MINE_AT, block)
+    arrives, time = _at(places, i, _ARRIVES, block), _at(places, i, _MINE_AT, block)
     if arrives != _NOTHING:
         time = max(time, arrives) + reductions[kind]
-    return max(time, _at(place, _LEAVES, block))
+    return max(time, _at(places, i, _LEAVES, block))
 
 
 @inlined
-def _same(place: Times, row: int, block: int, time: int, pace: int) -> int:
+def _same(  # noqa: PLR0917
+    places: Times, i: int, row: int, block: int, time: int, pace: int
+) -> int:
     """`pace` if this time has shifted by it too, else `_NO_PACE`."""
-    if pace == _NO_PACE or (place[row] == _NOTHING) != (time == _NOTHING):
+    if pace == _NO_PACE or (places[i, row] == _NOTHING) != (time == _NOTHING):
         return _NO_PACE
-    if time != _NOTHING and time - _at(place, row, block) != pace:
+    if time != _NOTHING and time - _at(places, i, row, block) != pace:
         return _NO_PACE
     return pace

@@ -131,16 +131,17 @@ class _EvenStep:
                 jobs[False, (number, place)] = [of_job(job.kind, job.duration)]
         jobs[True, (len(plan.buckets), -1)] = [of_pass("backward", plan.compute.rest)]
         self._jobs = jobs
-        self._lengths = {
-            (number, place): tuple(
-                length + (bucket.held[place] if bucket.held else 0)
-                for length in lengths(
-                    record, bucket.server_times[place] if bucket.server_times else 0
-                )
-            )
-            for number, bucket in enumerate(plan.buckets)
-            for place, record in enumerate(bucket.collectives)
-        }
+        known: dict[tuple[int, Picoseconds], tuple[Picoseconds, Picoseconds]] = {}
+        """Lengths by identity, since many buckets ask for one record, and hashing takes longer."""
+        self._lengths: dict[_Name, tuple[Picoseconds, ...]] = {}
+        for number, bucket in enumerate(plan.buckets):
+            for place, record in enumerate(bucket.collectives):
+                served = bucket.server_times[place] if bucket.server_times else 0
+                if (id(record), served) not in known:
+                    known[id(record), served] = lengths(record, served)
+                held = bucket.held[place] if bucket.held else 0
+                alone, beside = known[id(record), served]
+                self._lengths[number, place] = alone + held, beside + held
         self._took: dict[tuple[bool, _Name], list[Picoseconds]] = {}
         self._held: dict[_Name, Picoseconds] = {}
         self._waiting: tuple[list[tuple[Picoseconds, bool, _Name]], ...] = ([], [])

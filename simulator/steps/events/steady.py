@@ -89,13 +89,13 @@ class Events:
 
         return self.with_classes(run, before)
 
-    def spans(self, number: int, before: State) -> tuple[Span, ...]:
-        """Spans of all ranks in an iteration, from the first rank's begin."""
+    def spans(self, number: int, before: State, first: int | None = None) -> tuple[Span, ...]:
+        """Spans of an iteration from the first rank's begin; `first` as in `spans_of`."""
 
         def run(classes: Classes) -> tuple[Span, ...]:
             simulation = self.simulation(number, before, classes)
             simulation.run(1)
-            return simulation.result(1, spans=True).spans
+            return simulation.spans(0, first)
 
         return self.with_classes(run, before)
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.steps import step_plan
-from gcsim.simulator.steps.breakdown import PARTS, Done, TimeBreakdown, in_order
+from gcsim.simulator.steps.breakdown import PARTS, Done, TimeBreakdown, in_order, spans_of
 from gcsim.simulator.steps.events.communicator import (
     Asking,
     Communicator,
@@ -232,16 +232,12 @@ class Simulation:
         found = [self.iteration(number) for number in range(iterations)]
         return run_of(found, spans=self.spans(iterations - 1) if spans else ())
 
-    def spans(self, iteration: int) -> tuple[step_plan.Span, ...]:
-        """Spans of an iteration of the last finished round."""
+    def spans(self, iteration: int, first: int | None = None) -> tuple[step_plan.Span, ...]:
+        """Spans of an iteration of the last finished round; `first` as in `spans_of`."""
         breakdowns = [
             breakdown for breakdown in self._breakdowns[iteration] if breakdown is not None
         ]
-        return tuple(
-            span
-            for rank, member in enumerate(self._classes.tolist())
-            for span in breakdowns[member].spans(rank)
-        )
+        return spans_of(breakdowns, self._classes, first)
 
 
 _Wait = Generator[simpy.Event, Any, None]

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.steps import step_plan
-from gcsim.simulator.steps.breakdown import Done, Exchanged, TimeBreakdown, in_order
+from gcsim.simulator.steps.breakdown import Done, Exchanged, TimeBreakdown, in_order, spans_of
 from gcsim.simulator.steps.events.input_loader import Loader
+from gcsim.simulator.steps.events.step import coarsest
 from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.vectors.ranks import LEFT, PARTS, Vectors
 
@@ -28,26 +29,30 @@ def spans(
     *,
     execute: step_plan.CarryOut,
     slowdown: NDArray[np.float64] | None = None,
+    first: int | None = None,
 ) -> tuple[step_plan.Span, ...]:
     """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin.
-    Arguments and errors as in `vectors/step.py`."""
+    Arguments and errors as in `vectors/step.py`, `first` as in `spans_of`."""
     ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
     vectors = _Telling(schedule, ranks, execute, 0)
     vectors.begin(number, before)
     vectors.iteration(slowdown, {part: np.empty(ranks, dtype=np.int64) for part in PARTS})
-    paces = [1.0] * ranks if slowdown is None else slowdown.tolist()
-    groups = next((found.tolist() for found in schedule.groups()), [0] * ranks)
+    paces = np.ones(ranks) if slowdown is None else slowdown
+    times = [np.broadcast_to(each, (ranks,)) for _, *both in vectors.exchanged for each in both]
+    classes = coarsest(ranks, before.start, before.ahead, paces, *schedule.groups(), *times)
+    lowest = np.unique(classes, return_index=True)[1]
+    groups = next(iter(schedule.groups()), np.zeros(ranks, dtype=np.int64))
     work: dict[tuple[int, float], _Work] = {}
-    starts, ahead = before.start.tolist(), before.ahead.T.tolist()
-    exchanged = zip(*vectors.told(plan), strict=True) if vectors.exchanged else [()] * ranks
-    found: list[step_plan.Span] = []
-    for rank, (pace, start, of_rank) in enumerate(zip(paces, starts, exchanged, strict=True)):
-        alike = groups[rank], pace
+    exchanged = zip(*vectors.told(plan, lowest), strict=True) if times else [()] * len(lowest)
+    found: list[TimeBreakdown] = []
+    for rank, of_rank in zip(lowest.tolist(), exchanged, strict=True):
+        alike = int(groups[rank]), float(paces[rank])
         if alike not in work:
-            work[alike] = _Work(plan.of_rank(rank), pace)
-        loader = Loader(plan.input_batch, plan.prefetch, ahead[rank], start)
-        found += work[alike].followed(start, loader, of_rank).spans(rank)
-    return tuple(found)
+            work[alike] = _Work(plan.of_rank(rank), alike[1])
+        start = int(before.start[rank])
+        loader = Loader(plan.input_batch, plan.prefetch, before.ahead[:, rank].tolist(), start)
+        found.append(work[alike].followed(start, loader, of_rank))
+    return spans_of(found, classes, first)
 
 
 class _Telling(Vectors):
@@ -64,12 +69,14 @@ class _Telling(Vectors):
         super()._enter(number)
         self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
 
-    def told(self, plan: step_plan.StepPlan) -> Iterator[list[Exchanged]]:
-        """Exchanges of each collective, by rank."""
+    def told(self, plan: step_plan.StepPlan, of: Times) -> Iterator[list[Exchanged]]:
+        """Exchanges of each collective, of some ranks."""
         for number, entries, exits in self.exchanged:
             bucket, place = self._step.layout.names[number]
             record, last = plan.buckets[bucket].collectives[place], int(entries.max())
-            both = (np.broadcast_to(times, (self._ranks,)).tolist() for times in (entries, exits))
+            both = (
+                np.broadcast_to(times, (self._ranks,))[of].tolist() for times in (entries, exits)
+            )
             yield [
                 (record, bucket, place, entry, last, left)
                 for entry, left in zip(*both, strict=True)
