@@ -20,8 +20,9 @@ import numpy as np
 
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
-from gcsim.scenarios.result import HIGH, LOW, Row
+from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.uncertainty.ranges import interval
 
 _STEP = 8.0  # factor between rates, before the bisection
 CLOSE = 2e-3
@@ -200,9 +201,9 @@ def _with_worlds(
         1 + middle / np.maximum(middle - fast, _FLAT),
         slow / np.maximum(slow - middle, _FLAT),
     )
-    percentiles = np.percentile(np.clip(places, -_FAR, 2 + _FAR), (LOW, 50, HIGH))
-    limits = np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST)
-    low, rate, high = map(float, limits)
+    places = np.clip(places, -_FAR, 2 + _FAR)
+    percentiles = np.array([*interval(places), np.median(places)])
+    low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
     if span is not None:
         at = [place for place, _ in span]
         more = [

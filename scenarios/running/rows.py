@@ -15,11 +15,12 @@ import numpy as np
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.options.method import method_of
-from gcsim.scenarios.result import HIGH, LOW, Collective, Row, Span, Timeline
+from gcsim.scenarios.result import Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.figures import Column
+from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import seconds
@@ -154,7 +155,7 @@ def _over_draws(
     times = np.array(found.widened)
     fastest = np.array([one.widened for one in of_size]).min(axis=0)
     shapes = _ends(found) if found.either else ()
-    low, high = np.percentile(times, (LOW, HIGH))
+    low, high = interval(times)
     fields: dict[str, Any] = {
         "iteration_draws_s": found.widened,
         "iteration_low_s": min([float(low), *shapes]),
@@ -165,7 +166,7 @@ def _over_draws(
     if shapes:
         fields |= dict(zip(("iteration_ring_s", "iteration_tree_s"), shapes, strict=True))
     if dense is not None:
-        low, high = np.percentile(np.array(dense.widened) / times, (LOW, HIGH))
+        low, high = interval(np.array(dense.widened) / times)
         ends = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
         if dense.either is None and found.either is None:
             ends = []

@@ -3,16 +3,23 @@
 A Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)) of N draws: each of N parts
 of an input's range of equal probability occurs once, positive figures on a logarithmic scale. An
 input's draws depend on the seed and its name alone, whatever happens to other ranges.
+
+Of a square number of draws, each pair of `FACTORS`, and of a factor and any other input, is even as
+well: in a grid of sqrt(N) by sqrt(N) cells of equal probability each cell has one draw. The factors
+are the rows and the columns, another input's levels are a random Latin square on them (Tang
+1993, "Orthogonal array-based Latin hypercubes", strength 2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isqrt
 from typing import Any
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.scenarios.uncertainty.figures import (
     Column,
@@ -43,6 +50,9 @@ class World:
 
 
 STATED = World({})
+FACTORS = "measured steps over predicted ones", "measured gains of compression over predicted ones"
+"""Names of inputs that move all methods, and all compressed ones (`uncertainty/discrepancy.py`)."""
+_LEAST_SIDE = 8  # smaller Latin squares are too few: inputs would share one
 
 
 def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
@@ -50,10 +60,21 @@ def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
     columns = {}
     for one in inputs:
         rng = np.random.default_rng([seed, crc32(one.name.encode())])
-        columns[one.name] = (rng.permutation(count) + rng.random(count)) / count
+        columns[one.name] = (_parts(one.name, count, rng) + rng.random(count)) / count
     return [
         World({name: float(column[k]) for name, column in columns.items()}) for k in range(count)
     ]
+
+
+def _parts(name: str, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Number of an input's part, by draw."""
+    side = isqrt(count)
+    if side < _LEAST_SIDE or side * side != count:
+        return rng.permutation(count)
+    row, column = np.divmod(np.arange(count), side)
+    levels = rng.permutation(side)[row], rng.permutation(side)[column]
+    own = levels[FACTORS.index(name)] if name in FACTORS else (levels[0] + levels[1]) % side
+    return np.argsort(np.argsort(rng.permutation(side)[own] + rng.random(count)))
 
 
 def alone(inputs: Sequence[Input]) -> list[World]:
