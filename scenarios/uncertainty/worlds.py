@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import isqrt
 from typing import Any
 from zlib import crc32
@@ -57,17 +58,20 @@ _LEAST_SIDE = 8  # smaller Latin squares are too few: inputs would share one
 
 def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
     """The drawn worlds."""
-    columns = {}
-    for one in inputs:
-        rng = np.random.default_rng([seed, crc32(one.name.encode())])
-        columns[one.name] = (_parts(one.name, count, rng) + rng.random(count)) / count
-    return [
-        World({name: float(column[k]) for name, column in columns.items()}) for k in range(count)
-    ]
+    columns = {one.name: _drawn(one.name, count, seed) for one in inputs}
+    return [World({name: column[k] for name, column in columns.items()}) for k in range(count)]
+
+
+@lru_cache(maxsize=1 << 10)
+def _drawn(name: str, count: int, seed: int) -> list[float]:
+    """Slowness of an input by draw, cached for all points of a sweep."""
+    rng = np.random.default_rng([seed, crc32(name.encode())])
+    drawn: list[float] = ((_parts(name, count, rng) + rng.random(count)) / count).tolist()
+    return drawn
 
 
 def _parts(name: str, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Number of an input's part, by draw."""
+    """Number of an input's part of equal probability, by draw."""
     side = isqrt(count)
     if side < _LEAST_SIDE or side * side != count:
         return rng.permutation(count)
