@@ -146,11 +146,6 @@ def _gain(row: Row) -> float:
     return math.log(row.speedup_vs_dense or 1.0)
 
 
-def _from_worlds(row: Row) -> float:
-    """Difference of the gain's median over the worlds from the one as stated."""
-    return _gain(row) - math.log(row.speedup_as_stated or row.speedup_vs_dense or 1.0)
-
-
 def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE) -> float:
     """Rate at which a gain falls below 0, by regula falsi with the Illinois rule."""
     (slow, before), (fast, after) = span
@@ -206,9 +201,8 @@ def _with_worlds(
     low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
     if span is not None:
         at = [place for place, _ in span]
-        more = [
-            _from_worlds(of[label]) for place, of in zip(rates, found, strict=True) if place in at
-        ]
+        of_ends = [of[label] for place, of in zip(rates, found, strict=True) if place in at]
+        more = [_gain(row) - math.log(row.speedup_as_stated or 1.0) for row in of_ends]
 
         def printed_gain(rate: float) -> float:
             about = gain(rate, False) + float(np.interp(math.log(rate), np.log(at), more))

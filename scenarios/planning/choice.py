@@ -56,8 +56,7 @@ class Drawn:
     @property
     def hours_range(self) -> tuple[float, float]:
         """10th and 90th percentile."""
-        low, high = interval(self.hours)
-        return float(low), float(high)
+        return interval(self.hours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,9 @@ def make_rows(
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction
             alone, luck, scale = one_device.beside(times), _luck(found), found.over_stated
-            efficiency = _median_ratio(one_device.draws(alone), found.draws)
+            efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
+            if before and found.draws:
+                efficiency = float(np.median(np.divide(before, found.draws)))
             workers = nodes * scenario.cluster.devices_per_node
             batches = float(scenario.cluster_at(nodes).batches)
             wire = profile.wire_bytes(workers)
@@ -93,7 +95,7 @@ def make_rows(
                     speedup_vs_dense=None
                     if baseline is None
                     else baseline.prediction.iteration / times.iteration,
-                    scaling_efficiency=of_first * (efficiency or alone.iteration / times.iteration),
+                    scaling_efficiency=of_first * efficiency,
                     wire_bytes_per_worker=wire,
                     compression_ratio=stored / wire if wire else None,
                     nmse=None if scale_free else profile.quality.nmse,
@@ -141,11 +143,6 @@ def _of_first(cluster: Cluster, compute: ComputeTimes) -> float:
     return sum(shares) / sum(alone) if shares else 1.0
 
 
-def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float | None:
-    """Median over worlds of the first over the second; None without draws."""
-    return float(np.median(np.divide(times, others))) if times and others else None
-
-
 def _over_draws(
     found: Simulated, dense: Simulated | None, of_size: Sequence[Simulated]
 ) -> dict[str, Any]:
@@ -172,7 +169,7 @@ def _over_draws(
             ends = []
         error = error_of_difference(_luck(dense), _luck(found))
         fields |= {
-            "speedup_vs_dense": _median_ratio(dense.draws, found.draws),
+            "speedup_vs_dense": float(np.median(np.divide(dense.draws, found.draws))),
             "speedup_low": min([float(low), *ends]),
             "speedup_high": max([float(high), *ends]),
             "speedup_as_stated": dense.prediction.iteration / found.prediction.iteration,

@@ -30,8 +30,7 @@ _PLACES = 64  # points of Student's distribution, even in probability
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
     """`interval` of the speedup of `with_further_seed`."""
-    low, high = interval(with_further_seed(gains, grain))
-    return float(low), float(high)
+    return interval(with_further_seed(gains, grain))
 
 
 def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDArray[np.float64]:

@@ -8,32 +8,24 @@ n. Percentiles of evenly spaced draws are numpy's.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.scenarios.result import HIGH, LOW
 
 
 def interval(draws: Any) -> tuple[Any, Any]:
     """`LOW`th and `HIGH`th percentile along the last axis; of infinite draws the nearest ones."""
-    known = np.asarray(draws, dtype=np.float64)
-    if not np.isfinite(known).all():  # nothing is between them
-        low, high = np.percentile(known, (LOW, HIGH), axis=-1, method="closest_observation")
-        return low, high
-    ordered = np.sort(known, axis=-1)
-    ends = (ordered @ _weights(known.shape[-1], share / 100) for share in (LOW, HIGH))
-    low, high = (np.clip(end, ordered[..., 0], ordered[..., -1]) for end in ends)
-    return low, high
-
-
-@cache
-def _weights(count: int, share: float) -> NDArray[np.float64]:
-    """Binomial probabilities of 0, 1, ... in `count - 1`, each with probability `share`."""
-    k = np.arange(count)
+    ordered = np.sort(np.asarray(draws, dtype=np.float64), axis=-1)
+    if not np.isfinite(ordered).all():  # nothing is between them
+        return tuple(np.percentile(ordered, (LOW, HIGH), axis=-1, method="closest_observation"))
+    k = np.arange(ordered.shape[-1])
     factorials = np.cumsum(np.log(np.maximum(k, 1)))
     ways = factorials[-1] - factorials - factorials[::-1]
-    found: NDArray[np.float64] = np.exp(ways + k * np.log(share) + k[::-1] * np.log1p(-share))
-    return found
+    ends = (
+        ordered @ np.exp(ways + k * np.log(share) + k[::-1] * np.log1p(-share))
+        for share in (LOW / 100, HIGH / 100)
+    )
+    low, high = (np.clip(end, ordered[..., 0], ordered[..., -1]) for end in ends)
+    return low, high

@@ -4,10 +4,10 @@ A Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)) of N dr
 of an input's range of equal probability occurs once, positive figures on a logarithmic scale. An
 input's draws depend on the seed and its name alone, whatever happens to other ranges.
 
-Of a square number of draws, each pair of `FACTORS`, and of a factor and any other input, is even as
-well: in a grid of sqrt(N) by sqrt(N) cells of equal probability each cell has one draw. The factors
-are the rows and the columns, another input's levels are a random Latin square on them (Tang
-1993, "Orthogonal array-based Latin hypercubes", strength 2).
+Of a square number of draws, each of the `FACTORS` and any other input are even as well: a grid of
+sqrt(N) by sqrt(N) cells of equal probability has one draw in each. The factors are rows and columns
+of a random Latin square of the other's levels (Tang 1993, "Orthogonal array-based Latin
+hypercubes").
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gcsim.scenarios.uncertainty.figures import (
     Column,
@@ -53,7 +52,6 @@ class World:
 STATED = World({})
 FACTORS = "measured steps over predicted ones", "measured gains of compression over predicted ones"
 """Names of inputs that move all methods, and all compressed ones (`uncertainty/discrepancy.py`)."""
-_LEAST_SIDE = 8  # smaller Latin squares are too few: inputs would share one
 
 
 def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
@@ -66,19 +64,13 @@ def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
 def _drawn(name: str, count: int, seed: int) -> list[float]:
     """Slowness of an input by draw, cached for all points of a sweep."""
     rng = np.random.default_rng([seed, crc32(name.encode())])
-    drawn: list[float] = ((_parts(name, count, rng) + rng.random(count)) / count).tolist()
+    part, side = rng.permutation(count), isqrt(count)
+    if side >= 8 and side * side == count:  # inputs would share a smaller square
+        row, column = (rng.permutation(side)[each] for each in np.divmod(np.arange(count), side))
+        level = dict(zip(FACTORS, (row, column), strict=True)).get(name, (row + column) % side)
+        part = np.argsort(np.lexsort((part, rng.permutation(side)[level])))
+    drawn: list[float] = ((part + rng.random(count)) / count).tolist()
     return drawn
-
-
-def _parts(name: str, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Number of an input's part of equal probability, by draw."""
-    side = isqrt(count)
-    if side < _LEAST_SIDE or side * side != count:
-        return rng.permutation(count)
-    row, column = np.divmod(np.arange(count), side)
-    levels = rng.permutation(side)[row], rng.permutation(side)[column]
-    own = levels[FACTORS.index(name)] if name in FACTORS else (levels[0] + levels[1]) % side
-    return np.argsort(np.argsort(rng.permutation(side)[own] + rng.random(count)))
 
 
 def alone(inputs: Sequence[Input]) -> list[World]:
