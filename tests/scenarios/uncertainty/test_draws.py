@@ -504,8 +504,8 @@ def compare(
 def test_the_printed_interval_holds_80_percent_of_exact_worlds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over 30 seeds; 2,500 worlds simulated one by one, each with its factors, are the oracle. Of
-    256 independent draws an interval would be off by 2.4 points."""
+    """Over 30 seeds; 2,500 worlds simulated one by one, each with its factors, are the oracle.
+    Intervals of 256 independent draws are off by 2.4 points, those of a plain hypercube by 2.2."""
     path = tmp_path / "a.yaml"
     path.write_text(TEXT, encoding="utf-8")
     monkeypatch.setattr(module, "traffic_profiles", lambda *_, **__: list(METHODS))
@@ -552,7 +552,7 @@ def test_the_printed_interval_holds_80_percent_of_exact_worlds(
         f"{shares.mean():.1f} %, {shares.min():.1f} to {shares.max():.1f}, {shares.std():.1f} off"
     )
     assert 79 < shares.mean() < 81
-    assert shares.std() < 1.7
+    assert shares.std() < 1.9
 
 
 @pytest.mark.long
