@@ -30,12 +30,12 @@ from gcsim.scenarios.advice.break_even import rate_key
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.uncertainty.ranges import interval
 
 COLUMNS, ROWS = 24, 16
 _SIMULATED = (12, 8)
 _DRAWN = (4, 3)
 _TIMES = 16  # default factor from the scenario's value to the axis' ends
-_SURE = 10  # percentile of draws above which a sure lead lies
 FORMATS = (".png", ".svg", ".pdf")
 
 _DASHES: tuple[Literal["solid", "dashed", "dotted"], ...] = ("solid", "dashed", "dotted")
@@ -217,7 +217,7 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
         kinds=tuple(kinds[label] for label in labels),
         gains=np.moveaxis(gains, 2, 0),
         winner=winner,
-        sure=np.percentile(lead, _SURE, axis=2) > 0,
+        sure=interval(lead)[0] > 0,
         costs=_costs(engine.scenario, (x, y), fine, iterations),
     )
 

@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.trained.bands import sooner
 from gcsim.scenarios.uncertainty.close_pairs import ERRORS
+from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.luck import Luck, doubted, error_of_difference, probability_shorter
-
-TAILS = (0.1, 0.5, 0.9)
-"""Quantiles of the draws: an interval's ends and middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +44,12 @@ def worlds(row: Row) -> NDArray[np.float64]:
 def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
     """Speed of `one` relative to `other`; without `luck` as if the means had no errors."""
     faster = sooner(one, other) if _trained(one, other) else worlds(other) / worlds(one)
-    low, median, high = np.quantile(faster, TAILS)
+    low, high = interval(faster)
     error = ERRORS * _error(one, other) / one.iteration_s if luck else 0.0
     ends = _ring_or_tree(one, other)
     return Ratio(
         low=min([float(low) - error, *ends]),
-        median=float(median),
+        median=float(np.median(faster)),
         high=max([float(high) + error, *ends]),
     )
 

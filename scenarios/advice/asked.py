@@ -204,7 +204,8 @@ def asked(
         source, words = words.model, replace(words, model=None)
     said, problems = _said(words, called)
     trace = None if source is None else _trace(source)
-    if source is None or trace is not None or _is_profile(source):
+    timed = source is not None and Path(source).suffix in (".json", ".gz")  # by torch.profiler
+    if source is None or trace is not None or (timed and Path(source).is_file()):
         if trace is not None:
             said = {"model": RECORDED, **said}
         problems += _missing(said, called)
@@ -231,11 +232,6 @@ def _trace(source: str) -> Path | None:
     """Folder of a recording, if it is one."""
     path = shipped_traces().get(source, Path(source))
     return path if (path / MANIFEST).is_file() else None
-
-
-def _is_profile(source: str) -> bool:
-    """Whether it is a torch.profiler profile, which has the times of a training."""
-    return Path(source).suffix in (".json", ".gz") and Path(source).is_file()
 
 
 def asked_of(

@@ -20,8 +20,9 @@ import numpy as np
 
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
-from gcsim.scenarios.result import HIGH, LOW, Row
+from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.uncertainty.ranges import interval
 
 _STEP = 8.0  # factor between rates, before the bisection
 CLOSE = 2e-3
@@ -145,11 +146,6 @@ def _gain(row: Row) -> float:
     return math.log(row.speedup_vs_dense or 1.0)
 
 
-def _from_worlds(row: Row) -> float:
-    """Difference of the gain's median over the worlds from the one as stated."""
-    return _gain(row) - math.log(row.speedup_as_stated or row.speedup_vs_dense or 1.0)
-
-
 def _crossing(gain: Callable[[float], float], span: _Ends, close: float = CLOSE) -> float:
     """Rate at which a gain falls below 0, by regula falsi with the Illinois rule."""
     (slow, before), (fast, after) = span
@@ -200,14 +196,13 @@ def _with_worlds(
         1 + middle / np.maximum(middle - fast, _FLAT),
         slow / np.maximum(slow - middle, _FLAT),
     )
-    percentiles = np.percentile(np.clip(places, -_FAR, 2 + _FAR), (LOW, 50, HIGH))
-    limits = np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST)
-    low, rate, high = map(float, limits)
+    places = np.clip(places, -_FAR, 2 + _FAR)
+    percentiles = np.array([*interval(places), np.median(places)])
+    low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
     if span is not None:
         at = [place for place, _ in span]
-        more = [
-            _from_worlds(of[label]) for place, of in zip(rates, found, strict=True) if place in at
-        ]
+        of_ends = [of[label] for place, of in zip(rates, found, strict=True) if place in at]
+        more = [_gain(row) - math.log(row.speedup_as_stated or 1.0) for row in of_ends]
 
         def printed_gain(rate: float) -> float:
             about = gain(rate, False) + float(np.interp(math.log(rate), np.log(at), more))

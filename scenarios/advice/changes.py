@@ -70,7 +70,8 @@ def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
             saves = {label: _saved(now[label], then[label]) for label in now if label in then}
             found.append(Change(words=words, overrides=overrides, saves_s=saves, note=note))
     found += _local_steps(engine, now)
-    worth = [one for one in found if any(_matters(one, now, label) for label in one.saves_s)]
+    least = {label: LEAST * row.iteration_s for label, row in now.items()}
+    worth = [one for one in found if any(s > least[label] for label, s in one.saves_s.items())]
     dense = dense_of(engine.scenario)
     return sorted(worth, key=lambda one: (one.note != "", -one.saves_s.get(dense, 0.0)))
 
@@ -100,10 +101,6 @@ def _saved(now: Row, then: Row) -> float:
     """Seconds saved per iteration, for as many samples."""
     ratio = now.throughput_samples_per_s / then.throughput_samples_per_s
     return now.iteration_s * (1 - ratio)
-
-
-def _matters(change: Change, now: Mapping[str, Row], label: str) -> bool:
-    return change.saves_s[label] > LEAST * now[label].iteration_s
 
 
 def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:

@@ -25,7 +25,8 @@ from gcsim.scenarios.checks.fits import Misfit
 from gcsim.scenarios.planning.offers import Offer, read_offers
 from gcsim.scenarios.planning.search import Job, Point, Search, undominated
 from gcsim.scenarios.progress import Progress, SilentProgress
-from gcsim.scenarios.result import HIGH, LOW, UncertainInput
+from gcsim.scenarios.result import UncertainInput
+from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.luck import doubted
 
 SURE = 0.8
@@ -55,8 +56,7 @@ class Drawn:
     @property
     def hours_range(self) -> tuple[float, float]:
         """10th and 90th percentile."""
-        low, high = np.percentile(self.hours, (LOW, HIGH))
-        return float(low), float(high)
+        return interval(self.hours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,12 @@ import numpy as np
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.options.method import method_of
-from gcsim.scenarios.result import HIGH, LOW, Collective, Row, Span, Timeline
+from gcsim.scenarios.result import Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.figures import Column
+from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.clock import seconds
@@ -68,7 +69,9 @@ def make_rows(
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction
             alone, luck, scale = one_device.beside(times), _luck(found), found.over_stated
-            efficiency = _median_ratio(one_device.draws(alone), found.draws)
+            efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
+            if before and found.draws:
+                efficiency = float(np.median(np.divide(before, found.draws)))
             workers = nodes * scenario.cluster.devices_per_node
             batches = float(scenario.cluster_at(nodes).batches)
             wire = profile.wire_bytes(workers)
@@ -92,7 +95,7 @@ def make_rows(
                     speedup_vs_dense=None
                     if baseline is None
                     else baseline.prediction.iteration / times.iteration,
-                    scaling_efficiency=of_first * (efficiency or alone.iteration / times.iteration),
+                    scaling_efficiency=of_first * efficiency,
                     wire_bytes_per_worker=wire,
                     compression_ratio=stored / wire if wire else None,
                     nmse=None if scale_free else profile.quality.nmse,
@@ -140,11 +143,6 @@ def _of_first(cluster: Cluster, compute: ComputeTimes) -> float:
     return sum(shares) / sum(alone) if shares else 1.0
 
 
-def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float | None:
-    """Median over worlds of the first over the second; None without draws."""
-    return float(np.median(np.divide(times, others))) if times and others else None
-
-
 def _over_draws(
     found: Simulated, dense: Simulated | None, of_size: Sequence[Simulated]
 ) -> dict[str, Any]:
@@ -154,7 +152,7 @@ def _over_draws(
     times = np.array(found.widened)
     fastest = np.array([one.widened for one in of_size]).min(axis=0)
     shapes = _ends(found) if found.either else ()
-    low, high = np.percentile(times, (LOW, HIGH))
+    low, high = interval(times)
     fields: dict[str, Any] = {
         "iteration_draws_s": found.widened,
         "iteration_low_s": min([float(low), *shapes]),
@@ -165,13 +163,13 @@ def _over_draws(
     if shapes:
         fields |= dict(zip(("iteration_ring_s", "iteration_tree_s"), shapes, strict=True))
     if dense is not None:
-        low, high = np.percentile(np.array(dense.widened) / times, (LOW, HIGH))
+        low, high = interval(np.array(dense.widened) / times)
         ends = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
         if dense.either is None and found.either is None:
             ends = []
         error = error_of_difference(_luck(dense), _luck(found))
         fields |= {
-            "speedup_vs_dense": _median_ratio(dense.draws, found.draws),
+            "speedup_vs_dense": float(np.median(np.divide(dense.draws, found.draws))),
             "speedup_low": min([float(low), *ends]),
             "speedup_high": max([float(high), *ends]),
             "speedup_as_stated": dense.prediction.iteration / found.prediction.iteration,

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.scenarios.result import HIGH, LOW, Row
+from gcsim.scenarios.result import Row
+from gcsim.scenarios.uncertainty.ranges import interval
 
 ALPHA = 0.1
 """Probability that methods that are alike are told apart, in any of the comparisons."""
@@ -29,12 +29,8 @@ _PLACES = 64  # points of Student's distribution, even in probability
 
 
 def band(gains: Sequence[NDArray[np.float64]], grain: float) -> tuple[float, float]:
-    """`LOW`th and `HIGH`th percentile of the speedup of `with_further_seed`."""
-    draws = with_further_seed(gains, grain)
-    finite = bool(np.isfinite(draws).all())  # else there is nothing to interpolate
-    way: Any = "linear" if finite else "closest_observation"
-    low, high = np.percentile(draws, (LOW, HIGH), method=way)
-    return float(low), float(high)
+    """`interval` of the speedup of `with_further_seed`."""
+    return interval(with_further_seed(gains, grain))
 
 
 def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDArray[np.float64]:

@@ -14,13 +14,14 @@ from dataclasses import replace
 import numpy as np
 
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.scenarios.result import HIGH, LOW, Curve, Result, Row, Trained
+from gcsim.scenarios.result import Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained import study
 from gcsim.scenarios.trained.bands import grain, sooner
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.runs import plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, known_of
+from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.luck import doubted
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -135,7 +136,7 @@ def _with_range(row: Row, dense: Row) -> Row:
     if row is dense or not row.speedups_to_target or not dense.speedups_to_target:
         return row
     draws = sooner(row, dense)
-    low, high = np.percentile(draws, (LOW, HIGH))
+    low, high = interval(draws)
     return replace(
         row,
         speedup_to_target_low=float(low),

@@ -184,7 +184,9 @@ class _Search:
 
             def done(number: int, outcome: Trajectory | Failure) -> None:
                 if isinstance(outcome, Failure):
-                    raise _raised(outcome)
+                    if outcome.is_bug:
+                        raise InternalError(outcome.traceback)
+                    raise InputError(outcome.problems)
                 method, run = self._asked[number]
                 if run.known is None:  # another machine has trained
                     run.keep(outcome)
@@ -303,9 +305,3 @@ def _held_out_loss(seeds: Collection[Trajectory]) -> float:
         return math.inf
     means = [fmean(each.loss for each in one.evaluations[1:]) for one in seeds]
     return fmean(means)
-
-
-def _raised(failed: Failure) -> Exception:
-    if failed.is_bug:
-        return InternalError(failed.traceback)
-    return InputError(failed.problems)

@@ -161,10 +161,11 @@ def _rows_at(
         [until(found, at, clock) for found, at in zip(one.trajectories, steps, strict=True)]
         for one, steps, clock in zip(tried, ends, clocks_there, strict=True)
     ]
-    times = [
-        None if one.untrained else _mean_time(one, clock)
-        for one, clock in zip(tried, clocks_there, strict=True)
-    ]
+    times: list[np.ndarray | None] = []
+    for one, clock in zip(tried, clocks_there, strict=True):
+        trained = () if one.untrained else one.trajectories
+        means = [clock.mean(each) for each in trained if each.windows]
+        times.append(np.mean(means, axis=0) if means else None)
     rows = []
     for number, one in enumerate(tried):
         own = seconds[number]
@@ -282,11 +283,6 @@ def steps_ratio(own: Sequence[int | None], dense: Sequence[int | None]) -> float
         for a, b in zip(own, dense, strict=True)
     ]
     return float(np.median(ratios)) if mostly(own) else None
-
-
-def _mean_time(one: Tried, clock: Clock) -> np.ndarray | None:
-    times = [clock.mean(found) for found in one.trajectories if found.windows]
-    return np.mean(times, axis=0) if times else None
 
 
 def curve_of(one: Tried, found: Trajectory, seconds: Iterable[float]) -> Curve:

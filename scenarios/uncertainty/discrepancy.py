@@ -22,7 +22,7 @@ from gcsim.errors import InternalError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.uncertainty.figures import Figure, Input, KeyPath
-from gcsim.scenarios.uncertainty.worlds import World, slowness
+from gcsim.scenarios.uncertainty.worlds import FACTORS, World, slowness
 from gcsim.simulator.plans import DENSE
 
 Values = NDArray[np.float64]
@@ -77,11 +77,10 @@ def inputs(widths: Widths, *, stated: bool, kinds: Iterable[str]) -> list[Input]
     width, measure = widths.catalogue, "compute.forward and compute.backward"
     if stated:
         width, measure = widths.stated, _STEP
-    found = [_input((), "measured steps over predicted ones", width, measure)]
+    found = [_input((), FACTORS[0], width, measure)]
     compressed = [kind for kind in dict.fromkeys(kinds) if kind != DENSE]
     if compressed:
-        name = "measured gains of compression over predicted ones"
-        found.append(_input(("compressed",), name, widths.compressed, _STEP))
+        found.append(_input(("compressed",), FACTORS[1], widths.compressed, _STEP))
     for kind in compressed:
         name = f"measured steps of {kind} over those of other compressors"
         found.append(_input(("compressed", kind), name, widths.compressor, _STEP))

@@ -3,12 +3,19 @@
 A Latin hypercube (McKay, Beckman and Conover 1979, Technometrics 21(2)) of N draws: each of N parts
 of an input's range of equal probability occurs once, positive figures on a logarithmic scale. An
 input's draws depend on the seed and its name alone, whatever happens to other ranges.
+
+Of a square number of draws, each of the `FACTORS` and any other input are even as well: a grid of
+sqrt(N) by sqrt(N) cells of equal probability has one draw in each. The factors are rows and columns
+of a random Latin square of the other's levels (Tang 1993, "Orthogonal array-based Latin
+hypercubes").
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isqrt
 from typing import Any
 from zlib import crc32
 
@@ -43,17 +50,27 @@ class World:
 
 
 STATED = World({})
+FACTORS = "measured steps over predicted ones", "measured gains of compression over predicted ones"
+"""Names of inputs that move all methods, and all compressed ones (`uncertainty/discrepancy.py`)."""
 
 
 def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
     """The drawn worlds."""
-    columns = {}
-    for one in inputs:
-        rng = np.random.default_rng([seed, crc32(one.name.encode())])
-        columns[one.name] = (rng.permutation(count) + rng.random(count)) / count
-    return [
-        World({name: float(column[k]) for name, column in columns.items()}) for k in range(count)
-    ]
+    columns = {one.name: _drawn(one.name, count, seed) for one in inputs}
+    return [World({name: column[k] for name, column in columns.items()}) for k in range(count)]
+
+
+@lru_cache(maxsize=1 << 10)
+def _drawn(name: str, count: int, seed: int) -> list[float]:
+    """Slowness of an input by draw, cached for all points of a sweep."""
+    rng = np.random.default_rng([seed, crc32(name.encode())])
+    part, side = rng.permutation(count), isqrt(count)
+    if side >= 8 and side * side == count:  # inputs would share a smaller square
+        row, column = (rng.permutation(side)[each] for each in np.divmod(np.arange(count), side))
+        level = dict(zip(FACTORS, (row, column), strict=True)).get(name, (row + column) % side)
+        part = np.argsort(np.lexsort((part, rng.permutation(side)[level])))
+    drawn: list[float] = ((part + rng.random(count)) / count).tolist()
+    return drawn
 
 
 def alone(inputs: Sequence[Input]) -> list[World]:

@@ -287,10 +287,10 @@ def test_luck_between_methods_that_both_pay_leaves_rivals(result: Result) -> Non
 
 
 def test_ten_that_beat_each_other_in_a_circle_still_have_a_first() -> None:
-    rows = [a_row(number, "risky") for number in range(12)]
-    # in world k the order begins with k: each is beaten by the one before it in 11 of 12 worlds
+    rows = [a_row(number, "risky") for number in range(40)]
+    # in world k the order begins with k: each is beaten by the one before it in 39 of 40 worlds
     draws = {
-        row.label: [1.05 ** ((number - world) % 12) for world in range(12)]
+        row.label: [1.05 ** ((number - world) % 40) for world in range(40)]
         for number, row in enumerate(rows)
     }
     assert len(selection.candidates(drawn(rows, draws))) == 1
