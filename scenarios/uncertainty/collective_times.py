@@ -38,7 +38,7 @@ from gcsim.simulator.steps.averages import KEPT_RANKS
 
 SUPPORT = 32
 """Drawn worlds that are simulated."""
-PROBES = 6
+PROBES = 12
 """Drawn worlds that must be in the plane."""
 SIZES = 3
 """Simulated sizes of a kind."""
