@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import gcsim
 
@@ -82,6 +83,7 @@ def _without(words: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 ADVISE = "advise --model lenet --device v100 --nodes 2 --network 10gbe --loop own --nic -q"
 
 
+@pytest.mark.long
 def test_the_small_installation_advises_from_shipped_profiles_to_the_same_answer(
     tmp_path: Path,
 ) -> None:

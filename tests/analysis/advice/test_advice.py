@@ -140,6 +140,7 @@ def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> N
     assert "Safe" not in unknown.summary()
 
 
+@pytest.mark.long
 def test_an_open_question_is_answered_as_its_option_would_be() -> None:
     """As near as an estimate of the worlds is that knows fewer methods' messages; then nobody asks
     again."""

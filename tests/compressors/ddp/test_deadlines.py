@@ -45,6 +45,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return found
 
 
+@pytest.mark.long
 def test_ranks_that_did_not_come_are_named_by_all_that_came(ranks: Results) -> None:
     for said, seconds in ranks("does_not_come")[: COUNT // 2]:
         wanted = f"ranks 2, 3 did not come to register() within {DEADLINE:g} s, the job's timeout"

@@ -43,6 +43,7 @@ def expect_nothing(of_ranks: list[list[list[str]]], cases: Sequence[tuple[str, A
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.long
 def test_overflows_and_restarts_leave_no_trace(ranks: Results) -> None:
     """A method for each kind of exchange with a scaler, and saved in one way."""
     expect_nothing(ranks("some_trials"), each_exchange())
