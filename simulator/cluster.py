@@ -44,7 +44,6 @@ AllGatherAlgorithm = Literal[
     "pipelined_ring_sync",
     "recursive_doubling",
     "bruck",
-    "gather_broadcast",
     "gloo_ring",
     "nccl",
     "nccl_ring_ll",

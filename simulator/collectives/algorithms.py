@@ -19,7 +19,6 @@ from gcsim.simulator.collectives.rounds import (
     alltoall_allgather_allreduce,
     binomial_tree_allreduce,
     bruck_allgather,
-    gather_broadcast_allgather,
     halving_doubling_allreduce,
     pairwise_alltoall,
     recursive_doubling_allgather,
@@ -114,9 +113,6 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         "recursive doubling all-gather", recursive_doubling_allgather
     ),
     ("all_gather", "bruck"): Algorithm.of("Bruck's all-gather", bruck_allgather),
-    ("all_gather", "gather_broadcast"): Algorithm.of(
-        "binomial gather and broadcast", gather_broadcast_allgather
-    ),
     ("all_gather", "gloo_ring"): Algorithm.of("Gloo ring all-gather", gloo_ring_allgather),
     **{
         ("all_gather", mode.name): Algorithm(

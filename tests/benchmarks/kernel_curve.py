@@ -97,7 +97,7 @@ _REDUCTIONS = (
     *("halving_doubling", "recursive_doubling", "binomial_tree", "double_tree"),
     *("gloo_ring", "nccl_ring_simple", "nccl_tree_simple"),
 )
-_GATHERS = ("pipelined_ring", "recursive_doubling", "bruck", "gather_broadcast", "gloo_ring")
+_GATHERS = ("pipelined_ring", "recursive_doubling", "bruck", "gloo_ring")
 _OTHERS = {
     "parameter server, one": (
         CollectiveRecord(kind="push_pull", sent=(820_000,), pulled=820_000),

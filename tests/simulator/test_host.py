@@ -157,8 +157,6 @@ def test_in_an_all_gather_everybody_receives_what_it_lacks(sizes: list[int]) -> 
     bruck = traffic_of(gather(*sizes), cluster(ranks, all_gather="bruck"))
     assert bruck.ends.tolist() == [2 * rounds] * ranks
     assert bruck.nbytes.sum() == 2 * sum(total - size for size in sizes)
-    tree = traffic_of(gather(*sizes), cluster(ranks, all_gather="gather_broadcast"))
-    assert tree.messages == 2 * (ranks - 1)
     if ranks & (ranks - 1) == 0:
         doubling = traffic_of(gather(*sizes), cluster(ranks, all_gather="recursive_doubling"))
         assert doubling.ends.tolist() == [2 * rounds] * ranks

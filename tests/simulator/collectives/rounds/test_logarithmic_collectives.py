@@ -28,7 +28,6 @@ from gcsim.simulator.collectives.rounds.alltoall_allgather_allreduce import (
 )
 from gcsim.simulator.collectives.rounds.binomial_tree_allreduce import binomial_tree_allreduce
 from gcsim.simulator.collectives.rounds.bruck_allgather import bruck_allgather
-from gcsim.simulator.collectives.rounds.gather_broadcast_allgather import gather_broadcast_allgather
 from gcsim.simulator.collectives.rounds.halving_doubling_allreduce import halving_doubling_allreduce
 from gcsim.simulator.collectives.rounds.pairwise_alltoall import pairwise_alltoall
 from gcsim.simulator.collectives.rounds.recursive_doubling_allgather import (
@@ -300,10 +299,10 @@ def family(me: Rank) -> tuple[int, list[int]]:
     return me.rank & (me.rank - 1), children
 
 
-def up_the_tree(me: Rank, *, add: bool) -> Wait:
+def up_the_tree(me: Rank) -> Wait:
     parent, children = family(me)
     for child in children:
-        yield from me.receive(child, ("up", child - me.rank), add=add)
+        yield from me.receive(child, ("up", child - me.rank), add=True)
     if me.rank:
         yield from me.send(parent, ("up", me.rank - parent), list(me.held))
 
@@ -318,12 +317,7 @@ def down_the_tree(me: Rank) -> Wait:
 
 
 def tree_sum(me: Rank) -> Wait:
-    yield from up_the_tree(me, add=True)
-    yield from down_the_tree(me)
-
-
-def tree_gather(me: Rank) -> Wait:
-    yield from up_the_tree(me, add=False)
+    yield from up_the_tree(me)
     yield from down_the_tree(me)
 
 
@@ -456,7 +450,6 @@ ALGORITHMS = {
         recursive_doubling_allgather, folded(doubling_gather, add=False, back="others")
     ),
     "Bruck": gather(bruck_allgather, bruck),
-    "gather and broadcast": gather(gather_broadcast_allgather, tree_gather),
     "all-to-all": Algorithm(
         kernel=lambda c: pairwise_alltoall(c.sizes, c.fabric)(times(c.starts), c.key),
         program=all_to_all,
@@ -598,8 +591,6 @@ def test_equal_ranks_take_what_the_formulas_say(p: int) -> None:
     assert finishes.max() == 2 * k * (ALPHA + n * BETA) + k * n * gamma
     for kernel in (recursive_doubling_allgather, bruck_allgather):
         assert set(kernel([m] * p, alike(p))(zero).tolist()) == {k * ALPHA + most * BETA}
-    finishes = gather_broadcast_allgather([m] * p, alike(p))(zero)
-    assert finishes.max() == 2 * k * ALPHA + most * BETA + k * n * BETA
 
 
 def test_five_ranks_fold_one_in_and_out() -> None:
