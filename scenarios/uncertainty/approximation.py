@@ -262,9 +262,7 @@ class Approximation:
         times: list[Column] = []
         extra_before, extra_after = [], []
         framework = self._framework(profile, len(step.exchanges))
-        together: dict[
-            tuple[int, int, int], Column
-        ] = {}  # by identity: many buckets share a record
+        together: dict[tuple[int, int, int], Column] = {}  # by identity: buckets share records
         for exchange, around in zip(step.exchanges, framework, strict=True):
             start, *answers = exchange.computes
             moments = () if exchange.moments is None else (exchange.moments,)
