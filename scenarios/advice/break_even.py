@@ -202,7 +202,8 @@ def _with_worlds(
     if span is not None:
         at = [place for place, _ in span]
         of_ends = [of[label] for place, of in zip(rates, found, strict=True) if place in at]
-        more = [_gain(row) - math.log(row.speedup_as_stated or 1.0) for row in of_ends]
+        stated = [row.speedup_as_stated or row.speedup_vs_dense or 1.0 for row in of_ends]
+        more = [_gain(row) - math.log(one) for row, one in zip(of_ends, stated, strict=True)]
 
         def printed_gain(rate: float) -> float:
             about = gain(rate, False) + float(np.interp(math.log(rate), np.log(at), more))

@@ -16,9 +16,10 @@ from gcsim.scenarios.result import HIGH, LOW
 
 
 def interval(draws: Any) -> tuple[Any, Any]:
-    """`LOW`th and `HIGH`th percentile along the last axis; of infinite draws the nearest ones."""
+    """`LOW`th and `HIGH`th percentile along the last axis; the nearest draws where some are
+    infinite, or the least is 0, the speedup of what misses its target."""
     ordered = np.sort(np.asarray(draws, dtype=np.float64), axis=-1)
-    if not np.isfinite(ordered).all():  # nothing is between them
+    if not (np.isfinite(ordered).all() and ordered[..., 0].all()):  # nothing is between them
         return tuple(np.percentile(ordered, (LOW, HIGH), axis=-1, method="closest_observation"))
     k = np.arange(ordered.shape[-1])
     factorials = np.cumsum(np.log(np.maximum(k, 1)))
