@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +37,6 @@ from gcsim.simulator.training import Training
 Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
 """Times of a collective that all ranks enter together, by record and server time: alone, and, no
 less, beside computations from end to end."""
-_Name = tuple[int, int]
-"""Bucket, and place: of a collective or the jobs after it; -1: the jobs before the first."""
-_THREAD, _SIDE = 0, 1  # streams; the autograd thread's piece goes before others that arrive with it
 
 
 def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> StepPlan:
@@ -46,9 +44,9 @@ def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> 
     if plan.in_turn or not any(bucket.collectives for bucket in plan.buckets):
         return plan  # one bucket after the other is an order
     if plan.machines is not None:
-        return _EvenStep(plan, Fraction(0), lengths).ordered(plan)
+        return _EvenStep(plan, Fraction(0), lengths).plan(slowed=False)
     step = _EvenStep(plan, computation, lengths)
-    return step.ordered(step.plan() if step.slows else plan)
+    return step.plan(slowed=computation > 0 or step.alone != step.beside)
 
 
 class Together:
@@ -103,206 +101,173 @@ def _slower(plan: StepPlan, alone: Fraction) -> Callable[[Kind, Picoseconds], Pi
 
 def _taking(jobs: Sequence[Job], times: Sequence[Picoseconds]) -> tuple[Job, ...]:
     return tuple(
-        job if job.duration == time else replace(job, duration=time)
+        job if job.duration == time else Job(kind=job.kind, name=job.name, duration=time)
         for job, time in zip(jobs, times, strict=True)
     )
 
 
 class _EvenStep:
-    """One rank's step from the end of its last forward pass."""
+    """One rank's step from the end of its last forward pass.
+
+    Pieces of work have numbers: the autograd thread's by bucket, then its rest, then the callbacks'
+    by bucket, those before its first collective and those after each. Of pieces that arrive
+    together the lower number goes first.
+    """
 
     def __init__(self, plan: StepPlan, computation: Fraction, lengths: Lengths) -> None:
-        self._given = plan
-        self._slow = computation.denominator
-        self._whole = computation.denominator + computation.numerator
-        """Units of work per picosecond: `_slow` beside a collective, `_whole` alone."""
-        self._now: Picoseconds = 0
-        jobs: dict[tuple[bool, _Name], list[Picoseconds]] = {}
-        slower = plan.side_slowdown if plan.side_stream else Fraction(1)
-        self._served, self._behind = 0, dict[_Name, int]()
-        """Buckets' pieces that the stream of the callbacks has served; how many before each one."""
+        self._given, side, rest = plan, plan.side_stream, len(plan.buckets)
+        slower = plan.side_slowdown if side else Fraction(1)
         of_pass, of_job = _slower(plan, Fraction(1)), _slower(plan, slower)
+        self._jobs: list[list[Picoseconds]] = [[] for _ in range(rest + 1)]
+        self._jobs[rest] = [of_pass("backward", plan.compute.rest)]
+        self._before: list[int] = []  # piece before the first collective, by bucket
+        self._after: list[int] = []  # piece after each collective
+        self._asks: dict[int, int] = {}  # collective that the end of a piece asks for
+        self.alone: list[Picoseconds] = []  # length of each collective
+        self.beside: list[Picoseconds] = []  # the same beside computations
+        known: dict[tuple[int, Picoseconds], tuple[Picoseconds, Picoseconds]] = {}
+        """Lengths by identity, since many buckets ask for one record, and hashing takes longer."""
         for number, bucket in enumerate(plan.buckets):
             before = [of_job(job.kind, job.duration) for job in bucket.before]
             part = [of_pass("backward", plan.compute.parts[number])]
-            jobs[True, (number, -1)] = part if plan.side_stream else part + before
-            jobs[False, (number, -1)] = before if plan.side_stream else []
-            for place, job in enumerate(bucket.after):
-                jobs[False, (number, place)] = [of_job(job.kind, job.duration)]
-        jobs[True, (len(plan.buckets), -1)] = [of_pass("backward", plan.compute.rest)]
-        self._jobs = jobs
-        known: dict[tuple[int, Picoseconds], tuple[Picoseconds, Picoseconds]] = {}
-        """Lengths by identity, since many buckets ask for one record, and hashing takes longer."""
-        self._lengths: dict[_Name, tuple[Picoseconds, ...]] = {}
-        for number, bucket in enumerate(plan.buckets):
+            self._jobs[number] = part if side else part + before
+            asking = len(self._jobs) if side else number
+            self._before.append(asking)
+            if side:
+                self._jobs.append(before)
             for place, record in enumerate(bucket.collectives):
+                self._asks[asking] = len(self._after)
+                asking = len(self._jobs)
+                self._after.append(asking)
+                self._jobs.append([of_job(bucket.after[place].kind, bucket.after[place].duration)])
                 served = bucket.server_times[place] if bucket.server_times else 0
                 if (id(record), served) not in known:
                     known[id(record), served] = lengths(record, served)
                 held = bucket.held[place] if bucket.held else 0
                 alone, beside = known[id(record), served]
-                self._lengths[number, place] = alone + held, beside + held
-        self._took: dict[tuple[bool, _Name], list[Picoseconds]] = {}
-        self._held: dict[_Name, Picoseconds] = {}
-        self._waiting: tuple[list[tuple[Picoseconds, bool, _Name]], ...] = ([], [])
-        """Jobs by stream: arrival, whether not the thread's, name."""
-        self._busy: list[tuple[bool, _Name, int, int, Picoseconds] | None] = [None, None]
-        """Running job by stream: piece, number of the job, units left, start."""
-        self._asked: set[_Name] = set()
-        self._order = [*self._lengths]  # collectives not entered yet, the next one last
-        self._order.reverse()
-        self._inside: list[tuple[_Name, int, Picoseconds]] = []
-        """Collectives under way: name, units left, begin. The units are the product of both
-        lengths: alone it gets the longer one done per picosecond."""
-        self._arrive(True, (0, -1))
-        while self._instant():
-            pass
+                self.alone.append(alone + held)
+                self.beside.append(beside + held)
+        self._took = [list[Picoseconds]() for _ in self._jobs]
+        self._held = [0] * len(self._after)
+        self._behind = [0] * len(self._after)
+        """Buckets' pieces that the stream of the callbacks has served before each one."""
+        self._serve(computation.denominator, computation.denominator + computation.numerator)
 
-    @property
-    def slows(self) -> bool:
-        """Whether anything takes longer than alone."""
-        return self._whole > self._slow or any(
-            alone < beside for alone, beside in self._lengths.values()
-        )
+    def _serve(self, slow: int, whole: int) -> None:  # noqa: PLR0912, PLR0915 - one loop over time
+        """Serve all pieces by the rules of a step. A job has `slow` units of work done per
+        picosecond beside a collective, `whole` alone. A collective's units are the product of its
+        two lengths: alone it has the longer one done per picosecond."""
+        side, slots, rest = self._given.side_stream, self._given.slots, len(self._given.buckets)
+        jobs, took, alone, beside = self._jobs, self._took, self.alone, self.beside
+        asks, before, after = self._asks, self._before, self._after
+        counts = {piece: number for number, piece in enumerate(before, 1)}
+        if not side:
+            counts[rest] = rest + 1
+        collectives = {piece: number for number, piece in enumerate(after)}
+        now, served, entered = 0, 0, 0
+        asked = [False] * len(after)
+        waiting: tuple[list[tuple[Picoseconds, int]], ...] = ([], [])  # by stream: arrival, piece
+        busy: list[tuple[int, int, Picoseconds] | None] = [None, None]
+        """Running job by stream: piece, units left, start."""
+        inside: list[tuple[int, int, Picoseconds]] = []  # collectives: number, units left, begin
 
-    def ordered(self, plan: StepPlan) -> StepPlan:
-        """The plan with this step's order of service."""
-        most, buckets = 0, list[BucketWork]()
-        for number, work in enumerate(plan.buckets):
-            behind = []
-            for place in range(len(work.collectives)):
-                # what takes no time is not served; two slots may return in another order
-                most = max(most, number + 1, self._behind.get((number, place), 0))
-                behind.append(most)
-            buckets.append(replace(work, behind=tuple(behind)))
-        return replace(plan, buckets=tuple(buckets))
+        def arrive(piece: int) -> None:
+            if any(jobs[piece]):
+                heapq.heappush(waiting[side and piece > rest], (now, piece))
+            else:
+                took[piece] = jobs[piece]
+                done(piece)
 
-    def plan(self) -> StepPlan:
-        """The plan with the times that jobs took; a side stream's are slower already."""
+        def done(piece: int) -> None:
+            if piece in asks:
+                asked[asks[piece]] = True
+            if piece < rest:
+                if side:
+                    arrive(before[piece])
+                arrive(piece + 1)
+
+        def go_on(stream: int, piece: int) -> None:
+            durations, past = jobs[piece], took[piece]
+            while len(past) < len(durations) and not durations[len(past)]:
+                past.append(0)
+            if len(past) < len(durations):
+                busy[stream] = piece, durations[len(past)] * whole, now
+            else:
+                busy[stream] = None
+                done(piece)
+
+        arrive(0)
+        while True:
+            while entered < len(after) and asked[entered] and len(inside) < slots:
+                if alone[entered]:
+                    inside.append((entered, alone[entered] * beside[entered], now))
+                else:
+                    arrive(after[entered])
+                entered += 1
+            for stream in range(2):
+                if waiting[stream] and busy[stream] is None:
+                    _, piece = heapq.heappop(waiting[stream])
+                    served = counts.get(piece, served)
+                    if piece in collectives:
+                        self._behind[collectives[piece]] = served
+                    go_on(stream, piece)
+            running = [one for one in busy if one is not None]
+            if not inside and not running:
+                return
+            speed, rates = slow if inside else whole, alone if running else beside
+            ends = [-(-units // speed) for _, units, _ in running]
+            passed = min(ends + [-(-units // rates[number]) for number, units, _ in inside])
+            now += passed
+            under_way, inside = inside, []
+            for number, units, began in under_way:
+                if units > passed * rates[number]:
+                    inside.append((number, units - passed * rates[number], began))
+                else:
+                    self._held[number] = now - began - alone[number]
+                    arrive(after[number])
+            for stream, one in enumerate(busy):
+                if one is None:
+                    continue
+                piece, units, began = one
+                if units > passed * speed:
+                    busy[stream] = piece, units - passed * speed, began
+                else:
+                    took[piece].append(now - began)
+                    go_on(stream, piece)
+
+    def plan(self, *, slowed: bool) -> StepPlan:
+        """The plan with this step's order of service and, if `slowed`, the times that jobs took; a
+        side stream's are slower already."""
         given, side = self._given, self._given.side_stream
-        buckets: list[BucketWork] = []
-        parts: list[Picoseconds] = []
-        for number, bucket in enumerate(given.buckets):
-            part, *before = self._took[True, (number, -1)]
-            parts.append(part)
-            before = self._took[False, (number, -1)] if side else before
-            after = [self._took[False, (number, place)][0] for place in range(len(bucket.after))]
-            held = tuple(
-                self._held[number, place] + (bucket.held[place] if bucket.held else 0)
-                for place in range(len(bucket.collectives))
-            )
-            buckets.append(
-                replace(
-                    bucket,
-                    before=_taking(bucket.before, before),
-                    after=_taking(bucket.after, after),
-                    held=held if any(held) else (),
-                )
-            )
-        [rest] = self._took[True, (len(buckets), -1)]
-        compute = replace(given.compute, backward=sum(parts) + rest, parts=tuple(parts))
+        most, collective, buckets = 0, 0, list[BucketWork]()
+        for number, work in enumerate(given.buckets):
+            behind, last = [], collective + len(work.collectives)
+            for later in self._behind[collective:last]:
+                # what takes no time is not served; two slots may return in another order
+                most = max(most, number + 1, later)
+                behind.append(most)
+            changed: dict[str, Any] = {}
+            if slowed:
+                held = self._held[collective:last]
+                if work.held:
+                    held = [sum(each) for each in zip(held, work.held, strict=True)]
+                before = self._took[self._before[number]][0 if side else 1 :]
+                after = [self._took[piece][0] for piece in self._after[collective:last]]
+                changed = {
+                    "before": _taking(work.before, before),
+                    "after": _taking(work.after, after),
+                    "held": tuple(held) if any(held) else (),
+                }
+            buckets.append(replace(work, behind=tuple(behind), **changed))
+            collective = last
+        if not slowed:
+            return replace(given, buckets=tuple(buckets))
+        parts = tuple(times[0] for times in self._took[: len(buckets)])
+        [rest] = self._took[len(buckets)]
         return replace(
             given,
-            compute=compute,
+            compute=replace(given.compute, backward=sum(parts) + rest, parts=parts),
             buckets=tuple(buckets),
             side_slowdown=Fraction(1),
             backward_alone=given.backward,
         )
-
-    # --- the rules of a step ---------------------------------------------------------------------
-
-    def _arrive(self, thread: bool, name: _Name) -> None:
-        jobs = self._jobs[thread, name]
-        if not any(jobs):
-            self._took[thread, name] = list(jobs)
-            self._done(thread, name)
-            return
-        stream = _SIDE if self._given.side_stream and not thread else _THREAD
-        heapq.heappush(self._waiting[stream], (self._now, not thread, name))
-
-    def _done(self, thread: bool, name: _Name) -> None:
-        number, place = name
-        if thread and number < len(self._given.buckets):
-            if self._given.side_stream:
-                self._arrive(False, name)
-            else:
-                self._ask(number, 0)
-            self._arrive(True, (number + 1, -1))
-        elif not thread:
-            self._ask(number, place + 1)
-
-    def _ask(self, number: int, place: int) -> None:
-        if place < len(self._given.buckets[number].collectives):
-            self._asked.add((number, place))
-
-    # --- time ------------------------------------------------------------------------------------
-
-    def _instant(self) -> bool:
-        """Process this instant, advance to the next end; return whether anything is left."""
-        while (
-            self._order and self._order[-1] in self._asked and len(self._inside) < self._given.slots
-        ):
-            name = self._order.pop()
-            alone, beside = self._lengths[name]
-            units = alone * beside
-            if units:
-                self._inside.append((name, units, self._now))
-            else:
-                self._held[name] = 0
-                self._arrive(False, name)
-        for stream, waiting in enumerate(self._waiting):
-            if waiting and self._busy[stream] is None:
-                _, callback, name = heapq.heappop(waiting)
-                self._count(stream, callback, name)
-                self._took[not callback, name] = []
-                self._next_job(stream, not callback, name, 0)
-        if self._inside or any(self._busy):
-            self._go_on()
-            return True
-        return False
-
-    def _count(self, stream: int, callback: bool, name: _Name) -> None:
-        """Record the order of the stream that serves callbacks."""
-        number, place = name
-        if place >= 0:
-            self._behind[name] = self._served
-        elif callback == self._given.side_stream:
-            self._served = number + 1
-
-    def _next_job(self, stream: int, thread: bool, name: _Name, number: int) -> None:
-        jobs, took = self._jobs[thread, name], self._took[thread, name]
-        while number < len(jobs) and not jobs[number]:
-            took.append(0)
-            number += 1
-        if number < len(jobs):
-            units = jobs[number] * self._whole
-            self._busy[stream] = (thread, name, number, units, self._now)
-        else:
-            self._busy[stream] = None
-            self._done(thread, name)
-
-    def _go_on(self) -> None:
-        computing, communicating = any(self._busy), bool(self._inside)
-        job_speed = self._slow if communicating else self._whole
-        speeds = [self._lengths[name][0 if computing else 1] for name, _, _ in self._inside]
-        left = [-(-busy[3] // job_speed) for busy in self._busy if busy]
-        left += [-(-inside[1] // speed) for inside, speed in zip(self._inside, speeds, strict=True)]
-        passed = min(left)
-        self._now += passed
-        under_way = self._inside
-        self._inside = []
-        for (name, units, began), speed in zip(under_way, speeds, strict=True):
-            if units > passed * speed:
-                self._inside.append((name, units - passed * speed, began))
-            else:
-                self._held[name] = self._now - began - self._lengths[name][0]
-                self._arrive(False, name)
-        for stream, busy in enumerate(self._busy):
-            if busy is None:
-                continue
-            thread, name, number, units, began = busy
-            if units > passed * job_speed:
-                self._busy[stream] = (thread, name, number, units - passed * job_speed, began)
-            else:
-                self._took[thread, name].append(self._now - began)
-                self._next_job(stream, thread, name, number + 1)
