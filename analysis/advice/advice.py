@@ -292,12 +292,15 @@ def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterato
     now, use = found.verdict.dense, found.use
     if now is None or use is None:
         return
+    known = dict(found.findings.known)
+    looked_up = set(_faster(found.verdict))
     for answer in questions:
         stated = engine.rows(answer.overrides)
         if stated is None:
             continue
         there = verdict(stated.values())
-        known = evidence_of(engine.scenario, _faster(there))
+        known |= evidence_of(engine.scenario, {*_faster(there)} - looked_up)
+        looked_up.update(_faster(there))
         chosen = best_known(there, {name: one.steps_vs_dense for name, one in known.items()})
         rows = engine.rows(answer.overrides, [chosen.label], draws=True) if chosen else None
         if chosen is None or rows is None:

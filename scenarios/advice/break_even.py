@@ -1,7 +1,9 @@
 """Network rate up to which a method pays.
 
 Uncompressed training and the method are simulated over rates, from slow to fast; where they change
-places, a bisection finds the rate at which both take the same time as stated. The drawn worlds at
+places, a bisection finds the rate at which both take the same time as stated. (Where they change
+places at no rate, the drawn worlds at the rate of the closest times say whether the printed ones
+do.) The drawn worlds at
 three rates around it, powers of four apart, give its range: in each, the gain is linear in the
 rate's logarithm between two of them. The rate itself is where the printed iterations (medians over
 the worlds) are equal; the worlds' addition to the gain as stated is linear likewise, where that
@@ -88,16 +90,23 @@ def break_even(
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
     spans = _spans(rates, labels, gains)
-    if alike := [label for label, span in spans.items() if isinstance(span, bool)]:
-        spans |= _spans(rates, alike, drawn_gains)
+    alike = [label for label, span in spans.items() if isinstance(span, bool)]
+    closest = {label: min(rates, key=lambda rate: abs(stated[rate][label])) for label in alike}
+    turned = [
+        label
+        for label, rate in closest.items()
+        if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate][label] > 0)
+    ]
+    spans |= _spans(rates, turned, drawn_gains)
+    crossing = [label for label, span in spans.items() if not isinstance(span, bool)]
     progress()
     found = []
     worlds: dict[float, dict[str, Row]] = {}
 
     def near(rate: float) -> dict[str, Row]:
-        """All methods in the drawn worlds at a rate."""
+        """Methods with a break-even in the drawn worlds at a rate."""
         if rate not in worlds:
-            worlds[rate] = rows(rate, labels, draws=True)
+            worlds[rate] = rows(rate, crossing, draws=True)
         return worlds[rate]
 
     for label, span in spans.items():
