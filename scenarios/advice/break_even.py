@@ -3,11 +3,11 @@
 Uncompressed training and the method are simulated over rates, from slow to fast; where they change
 places, a bisection finds the rate at which both take the same time as stated. (Where they change
 places at no rate, the drawn worlds at the rate of the closest times say whether the printed ones
-do.) The drawn worlds at
-three rates around it, powers of four apart, give its range: in each, the gain is linear in the
-rate's logarithm between two of them. The rate itself is where the printed iterations (medians over
-the worlds) are equal; the worlds' addition to the gain as stated is linear likewise, where that
-leaves no doubt.
+do.) The drawn worlds at three rates around it, powers of four apart, give its range: in each, the
+gain is linear in the rate's logarithm between two of them. The rate itself is where the printed
+iterations (medians over the worlds) are equal: between known rates the gain as stated and the
+worlds' addition to it are linear likewise, and the worlds at the rate found so join them until they
+agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -29,8 +29,9 @@ from gcsim.scenarios.uncertainty.ranges import interval
 _STEP = 8.0  # factor between rates, before the bisection
 CLOSE = 2e-3
 """Relative difference of both iterations that ends a bisection."""
+_ROUGH = 0.1  # the same where worlds are drawn around the rate
 _CLOSER = 1e-2  # the same for printed iterations
-_SURELY = 0.5  # share of that within which a line does for the worlds at a third rate
+_CORRECTED = 4  # most rates at which the worlds correct the printed one
 _MOST = 14
 _APART = 4.0  # factor between rates with drawn worlds, common to all methods
 _FAR = 3  # steps beyond these rates to which a world's line is extended
@@ -68,57 +69,83 @@ def break_even(
         return []
     dense = scenario.compressors[number].label
 
-    def rows(rate: float, names: Sequence[str], draws: bool = False) -> dict[str, Row]:
-        found = engine.rows([at_rate(key, rate)], names, draws=draws)
-        return found or {}
+    curves = {label: _Curve() for label in labels}
 
-    stated: dict[float, dict[str, float]] = {}
+    def rows(rate: float, names: Sequence[str], draws: bool = False) -> dict[str, Row]:
+        found = engine.rows([at_rate(key, rate)], names, draws=draws) or {}
+        for label in names if found else ():
+            curves[label].add(rate, found[label])
+        return found
 
     def gains(rate: float, names: Sequence[str]) -> dict[str, float]:
         of = rows(rate, names)
-        stated[rate] = {label: _gain(of[label]) for label in names if of}
-        return stated[rate]
+        return {label: _gain(of[label]) for label in names if of}
 
     def drawn_gains(rate: float, names: Sequence[str]) -> dict[str, float]:
-        close = [label for label in names if abs(stated[rate][label]) < _CLEAR]
-        of = rows(rate, close, draws=True) if close else {}
-        return {label: _gain(of[label]) if label in of else stated[rate][label] for label in names}
+        stated = {label: curves[label].stated[rate] for label in names}
+        close = [label for label in names if abs(stated[label]) < _CLEAR]
+        return stated | {label: _gain(row) for label, row in near(rate, close).items()}
 
-    def gain(label: str, rate: float, draws: bool = False) -> float:
-        return _gain(rows(rate, [label], draws)[label])
+    def near(rate: float, names: Sequence[str]) -> dict[str, Row]:
+        return rows(rate, names, draws=True) if names else {}
+
+    def gain(label: str, rate: float) -> float:
+        return _gain(rows(rate, [label])[label])
 
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
     spans = _spans(rates, labels, gains)
     alike = [label for label, span in spans.items() if isinstance(span, bool)]
-    closest = {label: min(rates, key=lambda rate: abs(stated[rate][label])) for label in alike}
-    turned = [
-        label
-        for label, rate in closest.items()
-        if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate][label] > 0)
-    ]
+    turned = []
+    for label in alike:
+        stated = curves[label].stated
+        rate = min(rates, key=lambda rate: abs(stated[rate]))
+        if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate] > 0):
+            turned.append(label)
     spans |= _spans(rates, turned, drawn_gains)
     crossing = [label for label, span in spans.items() if not isinstance(span, bool)]
     progress()
     found = []
-    worlds: dict[float, dict[str, Row]] = {}
-
-    def near(rate: float) -> dict[str, Row]:
-        """Methods with a break-even in the drawn worlds at a rate."""
-        if rate not in worlds:
-            worlds[rate] = rows(rate, crossing, draws=True)
-        return worlds[rate]
-
+    worlds = cache(lambda rate: near(rate, crossing))
     for label, span in spans.items():
         if isinstance(span, bool):
             found.append(BreakEven(label=label, rate=None, pays=span))
         else:
-            rate = _crossing(partial(gain, label), span)
-            one = BreakEven(label=label, rate=rate, pays=True)
-            one = _with_worlds(one, dense, near, partial(gain, label))
+            own, drawn = partial(gain, label), partial(near, names=[label])
+            about = BreakEven(label=label, rate=_crossing(own, span, _ROUGH), pays=True)
+            one = _with_worlds(about, dense, worlds, drawn, curves[label])
+            if one is about:
+                one = replace(about, rate=_crossing(own, span))
             found.append(one if label in ranged else replace(one, low=None, high=None))
         progress()
     return found
+
+
+class _Curve:
+    """Gain of a method over rates as stated, and the worlds' addition to it, as far as known."""
+
+    def __init__(self) -> None:
+        self.stated: dict[float, float] = {}
+        self._added: dict[float, float] = {}
+
+    def add(self, rate: float, row: Row) -> None:
+        """Add a row at a rate."""
+        self.stated[rate] = math.log(row.speedup_as_stated or row.speedup_vs_dense or 1.0)
+        if row.iteration_draws_s:
+            self._added[rate] = _gain(row) - self.stated[rate]
+
+    def crossing(self, slow: float, fast: float) -> float:
+        """Rate between two others at which the sum of both, linear in the rate's logarithm between
+        known rates, falls below 0 first."""
+        rates = [rate for rate in sorted({*self.stated, *self._added}) if slow <= rate <= fast]
+        at = np.log(rates)
+        gains = np.zeros(len(rates))
+        for known in map(sorted, (self.stated.items(), self._added.items())):
+            places, values = np.array(known).T
+            gains += np.interp(at, np.log(places), values)
+        last = int(np.argmax(gains <= 0))
+        share = gains[last - 1] / (gains[last - 1] - gains[last])
+        return math.exp(at[last - 1] + share * (at[last] - at[last - 1]))
 
 
 _Ends = tuple[tuple[float, float], tuple[float, float]]
@@ -180,13 +207,14 @@ def _with_worlds(
     one: BreakEven,
     dense: str,
     near: Callable[[float], dict[str, Row]],
-    gain: Callable[[float, bool], float],
+    drawn: Callable[[float], dict[str, Row]],
+    curve: _Curve,
 ) -> BreakEven:
     """Add the range of the worlds near the rate, and centre the rate."""
     label = one.label
     assert one.rate is not None  # noqa: S101
 
-    step = math.floor(math.log(one.rate / SLOWEST, _APART))
+    step = round(math.log(one.rate / SLOWEST, _APART))
     for _ in range(_CENTRED):
         rates = [SLOWEST * _APART ** (step + more) for more in (-1, 0, 1)]
         found = [near(rate) for rate in rates]
@@ -209,14 +237,9 @@ def _with_worlds(
     percentiles = np.array([*interval(places), np.median(places)])
     low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
     if span is not None:
-        at = [place for place, _ in span]
-        of_ends = [of[label] for place, of in zip(rates, found, strict=True) if place in at]
-        stated = [row.speedup_as_stated or row.speedup_vs_dense or 1.0 for row in of_ends]
-        more = [_gain(row) - math.log(one) for row, one in zip(of_ends, stated, strict=True)]
-
-        def printed_gain(rate: float) -> float:
-            about = gain(rate, False) + float(np.interp(math.log(rate), np.log(at), more))
-            return about if abs(about) < _SURELY * _CLOSER else gain(rate, True)
-
-        rate = min(max(_crossing(printed_gain, span, _CLOSER), low), high)
+        for _ in range(_CORRECTED):
+            rate = float(f"{curve.crossing(*(place for place, _ in span)):.4g}")
+            if abs(_gain(drawn(rate)[label])) < _CLOSER:
+                break
+        rate = min(max(rate, low), high)
     return replace(one, rate=rate, low=low, high=high)
