@@ -25,7 +25,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from gcsim import units
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
 from gcsim.names import compact
@@ -37,7 +36,6 @@ from gcsim.scenarios.reading.document import Document, read
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
-from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.traces.models.registry import MODELS, ModelEntry, is_shipped
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
@@ -46,20 +44,6 @@ from gcsim.traces.storage.store import shipped_traces
 from gcsim.traces.synthetic.fit_file import DEFAULT
 
 NAME = "advice"
-_ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
-_BITS = re.compile(
-    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
-    r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|[Bb]ps|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
-    r"|bit per second|(?i:base-?\w+))?\s*"
-)
-"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "10GBASE-T"."""
-_PORT = re.compile(
-    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?"
-    r"|(?<!fast )ethernet)(?!\w)",
-    re.IGNORECASE,
-)
-"""Words that name a card, a plug or a protocol, no rate."""
-_MOBILE = {"3g", "4g", "5g"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,14 +279,15 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     for name in said.keys() & look_up.keys():
         with suppress(InputError):  # which the check of the scenario reports
             said[name] = look_up[name](said[name]).name
-    if "network" in said:
-        put("network", lambda: network_of(said["network"], called("network")))
+    if isinstance(words.network, str) and words.network.lstrip().startswith("{"):
+        section = words.network
+        put("network", lambda: read(section, called("network"), position=False).data)
     if words.group:
-        put("group", lambda: [_group(one, words, called("group")) for one in words.group or ()])
+        put("group", lambda: [_group(one, words) for one in words.group or ()])
     return said, problems
 
 
-def _group(text: str, words: Words, place: str) -> dict[str, Any]:
+def _group(text: str, words: Words) -> dict[str, Any]:
     """A group of a scenario's cluster; raises `InputError`."""
     found = _GROUP.fullmatch(text)
     if found is None:
@@ -316,7 +301,7 @@ def _group(text: str, words: Words, place: str) -> dict[str, Any]:
     if found["nics"]:
         group["nics_per_node"] = int(found["nics"])
     if found["network"]:
-        group["network"] = network_of(found["network"], place)
+        group["network"] = found["network"]
     return group
 
 
@@ -416,36 +401,6 @@ def _put(data: dict[str, Any], said: Mapping[str, Any]) -> None:
                 holder[key] = {}
             holder = holder[key]
         holder[_KEYS[name][-1]] = value
-
-
-def network_of(said: str | Mapping[str, Any], place: str) -> Any:
-    """Network section for a rate alone: the catalogue's Ethernet of that rate, or the nearest one
-    at that rate, with its latency, goodput and ranges."""
-    if not isinstance(said, str):
-        return dict(said)
-    if said in catalog.links() or names_a_file(said):
-        return said
-    said = " ".join(_PORT.sub(" ", said).split()) or said
-    several: InputError | None = None
-    if (bits := _BITS.fullmatch(said)) and said.lower() not in _MOBILE:
-        said = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
-    else:
-        try:
-            return catalog.link(said).name
-        except InputError as error:
-            several = error if "; there are" in str(error) else None
-    if not re.match(r"\s*[\d.+-]", said):
-        return read(said, place, position=False).data if said.strip() else said
-    try:
-        rate = units.parse(said, "bandwidth")
-        if not rate:
-            raise InputError(f"{said} is not a rate", hint=f"write it like {_NEEDED['network']}")
-    except InputError as error:
-        problems = (several or error).problems
-        raise InputError([replace(one, place=place) for one in problems]) from error
-    known = [one for name, one in catalog.links().items() if _ETHERNET.fullmatch(name)]
-    near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
-    return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": said.strip()}
 
 
 METHODS: tuple[Mapping[str, object], ...] = (

@@ -20,9 +20,10 @@ from typing import Any
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import network_of
 from gcsim.scenarios.links.csv_table import few, shown
 from gcsim.scenarios.reading.document import read_text
+from gcsim.scenarios.sections.named_files import names_a_file
+from gcsim.scenarios.sections.network_words import network_of
 
 COLUMNS = ("device", "gpus", "nodes", "network", "price")
 NAME = "name"
@@ -127,7 +128,9 @@ def _offer(place: str, columns: list[str], line: str, found: list[Offer]) -> Ite
         )
     try:
         device = catalog.device(given["device"]).name
-        network_of(given["network"], place)
+        if not names_a_file(given["network"]):
+            network = network_of(given["network"])
+            catalog.link(network if isinstance(network, str) else network["like"])
     except InputError as error:
         for one in error.problems:
             yield Problem(place=place, message=one.message, hint=one.hint)

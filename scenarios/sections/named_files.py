@@ -36,6 +36,7 @@ from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
 from gcsim.scenarios.reading.overrides import LINKS
 from gcsim.scenarios.sections.link import LinkSection, changed_link, plain_link
+from gcsim.scenarios.sections.network_words import network_of
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
@@ -73,7 +74,8 @@ def device_in(file: str, name: str) -> Device:
 
 
 def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
-    """Replace names of files by their contents, and fill in the device's defaults. `document` is
+    """Replace names of files by their contents, words for a network by its link, and fill in the
+    device's defaults. `document` is
     not checked yet; `path`: its file. Returns the absolute path of each file by setting, and the
     files' problems with their places; valid values replace what is wrong."""
     files: dict[str, str] = {}
@@ -85,6 +87,8 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
                 found = _device_section(document, key_path, holder[key], path)
             else:
                 found = _link_section(document, key_path, holder[key], path)
+                if found is None and key != "intra_node":
+                    holder[key] = _in_words(holder[key])
         except InputError as error:
             inner = ("file" if key == "device" else "like",)
             at = document.place((*key_path, *inner) if isinstance(holder[key], dict) else key_path)
@@ -138,6 +142,17 @@ def _link_section(
         stated = {key: given for key, given in value.items() if key != "like"}
         return changed_link(base, stated), str(file)
     return None
+
+
+def _in_words(value: Any) -> Any:
+    """A link or its `like:` by the catalogue's names, where words say a rate."""
+    said = value.get("like") if isinstance(value, dict) else value
+    if not isinstance(said, str) or (named := network_of(said)) == said:
+        return value
+    if not isinstance(value, dict):
+        return named
+    base = {"like": named} if isinstance(named, str) else named
+    return {**base, **value, "like": base["like"]}
 
 
 def _device_section(

@@ -10,8 +10,9 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked, asked_of, network_of, number, option
+from gcsim.scenarios.advice.asked import Words, asked, asked_of, number, option
 from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.sections.network_words import network_of
 from gcsim.traces.storage.store import shipped_traces
 
 WORDS = Words(model="lenet", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
@@ -50,7 +51,7 @@ def test_words_are_the_scenario_of_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_rate_alone_is_ethernet_of_that_rate(said: str, name: str) -> None:
-    assert network_of(said, "--network") == name
+    assert network_of(said) == name
 
 
 def test_another_rate_has_the_latency_and_goodput_of_the_nearest_ethernet() -> None:
@@ -107,7 +108,7 @@ def test_groups_are_written_as_answers_write_them_and_are_those_of_a_file() -> N
         },
         {
             "nodes": 8, "device": "v100", "devices_per_node": 8, "intra_node": "nvlink2",
-            "network": "25gbe",
+            "network": "25 Gbit/s",
         },
     ]  # fmt: skip
     cluster = asked(None, words, called=option).scenario.cluster

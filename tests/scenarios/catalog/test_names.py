@@ -6,7 +6,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import network_of
+from gcsim.scenarios.sections.network_words import network_of
 
 UNDERSTOOD = {
     (
@@ -147,7 +147,7 @@ UNKNOWN = [
 
 def _named(kind: str, word: str) -> str:
     if kind == "network":
-        found = network_of(word, "--network")
+        found = network_of(word)
         return catalog.link(found).name if isinstance(found, str) else found["like"]
     return (catalog.device if kind == "device" else catalog.model)(word).name
 

@@ -58,7 +58,7 @@ def test_offers_are_read_in_order_with_columns_in_any(tmp_path: Path) -> None:
             ":2: error: unknown device 'a1000000'",
             "gcsim list devices",
         ),
-        (HEADER + "a100,8,4,100gby,1\n", ":2: error: unknown unit 'gby'", "Gbit/s"),
+        (HEADER + "a100,8,4,100 gby,1\n", ":2: error: unknown unit 'gby'", "Gbit/s"),
         (HEADER + "a100,8,4,100gbe,1\n" * 201, "has 201 offers; 200 are allowed", "dearer"),
     ],
 )

@@ -378,8 +378,8 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "must be at least 1"),
         ("{nodes: 4, uplink: {like: 10gbe, bandwidth: 20 Gbit/s}}", "{nodes: 4}",
          "a.yaml:11:3: error: key 'uplink' is missing in cluster.racks"),
-        ("{like: 10gbe, bandwidth: 20 Gbit/s}", "20gbe", "a.yaml:11:29: error: "
-         "cluster.racks.uplink: unknown link '20gbe'; "),
+        ("{like: 10gbe, bandwidth: 20 Gbit/s}", "20gbee", "a.yaml:11:29: error: "
+         "cluster.racks.uplink: unknown link '20gbee'; "),
         ("{like: 10gbe, bandwidth: 20 Gbit/s}", CELL, "a.yaml:11:21: error: cluster.racks.uplink: "
          "5g is an access link with two different directions; it connects a node"),
         ("intra_node: pcie3_x16", f"intra_node: {WIFI}", "a.yaml:12:3: error: cluster.intra_node: "

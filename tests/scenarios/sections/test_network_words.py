@@ -1,0 +1,46 @@
+"""Is a network of a scenario's file what people write: a rate, with or without other settings?
+
+A rate is the nearest Ethernet of the catalogue at that rate; the expected scenarios spell it out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.files import load, problems
+
+SCENARIO = """\
+model: lenet
+batch_size: 8
+cluster: {{nodes: 2, device: v100, network: {network}, nics: {{1: {nic}}}}}
+compressors: [none]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "link"),
+    [
+        ("25 Gbit/s", "25gbe"),
+        ("13 Gbit/s", "{like: 10gbe, bandwidth: 13 Gbit/s}"),
+        ("10 GbE", "10gbe"),
+        ("{like: 13G, latency: 3 us}", "{like: 10gbe, bandwidth: 13 Gbit/s, latency: 3 us}"),
+    ],
+)
+def test_a_rate_is_the_nearest_ethernet_at_that_rate(tmp_path: Path, words: str, link: str) -> None:
+    said = load(tmp_path, SCENARIO.format(network=words, nic=words))
+    assert said == load(tmp_path, SCENARIO.format(network=link, nic=link))
+
+
+def test_an_option_changes_a_network_that_is_a_rate(tmp_path: Path) -> None:
+    text = SCENARIO.format(network="13 Gbit/s", nic="10gbe")
+    link = "{like: 10gbe, bandwidth: 13 Gbit/s, latency: 3 us}"
+    expected = load(tmp_path, SCENARIO.format(network=link, nic="10gbe"))
+    found = load(tmp_path, text, "cluster.network.latency=3 us")
+    assert found.cluster == expected.cluster
+
+
+def test_what_is_no_rate_is_refused_with_its_place(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, SCENARIO.format(network="13 Gbit/x", nic="10gbe"))
+    assert problem.startswith("a.yaml:3:43: error: unknown unit 'Gbit/x'")
