@@ -43,4 +43,4 @@ def test_an_option_changes_a_network_that_is_a_rate(tmp_path: Path) -> None:
 
 def test_what_is_no_rate_is_refused_with_its_place(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, SCENARIO.format(network="13 Gbit/x", nic="10gbe"))
-    assert problem.startswith("a.yaml:3:43: error: unknown unit 'Gbit/x'")
+    assert problem.startswith("a.yaml:3:44: error: unknown unit 'Gbit/x'")
