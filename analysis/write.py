@@ -1,8 +1,8 @@
 """Files of a run: its results, and figures of them.
 
 Results are written under temporary names and renamed together once complete, before the first
-figure is drawn; a figure that cannot be drawn costs only itself. Figures of a known result come
-from the cache: drawing takes longer than all else then.
+figure is drawn; a figure that cannot be drawn costs only itself. Figures and the timeline of a
+known result come from the cache: they take longer than all else then.
 """
 
 from __future__ import annotations
@@ -61,28 +61,33 @@ def drawn(figure: str, form: str = "png") -> Writer:
     return produce
 
 
-def drawn_once(name: str, draw: Writer) -> Writer:
-    """The same, from the cache if it was drawn of this result before."""
+def once(writers: Mapping[str, Writer], result: Result) -> dict[str, Writer]:
+    """Writers of the same files, from the cache if they were written of this result before."""
+    code = {one.name: one.read_text() for one in sorted(_CODE.glob("**/*.py"))}
+    libraries = [version("matplotlib"), version("numpy"), kept.simulation_code()]
+    text = json.dumps([result.lasting(), code, libraries])
 
-    def produce(result: Result, path: Path) -> None:
-        code = {one.name: one.read_text() for one in sorted(_CODE.glob("*/*.py"))}
-        libraries = [version("matplotlib"), version("numpy"), kept.simulation_code()]
-        text = json.dumps([name, result.lasting(), code, libraries])
-        key = hashlib.sha256(text.encode()).hexdigest()
-        picture = kept.found(key)
-        if picture is None:
-            draw(result, path)
-            kept.keep(key, path.read_bytes())
-        else:
-            path.write_bytes(picture)
+    def known(name: str, write: Writer) -> Writer:
+        key = hashlib.sha256(f"{name} {text}".encode()).hexdigest()
 
-    return produce
+        def produce(result: Any, path: Path) -> None:
+            body = kept.found(key)
+            if body is None:
+                write(result, path)
+                kept.keep(key, path.read_bytes())
+            else:
+                path.write_bytes(body)
+
+        return produce
+
+    return {name: known(name, write) for name, write in writers.items()}
 
 
+TIMELINE = "timeline.json"
 RESULTS: dict[str, Writer] = {
     "results.json": as_text(Result.to_json),
     "results.csv": as_text(to_csv),
-    "timeline.json": as_text(chrome_trace),
+    TIMELINE: as_text(chrome_trace),
     "scenario.yaml": as_text(to_yaml),
 }
 FIGURES: dict[str, Writer] = {
@@ -123,11 +128,15 @@ FAULTS_ONLY = {"faults.png"}
 """Pictures only of a scenario with `training.faults`."""
 
 
-def write_results(result: Result, folder: Path) -> tuple[Path, ...]:
-    """Write a run's results into `folder`; see `write_all`."""
+def write_results(result: Result, folder: Path, *, cache: bool = False) -> tuple[Path, ...]:
+    """Write a run's results into `folder`, the timeline from the `cache` if it is there; see
+    `write_all`."""
     stems = {Path(name).stem for name in (*FIGURES, *ASKED_FOR)}
     figures = [f"{stem}.{form}" for stem in sorted(stems) for form in FORMS]
-    return write_all(result, folder, RESULTS, (*figures, REPORT))
+    texts = dict(RESULTS)
+    if cache and result.faulty is None:
+        texts |= once({TIMELINE: texts[TIMELINE]}, result)
+    return write_all(result, folder, texts, (*figures, REPORT))
 
 
 def draw_figures(
@@ -138,7 +147,7 @@ def draw_figures(
     left_out = FAULTS_ONLY if result.faulty is None else set()
     figures = {name: draw for name, draw in FIGURES.items() if name not in left_out}
     if cache and result.faulty is None:  # `results.json` does not hold all of faults
-        figures = {name: drawn_once(name, draw) for name, draw in figures.items()}
+        figures = once(figures, result)
     report = as_text(lambda shown: run_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **figures}, beside="results.json")
 

@@ -130,7 +130,7 @@ def run(
     with watching(quiet) as progress:
         result = advised_run(loaded, cache=not no_cache, progress=progress)
 
-    paths = write_results(result, folder)
+    paths = write_results(result, folder, cache=not no_cache)
     if verbose and not quiet:
         sources = (f"  {line}" for line in provenance_notes(result))
         terminal.note("Where the numbers come from:", *sources, "")

@@ -105,10 +105,10 @@ def simulation_code() -> str:
 
 def load(key: str) -> Result | None:
     """Result under this name, if whole."""
-    packed = found(key)
+    body = found(key)
     try:
-        return None if packed is None else _RESULT.validate_json(zlib.decompress(packed))
-    except (ValidationError, zlib.error):
+        return None if body is None else _RESULT.validate_json(body)
+    except ValidationError:
         return None
 
 
@@ -116,8 +116,9 @@ def found(key: str) -> bytes | None:
     """Kept bytes under this name, if whole."""
     path = _folder() / f"{key}.z"
     try:
-        body = unsealed(path.read_bytes())
-    except OSError:
+        packed = unsealed(path.read_bytes())
+        body = None if packed is None else zlib.decompress(packed)
+    except (OSError, zlib.error):
         return None
     with suppress(OSError):
         os.utime(path)  # asked for now
@@ -126,10 +127,13 @@ def found(key: str) -> bytes | None:
 
 def keep(key: str, body: bytes) -> None:
     """Keep bytes under a name, where there is room."""
+    packed = zlib.compress(body, 1)
+    if len(packed) > LARGEST:
+        return
     with suppress(InputError):
         with replacing(_folder() / f"{key}.z") as temporary:
-            temporary.write_bytes(sealed(body))
-        _written.append(len(body))
+            temporary.write_bytes(sealed(packed))
+        _written.append(len(packed))
         if (
             len(_written) == 1 or sum(_written) > ALL / _LOOKS
         ):  # thousands of entries take their time
@@ -141,9 +145,8 @@ def save(key: str, result: Result, seconds: float) -> None:
     """Keep a result whose simulation took `seconds`, if worth it and there is room; a full disk was
     reported with the profiles."""
     body = _RESULT.dump_json(result)
-    packed = zlib.compress(body, 1)
-    if seconds * _READ >= len(body) and len(packed) <= LARGEST:
-        keep(key, packed)
+    if seconds * _READ >= len(body):
+        keep(key, body)
 
 
 def findings(key: str, make: Callable[[], Findings | None]) -> Findings | None:

@@ -31,7 +31,7 @@ def test_all_files_are_written_and_nothing_else(result: Result, tmp_path: Path) 
     assert all(path.stat().st_size for path in paths)
 
 
-def test_a_picture_from_the_cache_is_that_of_the_result(
+def test_a_file_from_the_cache_is_that_of_the_result(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
@@ -43,10 +43,14 @@ def test_a_picture_from_the_cache_is_that_of_the_result(
     ):
         if number == 3:  # all are in the cache by now: nothing is drawn
             monkeypatch.setattr("matplotlib.figure.Figure.savefig", None)
-        paths = write.draw_figures(shown, tmp_path / str(number), cache=cache)
+            monkeypatch.setattr("gcsim.analysis.timeline._events", None)
+        folder = tmp_path / str(number)
+        _, _, timeline, _ = write.write_results(shown, folder, cache=cache)
+        paths = (timeline, *write.draw_figures(shown, folder, cache=cache))
         drawn.append([path.read_bytes() for path in paths])
     assert drawn[0] == drawn[1] == drawn[3]
-    assert all(one != other for one, other in zip(drawn[1], drawn[2], strict=True))
+    pairs = zip(drawn[1], drawn[2], strict=True)
+    assert [one == other for one, other in pairs] == [True] + 3 * [False]  # the timeline is equal
 
 
 def test_results_json_is_the_result(result: Result, tmp_path: Path) -> None:
