@@ -327,16 +327,18 @@ def _limit(advice: Recommendation) -> list[str]:
     limits = advice.findings.limits
     link = "bus" if advice.result.rows[-1].nodes == 1 else "network"
     names = dict.fromkeys(first)
-    found = [_limited(label, limits[label], link) for label in names if label in limits]
+    found = [limited(label, limits[label], link) for label in names if label in limits]
     return [part for part in found if part]
 
 
-def _limited(label: str, one: Limits, link: str) -> str:
+def limited(label: str, one: Limits, link: str) -> str:
     """ "PowerSGD waits for the network 22 % of the time (bandwidth 20 %), encodes 4 %" """
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
     found = []
     if one.waits_s > _NAMED * whole:
-        parts = (("bandwidth", one.bytes_s), ("latency", one.latency_s))
+        other = one.waits_s - max(0.0, one.bytes_s) - max(0.0, one.latency_s)
+        parts = [("bandwidth", one.bytes_s), ("latency", one.latency_s)]
+        parts += [("other causes", other)] * (other > _OTHER * whole)
         known = [(word, value) for word, value in parts if value > _NAMED * whole]
         alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s
         of = ", ".join(f"{word} {percent(value / whole)}" for word, value in known)
@@ -349,6 +351,7 @@ def _limited(label: str, one: Limits, link: str) -> str:
 
 
 _NAMED, _CODED = 0.005, 0.02  # shares of an iteration from which a part is named
+_OTHER = 0.05  # the same of a wait that neither a faster rate nor no latency would shorten
 _ALONE = 0.95  # share of the wait for the network above which its cause is named alone
 
 

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 import gcsim
 from gcsim.analysis.advice.advice import Advice, advice, lines
+from gcsim.analysis.report import sections
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.paste import paste, paste_plan
 from gcsim.analysis.report.selection import expected_s, largest_verdict
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.per_bucket import Plan
-from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Findings
+from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Findings, Limits
 from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.storage.store import shipped_traces
@@ -179,6 +180,25 @@ def test_the_bottleneck_is_the_share_of_the_rows_iteration() -> None:
     (line,) = (one for one in found.summary().splitlines() if one.startswith("Bottleneck"))
     assert "dense waits for the network" in line
     assert f" {share} % of the time" in line
+
+
+@pytest.mark.parametrize(
+    ("bytes_s", "latency_s", "said"),
+    [
+        (32.0, 21.0, "network 97 % of the time (bandwidth 32 %, latency 21 %, other causes 44 %)"),
+        (93.0, 1.0, "network's bandwidth 97 % of the time"),
+        (60.0, 40.0, "network 97 % of the time (bandwidth 60 %, latency 40 %)"),
+    ],
+)
+def test_a_wait_that_neither_rate_nor_latency_explains_has_other_causes(
+    bytes_s: float, latency_s: float, said: str
+) -> None:
+    """Of 100 seconds, 97 are waits; both parts may overlap."""
+    limits = Limits(
+        compute_s=3.0, encode_s=0.0, decode_s=0.0, bytes_s=bytes_s, latency_s=latency_s,
+        waits_s=97.0, hidden_s=0.0,
+    )  # fmt: skip
+    assert sections.limited("dense", limits, "network") == f"dense waits for the {said}"
 
 
 def test_the_slowest_group_is_named() -> None:
