@@ -1,16 +1,18 @@
-"""Links and devices of a scenario that stand in files of their own.
+"""Links, devices and background traffic of a scenario that stand in files of their own.
 
 cluster:
       network: my_link.yaml                    # the file's one link
       intra_node: my_links.yaml:pcie           # one of several, by name
       nics: {3: {like: my_link.yaml, latency: 80 us}}
       device: my_gpu.yaml
+      network: {like: 10gbe, background: "runs/other:dense"}   # what that run takes of the network
 
 A name that ends in .yaml or .yml is a file; what follows a colon is an entry of it. A path in a
 scenario's file counts from that file's folder, one of an option from where the user is. The files
 are written like the catalogue's, with a table `links:` or `devices:`; an entry may say `like:` with
 an entry of the catalogue, or of the file above it. A link comes into the scenario by value; a
-device as its file, its name and a fingerprint, so that a changed file is noticed.
+device as its file, its name and a fingerprint, so that a changed file is noticed; a run as the share
+of the network that it takes.
 
 The device decides the defaults of its cluster, transport and bus. PyTorch's documentation names the
 transport: NCCL between GPUs, Gloo between CPUs
@@ -24,9 +26,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+from gcsim import units
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
 from gcsim.scenarios.links.csv_table import shown
@@ -36,11 +40,13 @@ from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
 from gcsim.scenarios.reading.overrides import LINKS
 from gcsim.scenarios.sections.link import LinkSection, changed_link, plain_link
+from gcsim.scenarios.stored import RESULTS, read_results
 from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.network.links import Link
 
 _FILE = re.compile(r"(?P<path>.+\.ya?ml)(?::(?P<name>.*))?", re.DOTALL)
+_RUN = re.compile(r"(?P<path>[^:%]*[^\W\d][^:%]*)(?::(?P<label>.*))?", re.DOTALL)
 _DEVICE: Keys = ("cluster", "device")
 
 Value = TypeVar("Value", Link, Device)
@@ -96,10 +102,73 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
             continue
         if found is not None:
             holder[key], files[dotted(key_path)] = found
+        if key == "network":
+            problems += _beside(document, (*key_path, "background"), holder[key], path)
         if key == "device":
             with suppress(InputError):  # which the check of the device reports
                 _fill_in(holder, _device(holder[key]), of_all=key_path == _DEVICE)
     return files, problems
+
+
+def _beside(document: Document, key_path: Keys, link: Any, path: Path) -> list[Problem]:
+    """Replace a run in a link's `background` by its share of the rate; return why it has none."""
+    named = link.get("background") if isinstance(link, dict) else None
+    if not isinstance(named, str) or (match := _RUN.fullmatch(named)) is None:
+        return []
+    link["background"] = "0"
+    try:
+        link["background"] = _share(match, folder_of(document, key_path, path), _line(link))
+    except InputError as error:
+        at = document.place(key_path)
+        return [replace(problem, place=problem.place or at) for problem in error.problems]
+    return []
+
+
+def _share(named: re.Match[str], folder: Path, line: Fraction | None) -> str:
+    """Share of a network's rate that a method of a finished run takes.
+
+    With c seconds of communication in an iteration of i seconds, at the largest size, it is
+    c / (i + c): both runs send at once, each has half of the rate, and what the other sends takes
+    it c more seconds. `line`: the network's line rate, bytes per second, if known. Raises
+    `InputError`: no result, no such method, nothing sent between nodes, another network.
+    """
+    run = (folder / named["path"].strip()).resolve()
+    name = shown(run)
+    if not (run / RESULTS).is_file():
+        message = f"there is no {RESULTS} in {name}"
+        hint = "name the folder of a finished `gcsim run`, or a share of the rate (0.2)"
+        raise InputError(message, hint=hint)
+    result = read_results(run)
+    labels = list(dict.fromkeys(row.label for row in result.rows))
+    label = named["label"] or (labels[0] if len(labels) == 1 else "")
+    if label not in labels:
+        message = f"{name} has {', '.join(labels)}" + (f", no {label!r}" if label else "")
+        raise InputError(message, hint=f"name one method: {named['path']}:{labels[0]}")
+    row = max((row for row in result.rows if row.label == label), key=lambda row: row.nodes)
+    if row.nodes == 1 or not row.communication_s:
+        message = f"{label} of {name} sends nothing between nodes"
+        raise InputError(message, hint="name a run of several nodes, or leave background out")
+    cluster = _within(result.scenario, ("cluster",))
+    groups = cluster.get("groups")
+    places = (cluster, *(groups if isinstance(groups, list) else ()))
+    known = {_line(_within(place, ("network",))) for place in places} - {None}
+    if line is not None and line not in known:
+        theirs = " and ".join(units.exact(rate, "bandwidth") for rate in known if rate) or "a trace"
+        message = f"{name} is of another network: {theirs}, here {units.exact(line, 'bandwidth')}"
+        raise InputError(message, hint="name a run on this network, or a share of the rate (0.2)")
+    period = row.iteration_as_stated_s or row.iteration_s
+    share = Fraction(row.communication_s) / (Fraction(period) + Fraction(row.communication_s))
+    return f"{float(share):.4f}"
+
+
+def _line(link: Mapping[str, Any]) -> Fraction | None:
+    """Line rate of an unchecked link, if it states one."""
+    with suppress(InputError, ValueError):
+        if link.get("trace") is None and (rate := link.get("bandwidth")) is not None:
+            return units.parse(rate, "bandwidth")
+        if link.get("trace") is None and "like" in link:
+            return catalog.link(str(link["like"])).bandwidth
+    return None
 
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:

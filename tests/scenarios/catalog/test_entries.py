@@ -211,7 +211,7 @@ def test_links_reach_what_their_sources_measured() -> None:
     # NVIDIA/nccl issue 1264 and NVIDIA/nccl-tests issue 149: bytes a second, one direction.
     assert catalog.link("nvlink4").rate == 374 * 10**9
     assert catalog.link("nvlink3").rate == 230 * 10**9
-    # TransferBench, 8 MI300X (ROCm blogs): least and most bytes a second of all seven links of a GPU.
+    # TransferBench, 8 MI300X (ROCm blogs): least and most bytes a second of a GPU's seven links.
     assert 315.664e9 < catalog.link("xgmi").rate < 319.297e9
     # iperf, Jeff Geerling: 44.5 Mbit/s over the air, 94.4 Mbit/s over the cable.
     wifi = catalog.link("wifi_802.11n")
