@@ -11,8 +11,8 @@ A name that ends in .yaml or .yml is a file; what follows a colon is an entry of
 scenario's file counts from that file's folder, one of an option from where the user is. The files
 are written like the catalogue's, with a table `links:` or `devices:`; an entry may say `like:` with
 an entry of the catalogue, or of the file above it. A link comes into the scenario by value; a
-device as its file, its name and a fingerprint, so that a changed file is noticed; a run as the share
-of the network that it takes.
+device as its file, its name and a fingerprint, so that a changed file is noticed; a run as the
+share of the network that it takes.
 
 The device decides the defaults of its cluster, transport and bus. PyTorch's documentation names the
 transport: NCCL between GPUs, Gloo between CPUs
