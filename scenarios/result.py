@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.findings import Findings
@@ -193,8 +193,7 @@ class UncertainInput:
     """Command, or key of the scenario, that narrows the range."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(NamedTuple):
     """Activity on one resource of one rank in a sample iteration."""
 
     rank: int

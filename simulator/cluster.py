@@ -198,8 +198,9 @@ class Cluster:
 
     @property
     def nvlink(self) -> bool:
-        """Whether a node's devices have NVLink, for which NCCL's tuner has constants of its own."""
-        return self.intra_node.name.startswith("nvlink")
+        """Whether a node's devices have NVLink, for which NCCL's tuner has constants of its own
+        (RCCL's takes xGMI as NVLink)."""
+        return self.intra_node.name.startswith(("nvlink", "xgmi"))
 
     @property
     def between_ranks(self) -> Link:

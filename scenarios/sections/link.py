@@ -12,7 +12,7 @@ the base's bandwidth and efficiency, and a `bandwidth` in the place of its trace
         - {from: 64 KiB, bandwidth: 0.941, latency: 11.64}
       jitter: {distribution: exponential, mean: 100 us}    # or a list: their delays add up
       loss: {rate: 0.001, model: sampled, timeout: 200 ms, recovery: rack}
-      background: 0.2
+      background: 0.2                                      # or runs/other (`named_files.py`)
     network:
       bandwidth: 30 Mbit/s                                 # towards the node
       latency: 7 ms

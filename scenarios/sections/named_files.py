@@ -1,16 +1,18 @@
-"""Links and devices of a scenario that stand in files of their own.
+"""Links, devices and background traffic of a scenario that stand in files of their own.
 
 cluster:
       network: my_link.yaml                    # the file's one link
       intra_node: my_links.yaml:pcie           # one of several, by name
       nics: {3: {like: my_link.yaml, latency: 80 us}}
       device: my_gpu.yaml
+      network: {like: 10gbe, background: "runs/other:dense"}   # what that run takes of the network
 
 A name that ends in .yaml or .yml is a file; what follows a colon is an entry of it. A path in a
 scenario's file counts from that file's folder, one of an option from where the user is. The files
 are written like the catalogue's, with a table `links:` or `devices:`; an entry may say `like:` with
 an entry of the catalogue, or of the file above it. A link comes into the scenario by value; a
-device as its file, its name and a fingerprint, so that a changed file is noticed.
+device as its file, its name and a fingerprint, so that a changed file is noticed; a run as the
+share of the network that it takes.
 
 The device decides the defaults of its cluster, transport and bus. PyTorch's documentation names the
 transport: NCCL between GPUs, Gloo between CPUs
@@ -35,6 +37,7 @@ from gcsim.scenarios.links.rate_trace import with_traces
 from gcsim.scenarios.reading.checking import Section
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
 from gcsim.scenarios.reading.overrides import LINKS
+from gcsim.scenarios.sections.background_run import share_of_run
 from gcsim.scenarios.sections.link import LinkSection, changed_link, plain_link
 from gcsim.scenarios.sections.network_words import network_of
 from gcsim.simulator.cluster import TransportName
@@ -74,10 +77,10 @@ def device_in(file: str, name: str) -> Device:
 
 
 def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
-    """Replace names of files by their contents, words for a network by its link, and fill in the
-    device's defaults. `document` is
-    not checked yet; `path`: its file. Returns the absolute path of each file by setting, and the
-    files' problems with their places; valid values replace what is wrong."""
+    """Replace names of files by their contents, words for a network by its link, a run in the
+    background by its share, and fill in the device's defaults. `document` is not checked yet;
+    `path`: its file. Returns the absolute path of each file by setting, and the files' problems
+    with their places; valid values replace what is wrong."""
     files: dict[str, str] = {}
     problems: list[Problem] = []
     for holder, key_path in _places(document.data):
@@ -100,10 +103,26 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
             continue
         if found is not None:
             holder[key], files[dotted(key_path)] = found
+        if key == "network":
+            problems += _beside(document, (*key_path, "background"), holder[key], path)
         if key == "device":
             with suppress(InputError):  # which the check of the device reports
                 _fill_in(holder, _device(holder[key]), of_all=key_path == _DEVICE)
     return files, problems
+
+
+def _beside(document: Document, key_path: Keys, link: Any, path: Path) -> list[Problem]:
+    """Replace a run in a link's `background` by its share of the rate; return why it has none."""
+    named = link.get("background") if isinstance(link, dict) else None
+    if not isinstance(named, str):
+        return []
+    try:
+        share = share_of_run(named, folder_of(document, key_path, path), link)
+    except InputError as error:
+        link["background"], at = "0", document.place(key_path)
+        return [replace(problem, place=problem.place or at) for problem in error.problems]
+    link["background"] = share or named
+    return []
 
 
 def _places(data: Any) -> Iterator[tuple[dict[Any, Any], Keys]]:

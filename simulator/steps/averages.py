@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate
 from math import ceil
@@ -130,7 +129,7 @@ class Averager:
             begun, spans = run.finish[:-1], run.spans
         begin = int(begun[-1].min()) if number else 0
         return tuple(
-            replace(span, start=span.start - begin, end=span.end - begin) for span in spans
+            span._replace(start=span.start - begin, end=span.end - begin) for span in spans
         )
 
     def _repeats(self, schedule: Schedule) -> bool:

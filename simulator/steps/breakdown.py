@@ -7,7 +7,7 @@ as waiting for input, else as exposed communication.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -165,7 +165,7 @@ def spans_of(
             found += own[member]
         else:
             ranks = int(own_ranks[member])
-            found += [replace(span, ranks=ranks) for span in own[member]]
+            found += [span._replace(ranks=ranks) for span in own[member]]
     return tuple(found)
 
 

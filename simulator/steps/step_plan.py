@@ -46,7 +46,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,8 +161,7 @@ class StepPlan:
         return self.compute.backward if self.backward_alone is None else self.backward_alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSpan:
+class CollectiveSpan(NamedTuple):
     """One rank's part in a collective."""
 
     record: CollectiveRecord
@@ -171,20 +170,19 @@ class CollectiveSpan:
     """From the rank's entry until the last rank's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(NamedTuple):
     """One activity on one resource of one rank, in picoseconds. Spans of a stream, or of a
     communicator's slot, never overlap. A `wait` for a batch lies within that batch's `load`."""
 
     rank: int
     resource: Resource
-    slot: int = 0
-    """Slot of the communicator: 1 runs beside a collective in slot 0."""
     kind: str
     """The job's, the collective's (`CollectiveRecord.kind`), `load` or `wait`."""
     name: str
     start: Picoseconds
     end: Picoseconds
+    slot: int = 0
+    """Slot of the communicator: 1 runs beside a collective in slot 0."""
     bucket: int | None = None
     carried: CollectiveSpan | None = None
     ranks: int = 1

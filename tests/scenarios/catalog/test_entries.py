@@ -211,6 +211,8 @@ def test_links_reach_what_their_sources_measured() -> None:
     # NVIDIA/nccl issue 1264 and NVIDIA/nccl-tests issue 149: bytes a second, one direction.
     assert catalog.link("nvlink4").rate == 374 * 10**9
     assert catalog.link("nvlink3").rate == 230 * 10**9
+    # TransferBench, 8 MI300X (ROCm blogs): least and most bytes a second of a GPU's seven links.
+    assert 315.664e9 < catalog.link("xgmi").rate < 319.297e9
     # iperf, Jeff Geerling: 44.5 Mbit/s over the air, 94.4 Mbit/s over the cable.
     wifi = catalog.link("wifi_802.11n")
     assert wifi.shared
@@ -481,3 +483,4 @@ def test_the_bus_of_a_device_is_a_link() -> None:
     assert catalog.device("v100").bus == "nvlink2"
     assert catalog.device("v100_pcie").bus is None
     assert catalog.device("h200").bus == catalog.device("h100_sxm").bus == "nvlink4"
+    assert catalog.device("mi300x").bus == "xgmi"

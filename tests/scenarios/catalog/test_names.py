@@ -36,6 +36,7 @@ UNDERSTOOD = {
     ("device", "h800_sxm"): "H800 | NVIDIA H800",
     ("device", "b200"): "B200 | NVIDIA B200",
     ("device", "gb200"): "GB200 | NVIDIA GB200",
+    ("device", "mi300x"): "MI300X | AMD Instinct MI300X | amd-mi300x | Instinct MI300X",
     ("device", "rtx_5090"): "5090 | NVIDIA GeForce RTX 5090",
     ("device", "gb10"): "NVIDIA GB10 | DGX Spark",
     ("device", "l4"): "L4",
@@ -122,7 +123,7 @@ ASKED_BACK = [
 UNKNOWN = [
     ("device", "NVIDIA A100-SXM4-40GB"),
     ("device", "NVIDIA A100 80GB PCIe"),
-    ("device", "MI300X"),
+    ("device", "MI250X"),
     ("device", "TPUv3"),
     ("device", "GPU"),
     ("model", "UNet"),

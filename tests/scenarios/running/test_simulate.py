@@ -45,6 +45,25 @@ def result_of(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):  # 
     return result
 
 
+def test_a_run_beside_another_is_the_run_with_its_share_by_hand(  # type: ignore[no-untyped-def]
+    result_of, tmp_path: Path
+) -> None:
+    """To the picosecond. Share: c / (i + c) of the other's dense row at its largest size."""
+    other = result_of()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "results.json").write_text(other.to_json())
+    (dense,) = (row for row in other.rows if (row.label, row.nodes) == ("dense", 4))
+    period = dense.iteration_as_stated_s
+    assert period is not None
+    share = f"{dense.communication_s / (period + dense.communication_s):.4f}"
+    assert 0 < float(share) < 0.5
+    beside = result_of(f"cluster.network.background={tmp_path}/other:dense")
+    by_hand = result_of(f"cluster.network.background={share}")
+    assert beside.rows == by_hand.rows
+    alone = {(row.label, row.nodes): row.iteration_s for row in other.rows}
+    assert all(row.iteration_s > alone[row.label, 4] for row in beside.rows if row.nodes == 4)
+
+
 def via(result: Result) -> dict[str, str]:
     return {row.label: row.via for row in result.rows}
 

@@ -76,7 +76,7 @@ def test_scenarios_of_papers_name_their_transport(name: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(catalog.links()))
 def test_networks_of_the_catalogue_are_carried_by_sockets_or_rdma(name: str) -> None:
-    in_a_node = name.startswith(("pcie", "nvlink", "host_memory"))
+    in_a_node = name.startswith(("pcie", "nvlink", "xgmi", "host_memory"))
     remote = any(word in name for word in ("roce", "infiniband", "efa"))
     wire = "" if in_a_node else " over RDMA" if remote else " over TCP"
     assert carrier("nccl", name) == f"NCCL{wire}"

@@ -12,10 +12,12 @@ from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import write
+from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.scenarios.sweeps.grid import points, read_grid
+from tests.analysis.drawn import plain_row
 from tests.scenarios.files import told
 
 US = Fraction(1, 10**6)
@@ -184,6 +186,78 @@ def test_several_entries_and_none_named(folder: Path) -> None:
     assert found.endswith(
         "links.yml has 4 links: slow, slower, bus, cell; name one: links.yml:slow"
     )
+
+
+# --- a run as background -------------------------------------------------------------------------
+
+BESIDE = """\
+model: lenet
+batch_size: 8
+cluster: {nodes: 4, device: v100, network: {like: 10gbe, background: runs/one}}
+compressors: [none]
+"""
+
+
+def stored(folder: Path, network: dict[str, str], *rows: Row) -> None:
+    scenario = {"name": "one", "cluster": {"nodes": [2, 4], "network": network}}
+    found = Result(scenario=scenario, provenance={}, rows=rows, wall={})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(found.to_json(), encoding="utf-8")
+
+
+def row(label: str, nodes: int, communication_s: float) -> Row:
+    found = replace(plain_row(label, 0.3), nodes=nodes, workers=nodes)
+    return replace(found, compressor=label, communication_s=communication_s)
+
+
+TEN = {"name": "10gbe", "bandwidth": "1.25 GB/s"}
+
+
+def test_a_run_takes_its_share_of_the_network_at_its_largest_size(folder: Path) -> None:
+    """0.1 s of communication in 0.3 s, each with half of the rate: 0.1 of 0.4 s."""
+    stored(folder / "runs/one", TEN, row("none", 2, 0.05), row("none", 4, 0.1))
+    (folder / "a.yaml").write_text(BESIDE, encoding="utf-8")
+    scenario = load(folder)
+    assert scenario.cluster.network.background == Fraction(1, 4)
+    assert scenario.cluster == load(folder, "cluster.network.background=0.25").cluster
+    again = folder / "b.yaml"
+    again.write_text(write({**scenario.resolved}), encoding="utf-8")
+    (folder / "runs/one/results.json").unlink()
+    assert load_scenario(again).cluster == scenario.cluster
+
+
+def test_of_several_methods_one_is_named(folder: Path) -> None:
+    stored(folder / "runs/one", TEN, row("none", 4, 0.3), row("topk", 4, 0.1))
+    (folder / "a.yaml").write_text(BESIDE, encoding="utf-8")
+    (found,) = problems(folder)
+    assert found == (
+        f"a.yaml:3:70: error: {folder}/runs/one has none, topk; name one method: runs/one:none"
+    ).replace(f"{folder}/", "")
+    one = load(folder, f"cluster.network.background={folder}/runs/one:none").cluster.network
+    assert one.background == Fraction(1, 2)  # it sends all the time
+
+
+@pytest.mark.parametrize(
+    ("network", "sent", "before", "after", "message"),
+    [
+        (TEN, row("none", 4, 0.1), "runs/one", "runs/two", "there is no results.json in runs/two;"),
+        (TEN, row("none", 4, 0.1), "runs/one", "runs/one:topk", "has none, no 'topk'; name one"),
+        (TEN, row("none", 1, 0.1), "", "", "none of runs/one sends nothing between nodes; name a"),
+        (TEN, row("none", 4, 0.0), "", "", "none of runs/one sends nothing between nodes; name a"),
+        (TEN, row("none", 4, 0.1), "10gbe", "25gbe",
+         "runs/one is of another network: 1.25 GB/s, here 3125 MB/s; name a run on this"),
+        ({"name": "x"}, row("none", 4, 0.1), "", "",
+         "runs/one is of another network: a trace, here 1.25 GB/s; name a run on this"),
+    ],
+)  # fmt: skip
+def test_a_run_that_is_no_background_here(
+    folder: Path, network: dict[str, str], sent: Row, before: str, after: str, message: str
+) -> None:
+    stored(folder / "runs/one", network, sent)
+    (folder / "a.yaml").write_text(BESIDE.replace(before, after), encoding="utf-8")
+    (found,) = problems(folder)
+    assert found.startswith("a.yaml:3:70: error: ")
+    assert message in found.replace("../scenario/", "")
 
 
 # --- what resolves -------------------------------------------------------------------------------

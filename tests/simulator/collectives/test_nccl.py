@@ -143,6 +143,14 @@ def test_choices(on: Cluster, nbytes: int, name: str) -> None:
     assert shortest == min(others)
 
 
+@pytest.mark.parametrize(("name", "step"), [("bus", 1.0), ("nvlink4", 0.6), ("xgmi", 0.6)])
+def test_a_step_over_nvlink_and_xgmi_has_the_tables_constant(name: str, step: float) -> None:
+    """LL's ring of eight: base, 14 steps over PCIe or NVLink, 64 B 14/8 over half of 12150 B/us."""
+    on = replace(cluster(1, 8), intra_node=replace(BUS, name=name))
+    found = float(nccl.predicted(MODE["nccl_ring_ll"], "all_reduce", 64, on)) * 1e6
+    assert found == pytest.approx(6.6 + 14 * step + 112 / 6075)
+
+
 def test_the_tuner_knows_neither_latency_nor_goodput() -> None:
     slow = cluster(64, network=link(1_250_000_000, "1/100", "1/3"))
     for nbytes in (64, 1 << 15, 1 << 20, 1 << 24):

@@ -162,7 +162,7 @@ def test_an_iteration_by_itself_shows_what_it_does_among_others(
     begin = run.finish[number - 1] if number else np.zeros(ranks, dtype=np.int64)
     first = int(begin.min()) if schedule.interacts else begin
     moved = [
-        replace(span, start=span.start - shift, end=span.end - shift)
+        span._replace(start=span.start - shift, end=span.end - shift)
         for span, shift in ((span, (first + 0 * begin)[span.rank]) for span in run.spans)
     ]
     before = steady.before(number)
@@ -192,13 +192,13 @@ def test_a_large_cluster_has_spans_of_its_first_ranks_and_of_one_of_each_kind(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(breakdown, "SPANS", len(every) - 1)
             few = spans(0, begin, first)
-        assert {replace(span, ranks=1) for span in few} <= set(every)
+        assert {span._replace(ranks=1) for span in few} <= set(every)
         shown = [span for span in every if span.rank < min(first, ranks)]
-        assert [replace(s, ranks=1) for s in few if s.rank < min(first, ranks)] == shown
+        assert [s._replace(ranks=1) for s in few if s.rank < min(first, ranks)] == shown
         counted: Counter[Span] = Counter()
         for span in few:
-            counted[replace(span, rank=0, ranks=1)] += span.ranks
-        assert counted == Counter(replace(span, rank=0) for span in every)
+            counted[span._replace(rank=0, ranks=1)] += span.ranks
+        assert counted == Counter(span._replace(rank=0) for span in every)
 
 
 @given(
