@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import percent, plural, scaled, significant
 from gcsim.analysis.report.sections import WIDEST, section_lines
+from gcsim.analysis.report.table import bare_table
 from gcsim.errors import InputError
 from gcsim.files import csv_text, write_text
 from gcsim.scenarios.checks.fits import Misfit, gib

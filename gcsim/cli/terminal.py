@@ -243,7 +243,7 @@ def _device_details(entry: Entry) -> Iterator[RenderableType]:
     from gcsim.scenarios.catalog.devices import entry_yaml
 
     yield from map(Text, _device_lines(entry))
-    yield from ("", Text(entry_yaml(entry["name"], entry["section"], width())))
+    yield from ("", Text(entry_yaml(entry["name"], entry["section"], width() - 12)))
     yield _training(entry)
 
 

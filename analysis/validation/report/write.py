@@ -26,8 +26,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gcsim.analysis.plots.style import save
-from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.leaving_out import fault, left_out
