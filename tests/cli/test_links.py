@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -90,7 +89,7 @@ def test_one_link_is_shown_with_everything_and_its_source(name: str, columns: in
 
 ONE = Fraction(1)
 MS = Fraction(1, 1000)
-EVERYTHING: Mapping[str, Any] = {
+EVERYTHING: dict[str, Any] = {
     "name": "all",
     "bandwidth": Fraction(10**6, 8),
     "latency": MS,
