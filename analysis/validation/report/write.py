@@ -10,7 +10,6 @@ docs/images/validation/
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import sys
@@ -36,7 +35,7 @@ from gcsim.analysis.validation.report import table as tables
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.statistics import Errors, by_series, grouped
 from gcsim.analysis.validation.suite import IN_ALL, Factor, Point, Statement
-from gcsim.files import csv_text, markdown_table, replacing
+from gcsim.files import csv_text, json_text, markdown_table, replacing
 from gcsim.version import __version__
 
 if TYPE_CHECKING:
@@ -397,7 +396,7 @@ def to_json(reports: Sequence[Report]) -> str:
         "suites": [_report(report) for report in reports],
         "wall": {report.suite.name: round(report.seconds, 3) for report in reports},
     }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(content)
 
 
 def _report(report: Report) -> dict[str, Any]:
