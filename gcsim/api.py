@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcsim.scenarios import result as of_run
@@ -15,8 +16,6 @@ from gcsim.scenarios.sweeps import result as of_sweep
 from gcsim.scenarios.trained import result as of_training
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.figure import Figure
 
     from gcsim.analysis.advice.advice import Advice
@@ -307,12 +306,11 @@ def sweep(
         `output` holds another sweep. A point that fails when it runs raises nothing: see
         `SweepResult.failed`.
     """
-    from gcsim.scenarios.sweeps.sweep import sweep as simulate
+    from gcsim.scenarios.sweeps.sweep import execute, prepare
 
-    found = simulate(
-        scenario, grid, overrides=overrides, seed=seed, jobs=jobs, dask=dask, output=output,
-        progress=progress,
-    )  # fmt: skip
+    plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=progress)
+    folder = None if output is None else Path(output)
+    found = execute(plan, folder, jobs=jobs, dask=dask, progress=progress)
     points = tuple(
         point if point.result is None else replace(point, result=_shown(point.result))
         for point in found.points

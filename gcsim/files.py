@@ -15,6 +15,7 @@ import errno
 import grp
 import hashlib
 import io
+import json
 import os
 import pwd
 import secrets
@@ -321,6 +322,11 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def json_text(value: Any) -> str:
+    """Plain values as JSON for files and stdout; raises `ValueError` for one that is not finite."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _umask() -> int:

@@ -51,8 +51,6 @@ class Limits:
     """Part that a network without latency would save."""
     waits_s: float
     """Whole wait for the network."""
-    hidden_s: float
-    """Collectives hidden behind the computation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

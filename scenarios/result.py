@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from gcsim.errors import InputError, Problem
+from gcsim.files import json_text
 from gcsim.scenarios.findings import Findings
 
 SCHEMA = 3
@@ -361,7 +361,7 @@ class Result:
     def to_json(self) -> str:
         """`results.json`, byte-identical for the same scenario and seed except `wall` and
         `provenance.from_cache`."""
-        return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        return json_text(self.document())
 
     @staticmethod
     def columns() -> tuple[str, ...]:

@@ -23,7 +23,7 @@ all-gather, a gather and a scatter may then differ by rank r.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -127,26 +127,17 @@ class EntrySection(Section):
         stages = [
             self.encode, self.decode, self.per_payload, self.busy, self.copied, self.in_host
         ]  # fmt: skip
-        if sum(one is not None for one in (*stages, *self.sent)) != 1:
+        sent = [getattr(self, name) for name in _COLLECTIVES]
+        if sum(one is not None for one in (*stages, *sent)) != 1:
             raise invalid(
                 "an entry is one stage or one collective", f"of {', '.join(_COLLECTIVES)}"
             )
         return self
 
     @property
-    def sent(self) -> list[Any]:
-        """Bytes of each collective."""
-        return [getattr(self, name) for name in _COLLECTIVES]
-
-    @property
     def kind(self) -> str:
         """The collective; "" for a stage."""
         return next((name for name in _COLLECTIVES if getattr(self, name) is not None), "")
-
-    @property
-    def outside(self) -> bool:
-        """Whether it is a collective of the cluster."""
-        return bool(self.kind) and self.inside is None
 
 
 class TrafficSection(Section):
@@ -323,7 +314,7 @@ class Stated:
             self.passes,
             training=self.training,
             spans=False,
-            averager=_averager(self.cluster, self.training),
+            averager=Averager.of(self.cluster, self.training, 0),
         ).iteration
 
     def alone(self, cluster: Cluster) -> float:
@@ -471,7 +462,7 @@ class Stated:
         self, entries: Sequence[EntrySection], each: Each
     ) -> Iterator[tuple[EntrySection, CollectiveRecord]]:
         for entry in entries:
-            if entry.outside:
+            if entry.kind and entry.inside is None:
                 for _ in range(_times(entry, each)):
                     yield entry, _record(entry, each)
 
@@ -569,20 +560,6 @@ class Stated:
             ready = backward * (1 - waits) * spent / total
             found.update(dict.fromkeys(layer.parameters, ready))
         return [found[n] for n in range(len(found))]
-
-
-_LAST: deque[tuple[Training, Averager]] = deque(maxlen=64)
-
-
-def _averager(cluster: Cluster, training: Training) -> Averager:
-    """Averager shared by runs on equal clusters with equal training, whose traffic is alike."""
-    execute = CollectiveMemo.of(cluster)
-    for own, known in _LAST:
-        if known.execute is execute and own == training:
-            return known
-    found = Averager(cluster, training, 0)
-    _LAST.append((training, found))
-    return found
 
 
 def _record(entry: EntrySection, each: Each) -> CollectiveRecord:

@@ -7,8 +7,8 @@ stored in 16 bits with a float32 master. Gradients are whole, and once more in D
 these are views. Adam keeps two floats a parameter, momentum one. A method keeps its state, and an
 exchange takes at most six floats an element of the largest bucket
 (`tests/compressors/test_memory.py`).
-Activations are by formula (`traces/models/transformer.py`), as counted by autograd's hooks
-(`traces/models/saved.py`; half of that with fused kernels), or the outputs of a table's layers.
+Activations are by formula (`traces/models/transformer.py`), as counted by autograd's hooks (half of
+that with fused kernels), or the outputs of a table's layers.
 Logits are read, cast, normalised and differentiated as float32; a fused loss keeps them and
 their gradient as they are.
 

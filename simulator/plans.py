@@ -13,7 +13,6 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import count
-from typing import Any
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.errors import InternalError
@@ -178,29 +177,10 @@ class Planner:
 
 
 class GroupPlanner:
-    """Planner of steps on a cluster of groups; arguments as `Planner`'s."""
+    """Planner of steps on a cluster of groups, each with a `Planner` of its own."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        compute: ComputeTimes,
-        training: Training,
-        prices: PriceList | None = None,
-        together: Together | None = None,
-    ) -> None:
-        prices = prices or PriceList(cluster.device)
-        together = together or _together(cluster, training)
-        self._counts = cluster.ranks_of_groups
-        self._planners = [
-            Planner(
-                cluster.all_like(number),
-                compute.of_group(number),
-                training,
-                prices if group.device is cluster.device else prices.beside(group.device),
-                together=together,
-            )
-            for number, group in enumerate(cluster.groups)
-        ]
+    def __init__(self, counts: Sequence[int], planners: Sequence[Planner]) -> None:
+        self._counts, self._planners = counts, planners
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
         """Plans as from `Planner.steps`."""
@@ -246,9 +226,28 @@ def _longest(times: Sequence[tuple[Picoseconds, ...]]) -> tuple[Picoseconds, ...
     return tuple(map(max, zip(*filter(None, times), strict=True)))
 
 
-def planner_of(cluster: Cluster, *arguments: Any, **named: Any) -> Planner | GroupPlanner:
-    """Planner for a cluster with or without groups."""
-    return (GroupPlanner if cluster.groups else Planner)(cluster, *arguments, **named)
+def planner_of(
+    cluster: Cluster,
+    compute: ComputeTimes,
+    training: Training,
+    prices: PriceList | None = None,
+    together: Together | None = None,
+) -> Planner | GroupPlanner:
+    """Planner for a cluster with or without groups; arguments as `Planner`'s."""
+    prices, together = prices or PriceList(cluster.device), together or _together(cluster, training)
+    if not cluster.groups:
+        return Planner(cluster, compute, training, prices, together)
+    planners = [
+        Planner(
+            cluster.all_like(number),
+            compute.of_group(number),
+            training,
+            prices if group.device is cluster.device else prices.beside(group.device),
+            together,
+        )
+        for number, group in enumerate(cluster.groups)
+    ]
+    return GroupPlanner(cluster.ranks_of_groups, planners)
 
 
 @lru_cache(maxsize=1 << 12)

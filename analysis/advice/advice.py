@@ -6,7 +6,6 @@ the width wraps the text and selects nothing.
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from gcsim.analysis.report.selection import (
 )
 from gcsim.analysis.report.table import bottleneck
 from gcsim.analysis.report.wording import short
+from gcsim.files import json_text
 from gcsim.scenarios.advice.asked import Asked, Words, asked_of
 from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
@@ -145,8 +145,7 @@ class Advice(sections.Recommendation):
 
     def to_json(self) -> str:
         """JSON, the same for the same question."""
-        text = json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False)
-        return text + "\n"
+        return json_text(self.document())
 
     def _told(self, row: Row | None) -> dict[str, Any] | None:
         if row is None:

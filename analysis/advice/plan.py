@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from shlex import quote
@@ -11,11 +10,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import percent, plural, scaled, significant
 from gcsim.analysis.report.sections import WIDEST, section_lines
+from gcsim.analysis.report.table import bare_table
 from gcsim.errors import InputError
-from gcsim.files import csv_text, write_text
+from gcsim.files import csv_text, json_text, write_text
 from gcsim.scenarios.checks.fits import Misfit, gib
 from gcsim.scenarios.planning.choice import SURE, Drawn, Measurement, Plan
 from gcsim.scenarios.planning.offers import Offer
@@ -210,7 +209,7 @@ def document(plan: Plan) -> dict[str, Any]:
 
 def to_json(plan: Plan) -> str:
     """The document."""
-    return json.dumps(document(plan), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return json_text(document(plan))
 
 
 def to_markdown(plan: Plan) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from gcsim.analysis.report import sections
+from gcsim.files import json_text
 from gcsim.scenarios.checks.fits import NOTHING, DoesNotFitError, gib, span
 
 
@@ -26,4 +25,4 @@ def summary(unfit: DoesNotFitError, width: int = 80) -> str:
 def to_json(unfit: DoesNotFitError) -> str:
     """The same for `--json`."""
     document = {"fits": False, "model": unfit.model, **unfit.misfit.document()}
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return json_text(document)

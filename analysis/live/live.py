@@ -20,7 +20,6 @@ cores, and a virtual machine's clock and cores are its host's.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from bisect import bisect_right
@@ -44,7 +43,7 @@ from gcsim.analysis.validation.judge import Report, judge
 from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
-from gcsim.files import temporary_folder, write_text
+from gcsim.files import json_text, temporary_folder, write_text
 from gcsim.scenarios.progress import Progress, SilentProgress, Task
 from gcsim.signals import stoppable
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
@@ -162,7 +161,7 @@ def _write_measurements(measured: Mapping[str, Times], path: Path) -> None:
         "made": datetime.now(UTC).isoformat(timespec="microseconds"),
         "measurements": {name: list(times.seconds) for name, times in measured.items()},
     }
-    write_text(path, json.dumps(document, indent=1) + "\n")
+    write_text(path, json_text(document))
 
 
 def _traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, TrafficProfile]:

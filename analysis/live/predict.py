@@ -21,7 +21,7 @@ from gcsim.analysis.live.namespaces import Shape
 from gcsim.analysis.live.plan import CollectiveTask, Plan, Round, TrainingTask
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
-from gcsim.files import write_text
+from gcsim.files import json_text, write_text
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
@@ -197,7 +197,7 @@ def write_predictions(found: Sequence[Predicted], path: Path, known: Mapping[str
         "known": dict(known),
         "predictions": [asdict(one) for one in found],
     }
-    write_text(path, json.dumps(document, indent=1) + "\n")
+    write_text(path, json_text(document))
 
 
 def read_predictions(path: Path) -> list[Predicted]:

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
 from gcsim.files import csv_text
 from gcsim.scenarios.papers.preset import Cell, Outcome, Reproduction, Verdict

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +12,7 @@ from rich.text import Text
 from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.numbers import fixed, plural, significant
 from gcsim.analysis.report.selection import at_largest
+from gcsim.analysis.report.table import bare_table
 from gcsim.compressors.ddp.measured import Measured
 from gcsim.errors import InputError
 from gcsim.scenarios.catalog import implementations
@@ -91,26 +91,6 @@ def _settings(names: Sequence[str], differ: Sequence[tuple[str, list[Any]]]) -> 
 def _shown(value: Any) -> str:
     text = "-" if value is None else written(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
-
-
-def bare_table(
-    headings: Sequence[str], *, gap: int = 1, whole: bool = False, width: int | None = None
-) -> Table:
-    """Table without a frame, its columns `gap` cells and one apart, the first in `width`. A heading
-    with a leading ">" is right-aligned, and with `whole` never folded."""
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0),
-        header_style="",
-    )  # fmt: skip
-    tallest = max(heading.count("\n") for heading in headings)
-    for heading in headings:
-        right = heading.startswith(">")
-        above = "\n" * (tallest - heading.count("\n"))
-        table.add_column(
-            Text(above + heading.lstrip(">")), justify="right" if right else "left",
-            overflow="fold", no_wrap=right and whole, width=None if table.columns else width,
-        )  # fmt: skip
-    return table
 
 
 def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import elapsed, plural, significant
+from gcsim.analysis.report.table import bare_table
 from gcsim.scenarios.explained import Explained, Kernel
 
 MOST = 12

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.table import Table
@@ -24,6 +23,7 @@ from gcsim.analysis.report.numbers import fixed, percent, plural, significant
 from gcsim.analysis.report.sections import Recommendation
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.sources import are_synthetic
+from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.report.trust import is_safe
 from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import scenario_from
@@ -168,20 +168,12 @@ def _table(
         return None
     widths = _shares(natural, (readable, narrowest), room)
     folded = [
-        heading.split("\n") if keep else _folded(heading, width)
+        f">{heading}" if keep else "\n".join(_folded(heading, width))
         for heading, width, keep in zip(headings, widths, kept, strict=True)
     ]
-    height = max(map(len, folded))
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style=""
-    )
-    for heading, width, keep in zip(folded, widths, kept, strict=True):
-        table.add_column(
-            Text("\n".join([*[""] * (height - len(heading)), *heading])),
-            width=width,
-            overflow="fold",
-            justify="right" if keep else "left",
-        )
+    table = bare_table(folded)
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width = width
     for line in lines:
         table.add_row(*map(Text, line))
     return table

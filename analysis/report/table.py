@@ -475,24 +475,8 @@ def _arrange(rows: Sequence[Row], width: int, *, full: bool) -> _Layout:
 def _table(
     found: Verdict, columns: Sequence[Column], layout: _Layout, *, notes: bool, via: bool
 ) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 0, 0, layout.gap - 1),  # the box adds one cell between columns
-        header_style="",
-    )
-    rows = found.rows
-    tallest = max(column.heading.count("\n") for column in columns)
-    table.add_column("\n" * tallest + HEADING, overflow="fold", width=layout.label)
-    for column in columns:
-        above = "\n" * (tallest - column.heading.count("\n"))
-        table.add_column(
-            Text(above + column.heading),
-            justify="right",
-            no_wrap=True,
-            min_width=column.width(rows),
-        )
+    rows, headings = found.rows, [HEADING, *(f">{column.heading}" for column in columns)]
+    table = bare_table(headings, gap=layout.gap - 1, whole=True, width=layout.label)
     cells = zip(*(column.cells(rows) for column in columns), strict=True)
     for row, numbers in zip(rows, cells, strict=True):
         mark = mark_of(row, found)
@@ -501,4 +485,24 @@ def _table(
         table.add_row(
             Text(label), *map(Text, numbers), style="bold" if mark in (BEST, SAFE) else ""
         )
+    return table
+
+
+def bare_table(
+    headings: Sequence[str], *, gap: int = 1, whole: bool = False, width: int | None = None
+) -> Table:
+    """Table without a frame, its columns `gap` cells and one apart, the first in `width`. A heading
+    with a leading ">" is right-aligned, and with `whole` never folded."""
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0),
+        header_style="",
+    )  # fmt: skip
+    tallest = max(heading.count("\n") for heading in headings)
+    for heading in headings:
+        right = heading.startswith(">")
+        above = "\n" * (tallest - heading.count("\n"))
+        table.add_column(
+            Text(above + heading.lstrip(">")), justify="right" if right else "left",
+            overflow="fold", no_wrap=right and whole, width=None if table.columns else width,
+        )  # fmt: skip
     return table

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.report.answer import html_table
-from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
+from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST

@@ -237,13 +237,14 @@ def list_(
     """List what a scenario can name, and papers."""
     from gcsim.cli.list import details, entries, scenario_text
     from gcsim.cli.terminal import emit_exactly, show_details, show_entries
+    from gcsim.files import json_text
 
     if layers:
         from gcsim.cli.list import layers_text
 
         emit_exactly(layers_text(kind, name))
     elif as_json:
-        emit_exactly(_json(entries(kind) if name is None else details(kind, name)))
+        emit_exactly(json_text(entries(kind) if name is None else details(kind, name)))
     elif name is None:
         show_entries(kind, entries(kind))
     elif kind is Kind.scenarios:
@@ -264,19 +265,14 @@ def schema(
     An editor completes and checks by it.
     """
     from gcsim.cli.terminal import emit_exactly
+    from gcsim.files import json_text
 
     if suite:
         from gcsim.analysis.validation.rows import schema_json
     else:
         from gcsim.scenarios.sections.file import schema_json
 
-    emit_exactly(_json(schema_json()))
-
-
-def _json(value: Any) -> str:
-    import json
-
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    emit_exactly(json_text(schema_json()))
 
 
 @app.command()

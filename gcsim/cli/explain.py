@@ -39,6 +39,7 @@ def explain(
     from gcsim.analysis.report.explained import parts
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly
+    from gcsim.files import json_text
     from gcsim.scenarios.explained import chosen
     from gcsim.scenarios.explained import explain as explained
     from gcsim.scenarios.load import load_scenario
@@ -52,6 +53,6 @@ def explain(
     with watching(quiet) as progress:
         found = explained(loaded, chosen(loaded, method), progress)
     if as_json:
-        emit_exactly(json.dumps(found.document(), indent=1, ensure_ascii=False) + "\n")
+        emit_exactly(json_text(found.document()))
     else:
         emit(*parts(found))

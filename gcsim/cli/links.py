@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from gcsim.analysis.report.numbers import duration, rate
 from gcsim.cli.list import Entry
+from gcsim.scenarios.sweeps.grid import written
 
 Rows = list[tuple[str, ...]]
 
@@ -16,8 +16,6 @@ _CALIBRATION = {
     "estimate": "estimate: a figure was not measured, or not on such a link",
     "stated": "stated: in its file",
 }
-
-_AFTER = {"repeat": "all again", "hold": "the last one for good"}
 
 ABOUT_LINKS = (
     "In parentheses the range of such links. Indented: the link as a transport gets it (gloo).",
@@ -47,76 +45,33 @@ def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...]
 
 def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
     """Label and text of each thing that is known of a link."""
-    section = entry["section"]
-    yield "calibration", _CALIBRATION[entry["calibration"]]
-    yield from _rate(entry, section)
-    if "overhead" in section:
-        yield "overhead", f"{section['overhead']} per message"
-    if entry["overhead_range_s"]:
-        yield "overhead range", _between(entry["overhead_range_s"])
-    if "factors" in section:
-        yield "by size", "\n".join(_factor(factor) for factor in section["factors"])
-    for jitter in section.get("jitter", ()):
-        yield "jitter", _jitter(jitter)
-    if "loss" in section:
-        loss = section["loss"]
-        repaired = f", recovery {loss['recovery']}" if "recovery" in loss else ""
-        text = f"{loss['rate']} of the packets, {loss['model']}, time-out {loss['timeout']}"
-        yield "loss", text + repaired
-    if "background" in section:
-        yield "background", f"other traffic takes {section['background']} of the rate"
-    if entry["shared"]:
-        yield (
-            "medium",
-            "one for all nodes, half-duplex: between two nodes a message crosses it twice",
-        )
-    yield "source", entry["source"]
-    yield "in a scenario", f"network: {entry.get('file', entry['name'])}"
-
-
-def _rate(entry: Entry, section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    up, line = entry["up"], entry["bandwidth_bytes_per_s"]
+    up = entry["up"]
     towards = " towards the node" if up else ""
-    if "trace" in section:
-        trace = section["trace"]
-        yield (
-            "rate",
-            f"{rate(entry['goodput_bytes_per_s'])} in the long run{towards}: "
-            f"{len(trace['points'])} rates in {trace['duration']}, then {_AFTER[trace['after']]}",
-        )
-    else:
-        known = entry["calibration"] == "ideal" or entry["goodput_bytes_per_s"] != line
-        # of many links only what they carry is known
-        yield "line rate" if known else "goodput", rate(line) + towards
-        share = entry["goodput_bytes_per_s"] / line
-        if share != 1:
-            yield "goodput", f"{rate(entry['goodput_bytes_per_s'])}, {share:.4g} of the line rate"
-        if entry["efficiency_range"]:
-            yield "goodput range", " to ".join(rate(end) for end in _goodputs(entry))
-    yield "latency", duration(entry["latency_s"]) + towards
-    if entry["latency_range_s"]:
-        yield "latency range", _between(entry["latency_range_s"])
+    yield "calibration", _CALIBRATION[entry["calibration"]]
+    share = entry["goodput_bytes_per_s"] / entry["bandwidth_bytes_per_s"]
+    of_line = "" if share == 1 else f", {share:.4g} of the line rate"
+    yield "goodput", f"{_goodput(entry)}{towards}{of_line}"
+    yield "latency", _latency(entry) + towards
     for transport, own in entry["transports"].items():
         text = f"goodput {_goodput(own)}, latency {_latency(own)}\n"
         yield f"with {transport}", text + own["source"].split(" Others: ")[0].split(": ", 1)[1]
-    if "grant" in section:
-        yield "grants", f"a message may start every {section['grant']}"
     if up:
-        grants = up["grant_s"]
-        starts = f"; a message may start every {duration(grants)}" if grants else ""
-        bandwidth = rate(up["bandwidth_bytes_per_s"])
-        yield "up", f"{bandwidth} and {duration(up['latency_s'])} away from the node{starts}"
-
-
-def _goodputs(entry: Entry) -> list[float]:
-    known = entry["goodput_bytes_per_s"] / entry["efficiency"]
-    return [known * end for end in entry["efficiency_range"]]
+        yield "up", f"{rate(up['bandwidth_bytes_per_s'])} and {duration(up['latency_s'])}"
+    if entry["shared"]:
+        yield "medium", "one for all nodes, half-duplex: a message crosses it twice"
+    yield "source", entry["source"]
+    named = {"name", "source", "estimate"}
+    stated = {key: value for key, value in entry["section"].items() if key not in named}
+    if "trace" in stated:
+        stated["trace"] = f"{len(stated['trace']['points'])} rates"
+    yield "as a mapping", "\n".join(f"{key}: {written(each)}" for key, each in stated.items())
+    yield "in a scenario", f"network: {entry.get('file', entry['name'])}"
 
 
 def _goodput(entry: Entry) -> str:
     """Goodput with its range, in one unit: `15 (11-24) Gbit/s`."""
-    bounds = _goodputs(entry) if entry["efficiency_range"] else None
-    return _ranged(entry["goodput_bytes_per_s"], bounds, rate)
+    value, ends = entry["goodput_bytes_per_s"], entry["efficiency_range"]
+    return _ranged(value, ends and [value / entry["efficiency"] * end for end in ends], rate)
 
 
 def _latency(entry: Entry) -> str:
@@ -137,10 +92,6 @@ def _short(number: float, digits: int = 2) -> str:
     return f"{number:.0f}" if number >= 10**digits else f"{number:.{digits}g}"
 
 
-def _between(bounds: Sequence[float]) -> str:
-    return " to ".join(duration(end) for end in bounds)
-
-
 def _rows(entry: Entry) -> Iterator[tuple[str, ...]]:
     remarks = [entry["calibration"]]
     remarks += ["shared"] if entry["shared"] else []
@@ -152,14 +103,3 @@ def _rows(entry: Entry) -> Iterator[tuple[str, ...]]:
     if up:
         grants = f"starts every {duration(up['grant_s'])}" if up["grant_s"] else ""
         yield "  up", rate(up["bandwidth_bytes_per_s"]), duration(up["latency_s"]), grants
-
-
-def _factor(factor: Mapping[str, str]) -> str:
-    bandwidth, latency = factor.get("bandwidth", "1"), factor.get("latency", "1")
-    return f"from {factor['from']}: rate x {bandwidth}, latency x {latency}"
-
-
-def _jitter(jitter: Mapping[str, str]) -> str:
-    shape = f", shape {jitter['shape']}" if "shape" in jitter else ""
-    some = f", {jitter['probability']} of the messages" if "probability" in jitter else ""
-    return f"{jitter['distribution']}, mean {jitter['mean']}{shape}{some}"

@@ -204,6 +204,7 @@ def _trace(name: str, full: bool) -> Entry:
 
 def _device(name: str, full: bool) -> Entry:
     from gcsim.scenarios.catalog import device
+    from gcsim.scenarios.reading.values import text_of
     from gcsim.scenarios.sections.named_files import read_device
 
     found = read_device(name, Path.cwd())[0] if _names_a_file(name) else device(name)
@@ -219,62 +220,11 @@ def _device(name: str, full: bool) -> Entry:
         "source": found.source,
     }
     if full:
-        entry["backward_over_forward"] = found.backward_over_forward
-        entry["kernels"] = [
-            {
-                "class": kind,
-                "launch_s": rate.launch,
-                "launch_range_s": rate.launch_range,
-                "bandwidth_bytes_per_s": rate.bandwidth,
-                "bandwidth_range_bytes_per_s": rate.bandwidth_range,
-                "flops": rate.flop_rate,
-                "flops_range": rate.flop_rate_range,
-                "estimate": rate.estimate,
-                "source": rate.source,
-            }
-            for kind, rate in (
-                *found.kernels.items(),
-                *((f"queued {what}", rate) for what, rate in found.host.items()),
-            )
-        ]
-        entry["training"] = [
-            {
-                "model": rate.model,
-                "fixed_s": rate.fixed,
-                "per_sample_s": rate.per_sample,
-                "time_range": rate.time_range,
-                "estimate": rate.estimate,
-                "source": rate.source,
-            }
-            for rate in found.training.values()
-        ]
+        entry["section"] = text_of(found)
         entry["measured"] = [
-            {
-                "model": times.model,
-                "precision": times.precision,
-                "tokens": key[2],
-                "steps": [
-                    {"batch": step.batch, "step_s": step.seconds, "spread": step.spread}
-                    for step in times.steps
-                ],
-                "time_range": times.time_range,
-                "estimate": times.estimate,
-                "source": times.source,
-            }
-            for key, times in found.measured.items()
+            {"tokens": key[2], **asdict(times)} for key, times in found.measured.items()
         ]
-        entry["layer_model"] = [
-            {
-                "precision": precision,
-                "factor": times.factor,
-                "models": times.models,
-                "matmul_flops": times.flop_rate,
-                "copy_bandwidth_bytes_per_s": times.bandwidth,
-                "time_range": times.time_range,
-                "source": times.source,
-            }
-            for precision, times in found.layer_times.items()
-        ]
+        entry["layer_model"] = {key: asdict(times) for key, times in found.layer_times.items()}
     return entry
 
 

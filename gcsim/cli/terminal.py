@@ -9,11 +9,11 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -240,8 +240,11 @@ def _compressor_details(entry: Entry) -> Iterator[RenderableType]:
 
 
 def _device_details(entry: Entry) -> Iterator[RenderableType]:
-    yield from map(Text, [*_device_lines(entry), f"source: {entry['source']}"])
-    yield from ("", _kernels(entry["kernels"]), "", _training(entry))
+    from gcsim.scenarios.catalog.devices import entry_yaml
+
+    yield from map(Text, _device_lines(entry))
+    yield from ("", Text(entry_yaml(entry["name"], entry["section"], width() - 12)))
+    yield _training(entry)
 
 
 def _compressor_lines(entry: Entry) -> list[str]:
@@ -349,21 +352,6 @@ def default_text(entry: Entry) -> str:
     return "null" if value is None else str(value)
 
 
-def _kernels(kernels: Sequence[Entry]) -> Table:
-    return _beside((rate["class"], [_kernel_rate(rate), _source(rate)]) for rate in kernels)
-
-
-def _kernel_rate(rate: Entry) -> str:
-    launch = _spanned(rate["launch_s"], rate["launch_range_s"], 1e-6)
-    parts = [f"{launch} us per launch"]
-    if rate["bandwidth_bytes_per_s"] is not None:
-        bandwidth = rate["bandwidth_bytes_per_s"], rate["bandwidth_range_bytes_per_s"]
-        parts.append(f"{_spanned(*bandwidth, 1e9)} GB/s")
-    if rate["flops"] is not None:
-        parts.append(_flops(rate["flops"], rate["flops_range"]))
-    return ", ".join(parts)
-
-
 def _flops(value: float, range_: tuple[float, float] | None) -> str:
     """In GFLOP/s below a tenth of a TFLOP/s."""
     unit, name = (1e12, "TFLOP/s") if value >= 1e11 else (1e9, "GFLOP/s")
@@ -378,34 +366,26 @@ def _spanned(value: float, range_: tuple[float, float] | None, unit: float, digi
 
 
 def _training(entry: Entry) -> Table:
-    """Training rates: stated by the entry, measured, and of the layer model."""
-    rows = [(rate["model"], [_training_rate(rate), _source(rate)]) for rate in entry["training"]]
+    """Training rates: measured, and of the layer model."""
+    rows = []
     for curve in entry["measured"]:
         length = f", {curve['tokens']} tokens" if curve["tokens"] else ""
         steps = ", ".join(
-            f"{step['batch']}: {step['batch'] / step['step_s']:.4g}" for step in curve["steps"]
+            f"{step['batch']}: {step['batch'] / step['seconds']:.4g}" for step in curve["steps"]
         )
         what = f"{curve['precision']}{length}, samples per second by batch: {steps}"
-        rows.append((curve["model"], [what + _times(curve["time_range"]), _source(curve)]))
-    for model in entry["layer_model"]:
+        mark = "estimate: " if curve["estimate"] else "measured: "
+        rows.append((curve["model"], [what + _times(curve), mark + curve["source"]]))
+    for precision, model in entry["layer_model"].items():
         own = f"factor {model['factor']:.2f} of {model['models']} models measured on it"
-        what = f"{model['precision']}: {own if model['models'] else 'no model measured on it'}"
-        rows.append(("by layers", [what + _times(model["time_range"]), model["source"]]))
+        what = f"{precision}: {own if model['models'] else 'no model measured on it'}"
+        rows.append(("by layers", [what + _times(model), model["source"]]))
     return _beside(rows)
 
 
-def _training_rate(rate: Entry) -> str:
-    fixed, per_sample = rate["fixed_s"] * 1e3, rate["per_sample_s"] * 1e3
-    step = f"training step: {fixed:.4g} ms + {per_sample:.4g} ms per sample"
-    return step + _times(rate["time_range"])
-
-
-def _times(range_: tuple[float, float] | None) -> str:
-    return "" if range_ is None else f", {range_[0]:.2f} to {range_[1]:.2f} times that"
-
-
-def _source(rate: Mapping[str, Any]) -> str:
-    return ("estimate: " if rate["estimate"] else "measured: ") + str(rate["source"])
+def _times(found: Entry) -> str:
+    low, high = found["time_range"] or (1, 1)
+    return f", {low:.2f} to {high:.2f} times that" if low < high else ""
 
 
 def _table(*headings: str) -> Table:

@@ -45,8 +45,7 @@ def validate(
     """
     from gcsim.analysis.validation.judge import run_suite
     from gcsim.analysis.validation.leaving_out import fault
-    from gcsim.analysis.validation.report.table import suite_lines, summary_lines
-    from gcsim.analysis.validation.report.write import to_json, write
+    from gcsim.analysis.validation.report.write import shown, to_json, write
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
 
@@ -70,10 +69,7 @@ def validate(
     if as_json:
         emit_exactly(to_json(reports))
     else:
-        cells = width()
-        for report in reports:
-            emit(*suite_lines(report, cells))
-        emit(*summary_lines(reports, cells))
+        emit(*shown(reports, width()))
     if not quiet:
         note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")
     broken = [bound for report in reports for bound in report.bounds if not bound.kept]

@@ -125,7 +125,6 @@ def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
             bytes_s=row.iteration_s - fast[label].iteration_s,
             latency_s=row.iteration_s - prompt[label].iteration_s,
             waits_s=row.exposed_communication_s,
-            hidden_s=max(0.0, row.communication_s - row.exposed_communication_s),
         )
         for label, row in now.items()
     }

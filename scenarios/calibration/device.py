@@ -94,11 +94,6 @@ class Calibration:
         of_a_cpu = self.device.kernels["streaming"].bandwidth if known else None
         return as_setting(self.framework, of_a_cpu)
 
-    def curves_without(self, compressor: str) -> dict[str, Curve]:
-        """Curves as if `compressor` were unknown."""
-        known = [site for site in self.sites if site.compressor != compressor]
-        return primitive_curves(self.samples, known)
-
 
 def primitive_curves(samples: Iterable[TimedKernel], sites: Iterable[Site]) -> dict[str, Curve]:
     """Curves of kernels, as inside a compressor where they occur in one, else alone: repeated in a

@@ -170,22 +170,24 @@ def write_device(device: Device, path: Path, head: str) -> None:
 
 def device_yaml(device: Device, head: str) -> str:
     """Text of the file."""
+    comments = "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())
+    return f"{comments}\n{entry_yaml(device.name, text_of(device))}"
+
+
+def entry_yaml(name: str, entry: Mapping[str, Any], width: int = 100) -> str:
+    """Text of a file with this entry: lists on one line, mappings as blocks."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Lists on one line, mappings as blocks."""
+        """Dumper with a representer of its own."""
 
     Dumper.add_representer(
         list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, True)
     )
-    entry = text_of(device)
-    entry = {"title": entry["title"], "source": entry["source"], **entry}
-    text = yaml.dump(
-        {"devices": {device.name: entry}},
+    return yaml.dump(
+        {"devices": {name: {"title": entry["title"], "source": entry["source"], **entry}}},
         Dumper=Dumper,
         sort_keys=False,
         allow_unicode=True,
-        width=100,
+        width=width,
     )
-    comments = "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())
-    return f"{comments}\n{text}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
@@ -49,8 +50,9 @@ def read_rows(
     hints: tuple[str, str], what: str, too_many: str = "",
 ) -> list[tuple[str, Row]]:  # fmt: skip
     """Rows of a table with their places, except empty lines and those with #. `header` turns the
-    first line into a reader of rows, which raises `ValueError`; `hints` are for the header and a
-    row; `what`: content of rows. Raises `InputError` with the mistakes."""
+    first line into a reader of rows, which raises `ValueError`, or `InputError` without a place;
+    `hints` are for the header and a row; `what`: content of rows. Raises `InputError` with the
+    mistakes."""
     lines = [
         (number, line.strip())
         for number, line in enumerate(read_text(path, name).splitlines(), 1)
@@ -72,6 +74,8 @@ def read_rows(
             rows.append((place, read(line)))
         except ValueError as error:
             problems.append(Problem(place=place, message=str(error), hint=hints[1]))
+        except InputError as error:
+            problems += [replace(one, place=place) for one in error.problems]
     if problems:
         raise InputError(few(problems))
     return rows

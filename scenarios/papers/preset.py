@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gcsim.errors import InputError, did_you_mean
+from gcsim.files import json_text
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result
@@ -116,7 +117,7 @@ class Reproduction:
     def to_json(self) -> str:
         """`reproduction.json`, the same bytes for the same preset."""
         document: dict[str, Any] = {"schema": SCHEMA, **asdict(self)}
-        return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json_text(document)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
-from gcsim.scenarios.links.csv_table import few, shown
-from gcsim.scenarios.reading.document import read_text
+from gcsim.scenarios.links.csv_table import read_rows, shown
 from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.scenarios.sections.network_words import network_of
 
 COLUMNS = ("device", "gpus", "nodes", "network", "price")
 NAME = "name"
+_HEADER = f"write {','.join(COLUMNS)}"
 _EXAMPLE = "a row is like a100,8,4,100gbe,14.20 (price: of a node and hour)"
 _MOST_OFFERS = 200
 _DIGITS = 9  # of a count, at most
@@ -53,24 +53,15 @@ class Offer:
 def read_offers(path: Path) -> tuple[Offer, ...]:
     """Offers of a file in order; `InputError` with every mistake, each with its line."""
     name = shown(path)
-    lines = [
-        (number, line)
-        for number, line in enumerate(read_text(path, name).splitlines(), 1)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    columns = _columns(f"{name}:{lines[0][0]}", lines[0][1]) if lines else []
-    if len(lines) <= 1:
-        raise InputError("has no offers", place=name, hint=_EXAMPLE if lines else _header_hint())
-    if len(lines) - 1 > _MOST_OFFERS:
-        message = f"has {len(lines) - 1:,} offers; {_MOST_OFFERS} are allowed"
-        raise InputError(message, place=name, hint="leave out those that are dearer and no faster")
-    found: list[Offer] = []
-    problems: list[Problem] = []
-    for number, line in lines[1:]:
-        problems += _offer(f"{name}:{number}", columns, line, found)
-    if problems:
-        raise InputError(few(problems))
-    return tuple(found)
+
+    def header(number: int, line: str) -> Callable[[str], Offer]:
+        return partial(_offer, _columns(f"{name}:{number}", line))
+
+    rows = read_rows(
+        path, name, header, most=_MOST_OFFERS, hints=(_HEADER, _EXAMPLE), what="offers",
+        too_many="leave out those that are dearer and no faster",
+    )  # fmt: skip
+    return tuple(replace(offer, place=place) for place, offer in rows)
 
 
 def _cells(line: str) -> list[str]:
@@ -80,7 +71,7 @@ def _cells(line: str) -> list[str]:
 def _columns(place: str, header: str) -> list[str]:
     columns = [cell.lower() for cell in _cells(header)]
     problems = [
-        Problem(place=place, message=f"the column {one!r} is missing", hint=_header_hint())
+        Problem(place=place, message=f"the column {one!r} is missing", hint=_HEADER)
         for one in COLUMNS
         if one not in columns
     ]
@@ -97,49 +88,37 @@ def _columns(place: str, header: str) -> list[str]:
     return columns
 
 
-def _header_hint() -> str:
-    return f"write {','.join(COLUMNS)}"
-
-
-def _offer(place: str, columns: list[str], line: str, found: list[Offer]) -> Iterator[Problem]:
-    """Append the line's offer to `found`, or yield its mistakes."""
+def _offer(columns: Sequence[str], line: str) -> Offer:
+    """The line's offer, without a place; its mistakes are an `InputError`."""
     cells = _cells(line)
     if len(cells) != len(columns):
-        message = f"has {len(cells)} values for {len(columns)} columns"
-        yield Problem(place=place, message=message, hint=_EXAMPLE)
-        return
+        raise ValueError(f"has {len(cells)} values for {len(columns)} columns")
     given = dict(zip(columns, cells, strict=True))
-    values: dict[str, Any] = {}
+    problems: list[Problem] = []
     for column, most in _COUNTS.items():
         text = given[column]
-        if text.isascii() and text.isdigit() and len(text) <= _DIGITS and 1 <= int(text) <= most:
-            values[column] = int(text)
-        else:
+        right = text.isascii() and text.isdigit() and len(text) <= _DIGITS
+        if not (right and 1 <= int(text) <= most):
             message = f"{column} = {text[:40]!r} is not a whole number from 1 to {most}"
-            yield Problem(place=place, message=message, hint=_EXAMPLE)
+            problems.append(Problem(message=message, hint=_EXAMPLE))
     try:
         price = float(given["price"])
     except ValueError:
         price = math.nan
     if not 0 < price < math.inf:
         message = f"price = {given['price'][:40]!r} is not a number above 0"
-        yield Problem(
-            place=place, message=message, hint="write a node's price of an hour, as 14.20"
-        )
+        problems.append(Problem(message=message, hint="write a node's price of an hour, as 14.20"))
+    device, network = given["device"], given["network"]
     try:
-        device = catalog.device(given["device"]).name
-        if not names_a_file(given["network"]):
-            network = network_of(given["network"])
-            catalog.link(network if isinstance(network, str) else network["like"])
+        device = catalog.device(device).name
+        if not names_a_file(network):
+            link = network_of(network)
+            catalog.link(link if isinstance(link, str) else link["like"])
     except InputError as error:
-        for one in error.problems:
-            yield Problem(place=place, message=one.message, hint=one.hint)
-        return
-    if len(values) == len(_COUNTS) and price > 0:
-        found.append(_named(given, place=place, device=device, price=price, **values))
-
-
-def _named(given: Mapping[str, str], **values: Any) -> Offer:
-    network = given["network"]
-    name = given.get(NAME) or f"{values['device']}, {network}"
-    return Offer(name=name, network=network, **values)
+        problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return Offer(
+        place="", name=given.get(NAME) or f"{device}, {network}", device=device, network=network,
+        price=price, **{column: int(given[column]) for column in _COUNTS},
+    )  # fmt: skip

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gcsim.files import csv_text
+from gcsim.files import csv_text, json_text
 from gcsim.scenarios.result import LISTS, SCHEMA, Result, Row, columns_of, frame
 from gcsim.scenarios.sweeps.grid import named, written
 from gcsim.scenarios.sweeps.tasks import Failure, Unfit
@@ -121,7 +120,7 @@ class SweepResult:
                 if point.failure is not None
             ],
         }
-        return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        return json_text(document)
 
     def __repr__(self) -> str:
         grid = ", ".join(f"{key} {len(values)}" for key, values in self.grid.items())

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from gcsim import version
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem
-from gcsim.files import lock, open_lock, replacing, replacing_together, require_one_run
+from gcsim.files import json_text, lock, open_lock, replacing, replacing_together, require_one_run
 from gcsim.json_file import LARGEST, broken, read_object
 from gcsim.scenarios.result import SCHEMA, Result, row_from
 from gcsim.scenarios.running.kept import simulation_code
@@ -82,7 +82,7 @@ def _remove_halves(folder: Path) -> None:
 
 def begin(folder: Path, header: Mapping[str, Any]) -> None:
     """Write `sweep.json`."""
-    _write(folder / HEADER, _json(header))
+    _write(folder / HEADER, json_text(header))
 
 
 def finish(folder: Path, csv: str, document: str) -> None:
@@ -106,7 +106,7 @@ def store(folder: Path, point: Point, code: str, result: Result) -> None:
         "code": code,
         **{name: value for name, value in result.document().items() if name != "schema"},
     }
-    _write(folder / path_of(point), _json({**document, "sha256": _checksum(document)}))
+    _write(folder / path_of(point), json_text({**document, "sha256": _checksum(document)}))
 
 
 def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[str, Result]:
@@ -150,10 +150,6 @@ def _whole(path: Path) -> dict[str, Any] | None:
 
 def _checksum(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _write(path: Path, text: str) -> None:

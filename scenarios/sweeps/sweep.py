@@ -56,25 +56,6 @@ class Sweep:
     """`sweep.json`."""
 
 
-def sweep(
-    scenario: str | os.PathLike[str] | Scenario,
-    grid: Mapping[str, Sequence[Any]] | Sequence[str],
-    *,
-    overrides: Mapping[str, str] | Sequence[str] = (),
-    seed: int | None = None,
-    jobs: int | None = None,
-    dask: str | None = None,
-    output: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> SweepResult:
-    """Run a scenario at every combination of the grid's values (`gcsim.sweep`)."""
-    watcher = progress or SilentProgress()
-    plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=watcher)
-    return execute(
-        plan, None if output is None else Path(output), jobs=jobs, dask=dask, progress=watcher
-    )
-
-
 def prepare(
     scenario: str | os.PathLike[str] | Scenario,
     grid: Mapping[str, Sequence[Any]] | Sequence[str],

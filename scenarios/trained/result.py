@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gcsim.files import json_text
 from gcsim.scenarios.result import Curve, Measure, frame, shown
 
 SCHEMA = "gcsim training 1"
@@ -104,7 +104,7 @@ class TrainingResult:
 
     def to_json(self) -> str:
         """`training.json`, byte-identical per scenario and seed but for `wall` and `from_cache`."""
-        return json.dumps(self.document(), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        return json_text(self.document())
 
     def to_frame(self) -> Any:
         """`pandas.DataFrame` of the rows; `InputError` without pandas."""

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 import torch
 
 from gcsim.compressors.registry import REGISTRY
-from gcsim.scenarios.calibration.device import Calibration, calibrate_device
+from gcsim.scenarios.calibration.device import Calibration, calibrate_device, primitive_curves
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.timing.allocator import give_back_freed_memory, keep_freed_memory
@@ -137,10 +137,11 @@ def page(
     """The tables, Markdown; `also` stands behind the summary."""
     full = PriceList(calibration.device)
     classes = PriceList(replace(calibration.device, primitives={}))
-    without = {
-        name: PriceList(replace(calibration.device, primitives=calibration.curves_without(name)))
-        for name in dict.fromkeys(row.compressor for row in rows)
-    }
+    without = {}
+    for name in dict.fromkeys(row.compressor for row in rows):
+        others = [site for site in calibration.sites if site.compressor != name]
+        curves = primitive_curves(calibration.samples, others)
+        without[name] = PriceList(replace(calibration.device, primitives=curves))
     pairs: dict[tuple[int, str], list[tuple[float, float]]] = {}
     lines: dict[tuple[str, str], dict[int, str]] = {}
     for row in rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from gcsim.cli.links import link_details, link_tables
 from gcsim.cli.list import Entry, Kind, details, entries
 from gcsim.scenarios import catalog
+from gcsim.scenarios.sections.link import plain_link
 from gcsim.simulator.network.links import Jitter, Link, Loss, SizeFactor, Uplink
 from gcsim.simulator.network.rate_trace import RateTrace
 from tests.command import invoked
@@ -87,26 +87,9 @@ def test_one_link_is_shown_with_everything_and_its_source(name: str, columns: in
     assert words.endswith(f"in a scenario network: {name}")
 
 
-def test_every_size_factor_is_shown() -> None:
-    words = " ".join(gcsim("list", "links", "10gbe_smpi_factors").split())
-    for factor in catalog.link("10gbe_smpi_factors").factors:
-        share, latency = float(factor.bandwidth), float(factor.latency)
-        assert f"from {factor.from_bytes} B: rate x {share:g}, latency x {latency:g}" in words
-    assert "goodput 9.407 Gbit/s, 0.9407 of the line rate" in words
-
-
-def shown(link: Link, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setattr(catalog, "links", lambda _=None: {link.name: link})
-    monkeypatch.setattr(catalog, "link", lambda *_: link)
-    monkeypatch.setattr(catalog, "own_figures", dict)
-    entry: Entry = details(Kind.links, link.name)
-    assert json.loads(json.dumps(entry, allow_nan=False)) == entry
-    return dict(link_details(entry))
-
-
 ONE = Fraction(1)
 MS = Fraction(1, 1000)
-EVERYTHING: Mapping[str, Any] = {
+EVERYTHING: dict[str, Any] = {
     "name": "all",
     "bandwidth": Fraction(10**6, 8),
     "latency": MS,
@@ -126,39 +109,22 @@ EVERYTHING: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def test_nothing_of_a_link_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = shown(Link(**EVERYTHING), monkeypatch)
-    assert found == {
-        "calibration": "measured: on such a link",
-        "line rate": "1 Mbit/s towards the node",
-        "goodput": "375 kbit/s, 0.375 of the line rate",
-        "goodput range": "187.5 kbit/s to 375 kbit/s",
-        "latency": "1 ms towards the node",
-        "latency range": "500 us to 2 ms",
-        "grants": "a message may start every 1 ms",
-        "up": "100 kbit/s and 2 ms away from the node",
-        "overhead": "5 us per message",
-        "overhead range": "0 s to 10 us",
-        "by size": "from 1 KiB: rate x 0.5, latency x 1",
-        "jitter": "pareto, mean 1 ms, shape 1.5, 0.01 of the messages",
-        "loss": "0.01 of the packets, sampled, time-out 200 ms, recovery rack",
-        "background": "other traffic takes 0.25 of the rate",
-        "source": "a test",
-        "in a scenario": "network: all",
-    }
-
-
-def test_a_trace_is_shown_as_its_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = RateTrace(
-        times=(Fraction(0), ONE),
-        rates=(Fraction(10**6), Fraction(0)),
-        duration=ONE * 2,
-        after="repeat",
-    )
-    link = Link(name="t", bandwidth=trace.long_run, latency=MS, trace=trace, source="a test")
-    found = shown(link, monkeypatch)
-    assert found["rate"] == "4 Mbit/s in the long run: 2 rates in 2 s, then all again"
-    assert "line rate" not in found
+@pytest.mark.parametrize("timed", [False, True])
+def test_nothing_of_a_link_is_hidden(monkeypatch: pytest.MonkeyPatch, timed: bool) -> None:
+    trace = RateTrace(times=(0 * ONE,), rates=(ONE,), duration=ONE * 2, after="repeat")
+    link = Link(**EVERYTHING | ({"trace": trace, "bandwidth": ONE} if timed else {}))
+    monkeypatch.setattr(catalog, "links", lambda _=None: {link.name: link})
+    monkeypatch.setattr(catalog, "link", lambda *_: link)
+    monkeypatch.setattr(catalog, "own_figures", dict)
+    entry: Entry = details(Kind.links, link.name)
+    assert json.loads(json.dumps(entry, allow_nan=False)) == entry
+    found = dict(link_details(entry))
+    stated = dict(line.split(": ", 1) for line in found["as a mapping"].split("\n"))
+    assert stated.keys() == plain_link(link).keys() - {"name", "source", "estimate"}
+    assert stated["latency_range"] == "[500 us, 2 ms]"
+    assert stated["up"] == "{bandwidth: 12.5 kB/s, latency: 2 ms}"
+    assert stated.get("trace", "1 rates") == "1 rates"
+    assert found["source"] == "a test"
 
 
 def test_json_has_both_directions_and_in_full_the_whole_section() -> None:

@@ -110,6 +110,24 @@ def uniform(key: int, i: int) -> float:
     return ((split_mix(key, i // 4) >> 16 * (i % 4)) % 65536 + 0.5) / 65536
 
 
+def buckets_of_three(step: int, normal: Draw, bucket_of: BucketOf) -> list[Bucket]:
+    """A bucket of 163 elements in three tensors of each of three workers, one tensor all zero."""
+    return [
+        bucket_of(normal(150, 10 * step + r).view(3, 50), torch.zeros(4), normal(9, 90 + r))
+        for r in range(3)
+    ]
+
+
+def naive_mean(given: list[Bucket], naive: Callable[..., Any], **known: Any) -> NDArray[np.float64]:
+    """Mean over workers of what `naive` makes of each tensor."""
+    total = np.zeros(given[0].layout.numel)
+    for rank, bucket in enumerate(given):
+        for piece, values in bucket.layout.views(bucket.gradient):
+            own = naive(values, tensor=piece.index, rank=rank, **known)
+            total[piece.offset : piece.offset + piece.numel] += own
+    return total / len(given)
+
+
 def encode_indices(indices: Tensor, n: int, coder: int) -> Tensor:
     """The body of `coded_positions` of a tensor alone."""
     k, coders = np.array([[indices.numel()], [int(coder)]])

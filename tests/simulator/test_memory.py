@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.simulator.memory import (
@@ -17,8 +19,8 @@ from gcsim.simulator.memory import (
     states,
 )
 from gcsim.simulator.training import Training
-from gcsim.traces.models.registry import MODELS
-from gcsim.traces.models.saved import saved_bytes
+from gcsim.traces.models.building import build_model, sample_batch
+from gcsim.traces.models.registry import MODELS, ModelEntry
 
 GIB = 1 << 30
 LLAMA = MODELS["llama3_8b"]
@@ -139,6 +141,32 @@ def test_a_methods_state_and_exchange_are_added() -> None:
     assert own is not None
     assert own.low - dense.low == 4 * 8_030_261_248
     assert own.high - dense.high == pytest.approx(1.1 * (4 * 8_030_261_248 + 24_000))
+
+
+def saved_bytes(entry: ModelEntry) -> int:
+    """Bytes in float32 that autograd keeps of a sample besides the parameters, each storage once.
+    Counted by its hooks on the meta device, as the difference between batches of four and two."""
+    model = build_model(entry, seed=0, device="meta")
+    own = {_storage(parameter) for parameter in model.parameters()}
+
+    def kept(batch: int) -> int:
+        found: dict[int, Tensor] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            found.setdefault(_storage(tensor), tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = model(sample_batch(entry, batch, torch.device("meta")))
+        del output
+        others = [tensor for storage, tensor in found.items() if storage not in own]
+        return sum(tensor.untyped_storage().nbytes() for tensor in others)
+
+    return (kept(4) - kept(2)) // 2
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "lstm_ptb_650", "transformer_small"])

@@ -15,9 +15,9 @@ What measures no collective becomes a `Spread`: the goodput between two hosts, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from gcsim.errors import InputError, Problem
 
@@ -95,6 +95,8 @@ class Reading:
     """GPU's name by its driver, if stated."""
     notes: tuple[str, ...] = ()
     """Notes for a reader of the fit."""
+    placed: bool = True
+    """Whether the file tells ranks of a machine, or its form has one on each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +107,6 @@ class Stated:
     devices_per_node: int | None = None
     collective: Collective | None = None  # for files that name none
     algorithm: str | None = None
-
-
-Parser = Callable[[str, Any, Stated], Reading]
-"""From a file's name and content to a reading; `InputError` with `file:line` per mistake."""
 
 
 @dataclass(slots=True)

@@ -91,9 +91,6 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
             hint=f"known: {', '.join(_COLLECTIVES)}; prof_all: true logs all of them",
         )
     ranks = _ranks(name, told, stated)
-    devices = stated.devices_per_node or 1
-    if ranks % devices:
-        raise InputError(f"{ranks} ranks do not divide into nodes of {devices}", place=name)
     notes = [f"{name}: {ranks} ranks, as busbw / algbw tells"] if not stated.ranks else []
     if others:
         notes.append(f"{name}: left out: {', '.join(others)}")
@@ -102,8 +99,6 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
         notes.append(f"{name}: {nothing} lines are left out whose time is 0.00 ms")
     if any(0 < row.milliseconds < _COARSE for row in known):
         notes.append(f"{name}: times below {_COARSE} ms are off by up to a tenth: two decimals")
-    if not stated.devices_per_node:
-        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
     return collectives.Reading(
         file=name,
         tool="DeepSpeed comms_logger",
@@ -111,16 +106,16 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
             collectives.Measurement(
                 collective=_COLLECTIVES[row.operation],
                 ranks=ranks,
-                devices_per_node=devices,
                 nbytes=row.nbytes * (ranks if "all_gather" in row.operation else 1),
                 seconds=row.milliseconds / 1e3,
-                algorithm=stated.algorithm or "nccl",
+                algorithm="nccl",
                 place=f"{name}:{row.line}",
             )
             for row in known
             if row.milliseconds > 0
         ),
         notes=tuple(notes),
+        placed=False,
     )
 
 

@@ -68,25 +68,21 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
             continue
         place = f"{name}: entries[{number}]"
         ranks = stated.ranks[0] if len(stated.ranks) == 1 else _ranks(body, entry)
-        devices = stated.devices_per_node or 1
         if lasted <= 0:
             mistakes.at(place, f"a duration of {lasted} ms", "times are positive")
         elif ranks is None:
             message = "the number of ranks is missing: pg_config does not list them"
             mistakes.at(place, message, "set it with --ranks")
-        elif ranks % devices:
-            mistakes.at(place, f"{ranks} ranks do not divide into nodes of {devices}")
         elif ranks > 1:
             points.append(
                 collectives.Measurement(
                     collective=known[0],
                     ranks=ranks,
-                    devices_per_node=devices,
                     nbytes=nbytes,
                     seconds=lasted / 1e3,
                     element=collectives.C10_TYPES[dtype][1],
                     dtype=collectives.C10_TYPES[dtype][0],
-                    algorithm=stated.algorithm or library,
+                    algorithm=library,
                     place=place,
                     call=_call(entry),
                 )
@@ -106,11 +102,10 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
         notes.append(f"{name}: {plural(untimed, 'collective')} without a duration left out")
     if left_out:
         notes.append(f"{name}: left out: {', '.join(left_out)}")
-    if not stated.devices_per_node:
-        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
     return collectives.Reading(
-        file=name, tool="PyTorch flight recorder", measurements=tuple(points), notes=tuple(notes)
-    )
+        file=name, tool="PyTorch flight recorder", measurements=tuple(points), notes=tuple(notes),
+        placed=False,
+    )  # fmt: skip
 
 
 def _untimed(name: str, seen: str, body: Any) -> InputError:

@@ -1,7 +1,7 @@
 """Formats of measurements: a new one is a file and a line here.
 
-Each module has `recognised`, `parse` (a `Parser`), and `HEADINGS` if its table may follow a prefix.
-They are imported on use, so that the command line stays quick.
+Each module has `recognised`, `parse` (file's name, content, `Stated`), and `HEADINGS` if its table
+may follow a prefix. They are imported on use, so that the command line stays quick.
 """
 
 from __future__ import annotations

@@ -146,10 +146,6 @@ def _points(
     collective: collectives.Collective = known[0] if known else (stated.collective or "all_reduce")
     if run.options.get("inputs", "1") != "1":
         notes.append(f"{name}: each process added up {run.options['inputs']} inputs of its own")
-    devices = stated.devices_per_node or 1
-    if ranks % devices:
-        mistakes.add(run.line, f"{ranks} processes do not divide into nodes of {devices}")
-        return []
     rows = [row for row in (_row(run, line, tokens, mistakes) for line, tokens in run.rows) if row]
     element = _element(rows)
     found = []
@@ -161,12 +157,11 @@ def _points(
             collectives.Measurement(
                 collective=collective,
                 ranks=ranks,
-                devices_per_node=devices,
                 nbytes=whole,
                 seconds=row["p50"],
                 element=element,
                 dtype="float16" if element == 2 else "float32",
-                algorithm=stated.algorithm or (known[1] if known else "textbook"),
+                algorithm=known[1] if known else "textbook",
                 place=f"{name}:{line}",
             )
         )

@@ -104,18 +104,15 @@ def parse(name: str, content: Listed, stated: collectives.Stated) -> collectives
             place=name,
             hint="set it with --ranks",
         )
-    devices = stated.devices_per_node or 1
-    if ranks % devices:
-        raise InputError(f"{ranks} ranks do not divide into nodes of {devices}", place=name)
-    notes = [
-        f"{name}: {count} operations are left out: {what}"
-        for what, count in timeline.left_out.items()
-    ]
-    if not stated.devices_per_node:
-        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
-    points = tuple(_measured(name, timeline, ranks, devices, stated))
     return collectives.Reading(
-        file=name, tool="Horovod timeline", measurements=points, notes=tuple(notes)
+        file=name,
+        tool="Horovod timeline",
+        measurements=tuple(_measured(name, timeline, ranks)),
+        notes=tuple(
+            f"{name}: {count} operations are left out: {what}"
+            for what, count in timeline.left_out.items()
+        ),
+        placed=False,
     )
 
 
@@ -193,9 +190,7 @@ def _elements(shape: Any) -> int | None:
     return math.prod(int(size) for size in shape.strip("[]").split(", ") if size)
 
 
-def _measured(
-    name: str, timeline: _Timeline, ranks: int, devices: int, stated: collectives.Stated
-) -> Iterator[collectives.Measurement]:
+def _measured(name: str, timeline: _Timeline, ranks: int) -> Iterator[collectives.Measurement]:
     for together in _fused(timeline.spans):
         library, _, kind = together[0].activity.partition("_")
         nbytes = sum(span.nbytes for span in together)
@@ -206,12 +201,11 @@ def _measured(
         yield collectives.Measurement(
             collective=_COLLECTIVES[kind],
             ranks=ranks,
-            devices_per_node=devices,
             nbytes=nbytes * (ranks if kind == "REDUCESCATTER" else 1),
             seconds=seconds,
             element=ELEMENTS[dtype],
             dtype=dtype,
-            algorithm=stated.algorithm or _TRANSPORTS[library],
+            algorithm=_TRANSPORTS[library],
             place=f"{name}: event {together[0].entry}",
         )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gcsim.analysis.calibration.measurements import collectives
@@ -82,14 +83,14 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
             continue
         if not set(_WANTED) <= set(run.headings):
             raise collectives.refused_table(f"{name}:{run.table}", _WANTED, run.headings)
-        places = _Places.of(name, run, stated)
+        where = _places(name, run, stated)
         for line, tokens in run.rows:
             row = _by_heading(tokens, run.headings)
             if row is not None and row["size"] == "0":
                 skipped += 1
                 continue
             try:
-                points.append(_point(row, run, places, stated, f"{name}:{line}"))
+                points.append(_point(row, run, where, stated, f"{name}:{line}"))
             except _WrongLine as wrong:
                 mistakes.add(line, wrong.message, wrong.hint)
         if run.failed is not None:
@@ -169,46 +170,39 @@ def _runs(text: str, mistakes: collectives.Mistakes) -> tuple[list[_Run], str]:
     return log.runs, log.tool
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Ranks in all, and on a machine."""
+def places(
+    place: str, hosts: Mapping[int, str], groups: int, per_process: int, stated: collectives.Stated
+) -> tuple[int, int]:
+    """Ranks in all and of a machine, from the host of each rank; `InputError` if missing."""
+    each = Counter(hosts.values())
+    wrong: tuple[str, str] | None = None
+    if groups > 1:
+        wrong = (
+            f"the ranks are split into {groups} groups that run at the same time",
+            "measure without NCCL_TESTS_SPLIT",
+        )
+    elif set(hosts) != set(range(len(hosts) or 1)):
+        if len(stated.ranks) == 1:
+            return stated.ranks[0], per_process
+        wrong = "the number of ranks is missing", "set it with --ranks"
+    elif len(hosts) == 1:
+        wrong = "one rank alone sends nothing", "measure two or more"
+    elif len(set(each.values())) > 1 and not stated.devices_per_node:
+        wrong = "the machines have different numbers of ranks", "--devices-per-node N"
+    if wrong is not None:
+        raise InputError(wrong[0], place=place, hint=wrong[1])
+    return len(hosts), next(iter(each.values()))
 
-    ranks: int
-    devices_per_node: int
 
-    @classmethod
-    def of(cls, name: str, run: _Run, stated: collectives.Stated) -> _Places:
-        """Numbers from lines `# Rank ...`; `InputError` if missing."""
-        place = f"{name}:{run.line}"
-        numbers = [rank for rank, _ in run.ranks]
-        wrong: tuple[str, str] | None = None
-        if len(run.groups) > 1:
-            wrong = (
-                f"the ranks are split into {len(run.groups)} groups that run at the same time",
-                "measure without NCCL_TESTS_SPLIT",
-            )
-        elif len(set(numbers)) < len(numbers):
-            wrong = (
-                "two lines are those of one rank: the processes did not know of each other",
-                "build nccl-tests with MPI=1 to measure several machines",
-            )
-        elif not numbers or set(numbers) != set(range(max(numbers) + 1)):
-            if len(stated.ranks) == 1:
-                return cls(stated.ranks[0], stated.devices_per_node or run.per_process)
-            wrong = (
-                "the number of ranks is missing: lines '# Rank ...' are missing",
-                "set it with --ranks",
-            )
-        elif len(numbers) == 1:
-            wrong = "one rank alone sends nothing", "measure two or more"
-        if wrong is not None:
-            raise InputError(wrong[0], place=place, hint=wrong[1])
-        each = set(Counter(host for _, host in run.ranks).values())
-        devices = stated.devices_per_node or (each.pop() if len(each) == 1 else 0)
-        if not devices or len(numbers) % devices:
-            message = "the machines have different numbers of ranks"
-            raise InputError(message, place=place, hint="--devices-per-node N")
-        return cls(len(numbers), devices)
+def _places(name: str, run: _Run, stated: collectives.Stated) -> tuple[int, int]:
+    place, hosts = f"{name}:{run.line}", dict(run.ranks)
+    if len(hosts) < len(run.ranks) and len(run.groups) == 1:
+        raise InputError(
+            "two lines are those of one rank: the processes did not know of each other",
+            place=place,
+            hint="build nccl-tests with MPI=1 to measure several machines",
+        )
+    return places(place, hosts, len(run.groups), run.per_process, stated)
 
 
 # --- measurements --------------------------------------------------------------------------------
@@ -223,7 +217,11 @@ class _WrongLine(Exception):  # noqa: N818  # becomes a problem of the file
 
 
 def _point(
-    row: dict[str, str] | None, run: _Run, places: _Places, stated: collectives.Stated, place: str
+    row: dict[str, str] | None,
+    run: _Run,
+    where: tuple[int, int],
+    stated: collectives.Stated,
+    place: str,
 ) -> collectives.Measurement:
     """Measurement of a line; raises `_WrongLine`."""
     clean = "run the test again with NCCL_DEBUG=WARN, or remove the line"
@@ -243,13 +241,13 @@ def _point(
         raise _WrongLine(f"{row['type']!r:.30} is not a type of nccl-tests", clean)
     return collectives.Measurement(
         collective=_collective(row, run, int(nbytes) == int(count) * element, stated),
-        ranks=places.ranks,
-        devices_per_node=places.devices_per_node,
+        ranks=where[0],
+        devices_per_node=where[1],
         nbytes=int(nbytes),
         seconds=time / 1e6,
         element=element,
         dtype=TORCH.get(row["type"], row["type"]),
-        algorithm=stated.algorithm or "nccl",
+        algorithm="nccl",
         place=place,
     )
 

@@ -16,13 +16,11 @@ Source: NVIDIA/nccl-tests, src/util.cu (JSON_FILE_VERSION 1 and 2), 2.17 to 2.18
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from gcsim.analysis.calibration.measurements import collectives
 from gcsim.analysis.calibration.measurements.json_text import at, entries, whole
-from gcsim.analysis.calibration.measurements.nccl_tests import ELEMENTS, TORCH
-from gcsim.errors import InputError
+from gcsim.analysis.calibration.measurements.nccl_tests import ELEMENTS, TORCH, places
 from gcsim.json_file import finite
 
 _WANTED = ("size", "type", "out_of_place or in_place with a time")
@@ -104,7 +102,7 @@ def _point(
         "seconds": times[0] / 1e6,
         "element": ELEMENTS[kind],
         "dtype": TORCH.get(kind, kind),
-        "algorithm": stated.algorithm or "nccl",
+        "algorithm": "nccl",
         "place": place,
     }
 
@@ -118,30 +116,12 @@ def _program(body: Any, entry: Any) -> str:
 
 
 def _ranks(name: str, body: Any, stated: collectives.Stated) -> tuple[int, int]:
-    """Ranks, in all and of a machine."""
-    place = f"{name}: config"
+    """Ranks in all and of a machine."""
     each = (whole(at(body, "config", "nthreads")) or 1) * (whole(at(body, "config", "ngpus")) or 1)
     devices = entries(body, "config", "devices")
-    hosts = Counter(str(at(device, "hostname")) for device in devices)
-    ranks = len(devices) * each
-    wrong: tuple[str, str] | None = None
-    if len({str(at(device, "group")) for device in devices}) > 1:
-        message = "the ranks are split into groups that run at the same time"
-        wrong = message, "measure without NCCL_TESTS_SPLIT"
-    elif not devices and len(stated.ranks) == 1:
-        return stated.ranks[0], stated.devices_per_node or each
-    elif not devices:
-        wrong = "the number of ranks is missing: devices is missing", "set it with --ranks"
-    elif ranks == 1:
-        wrong = "one rank alone sends nothing", "measure two or more"
-    elif len(set(hosts.values())) > 1 and not stated.devices_per_node:
-        wrong = "the machines have different numbers of ranks", "--devices-per-node N"
-    if wrong is None:
-        per_node = stated.devices_per_node or next(iter(hosts.values())) * each
-        if ranks % per_node == 0:
-            return ranks, per_node
-        wrong = f"{ranks} ranks do not divide into nodes of {per_node}", "--devices-per-node N"
-    raise InputError(wrong[0], place=place, hint=wrong[1])
+    hosts = enumerate(str(at(one, "hostname")) for one in devices for _ in range(each))
+    groups = len({str(at(device, "group")) for device in devices})
+    return places(f"{name}: config", dict(hosts), groups, each, stated)
 
 
 def _dotted(version: int) -> str:

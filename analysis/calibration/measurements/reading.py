@@ -92,7 +92,21 @@ def _read(path: Path, file_format: str, stated: collectives.Stated) -> collectiv
         ((name, own),) = claims.items()
         reading: collectives.Reading = _module(name).parse(str(path), own, stated)
     mistakes = collectives.Mistakes(str(path))
-    for point in reading.measurements:
+    each, notes = stated.devices_per_node, reading.notes
+    if not reading.placed and not each:
+        notes += (f"{path}: one rank per machine is assumed; set it with --devices-per-node",)
+    points = tuple(
+        replace(
+            point,
+            devices_per_node=each or point.devices_per_node,
+            algorithm=stated.algorithm or point.algorithm,
+        )
+        for point in reading.measurements
+    )
+    for point in points:
+        if point.ranks % point.devices_per_node:
+            message = f"{point.ranks} ranks do not divide into nodes of {point.devices_per_node}"
+            mistakes.at(point.place, message, "--devices-per-node N")
         if point.nbytes > collectives.LARGEST:
             mistakes.at(
                 point.place, f"{point.nbytes:,} bytes are more than {collectives.LARGEST >> 30} GiB"
@@ -104,7 +118,7 @@ def _read(path: Path, file_format: str, stated: collectives.Stated) -> collectiv
         if point.seconds > collectives.LONGEST_S:
             mistakes.at(point.place, f"a time of {point.seconds:.3g} s is more than a day")
     mistakes.raise_any()
-    return reading
+    return replace(reading, measurements=points, notes=notes)
 
 
 def claimed(content: Content) -> dict[str, Content]:

@@ -49,10 +49,10 @@ def kept(event: Any) -> bool:
 
 def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
     """Read a trace; `InputError` without an NCCL kernel of known size."""
+    del stated  # the trace tells the ranks
     mistakes = collectives.Mistakes(name)
     points: list[collectives.Measurement] = []
     left_out: Counter[str] = Counter()
-    devices = stated.devices_per_node or 1
     for number, event in enumerate(entries(body, EVENTS)):
         if not kept(event):
             continue
@@ -67,8 +67,6 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
         place, lasted = f"{name}: traceEvents[{number}]", finite(at(event, "dur"))
         if lasted is None or lasted <= 0:
             mistakes.at(place, f"a duration of {at(event, 'dur')!r:.40} us", "times are positive")
-        elif ranks % devices:
-            mistakes.at(place, f"{ranks} ranks do not divide into nodes of {devices}")
         elif ranks > 1:
             torch_name, nbytes = collectives.C10_TYPES[dtype]
             group, turn = (at(event, "args", key) for key in ("Process Group Name", "Seq"))
@@ -76,12 +74,11 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
                 collectives.Measurement(
                     collective=known[0],
                     ranks=ranks,
-                    devices_per_node=devices,
                     nbytes=elements * nbytes,
                     seconds=lasted / 1e6,
                     element=nbytes,
                     dtype=torch_name,
-                    algorithm=stated.algorithm or "nccl",
+                    algorithm="nccl",
                     place=place,
                     call="" if None in (group, turn) else f"{group} {turn}",
                 )
@@ -103,12 +100,11 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
         notes.append(f"{name}: collectives are not numbered, so each rank's own time counts")
     if left_out:
         notes.append(f"{name}: left out: {', '.join(left_out)}")
-    if not stated.devices_per_node:
-        notes.append(f"{name}: one rank per machine is assumed; set it with --devices-per-node")
     return collectives.Reading(
         file=name,
         tool="PyTorch profiler",
         measurements=tuple(points),
         device=str(at(body, "deviceProperties", 0, "name") or ""),
         notes=tuple(notes),
+        placed=False,
     )

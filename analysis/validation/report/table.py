@@ -1,35 +1,15 @@
-"""Tables for a terminal: each suite's errors and bounds, and all suites in all.
-
-Made for 80 columns; wider texts have their own line. A broken bound is marked by a word, not by a
-colour alone.
-"""
+"""Words and cells of a validation's page: errors, bounds, choices, and legends of its tables."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from gcsim.analysis.report.compare import bare_table
 from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.validation import suite as suites
 from gcsim.analysis.validation.decisions import Decisions
-from gcsim.analysis.validation.judge import Kept, Report
-from gcsim.analysis.validation.leaving_out import LeftOut, base_rate, brier, left_out, reliability
-from gcsim.analysis.validation.statistics import Errors
-
-LEGEND = (
-    "error: (predicted - measured) / measured, of the points that served no fit. median, p90: the "
-    "50th and 90th percentile of its absolute value. bias: median with its sign, + predicts too "
-    "large a value. catalogue alone: median without any fit."
-)
-_HEADINGS = (
-    "points", "median\n[%]", "p90\n[%]", "bias\n[%]", "catalogue\nalone [%]",
-)  # fmt: skip
+from gcsim.analysis.validation.judge import Kept
+from gcsim.analysis.validation.leaving_out import LeftOut, base_rate, brier, reliability
 
 
 def percent(share: float) -> str:
@@ -54,68 +34,6 @@ def value(point: suites.Point, number: float) -> str:
             if number >= size or unit == "B":
                 return f"{significant(number / size)} {unit}"
     return f"{significant(number)} {point.unit}"
-
-
-def suite_lines(report: Report, width: int) -> Iterator[RenderableType]:
-    """One suite: errors by series, decisions, worst points, statements, bounds."""
-    suite = report.suite
-    yield Text(f"{suite.name}: {suite.title}", style="bold")
-    yield Text("")
-    if report.lines:
-        rows = list(report.lines.items())
-        if report.overall is not None and len(rows) > 1:
-            rows.append(("in all", report.overall))
-        yield _errors("series", [(name, errors, ()) for name, errors in rows], ())
-        yield Text("")
-    if report.findings.statements:
-        yield _statements(report.findings.statements)
-        yield Text("")
-        for one in report.findings.statements:
-            if one.note:
-                yield _wrapped(f"{one.name}: {one.note}", width)
-        yield Text("")
-    if report.overall is not None:
-        worst = "; ".join(named(point) for point in report.overall.worst)
-        yield _wrapped(f"worst: {worst}", width)
-    if report.decisions is not None:
-        yield _wrapped(f"decisions: {decisions_text(report.decisions)}", width)
-    if any(point.fitted for point in report.findings.points):
-        yield _wrapped(fit_text(report.findings), width)
-    for one_order in report.findings.orderings:
-        yield _wrapped(f"order of {ordering_text(one_order)}", width)
-    for apart in report.findings.excluded:
-        yield _wrapped(f"not compared: {apart.count} {apart.what}: {apart.rule}", width)
-    if report.findings.regrets:
-        yield _regrets(report.findings.regrets)
-        yield _wrapped(REGRET_LEGEND, width)
-    yield from _agreements(report.findings.agreements, width)
-    for kept in report.bounds:
-        yield _wrapped(bound_text(kept), width, style="" if kept.kept else "bold red")
-    yield Text("")
-
-
-def summary_lines(reports: Sequence[Report], width: int) -> Iterator[RenderableType]:
-    """All suites, a line each, and a legend."""
-    rows = []
-    for report in reports:
-        right = report.decisions
-        choice = f"{right.right}/{right.decided}" if right and right.decided else "-"
-        kept = sum(bound.kept for bound in report.bounds)
-        rows.append((report.suite.name, report.overall, (choice, f"{kept}/{len(report.bounds)}")))
-    yield _errors("suite", rows, ("choices\nright", "bounds\nkept"))
-    yield Text("")
-    kinds = left_out(reports)
-    for kind, found in kinds.items():
-        for first, headings, cells in (
-            (f"{kind},\nleaving the source out", LEFT_OUT, left_out_rows(found)),
-            ("\nP(pays)", RELIABILITY, reliability_rows(found)),
-        ):
-            table = _numbers(first, *headings)
-            for name, *rest in cells:
-                table.add_row(Text(name), *rest)
-            yield table
-            yield Text("")
-    yield _wrapped(f"{LEGEND} {LEFT_OUT_LEGEND}" if kinds else LEGEND, width)
 
 
 def bound_text(kept: Kept) -> str:
@@ -200,39 +118,11 @@ def decisions_text(found: Decisions) -> str:
     return "; ".join(parts)
 
 
-def _errors(
-    heading: str, rows: Sequence[tuple[str, Errors | None, tuple[str, ...]]], more: tuple[str, ...]
-) -> Table:
-    table = _numbers(heading, *_HEADINGS, *more)
-    for name, errors, rest in rows:
-        cells = ("-",) * len(_HEADINGS) if errors is None else _cells(errors)
-        table.add_row(Text(name), *cells, *rest)
-    return table
-
-
-def _numbers(first: str, *headings: str) -> Table:
-    """Names, and columns of numbers."""
-    return bare_table([first, *(f">{title}" for title in headings)], whole=True)
-
-
-def _cells(errors: Errors) -> tuple[str, ...]:
-    bare = errors.unfitted_median
-    return (
-        str(errors.points),
-        percent(errors.median),
-        percent(errors.p90),
-        signed(errors.bias),
-        "-" if bare is None else percent(bare),
-    )
-
-
 LEFT_OUT = (
-    "steps", "error\n[%]", "held\n[%]", "gains", "held\n[%]", "choices", "Brier\nscore",
-    "of base\nrate",
+    "steps", "error [%]", "held [%]", "gains", "held [%]", "choices", "Brier score", "of base rate",
 )  # fmt: skip
-RELIABILITY = ("choices", "paid\n[%]")
 LEFT_OUT_LEGEND = (
-    "leaving the source out: training steps by the catalogue alone, its own rates of the device "
+    "Training steps by the catalogue alone, its own rates of the device "
     "left out, and with own passes stated; factors on whole steps are as wide as the other sources "
     "ask for. error: median of the absolute error. held: inside the 80 % range. gains: speedups "
     "over dense. Brier score: mean squared difference of P(pays) from 0 or 1, beside that of "
@@ -271,8 +161,9 @@ def reliability_rows(found: Sequence[LeftOut]) -> Iterator[tuple[str, ...]]:
         yield f"{100 * low:.0f} to {100 * high:.0f} %", str(count), f"{100 * share:.0f}"
 
 
+REGRET = ("settings", "mean [%]", "worst [%]", "Use there [%]")
 REGRET_LEGEND = (
-    "regret: how much longer an iteration of the chosen method took than one of the fastest "
+    "Regret: how much longer an iteration of the chosen method took than one of the fastest "
     "measured, in percent; mean and worst over the settings that have the method, and the mean of "
     "Use over the same settings."
 )
@@ -290,11 +181,11 @@ def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
 
 
 AGREEMENT = (
-    "as\ndense", "false\nalarms", "too\nshort", "pairs: right /\nwrong / alike", "too\nshort",
-    "Spearman\n(settings)",
+    "as dense", "false alarms", "too short", "pairs: right / wrong / alike", "too short",
+    "Spearman (settings)",
 )  # fmt: skip
 AGREEMENT_LEGEND = (
-    "as dense: methods that most published findings have within 1 % of dense training, and of "
+    "As dense: methods that most published findings have within 1 % of dense training, and of "
     "which the task's steps tell; false alarms: of these, those that do not reach its target; too "
     "short: methods, and pairs, of which its steps do not tell. pairs: methods with figures more "
     "than 1 % apart, or two deviations of a setting's own noise; right, wrong: the seeds tell them "
@@ -329,47 +220,9 @@ def alarm_lines(agreements: Sequence[suites.Agreement]) -> Iterator[str]:
             yield f"false alarms of {one.task}: {', '.join(one.alarms)}"
 
 
-def _agreements(agreements: Sequence[suites.Agreement], width: int) -> Iterator[RenderableType]:
-    if not agreements:
-        return
-    table = _numbers("task, published field", *AGREEMENT)
-    for task, *cells in agreement_rows(agreements):
-        table.add_row(Text(task), *cells)
-    yield table
-    yield Text("")
-    for line in alarm_lines(agreements):
-        yield _wrapped(line, width)
-    yield _wrapped(AGREEMENT_LEGEND, width)
-
-
-REGRET = ("settings", "mean\n[%]", "worst\n[%]", "Use there\n[%]")
-
-
-def _regrets(regrets: Sequence[suites.Regret]) -> Table:
-    table = _numbers("regret", *REGRET)
-    for rule, *cells in regret_rows(regrets):
-        table.add_row(Text(rule), *cells)
-    return table
-
-
-def _statements(statements: Sequence[suites.Statement]) -> Table:
-    table = bare_table(["statement", ">stated", ">right", "unit", "verdict"], whole=True)
-    for one in statements:
-        verdict = "agrees" if one.agrees else "WRONG" if one.wrong else "DIFFERS"
-        table.add_row(
-            Text(one.name), significant(one.stated), significant(one.computed), one.unit, verdict
-        )
-    return table
-
-
-def named(point: suites.Point, behind: str = "") -> str:
-    """A point with its error and both values; `behind` its name."""
+def named(point: suites.Point) -> str:
+    """A point with its error and both values."""
     return (
-        f"{point.name}{behind} {signed(point.error)} % ({value(point, point.predicted)} for "
+        f"{point.name}: {signed(point.error)} % ({value(point, point.predicted)} for "
         f"{value(point, point.measured)})"
     )
-
-
-def _wrapped(text: str, width: int, style: str = "") -> Text:
-    lines = textwrap.wrap(text, max(40, width - 1), subsequent_indent="  ", break_on_hyphens=False)
-    return Text("\n".join(lines), style=style)

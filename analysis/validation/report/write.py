@@ -10,17 +10,23 @@ docs/images/validation/
 
 from __future__ import annotations
 
-import json
+import re
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from gcsim.analysis.plots.style import save
 from gcsim.analysis.report.numbers import plural, significant
+from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Report, run_suite
 from gcsim.analysis.validation.leaving_out import fault, left_out
@@ -28,8 +34,8 @@ from gcsim.analysis.validation.registry import chosen
 from gcsim.analysis.validation.report import table as tables
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.statistics import Errors, by_series, grouped
-from gcsim.analysis.validation.suite import IN_ALL, Agreement, Excluded, Factor, Point, Statement
-from gcsim.files import csv_text, markdown_table, replacing
+from gcsim.analysis.validation.suite import IN_ALL, Factor, Point, Statement
+from gcsim.files import csv_text, json_text, markdown_table, replacing
 from gcsim.version import __version__
 
 if TYPE_CHECKING:
@@ -115,6 +121,11 @@ def main() -> None:
 
 
 _COMMAND = "make validation"
+ERRORS = (
+    "An error is (predicted - measured) / measured, of the points that served no fit; median and "
+    "p90, the 90th percentile, are of its absolute value; the bias is its median, above 0 where "
+    "too large a value is predicted."
+)
 _SAME_WORK = 40  # common leading characters of two citations of one work
 
 
@@ -125,9 +136,7 @@ def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
         f"Written by `gcsim validate` (`{_COMMAND}`). Every measurement is of a real run, with its "
         "citation; every prediction is the simulator's. Factors of links and devices are fitted on "
         "a stated subset, at most a third of a series, which is never judged; the columns "
-        "*catalogue alone* are of the prediction without any fit. An error is (predicted - "
-        "measured) / measured; medians and 90th percentiles are of its absolute value; the bias is "
-        "its median, above 0 where too large a value is predicted."
+        "*catalogue alone* are of the prediction without any fit. " + ERRORS
     )
     yield from _overview(reports)
     yield from _left_out(reports)
@@ -150,34 +159,26 @@ def _overview(reports: Sequence[Report]) -> Iterator[str]:
     for report in reports:
         right = report.decisions
         kept = sum(bound.kept for bound in report.bounds)
-        statements = report.findings.statements
         rows.append(
             (
                 f"[{report.suite.name}](#{report.suite.name})",
                 *_cells(report.overall),
-                f"{right.right} of {right.decided}" if right and right.decided else "",
-                f"{kept} of {len(report.bounds)}",
-                f"{len(statements)} checked" if statements else "",
+                f"{right.right}/{right.decided}" if right and right.decided else "",
+                f"{kept}/{len(report.bounds)}",
             )
         )
-    yield from _block(
-        *markdown_table(
-            (*_heading("suite"), "faster than dense? right", "bounds kept", "statements"), rows
-        )
-    )
+    yield from _block(*markdown_table((*_heading("suite"), "choices right", "bounds kept"), rows))
 
 
 def _left_out(reports: Sequence[Report]) -> Iterator[str]:
     kinds = left_out(reports)
     if kinds:
-        legend = tables.LEFT_OUT_LEGEND.removeprefix("leaving the source out: ")
-        yield from _block(f"**Leaving the source out.** {legend[0].upper()}{legend[1:]}")
+        yield from _block(f"**Leaving the source out.** {tables.LEFT_OUT_LEGEND}")
     for kind, found in kinds.items():
-        titles = (title.replace("\n", " ") for title in tables.LEFT_OUT)
-        yield from _block(*markdown_table((kind, *titles), list(tables.left_out_rows(found))))
+        rows = list(tables.left_out_rows(found))
+        yield from _block(*markdown_table((kind, *tables.LEFT_OUT), rows))
         if rows := list(tables.reliability_rows(found)):
-            titles = (title.replace("\n", " ") for title in tables.RELIABILITY)
-            yield from _block(*markdown_table((f"P(pays), {kind}", *titles), rows))
+            yield from _block(*markdown_table((f"P(pays), {kind}", "choices", "paid [%]"), rows))
 
 
 def _suite(report: Report, images: str) -> Iterator[str]:
@@ -186,17 +187,38 @@ def _suite(report: Report, images: str) -> Iterator[str]:
     yield from _block(f"**{suite.title}.** {suite.about}")
     if suite.fitted_on:
         yield from _block(f"*Fitted on:* {suite.fitted_on}")
+    yield from _outcome(report)
+    if suite.missing:
+        yield from _block(f"*What explains the rest:* {suite.missing}")
+    yield from _spread(findings.points)
+    for one in findings.agreements:
+        if one.field != IN_ALL and (wrong := one.pairs["wrong"]):
+            summary = f"{one.task}, {one.field}: pairs in the other order, published first"
+            yield from _folded(summary, *(f"- {pair}" for pair in wrong))
+    yield from _factors(findings.factors)
+    if any(point.panel and point.x is not None for point in findings.points):
+        yield from _block(f"![{suite.title}: curves]({images}{suite.name}.png)")
+    yield from _sources(report)
+
+
+def _outcome(report: Report) -> Iterator[str]:
+    """Tables and sentences of the page that a terminal shows, too."""
+    findings = report.findings
     if report.lines:
         rows = [(name, *_cells(errors)) for name, errors in report.lines.items()]
         if len(rows) > 1:
             rows.append(("**in all**", *_cells(report.overall)))
         yield from _block(*markdown_table(_heading("series"), rows))
-    yield from _spread(findings.points)
     yield from _statements(findings.statements)
     if findings.regrets:
-        headings = ("regret", *(title.replace("\n", " ") for title in tables.REGRET))
-        yield from _block(*markdown_table(headings, list(tables.regret_rows(findings.regrets))))
-    yield from _agreements(findings.agreements)
+        rows = list(tables.regret_rows(findings.regrets))
+        yield from _block(*markdown_table(("regret", *tables.REGRET), rows))
+        yield from _block(tables.REGRET_LEGEND)
+    if findings.agreements:
+        rows = list(tables.agreement_rows(findings.agreements))
+        yield from _block(*markdown_table(("task", *tables.AGREEMENT), rows))
+        yield from _block(tables.AGREEMENT_LEGEND)
+        yield from (f"- {one}." for one in tables.alarm_lines(findings.agreements))
     for one in findings.orderings:
         yield f"- Order of {tables.ordering_text(one)}."
     for kept in report.bounds:
@@ -206,16 +228,46 @@ def _suite(report: Report, images: str) -> Iterator[str]:
     if report.decisions is not None:
         yield f"- Decisions: {tables.decisions_text(report.decisions)}."
     if report.overall is not None:
-        worst = "; ".join(tables.named(point, ":") for point in report.overall.worst)
+        worst = "; ".join(tables.named(point) for point in report.overall.worst)
         yield f"- Worst: {worst}."
+    for left in findings.excluded:
+        yield f"- Not compared: {left.count} {left.what}: {left.rule}"
     yield ""
-    if suite.missing:
-        yield from _block(f"*What explains the rest:* {suite.missing}")
-    yield from _excluded(findings.excluded)
-    yield from _factors(findings.factors)
-    if any(point.panel and point.x is not None for point in findings.points):
-        yield from _block(f"![{suite.title}: curves]({images}{suite.name}.png)")
-    yield from _sources(report)
+
+
+def shown(reports: Sequence[Report], width: int) -> Iterator[RenderableType]:
+    """Parts of the page on a terminal of `width` cells: outcome of each suite, then all in all."""
+    for report in reports:
+        title = f"**{report.suite.name}**: {report.suite.title}"
+        yield from _on_terminal([*_block(title), *_outcome(report)], width)
+    yield from _on_terminal([*_overview(reports), *_left_out(reports), ERRORS], width)
+
+
+def _on_terminal(lines: Sequence[str], width: int) -> Iterator[RenderableType]:
+    """Markdown without its marks; headings of numbers fold, cells do not."""
+    for is_table, own in groupby(lines, key=lambda line: line.startswith("|")):
+        if not is_table:
+            for line in own:
+                text = _MARKS.sub(r"\1", line)
+                yield Text(textwrap.fill(text, max(40, width - 1), subsequent_indent="  "))
+            continue
+        plain = (_MARKS.sub(r"\1", line).strip("|").split("|") for line in own)
+        headings, _, *rows = ([cell.strip() for cell in cells] for cells in plain)
+        columns = zip(headings[1:], *(row[1:] for row in rows), strict=True)
+        numbers = [max(map(len, cells)) <= _NUMBER for _, *cells in columns]
+        folded = [
+            f">{heading.replace(' ', chr(10))}" if number else heading
+            for heading, number in zip(headings[1:], numbers, strict=True)
+        ]
+        table = bare_table([headings[0], *folded], whole=True)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        yield table
+
+
+_MARKS = re.compile(r"\*+|\[([^]]*)\]\([^)]*\)")
+_NUMBER = 16
+"""Characters of the longest cell of a column of numbers."""
 
 
 def _spread(points: Sequence[Point]) -> Iterator[str]:
@@ -263,30 +315,9 @@ def _statements(statements: Sequence[Statement]) -> Iterator[str]:
     yield ""
 
 
-def _agreements(agreements: Sequence[Agreement]) -> Iterator[str]:
-    if agreements:
-        headings = ("task", *(title.replace("\n", " ") for title in tables.AGREEMENT))
-        yield from _block(*markdown_table(headings, list(tables.agreement_rows(agreements))))
-        yield from _block(f"{tables.AGREEMENT_LEGEND[0].upper()}{tables.AGREEMENT_LEGEND[1:]}")
-        yield from _block(
-            *(f"- {one[0].upper()}{one[1:]}." for one in tables.alarm_lines(agreements))
-        )
-    for one in agreements:
-        if one.field != IN_ALL and (wrong := one.pairs["wrong"]):
-            summary = f"{one.task}, {one.field}: pairs in the other order, published first"
-            yield from _folded(summary, *(f"- {pair}" for pair in wrong))
-
-
-def _excluded(excluded: Sequence[Excluded]) -> Iterator[str]:
-    if excluded:
-        yield from _block("Not compared, by rules that do not look at predictions:")
-        yield from _block(*(f"- {one.count} {one.what}: {one.rule}" for one in excluded))
-
-
 def _heading(first: str) -> tuple[str, ...]:
     return (
-        first, "points", "median [%]", "90th percentile [%]", "bias [%]",
-        "catalogue alone: median [%]", "catalogue alone: 90th percentile [%]",
+        first, "points", "median [%]", "p90 [%]", "bias [%]", "catalogue alone [%]", "its p90 [%]",
     )  # fmt: skip
 
 
@@ -365,7 +396,7 @@ def to_json(reports: Sequence[Report]) -> str:
         "suites": [_report(report) for report in reports],
         "wall": {report.suite.name: round(report.seconds, 3) for report in reports},
     }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(content)
 
 
 def _report(report: Report) -> dict[str, Any]:

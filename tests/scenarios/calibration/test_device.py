@@ -36,7 +36,6 @@ from gcsim.scenarios.calibration.kernels import time_compressors
 from gcsim.scenarios.catalog import read_devices
 from gcsim.scenarios.catalog.devices import device_yaml, write_device
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import ExactCurve
 from gcsim.simulator.host import DTYPES
 from gcsim.traces.profile import Compute
@@ -252,23 +251,6 @@ def test_kernels_are_timed_where_they_occur_until_the_time_is_up() -> None:
     assert "packing.pack_signs" in curves
     # the clock ticks once a call: every kernel takes the same
     assert all(time == pytest.approx(1e-6) for curve in curves.values() for _, time in curve)
-
-
-def test_a_compressor_can_be_priced_by_what_others_taught() -> None:
-    now = iter(range(10**9))
-    sites = time_compressors(
-        SilentProgress(),
-        seconds=0.0,
-        compressors=("topk", "signsgd"),
-        sizes=(2500,),
-        clock=lambda: next(now) * 1e-6,
-    )
-    toy = Device(name="t", title="t", kernels={}, effective_flop_rate=1.0, source="")
-    known = Calibration(
-        device=toy, samples=(), sites=tuple(sites), sums={}, framework={}
-    ).curves_without("signsgd")
-    assert "packing.pack_signs" not in known
-    assert any(name.startswith("selection.") for name in known)
 
 
 def test_a_loop_that_works_in_host_memory_is_counted_and_not_timed() -> None:

@@ -34,8 +34,8 @@ def test_offers_are_read_in_order_with_columns_in_any(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected", "hint"),
     [
-        ("", ": has no offers", "write device,gpus"),
-        (HEADER, ": has no offers", "a row is like"),
+        ("", ": is empty", "write device,gpus"),
+        (HEADER, ": has a header and no offers", "a row is like"),
         (
             "device,gpus,nodes,network\na100,8,4,100gbe\n",
             ":1: error: the column 'price'",

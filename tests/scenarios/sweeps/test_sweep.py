@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gcsim
-from gcsim import version
+from gcsim import sweep, version
 from gcsim.analysis.report.sweep import notes_on, table_of
 from gcsim.errors import InputError
 from gcsim.scenarios.checks.fits import DoesNotFitError
@@ -32,7 +32,7 @@ from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import named, points, read_grid, split, written
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
 from gcsim.scenarios.sweeps.store import read_sweep
-from gcsim.scenarios.sweeps.sweep import Stage1, sweep
+from gcsim.scenarios.sweeps.sweep import Stage1
 from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure, perform
 
 SCENARIO = """\
@@ -292,13 +292,10 @@ def test_a_point_that_does_not_fit_is_a_row_without_times(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_the_public_function_gives_the_same_with_what_shows_it() -> None:
-    grid = {"cluster.nodes": [1, 2]}
-    shown, plain = gcsim.sweep("small.yaml", grid, seed=3), sweep("small.yaml", grid, seed=3)
+def test_the_public_function_gives_what_shows_itself() -> None:
+    shown = sweep("small.yaml", {"cluster.nodes": [1]}, seed=3)
     assert isinstance(shown, gcsim.SweepResult)
     assert isinstance(shown.points[0].result, gcsim.Result)
-    assert shown.rows == plain.rows
-    assert shown.to_json() == plain.to_json()
 
 
 @pytest.mark.long

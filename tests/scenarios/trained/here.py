@@ -6,6 +6,17 @@ from typing import Any
 
 from gcsim.scenarios.progress import SilentProgress
 
+SMALL = """
+model: cnn_digits
+batch_size: 4
+cluster: {nodes: 2, devices_per_node: 1, device: v100, network: 1gbe}
+compressors: [none, {kind: topk, ratio: 0.1}]
+uncertainty: {draws: 0}
+train:
+  {task: digits, workers: 2, steps: 20, evaluate_every: 10, target: {accuracy: 0.05}, seeds: 1,
+   learning_rate: {values: [0.01, 0.1]}, device: cpu}
+"""
+
 
 def here(work: list[Any]) -> Any:
     """Workers that note what they were given."""

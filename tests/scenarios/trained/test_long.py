@@ -19,19 +19,10 @@ from gcsim.scenarios.trained.horizon import foreseen
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import known_of
 from gcsim.traces.training import shipped
-from tests.scenarios.trained.here import here
+from tests.scenarios.trained.here import SMALL, here
 
 ROOT = Path(__file__).parents[3]
-TEXT = """
-model: cnn_digits
-batch_size: 4
-cluster: {nodes: 2, devices_per_node: 1, device: v100, network: 1gbe}
-compressors: [none, {kind: topk, ratio: 0.1}]
-uncertainty: {draws: 0}
-train:
-  {task: digits, workers: 2, steps: 40, evaluate_every: 10, target: {accuracy: 0.05}, seeds: 2,
-   learning_rate: {values: [0.01, 0.1]}, device: cpu}
-"""
+TEXT = SMALL.replace("steps: 20", "steps: 40").replace("seeds: 1", "seeds: 2")
 SCRIPT = """
 import sys
 from pathlib import Path

@@ -23,25 +23,14 @@ from gcsim.scenarios.trained.search import train_all
 from gcsim.scenarios.trained.study import train
 from gcsim.traces.training import shipped
 from gcsim.traces.training.trajectory import Trajectory
-from tests.scenarios.trained.here import here
-
-TEXT = """
-model: cnn_digits
-batch_size: 4
-cluster: {nodes: 2, devices_per_node: 1, device: v100, network: 1gbe}
-compressors: [none, {kind: topk, ratio: 0.1}]
-uncertainty: {draws: 0}
-train:
-  {task: digits, workers: 2, steps: 20, evaluate_every: 10, target: {accuracy: 0.05}, seeds: 1,
-   learning_rate: {values: [0.01, 0.1]}, device: cpu}
-"""
+from tests.scenarios.trained.here import SMALL, here
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small scenario, and in `shipped` what is made for it."""
     folder = tmp_path_factory.mktemp("made")
-    (folder / "small.yaml").write_text(TEXT)
+    (folder / "small.yaml").write_text(SMALL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searching, "LocalWorkers", here([]))
         patch.setattr(make_shipped, "SCENARIOS", (folder / "small.yaml",))

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.suites.gpu_hook import suite
 from gcsim.compressors.queued import Queued
 from gcsim.scenarios.calibration.host import host_prices
@@ -15,6 +16,7 @@ from gcsim.simulator.devices.clocks import UNHIDDEN, Clocks
 from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.pricing import PriceList
 
+NAME = "gpu-hook"
 PRICES: dict[Queued, float] = {"kernel": 100e-6, "operator": 30e-6, "wait": 70e-6}
 ROW = {
     "method": "toy", "phase": "step", "stage": "encode", "elements": "7", "total_us": "1",
@@ -38,8 +40,8 @@ def test_a_stage_is_priced_by_the_devices_two_clocks() -> None:
     assert suite.priced(ROW, twice) == pytest.approx(2 * host_s + share * 80e-6)
 
 
-def test_half_of_the_methods_serve_the_fit_at_one_size_and_the_others_never() -> None:
-    points = suite.SUITE.find().points
+def test_half_of_the_methods_serve_the_fit_at_one_size_and_the_others_never(report: Report) -> None:
+    points = report.findings.points
     stages = [one for one in points if one.series.startswith("stages")]
     served = {one.method for one in stages if one.fitted}
     others = {one.method for one in stages if one.series == "stages, other methods"}
@@ -48,10 +50,12 @@ def test_half_of_the_methods_serve_the_fit_at_one_size_and_the_others_never() ->
     assert {one.nbytes for one in stages if one.fitted} == {4e6}
 
 
-def test_the_share_that_the_longer_clock_does_not_hide_is_that_of_the_fitted_half() -> None:
+def test_the_share_that_the_longer_clock_does_not_hide_is_that_of_the_fitted_half(
+    report: Report,
+) -> None:
     """The mean of |log(T / measured)| over all stages of these methods is the least there, within
     1 %, and within 2 % from 0.3 to 0.4."""
-    served = {one.method for one in suite.SUITE.find().points if one.fitted}
+    served = {one.method for one in report.findings.points if one.fitted}
     stages = [suite.timed(row) for row in suite._rows("stages") if row["method"] in served]
     short = [one for one in stages if one.elements == 1_000_000]
     prices = PriceList(replace(suite.recorded(), host=host_prices(short, "", "")))
@@ -69,11 +73,13 @@ def test_the_share_that_the_longer_clock_does_not_hide_is_that_of_the_fitted_hal
     assert max(errors[30], errors[40]) <= 1.02 * least < 0.9 * errors[0]
 
 
-def test_an_iteration_is_dense_and_its_buckets_stages_and_what_the_hook_queues() -> None:
+def test_an_iteration_is_dense_and_its_buckets_stages_and_what_the_hook_queues(
+    report: Report,
+) -> None:
     """fp16 on BERT-base: 43.26 ms; 14 buckets and 199 tensors of DDP's code; in each bucket the
     hook's checks of that day, and stages of one launch of Triton (98 us) and one of torch (32 us),
     whose kernels take 45.8 and 17.8 us."""
-    (one,) = (each for each in suite.SUITE.find().points if each.name == "bert_base, fp16")
+    (one,) = (each for each in report.findings.points if each.name == "bert_base, fp16")
     checks = suite.CHECKED[0] * 98e-6 + suite.CHECKED[1] * 32e-6
     around = 14 * (float(suite.HOOK.per_bucket) + checks) + 199 * float(suite.HOOK.per_tensor)
     stages = 98e-6 + 32e-6 + float(UNHIDDEN) * (45.8e-6 + 17.8e-6)

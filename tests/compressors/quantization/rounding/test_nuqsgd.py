@@ -15,7 +15,7 @@ from gcsim.compressors.coding.frames import HEADER_BYTES
 from gcsim.compressors.quantization.rounding.nuqsgd import Nuqsgd, NuqsgdParameters
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import AllGather
-from tests.compressors.shared import BucketOf, Draw, members, uniform
+from tests.compressors.shared import BucketOf, Draw, buckets_of_three, members, naive_mean, uniform
 
 Exchange = Callable[..., list[torch.Tensor]]
 
@@ -64,18 +64,10 @@ def test_updates_are_those_of_the_published_algorithm(
 ) -> None:
     group = workers(3, bits=bits, bucket=bucket, norm=norm, zero=zero)
     for step in range(2):
-        given = [
-            bucket_of(normal(150, 10 * step + r).view(3, 50), torch.zeros(4), normal(9, 90 + r))
-            for r in range(3)
-        ]
-        expected = np.zeros(163)
-        for rank, bucket_given in enumerate(given):
-            for piece, values in bucket_given.layout.views(bucket_given.gradient):
-                expected[piece.offset : piece.offset + piece.numel] += naive_nuqsgd(
-                    values, step=step, tensor=piece.index, rank=rank, chosen=group[0].parameters
-                )
+        given = buckets_of_three(step, normal, bucket_of)
+        expected = naive_mean(given, naive_nuqsgd, step=step, chosen=group[0].parameters)
         for update in exchange(group, given, step):
-            np.testing.assert_allclose(update.numpy(), expected / 3, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(update.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
