@@ -196,7 +196,7 @@ def test_a_wait_that_neither_rate_nor_latency_explains_has_other_causes(
     """Of 100 seconds, 97 are waits; both parts may overlap."""
     limits = Limits(
         compute_s=3.0, encode_s=0.0, decode_s=0.0, bytes_s=bytes_s, latency_s=latency_s,
-        waits_s=97.0, hidden_s=0.0,
+        waits_s=97.0,
     )  # fmt: skip
     found = sections.limited("dense", limits, "network").replace("\u00a0", " ")
     assert found == f"dense waits for the {said}"
