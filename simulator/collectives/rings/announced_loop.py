@@ -321,7 +321,9 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             post(state, pieces, here, rules, gone, reduces[phase], none, shifts[phase], at, posts)
             while state.queue[0]:
                 wait(state)
-        out[world] = state.posted.max()
+        out[world] = state.posted[0]
+        for done in state.posted:  # numpy's maximum takes a second to compile
+            out[world] = max(out[world], done)
 
 
 _Ints = NDArray[np.int64]
