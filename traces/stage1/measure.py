@@ -110,13 +110,12 @@ def measure(
     shelf = _Shelf(gradients, workers)
     # the shortest first: it compiles loops, whose memory stays and would part long free blocks;
     # then the longest: others fit into what it frees, and what is free before is too short
-    order = sorted(layouts, key=lambda layout: -layout.numel)
-    order.insert(0, order.pop())
+    *longer, shortest = sorted(layouts, key=lambda layout: -layout.numel)
     counts = weights or [1.0] * len(layouts)
     profiles = []
     for number, subject in enumerate(subjects):
         found: dict[int, _Found] = {}
-        for place, layout in enumerate(order):
+        for place, layout in enumerate((shortest, *longer)):
             if place < 2:
                 give_back_freed_memory()
             shelf.open(layout)

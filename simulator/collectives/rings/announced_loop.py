@@ -150,12 +150,8 @@ def _message(  # noqa: PLR0917 - as a compiled loop
     """Post one message of each rank, of size class `size` `[q]`."""
     q, window = state.posted.size, state.arrives.shape[0]
     width = prices.latency.size // prices.nbytes.size  # link classes
-    kinds, nbytes, serialization, latency = (
-        prices.kinds,
-        prices.nbytes,
-        prices.serialization,
-        prices.latency,
-    )
+    kinds, nbytes = prices.kinds, prices.nbytes
+    serialization, latency = prices.serialization, prices.latency
     if state.queue[0] == window:
         wait(state)
     slot = (state.queue[1] + state.queue[0]) % window  # the first free one
