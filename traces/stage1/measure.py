@@ -108,14 +108,16 @@ def measure(
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     steps = [steps_to_run(subject, gradients.iterations) for subject in subjects]
     shelf = _Shelf(gradients, workers)
-    # the longest first: later buckets fit into what it frees, and what is free before is too short
-    order = sorted(layouts, key=lambda layout: -layout.numel)
+    # the shortest first: it compiles loops, whose memory stays and would part long free blocks;
+    # then the longest: others fit into what it frees, and what is free before is too short
+    *longer, shortest = sorted(layouts, key=lambda layout: -layout.numel)
     counts = weights or [1.0] * len(layouts)
     profiles = []
     for number, subject in enumerate(subjects):
-        give_back_freed_memory()
         found: dict[int, _Found] = {}
-        for layout in order:
+        for place, layout in enumerate((shortest, *longer)):
+            if place < 2:
+                give_back_freed_memory()
             shelf.open(layout)
             found[layout.index] = _measure_bucket(subject, steps[number], shelf, seed)
             advance(subject.kind)

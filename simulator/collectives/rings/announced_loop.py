@@ -150,12 +150,8 @@ def _message(  # noqa: PLR0917 - as a compiled loop
     """Post one message of each rank, of size class `size` `[q]`."""
     q, window = state.posted.size, state.arrives.shape[0]
     width = prices.latency.size // prices.nbytes.size  # link classes
-    kinds, nbytes, serialization, latency = (
-        prices.kinds,
-        prices.nbytes,
-        prices.serialization,
-        prices.latency,
-    )
+    kinds, nbytes = prices.kinds, prices.nbytes
+    serialization, latency = prices.serialization, prices.latency
     if state.queue[0] == window:
         wait(state)
     slot = (state.queue[1] + state.queue[0]) % window  # the first free one
@@ -321,7 +317,9 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             post(state, pieces, here, rules, gone, reduces[phase], none, shifts[phase], at, posts)
             while state.queue[0]:
                 wait(state)
-        out[world] = state.posted.max()
+        out[world] = state.posted[0]
+        for done in state.posted:  # numpy's maximum takes a second to compile
+            out[world] = max(out[world], done)
 
 
 _Ints = NDArray[np.int64]

@@ -21,7 +21,7 @@ from gcsim.traces.stage1 import cache
 from gcsim.traces.stage1 import measure as measuring
 from gcsim.traces.stage1.measure import Subject, measure, steps_to_run
 
-READ = {1: [8, 8], 2: [24, 8], 3: [24, 24]}
+READ = {1: [8, 8], 2: [8, 4 + 3 * 4], 3: [24, 24]}
 LAYOUTS = (
     BucketLayout(index=0, slices=(TensorSlice(name="head", shape=(10, 20), offset=0, index=1),)),
     BucketLayout(index=1, slices=(TensorSlice(name="body", shape=(40, 10), offset=0, index=0),)),
@@ -297,8 +297,8 @@ def test_gradients_are_read_once_as_far_as_there_is_room(
     monkeypatch: pytest.MonkeyPatch, room: int, times: int
 ) -> None:
     """Two buckets of 200 and 400 elements, four iterations, two workers: 6,400 and 12,800 bytes.
-    Where there is room for the longest alone, which comes first, three methods read that once and
-    the other three times; profiles are the same."""
+    Where there is room for the shortest, which comes first, and half of the longest, the other half
+    is read by each of the three methods; profiles are the same."""
     read: list[int] = []
 
     class Counted(Fixed):
