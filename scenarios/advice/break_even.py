@@ -3,11 +3,11 @@
 Uncompressed training and the method are simulated over rates, from slow to fast; where they change
 places, a bisection finds the rate at which both take the same time as stated. (Where they change
 places at no rate, the drawn worlds at the rate of the closest times say whether the printed ones
-do.) The drawn worlds at three rates around it, powers of four apart, give its range: in each, the
-gain is linear in the rate's logarithm between two of them. The rate itself is where the printed
-iterations (medians over the worlds) are equal: between known rates the gain as stated and the
-worlds' addition to it are linear likewise, and the worlds at the rate found so join them until they
-agree.
+do.) The drawn worlds at three rates around it, powers of four apart, and at more where these do not
+hold it, give its range: in each, the gain is linear in the rate's logarithm between two of them.
+The rate itself is where the printed iterations (medians over the worlds) are equal: between known
+rates the gain as stated and the worlds' addition to it are linear likewise, and the worlds at the
+rate found so join them until they agree.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
@@ -37,7 +38,7 @@ _APART = 4.0  # factor between rates with drawn worlds, common to all methods
 _FAR = 3  # steps beyond these rates to which a world's line is extended
 _FLAT = 1e-9
 _CLEAR = math.log(2)  # gain as stated of which the worlds' median is surely on the same side
-_CENTRED = 4  # most attempts at centring the rates on the printed change
+_WIDENED = 6  # most attempts at rates that hold the range and the printed rate
 
 
 def rate_key(scenario: Scenario) -> str | None:
@@ -113,7 +114,7 @@ def break_even(
         else:
             own, drawn = partial(gain, label), partial(near, names=[label])
             about = BreakEven(label=label, rate=_crossing(own, span, _ROUGH), pays=True)
-            one = _with_worlds(about, dense, worlds, drawn, curves[label])
+            one = _with_worlds(about, dense, worlds, drawn, curves[label], wide=label in ranged)
             if one is about:
                 one = replace(about, rate=_crossing(own, span))
             found.append(one if label in ranged else replace(one, low=None, high=None))
@@ -209,31 +210,36 @@ def _with_worlds(
     near: Callable[[float], dict[str, Row]],
     drawn: Callable[[float], dict[str, Row]],
     curve: _Curve,
+    *,
+    wide: bool,
 ) -> BreakEven:
-    """Add the range of the worlds near the rate, and centre the rate."""
+    """Add the worlds' range, from rates around that as stated on until they hold it (if `wide`) and
+    the printed one, and centre the rate."""
     label = one.label
     assert one.rate is not None  # noqa: S101
 
     step = round(math.log(one.rate / SLOWEST, _APART))
-    for _ in range(_CENTRED):
-        rates = [SLOWEST * _APART ** (step + more) for more in (-1, 0, 1)]
+    steps = [step - 1, step, step + 1]
+    for left in reversed(range(_WIDENED)):
+        rates = [SLOWEST * _APART**each for each in steps]
         found = [near(rate) for rate in rates]
         if not all(of and of[dense].iteration_draws_s for of in found):
             return one
         ends = [(rate, _gain(of[label])) for rate, of in zip(rates, found, strict=True)]
         span = next((pair for pair in pairwise(ends) if pair[0][1] > 0 >= pair[1][1]), None)
-        if span is not None:
+        draws = [(of[dense].iteration_draws_s, of[label].iteration_draws_s) for of in found]
+        places = _places(np.array([np.log(np.divide(*each)) for each in draws]))
+        first, last = interval(places) if wide else (0.0, 0.0)
+        slower = first < 0 or (span is None and ends[-1][1] <= 0)
+        faster = last > len(steps) - 1 or (span is None and ends[-1][1] > 0)
+        if not left or not (slower or faster):
             break
-        step += 1 if ends[-1][1] > 0 else -1
-    slow, middle, fast = (
-        np.log(np.divide(of[dense].iteration_draws_s, of[label].iteration_draws_s)) for of in found
-    )
-    places = np.where(
-        middle > 0,
-        1 + middle / np.maximum(middle - fast, _FLAT),
-        slow / np.maximum(slow - middle, _FLAT),
-    )
-    places = np.clip(places, -_FAR, 2 + _FAR)
+        if slower and rates[0] > SLOWEST:
+            steps.insert(0, steps[0] - 1)
+        elif faster and rates[-1] * _APART <= FASTEST:
+            steps.append(steps[-1] + 1)
+        else:
+            break
     percentiles = np.array([*interval(places), np.median(places)])
     low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
     if span is not None:
@@ -243,3 +249,17 @@ def _with_worlds(
                 break
         rate = min(max(rate, low), high)
     return replace(one, rate=rate, low=low, high=high)
+
+
+def _places(gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Place by world at which its gain `[rates, worlds]` is above 0 last, linear between two rates;
+    beyond them on the line through the nearest two."""
+    count = len(gains)
+    last = count - 1 - np.argmax(gains[::-1] > 0, axis=0)
+    last = np.where((gains > 0).any(axis=0), last, 0)
+    left = np.minimum(last, count - 2)
+    before, after = (np.take_along_axis(gains, n[None], axis=0)[0] for n in (left, left + 1))
+    falls = np.maximum(before - after, _FLAT)
+    places = np.where(after > 0, left + 1 + after / falls, left + before / falls)
+    found: NDArray[np.float64] = np.clip(places, -_FAR, count - 1 + _FAR)
+    return found
