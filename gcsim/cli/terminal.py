@@ -43,7 +43,7 @@ def emit(*parts: RenderableType) -> None:
     console = Console(width=width(), highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         for part in parts:
-            console.print(part)
+            console.print(part, crop=False)
     lines = capture.get().split("\n")
     sys.stdout.write("\n".join(line.rstrip(" ") for line in lines))
 
@@ -243,7 +243,8 @@ def _device_details(entry: Entry) -> Iterator[RenderableType]:
     from gcsim.scenarios.catalog.devices import entry_yaml
 
     yield from map(Text, _device_lines(entry))
-    yield from ("", Text(entry_yaml(entry["name"], entry["section"], width() - 12)))
+    text = entry_yaml(entry["name"], entry["section"], width() - 12)
+    yield from ("", Text(text, no_wrap=True, overflow="ignore"))
     yield _training(entry)
 
 
