@@ -144,9 +144,9 @@ class _Curve:
         for known in map(sorted, (self.stated.items(), self._added.items())):
             places, values = np.array(known).T
             gains += np.interp(at, np.log(places), values)
-        last = int(np.argmax(gains <= 0))
-        share = gains[last - 1] / (gains[last - 1] - gains[last])
-        return math.exp(at[last - 1] + share * (at[last] - at[last - 1]))
+        last = max(1, int(np.argmax(gains < _FLAT)))
+        share = gains[last - 1] / max(gains[last - 1] - gains[last], _FLAT)
+        return math.exp(at[last - 1] + min(1.0, share) * (at[last] - at[last - 1]))
 
 
 _Ends = tuple[tuple[float, float], tuple[float, float]]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gcsim.scenarios.advice.asked import Asked, Words, asked
 from gcsim.scenarios.advice.break_even import at_rate, break_even, rate_key
 from gcsim.scenarios.advice.changes import candidates, changes, limits
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.findings import FASTEST, SLOWEST
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.run import simulated_run
@@ -44,6 +46,27 @@ def run_with(engine: Engine, overrides: list[str]) -> dict[str, Row]:
         scenario, ["-"] * len(profiles), profiles, None, progress=SilentProgress(), timelines=False
     )
     return {row.label: row for row in result.rows}
+
+
+def test_the_range_holds_the_worlds_break_evens() -> None:
+    """At the lower end the method pays in nine worlds of ten, at the upper end in one; at the rate
+    itself the printed iterations are equal. Of 64 worlds a percentile is a mean of several, and the
+    gain a line between two rates."""
+    words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
+    engine = Engine(asked(None, words))
+    (found,) = break_even(engine, ["half precision"], ["half precision"], lambda: None)
+    for rate, share in ((found.low, 0.9), (found.rate, None), (found.high, 0.1)):
+        assert rate is not None
+        if not SLOWEST < rate < FASTEST:
+            continue
+        rows = engine.rows([at_rate("cluster.network.bandwidth", rate)], draws=True)
+        assert rows is not None
+        dense, half = rows["dense"], rows["half precision"]
+        if share is None:
+            assert half.iteration_s == pytest.approx(dense.iteration_s, rel=0.01)
+        else:
+            faster = np.less(half.iteration_draws_s, dense.iteration_draws_s)
+            assert np.mean(faster) == pytest.approx(share, abs=0.08)
 
 
 @pytest.mark.long
