@@ -38,7 +38,7 @@ _APART = 4.0  # factor between rates with drawn worlds, common to all methods
 _FAR = 3  # steps beyond these rates to which a world's line is extended
 _FLAT = 1e-9
 _CLEAR = math.log(2)  # gain as stated of which the worlds' median is surely on the same side
-_WIDENED = 6  # most attempts at rates that hold the range and the printed rate
+_WIDENED = 4  # most attempts at rates that hold the range and the printed rate
 
 
 def rate_key(scenario: Scenario) -> str | None:
