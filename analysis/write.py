@@ -25,7 +25,6 @@ from gcsim.scenarios.running import kept
 from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.traces.stage1.cache import version
 
-_CODE = Path(__file__).parent  # folder of the drawing code
 Writer = Callable[[Any, Path], None]
 """Function that writes a result, or a figure of it, to a path."""
 
@@ -63,9 +62,8 @@ def drawn(figure: str, form: str = "png") -> Writer:
 
 def once(writers: Mapping[str, Writer], result: Result) -> dict[str, Writer]:
     """Writers of the same files, from the cache if they were written of this result before."""
-    code = {one.name: one.read_text() for one in sorted(_CODE.glob("**/*.py"))}
-    libraries = [version("matplotlib"), version("numpy"), kept.simulation_code()]
-    text = json.dumps([result.lasting(), code, libraries])
+    code = [kept.code_of("analysis"), kept.simulation_code()]
+    text = json.dumps([result.lasting(), *code, version("matplotlib"), version("numpy")])
 
     def known(name: str, write: Writer) -> Writer:
         key = hashlib.sha256(f"{name} {text}".encode()).hexdigest()

@@ -337,9 +337,12 @@ def limited(label: str, one: Limits, link: str) -> str:
     found = []
     if one.waits_s > _NAMED * whole:
         other = one.waits_s - max(0.0, one.bytes_s) - max(0.0, one.latency_s)
-        parts = [("bandwidth", one.bytes_s), ("latency", one.latency_s)]
-        parts += [("other causes", other)] * (other > _OTHER * whole)
-        known = [(word, value) for word, value in parts if value > _NAMED * whole]
+        parts = (
+            ("bandwidth", one.bytes_s, _NAMED),
+            ("latency", one.latency_s, _NAMED),
+            ("other causes", other, _OTHER),
+        )
+        known = [(word, value) for word, value, least in parts if value > least * whole]
         alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s
         of = ", ".join(f"{word} {percent(value / whole)}" for word, value in known)
         cause, behind = ("'s " + known[0][0], "") if alone else ("", f" ({of})" if known else "")

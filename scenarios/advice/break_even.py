@@ -85,10 +85,8 @@ def break_even(
     def drawn_gains(rate: float, names: Sequence[str]) -> dict[str, float]:
         stated = {label: curves[label].stated[rate] for label in names}
         close = [label for label in names if abs(stated[label]) < _CLEAR]
-        return stated | {label: _gain(row) for label, row in near(rate, close).items()}
-
-    def near(rate: float, names: Sequence[str]) -> dict[str, Row]:
-        return rows(rate, names, draws=True) if names else {}
+        of = rows(rate, close, draws=True) if close else {}
+        return stated | {label: _gain(row) for label, row in of.items()}
 
     def gain(label: str, rate: float) -> float:
         return _gain(rows(rate, [label])[label])
@@ -107,12 +105,12 @@ def break_even(
     crossing = [label for label, span in spans.items() if not isinstance(span, bool)]
     progress()
     found = []
-    worlds = cache(lambda rate: near(rate, crossing))
+    worlds = cache(partial(rows, names=crossing, draws=True))
     for label, span in spans.items():
         if isinstance(span, bool):
             found.append(BreakEven(label=label, rate=None, pays=span))
         else:
-            own, drawn = partial(gain, label), partial(near, names=[label])
+            own, drawn = partial(gain, label), partial(rows, names=[label], draws=True)
             about = BreakEven(label=label, rate=_crossing(own, span, _ROUGH), pays=True)
             one = _with_worlds(about, dense, worlds, drawn, curves[label], wide=label in ranged)
             if one is about:
@@ -213,8 +211,9 @@ def _with_worlds(
     *,
     wide: bool,
 ) -> BreakEven:
-    """Add the worlds' range, from rates around that as stated on until they hold it (if `wide`) and
-    the printed one, and centre the rate."""
+    """Break-even as printed, with its range over the worlds. They are drawn at three rates around
+    the stated one, and at further ones until these hold the printed rate and, if `wide`, the
+    range."""
     label = one.label
     assert one.rate is not None  # noqa: S101
 
@@ -229,9 +228,10 @@ def _with_worlds(
         span = next((pair for pair in pairwise(ends) if pair[0][1] > 0 >= pair[1][1]), None)
         draws = [(of[dense].iteration_draws_s, of[label].iteration_draws_s) for of in found]
         places = _places(np.array([np.log(np.divide(*each)) for each in draws]))
-        first, last = interval(places) if wide else (0.0, 0.0)
-        slower = first < 0 or (span is None and ends[-1][1] <= 0)
-        faster = last > len(steps) - 1 or (span is None and ends[-1][1] > 0)
+        percentiles = np.array([*interval(places), np.median(places)])
+        first, last, _ = percentiles
+        slower = (wide and first < 0) or (span is None and ends[-1][1] <= 0)
+        faster = (wide and last > len(steps) - 1) or (span is None and ends[-1][1] > 0)
         if not left or not (slower or faster):
             break
         if slower and rates[0] > SLOWEST:
@@ -240,7 +240,6 @@ def _with_worlds(
             steps.append(steps[-1] + 1)
         else:
             break
-    percentiles = np.array([*interval(places), np.median(places)])
     low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
     if span is not None:
         for _ in range(_CORRECTED):

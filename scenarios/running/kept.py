@@ -90,13 +90,18 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(one.name for one in fields(kind))
 
 
-@cache
 def simulation_code() -> str:
     """Hash of stage 2's code, and of the rooms that make its input."""
+    return code_of(*_ROOMS)
+
+
+@cache
+def code_of(*rooms: str) -> str:
+    """Hash of the code and tables of these rooms, and of the package's own modules."""
     digest = hashlib.sha256()
     package = Path(__file__).parent.parent.parent
     top = Path(version.__file__).parent
-    files = [path for room in _ROOMS for path in sorted((package / room).rglob("*.*"))]
+    files = [path for room in rooms for path in sorted((package / room).rglob("*.*"))]
     for path in (*files, *sorted(top.glob("*.py"))):
         if path.suffix in _SUFFIXES:
             digest.update(path.read_bytes())
