@@ -174,8 +174,22 @@ def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:
     assert asked(None, replace(given, parameters="335M")).scenario.model.name == "bert_large"
 
 
-def test_the_device_at_hand_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = replace(WORDS, device="auto")
+def test_a_models_name_alone_is_the_model() -> None:
+    words = replace(WORDS, model=None)
+    assert (
+        asked("ResNet-50", words).scenario == asked(None, replace(words, model="resnet50")).scenario
+    )
+    with pytest.raises(InputError, match=r"no scenario, recording or model .* mean 'lenet_2node'"):
+        asked("lenet_2nod", words)
+    with pytest.raises(InputError, match=r"no scenario, recording or model .* mean 'resnet50'"):
+        asked("resnt50", words)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+def test_the_device_at_hand_is_asked_for_by_its_name(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = replace(WORDS, device=device)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA GeForce RTX 4090")
     assert asked(None, words).scenario.cluster.device.name == "rtx_4090"
