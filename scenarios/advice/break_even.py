@@ -102,6 +102,7 @@ def break_even(
     turned = []
     for label in [label for label, span in spans.items() if isinstance(span, bool)]:
         stated = curves[label].stated
+        rates = sorted(stated)
         rate = min(rates, key=lambda rate: abs(stated[rate]))
         if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate] > 0):
             turned.append(label)
@@ -161,7 +162,8 @@ def _spans(
     gains_at: Callable[[float, Sequence[str]], dict[str, float]],
 ) -> dict[str, _Ends | bool]:
     """Fastest two neighbouring rates between which each method stops being faster, else whether it
-    is faster at any; empty if a rate is refused."""
+    is faster at any. Rates below one that is refused, for its messages are too long, are left out;
+    empty if all are."""
     found: dict[str, _Ends | bool] = {}
     faster = dict.fromkeys(labels, False)
     before: dict[str, float] = {}
@@ -171,13 +173,13 @@ def _spans(
             break
         gains = gains_at(rates[place], left)
         if not gains:
-            return {}
+            break
         for label, now in gains.items():
             faster[label] |= now > 0
             if now > 0 >= before.get(label, now):
                 found[label] = (rates[place], now), (rates[place + 1], before[label])
         before = gains
-    return {label: found.get(label, faster[label]) for label in labels}
+    return {label: found.get(label, faster[label]) for label in labels if before}
 
 
 def _gain(row: Row) -> float:
@@ -251,6 +253,8 @@ def _with_worlds(
             if abs(_gain(drawn(rate)[label])) < _CLOSER:
                 break
         rate = min(max(rate, low), high)
+    if not SLOWEST < rate < FASTEST:
+        return replace(one, rate=None, pays=rate >= FASTEST, low=low, high=high)
     return replace(one, rate=rate, low=low, high=high)
 
 

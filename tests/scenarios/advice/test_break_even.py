@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,39 @@ def test_worlds_that_change_places_alone_have_a_break_even() -> None:
     rows = engine.rows([at_rate(engine.scenario, found.rate)], draws=True)
     assert rows is not None
     assert rows["half precision"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.01)
+
+
+def test_a_break_even_beyond_the_rates_tried_is_none() -> None:
+    """In half of the worlds TernGrad pays at the fastest rate too."""
+    words = Words(model="gpt3_1.3b", device="a100_pcie_40gb", gpus=8, nodes=2, batch_size=4,
+                  network="200 Gbit/s", precision="bf16")  # fmt: skip
+    engine = Engine(asked(None, words, ["uncertainty.draws=16"]))
+    (found,) = break_even(engine, ["TernGrad"], ["TernGrad"], lambda: None)
+    assert (found.rate, found.pays, found.high) == (None, True, FASTEST)
+    rows = engine.rows([at_rate(engine.scenario, FASTEST)], ["TernGrad"], draws=True)
+    assert rows is not None
+    faster = np.less(rows["TernGrad"].iteration_draws_s, rows["dense"].iteration_draws_s)
+    assert np.mean(faster) >= 0.5
+
+
+def test_rates_of_too_long_messages_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run refuses them, as 8 billion parameters over 1 Mbit/s: the break-even above is the same,
+    and a method that pays at all others pays."""
+    found = []
+    for slowest in (0.0, 1e8):
+        engine = Engine(question())
+
+        def rows(
+            overrides: list[str], *labels: object, rows: Any = engine.rows,
+            slowest: float = slowest, **draws: bool,
+        ) -> Any:  # fmt: skip
+            rate = 8 * parse(overrides[0].partition("=")[2], "bandwidth")
+            return None if rate < slowest else rows(overrides, *labels, **draws)
+
+        monkeypatch.setattr(engine, "rows", rows)
+        found.append(break_even(engine, ["half precision"], [], lambda: None))
+    assert found[0] == found[1]
+    assert found[0][0].rate is not None
 
 
 @pytest.mark.long
