@@ -94,9 +94,10 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
-_HALF = ("fp16", "bf16", "bfloat16", "float16", "half", "halfprecision", "amp", "mixedprecision")
+_HALF = ("fp16", "float16", "half", "halfprecision", "amp", "mixedprecision")
 _SPELLED: dict[str, dict[str, str]] = {
-    "precision": dict.fromkeys(_HALF, "fp16")  # bfloat16 takes as long
+    "precision": dict.fromkeys(_HALF, "fp16")
+    | dict.fromkeys(("bf16", "bfloat16"), "bf16")
     | dict.fromkeys(("fp32", "float32", "single", "singleprecision"), "fp32")
     | dict.fromkeys(("tf32", "tensorfloat32"), "tf32"),
     "loop": dict.fromkeys(

@@ -170,8 +170,13 @@ def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
         yield ((f"training.checkpointing={one}", {"checkpointing": one}) for one in again)
-    half = {"precision": "fp16", "gradients": "bf16"}
-    if training.gradients == "fp32" and "fp16" in scenario.cluster.device.precisions:
+    known = scenario.cluster.device.precisions
+    name = "bf16" if "tf32" in known else "fp16"  # the same devices multiply bfloat16
+    if training.precision in ("fp16", "bf16"):
+        name = training.precision
+    half = {"precision": name, "gradients": name}
+    if training.gradients == "fp32" and "fp16" in known:
+        half = {key: value for key, value in half.items() if getattr(training, key) != value}
         text = ", ".join(f"training.{key}={value}" for key, value in half.items())
         yield iter([(text, half)])
 
