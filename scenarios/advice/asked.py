@@ -7,8 +7,8 @@ each: the default, or the one its paper and `docs/compressors.md` use most.
 
 Traffic profiles are shipped, or measured as for a run. A shipped profile (`setting`: gradients
 drawn from gcsim's fit, with its numbers of workers, iterations and samples) stands for the same
-model with any batch size and seed: traffic depends on the tensors' shapes, and for the few methods
-that go by values on their distribution.
+model with any batch size, length of a sample and seed: traffic depends on the tensors' shapes, and
+for the few methods that go by values on their distribution.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.traces.models.registry import MODELS, ModelEntry, is_shipped
+from gcsim.traces.models.table import table_facts
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
@@ -93,9 +94,10 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
-_HALF = ("fp16", "bf16", "bfloat16", "float16", "half", "halfprecision", "amp", "mixedprecision")
+_HALF = ("fp16", "float16", "half", "halfprecision", "amp", "mixedprecision")
 _SPELLED: dict[str, dict[str, str]] = {
-    "precision": dict.fromkeys(_HALF, "fp16")  # bfloat16 takes as long
+    "precision": dict.fromkeys(_HALF, "fp16")
+    | dict.fromkeys(("bf16", "bfloat16"), "bf16")
     | dict.fromkeys(("fp32", "float32", "single", "singleprecision"), "fp32")
     | dict.fromkeys(("tf32", "tensorfloat32"), "tf32"),
     "loop": dict.fromkeys(
@@ -462,13 +464,13 @@ def setting(model: ModelEntry) -> dict[str, object]:
 
 
 def name_of(model: ModelEntry, choice: CompressorChoice, buckets: DdpBuckets) -> str:
-    """Name of a method's shipped profile."""
+    """Name of a method's shipped profile, which is the same at any sequence length."""
     facts: Mapping[str, object] = {
         "compressor": choice.kind,
         "parameters": choice.parameters,
         "model": model.name,
         "buckets": asdict(buckets),
-        "setting": setting(model),
+        "setting": setting(MODELS[model.name]),
         "fit": _fit(),
     }
     return shipped.name_of(facts)
@@ -491,6 +493,9 @@ def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProf
     if profile is None:
         return None
     facts = replace(profile.model, samples_per_worker=scenario.batch_size)
+    if model.transformer is not None:
+        own = table_facts(model, scenario.batch_size)
+        facts = replace(facts, layers=own.layers, tokens=own.tokens)
     return replace(profile, model=facts)
 
 
