@@ -113,11 +113,15 @@ class RoundPaths:
         self._at_share: dict[int, Kinds] = {}
 
     @property
+    def alike(self) -> bool:
+        """Whether all nodes have the same links, and none is nearer to some of the others."""
+        racks = any(below < self._nodes for below, _ in self._levels)
+        return len(self._links) == 2 and not racks
+
+    @property
     def flat(self) -> bool:
         """Whether all messages see one link in rounds of one send and one receive per rank."""
-        racks = any(below < self._nodes for below, _ in self._levels)
-        nics = len(self._links) - self._first_card
-        return self._devices == nics == 1 and not racks and not self._stations.any()
+        return self._devices == 1 and self.alike and not self._stations.any()
 
     def ends(self) -> tuple[Kinds, Integers] | None:
         """Each rank's NIC in the table, and its latency, for rounds in which only the ends' NICs

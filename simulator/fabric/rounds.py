@@ -79,6 +79,11 @@ class Fabric:
         """Whether messages see one unshared link in rounds of one send and receive per rank."""
         return self._paths.flat
 
+    @property
+    def alike(self) -> bool:
+        """Whether nodes are alike: then another node's ranks see the same paths to those as far."""
+        return self._paths.alike
+
     def ends(self) -> tuple[LinkTable, Kinds, Times] | None:
         """Table of NICs, each rank's number in it, and its latency, if a message sees only its
         ends' NICs, in rounds as those of `flat`; else None."""

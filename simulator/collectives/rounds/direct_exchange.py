@@ -5,10 +5,15 @@ the step before is received (and reduced) and sent. Its part for itself stays.
 
     ready' = max(ready + serialisation, arrival from rank r - s) + reduction
 
-Messages of a node's devices to other nodes share its network NIC at each step. With one device per
-node and no racks, shared medium or protocol's cost, nothing is shared: the slower of a message's
-NICs counts, and half of each latency. There, or where all messages see the same, possibly random,
-link, all steps are one compiled loop.
+Messages of a node's devices to other nodes share its network NIC at each step. All steps are one
+compiled loop
+
+- on nodes alike without racks: a message's path depends on its step and its sender's place in the
+  node alone, and is the same in all steps in which every message leaves its node;
+- with one device per node and no racks, shared medium or protocol's cost: the slower of a message's
+  NICs counts, and half of each latency.
+
+With random delays they are where all messages see one link; with times of day they are not.
 
 Assumptions: those of `fabric/rounds.py`. Step s is a rank's message s - 1, counted from `first`.
 
@@ -45,12 +50,12 @@ class DirectExchange:
     ) -> None:
         """Add arrivals in `gamma` seconds per byte; `first`: number of a rank's first message."""
         self._fabric, self._parts, self._gamma, self._first = fabric, parts, gamma, first
-        self._nics = NicExchange.of(fabric, parts, gamma, first)
+        self._loop = CompiledExchange.of(fabric, parts, gamma, first)
         self._rounds: Rounds | None = None
         ranks = fabric.ranks
         few = ranks * (ranks - 1) <= _WORTH_ITS_MEMORY
-        if few and (self._nics is None or self._nics.random is not None):
-            self._nics = None
+        if few and (self._loop is None or self._loop.random is not None):
+            self._loop = None
             self._rounds = Rounds(fabric, first=first)
             for step in range(1, ranks):
                 to = _partner(fabric, step)
@@ -58,8 +63,8 @@ class DirectExchange:
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
         """Exit times, as defined by `Prepared`."""
-        if self._nics is not None:
-            return self._nics.execute(starts, key)
+        if self._loop is not None:
+            return self._loop.execute(starts, key)
         if self._rounds is not None:
             return self._rounds(starts, key)
         ready = starts
@@ -90,7 +95,7 @@ class DirectExchange:
     @property
     def nbytes(self) -> int:
         """Approximate memory."""
-        more = [each.nbytes for each in (self._nics, self._rounds) if each is not None]
+        more = [each.nbytes for each in (self._loop, self._rounds) if each is not None]
         return 64 * self._fabric.ranks + sum(more)
 
 
@@ -118,6 +123,15 @@ def _partner(fabric: Fabric, step: int) -> Ranks:
     return (fabric.everyone + step) % fabric.ranks
 
 
+def _kinds_of_steps(ranks: int, devices: int) -> tuple[list[int], NDArray[np.int64]]:
+    """Steps that may differ in the paths of their messages, and by step `[p]` which is like it: from
+    `devices` to `ranks - devices` every message leaves its node, with all of its node's."""
+    like = np.arange(ranks, dtype=np.int64)
+    like[devices : ranks - devices + 1] = devices
+    steps, number = np.unique(like[1:], return_inverse=True)
+    return steps.tolist(), np.concatenate((np.zeros(1, dtype=np.int64), number.reshape(-1)))
+
+
 _LARGEST_TABLE = 1 << 20  # most times by size and NIC
 
 
@@ -137,54 +151,57 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class NicExchange:
-    """Exchange in which only the ends' NICs matter, or all messages see one link."""
+class CompiledExchange:
+    """Exchange in which a message sees one of few paths, or only its ends' NICs."""
 
     parts: Parts
-    sizes: Bytes  # distinct, [k]
     classes: NDArray[np.int64]  # [4, p]: `longer`, and size classes of `long`, `short` and `last`
-    serialization: Times  # [k, p], by NIC; the slower of two counts
-    latency: Times  # [k]
+    paths: NDArray[np.int64]  # [d, devices]: by step and sender's place in its node; empty: NICs
+    by_step: NDArray[np.int64]  # [p]: the row of each step
+    serialization: Times  # [k, paths], or [k, p] by NIC, the slower of which counts
+    latency: Times  # [k, paths]
     ends: Times  # [p]: each NIC's latency, half of which counts
     adding: Times  # [k]
     random: Hops | None  # messages of one step, if randomly delayed
     first: int
 
     @staticmethod
-    def of(fabric: Fabric, parts: Parts, gamma: Fraction, first: int) -> NicExchange | None:
+    def of(fabric: Fabric, parts: Parts, gamma: Fraction, first: int) -> CompiledExchange | None:
         """None where messages see more than that, or too many different things."""
         ranks = fabric.ranks
         given = np.stack([parts.long, parts.short, parts.last])
         sizes, places = np.unique(given, return_inverse=True)
-        kinds, random = np.arange(len(sizes)), None
         if len(sizes) * ranks > _LARGEST_TABLE:
             return None
-        if fabric.flat:
-            hops = fabric.hops(fabric.everyone, (fabric.everyone + 1) % ranks)
-            if hops.timed:
+        random, by_step = None, np.zeros(ranks, dtype=np.int64)
+        paths, ends = np.zeros((0, 1), dtype=np.int64), np.zeros(ranks, dtype=np.int64)
+        if fabric.alike:
+            steps, by_step = _kinds_of_steps(ranks, fabric.devices)
+            hops = [fabric.hops(fabric.everyone, _partner(fabric, step)) for step in steps]
+            if any(one.timed or len(one.kinds) > 1 for one in hops):
                 return None
-            random = hops if hops.random else None
-            table, one = hops.table, np.resize(hops.kinds[0], len(sizes))
-            serialization, latency = (
-                table.serialization(one, sizes)[:, None],
-                table.latency(one, sizes),
+            if any(one.random for one in hops):
+                if not fabric.flat:
+                    return None
+                random = hops[0]
+            table = hops[0].table
+            kinds, numbers = np.unique(
+                [one.kinds[0][: fabric.devices] for one in hops], return_inverse=True
             )
-            serialization, ends = (
-                np.repeat(serialization, ranks, axis=1),
-                np.zeros(ranks, dtype=np.int64),
-            )
+            paths = numbers.reshape(len(hops), fabric.devices)
+            latency = np.stack([table.latency(kinds, size) for size in sizes.tolist()])
         else:
             nics = fabric.ends()
             if nics is None:
                 return None
             table, kinds, ends = nics
-            serialization = np.stack([table.serialization(kinds, size) for size in sizes.tolist()])
-            latency = np.zeros(len(sizes), dtype=np.int64)
-        return NicExchange(
+            latency = np.zeros((len(sizes), 1), dtype=np.int64)
+        return CompiledExchange(
             parts=parts,
-            sizes=sizes,
             classes=np.vstack((parts.longer, places.reshape(given.shape))),
-            serialization=serialization,
+            paths=paths,
+            by_step=by_step,
+            serialization=np.stack([table.serialization(kinds, size) for size in sizes.tolist()]),
             latency=latency,
             ends=ends,
             adding=np.zeros(len(sizes), dtype=np.int64) + reduction(sizes, gamma),
@@ -222,6 +239,8 @@ class NicExchange:
             _exchange(
                 ready,
                 self.classes,
+                self.paths,
+                self.by_step,
                 self.serialization,
                 self.latency,
                 self.ends,
@@ -249,8 +268,10 @@ class NicExchange:
 def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     ready: Times,
     classes: NDArray[np.int64],
+    paths: NDArray[np.int64],
+    by_step: NDArray[np.int64],
     serialization: NDArray[np.int64],
-    latency: Times,
+    latency: NDArray[np.int64],
     ends: Times,
     adding: Times,
     jitter: Times,
@@ -261,16 +282,23 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
     ranks = ready.size
     longer, long, short, last = classes[0], classes[1], classes[2], classes[3]
     left, arrives, added = np.empty((3, ranks), dtype=np.int64)
+    devices, alike = paths.shape[1], len(paths) > 0
     for step in range(begin, end):
+        row = by_step[step]
         for r in range(ranks):
             to = r + step if r + step < ranks else r + step - ranks
             k = long[r] if to < longer[r] else short[r]  # the size class of its message
             if to == ranks - 1:
                 k = last[r]
-            left[r] = ready[r] + max(serialization[k, r], serialization[k, to])
-            # half of both ends' latencies, halves to the even picosecond
-            twice = ends[r] + ends[to]
-            arrives[to] = left[r] + (twice >> 1) + (twice & (twice >> 1) & 1) + latency[k]
+            if alike:
+                path = paths[row, r % devices]
+                left[r] = ready[r] + serialization[k, path]
+                arrives[to] = left[r] + latency[k, path]
+            else:
+                left[r] = ready[r] + max(serialization[k, r], serialization[k, to])
+                # half of both ends' latencies, halves to the even picosecond
+                twice = ends[r] + ends[to]
+                arrives[to] = left[r] + (twice >> 1) + (twice & (twice >> 1) & 1)
             added[to] = adding[k]
         if jitter.shape[0] > 0:  # by step and sender; arrivals are by receiver
             arrives[step:] += jitter[step - begin, : ranks - step]

@@ -99,8 +99,34 @@ def test_messages_that_see_two_cards_see_the_path_between_them(
         return [pairwise_alltoall(sent, fabric)(starts).tolist(), all_reduced.tolist()]
 
     by_cards = both(Fabric.of(of))
-    monkeypatch.setattr(direct_exchange.NicExchange, "of", lambda *arguments: None)
+    monkeypatch.setattr(direct_exchange.CompiledExchange, "of", lambda *arguments: None)
     assert by_cards == both(Fabric.of(of))
+
+
+@pytest.mark.parametrize("network", [NETWORK, replace(LATE, jitter=(), loss=None)], ids=["a", "b"])
+@pytest.mark.parametrize("shared_bus", [False, True])
+@pytest.mark.parametrize(("nodes", "devices"), [(1, 5), (2, 1), (2, 8), (3, 2), (7, 3), (20, 8)])
+def test_nodes_alike_take_as_long_as_round_by_round(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, devices: int, shared_bus: bool, network: Link
+) -> None:
+    """Parts of all sizes and entries at all times, on paths found once per kind of step."""
+    ranks = nodes * devices
+    starts = times([(rank * 7919) % 4001 * 10**6 for rank in range(ranks)])
+    sent = [100_003 + 70 * (rank % 3) for rank in range(ranks)]
+
+    def both() -> list[list[int]]:
+        fabric = Fabric(
+            nodes=nodes, devices=devices, nics=[network], buses=[BUS], shared_bus=shared_bus
+        )
+        summed = alltoall_allgather_allreduce(
+            100_003, fabric, element=4, gamma=Fraction(25, 10**12)
+        )
+        return [pairwise_alltoall(sent, fabric)(starts).tolist(), summed(starts).tolist()]
+
+    by_kinds = both()
+    monkeypatch.setattr(direct_exchange.CompiledExchange, "of", lambda *arguments: None)
+    monkeypatch.setattr(direct_exchange, "_WORTH_ITS_MEMORY", 0)
+    assert by_kinds == both()
 
 
 @pytest.mark.parametrize("p", [2, 3, 64])
