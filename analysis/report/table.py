@@ -285,9 +285,10 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     notes += [*bottleneck(result), *_useful(result, found.rows)]
     notes += [COSTS] if money(found.rows) else []
     if TO_TARGET in columns:
-        target = result.provenance["training"]["target"]
+        facts = result.provenance["training"]
+        seed = "a further seed" if facts["seeds"] > 1 else "one seed, which tells nothing of others"
         notes.append(
-            f"to target: speedup until {target}, range with a further seed; -: not trained, or "
+            f"to target: speedup until {facts['target']}, range with {seed}; -: not trained, or "
             "not reached. speedup: of an iteration."
         )
     return notes

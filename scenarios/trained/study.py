@@ -214,7 +214,7 @@ def _rows_at(
             rows[number],
             p_as_dense=as_dense[number],
             p_as_first=as_first[number],
-            leads=as_first[number] > ALPHA and not (number == dense and beaten),
+            leads=plan.seeds > 1 and as_first[number] > ALPHA and not (number == dense and beaten),
         )
     return rows
 

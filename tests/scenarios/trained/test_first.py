@@ -308,6 +308,19 @@ def test_a_winner_is_named_where_it_is_told_apart(
     assert [line.split()[1] for line in lines if line.startswith(FASTEST)] == marked
 
 
+def test_one_seed_names_no_winner(folder: Path) -> None:
+    """A method alone is told from another by drawn clusters, not by how its seed trained."""
+    slow = "cluster.network={like: 1gbe, bandwidth: 2 Mbit/s}"
+    result = train(loaded(folder, "train.seeds=1", "uncertainty.draws=8", slow))
+    ahead = [row for row in result.rows if (row.speedup_to_target_low or 0) > 1]
+    assert ahead  # in all drawn clusters
+    assert not any(row.leads for row in result.rows)
+    text = plain(parts(result, 100), 100)
+    assert not [line for line in text.splitlines() if line.startswith(FASTEST)]
+    assert "One seed: training does not tell them apart." in text
+    assert "further seed" not in text
+
+
 def test_the_cost_to_the_target_is_that_of_all_nodes_until_the_median_seed() -> None:
     """4 nodes for 0.2 s at 36,000 an hour each: 8."""
     result = replace(shown(dense=(1, 1, 1, True)), scenario={"cost": {"per_hour": 36_000}})
