@@ -37,7 +37,7 @@ def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDA
     """Draws of the speedup with a further seed, over worlds and seeds.
 
     `gains`, by seed `[1 + worlds]`: median speedup, then each drawn world's; `grain`: relative
-    uncertainty of a seed's speedup from the spacing of evaluations. Of one seed, or if a seed misses
+    uncertainty of a seed's speedup from the spacing of evaluations. Of one seed, or if one misses
     the target, only the seeds at hand are drawn.
     """
     known = np.array(gains)
