@@ -269,10 +269,10 @@ def _pays(advice: Recommendation) -> list[str]:
     ends = [one for one in known if one.rate is not None]
     ends = [one for one in ends if one.label in named] or ends
     never = [short(one.label) for one in known if one.rate is None and not one.pays]
-    always = [short(one.label) for one in known if one.rate is None and one.pays]
+    always = [_always(one) for one in known if one.rate is None and one.pays]
     found = list(map(_end, ends))
     if always:
-        found.append(f"at any rate: {', '.join(always)}")
+        found.append(f"at any rate tried, up to {_rate(FASTEST)}: {', '.join(always)}")
     if never:
         found.append(f"never on {advice.workers} workers: {', '.join(never)}")
     return found
@@ -281,7 +281,7 @@ def _pays(advice: Recommendation) -> list[str]:
 def _end(one: BreakEven) -> str:
     """ "Top-k 1 % pays below 29 Gbit/s (26-50)" """
     assert one.rate is not None  # noqa: S101
-    unit, size = ("Gbit/s", 1e9) if one.rate >= 1e9 else ("Mbit/s", 1e6)
+    size = _unit(one.rate)[1]
     low, high = (one.low or one.rate), (one.high or one.rate)
     ends = _two(low / size), _two(high / size)
     within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
@@ -289,12 +289,27 @@ def _end(one: BreakEven) -> str:
         within = f" (from {ends[0]})"
     elif low <= SLOWEST:
         within = f" (to {ends[1]})"
-    return f"{short(one.label)} pays below {_two(one.rate / size)} {unit}{within}"
+    return f"{short(one.label)} pays below {_rate(one.rate)}{within}"
+
+
+def _always(one: BreakEven) -> str:
+    """ "TernGrad (from 410 Gbit/s)": the 10th percentile, where that is a rate tried"""
+    low = one.low if one.low is not None and one.low < FASTEST else None
+    return short(one.label) + ("" if low is None else f" (from {_rate(low)})")
+
+
+def _rate(value: float) -> str:
+    unit, size = _unit(value)
+    return f"{_two(value / size)} {unit}"
+
+
+def _unit(value: float) -> tuple[str, float]:
+    return ("Gbit/s", 1e9) if value >= 1e9 else ("Mbit/s", 1e6)
 
 
 def _two(value: float) -> str:
     """Two digits, or all integer ones."""
-    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
 def _first(advice: Recommendation) -> list[str]:

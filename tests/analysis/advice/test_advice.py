@@ -112,6 +112,14 @@ def test_an_end_of_the_search_is_a_bound() -> None:
     for end, shown in ((one, "from 0.29"), (replace(one, low=SLOWEST, high=80e9), "to 80")):
         other = with_findings(found, Findings(break_even=(end,)))
         assert f"x pays below 75 Gbit/s ({shown})" in other.summary()
+    always = BreakEven(label="x", rate=None, pays=True)
+    tried = "at any rate tried, up to 1,600 Gbit/s: x"
+    for end, shown in (
+        (always, tried), (replace(always, low=FASTEST, high=FASTEST), tried),
+        (replace(always, low=4e9, high=FASTEST), f"{tried} (from 4 Gbit/s)"),
+    ):  # fmt: skip
+        other = with_findings(found, Findings(break_even=(end,)))
+        assert shown in [line[14:] for line in other.summary().splitlines()]
 
 
 def test_what_is_assumed_names_rdma_at_every_width() -> None:
