@@ -285,10 +285,9 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     notes += [*bottleneck(result), *_useful(result, found.rows)]
     notes += [COSTS] if money(found.rows) else []
     if TO_TARGET in columns:
-        facts = result.provenance["training"]
-        seed = "a further seed" if facts["seeds"] > 1 else "one seed, which tells nothing of others"
+        target = result.provenance["training"]["target"]
         notes.append(
-            f"to target: speedup until {facts['target']}, range with {seed}; -: not trained, or "
+            f"to target: speedup until {target}, range with a further seed; -: not trained, or "
             "not reached. speedup: of an iteration."
         )
     return notes

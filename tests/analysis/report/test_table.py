@@ -56,7 +56,7 @@ def test_in_brief_it_is_one_table_with_at_most_three_notes(shown: Result, width:
 
 
 def test_in_brief_the_speedup_to_the_target_stands_for_the_error(result: Result) -> None:
-    facts = {"training": {"target": "accuracy 0.9", "seeds": 1}}
+    facts = {"training": {"target": "accuracy 0.9"}}
     rows = tuple(
         replace(row, seeds_trained=1, seeds_at_target=1, speedup_to_target=3.25,
                 speedups_to_target=(3.25,))
