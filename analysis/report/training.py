@@ -17,6 +17,11 @@ def trained(result: Result, found: Verdict) -> list[str]:
     facts = result.provenance.get("training")
     if not facts:
         return _on_shipped_tasks(result, found.to_try or found.safe)
+    short = facts.get("too_short", {})
+    too_short = [f"{label}: too short to tell: {why}." for label, why in short.items()]
+    if facts["seeds"] == 1:
+        alone = "One seed of training tells no method apart: iterations are compared."
+        return [alone, *too_short]
     if not found.until_target:
         return []
     best, sentences = found.to_try, []
@@ -30,7 +35,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
     quick = min(found.rows, key=lambda row: row.iteration_s)
     if quick is not best and quick is not found.dense:
         end = "was not trained"
-        if quick.label in facts.get("too_short", {}):
+        if quick.label in short:
             end = "was trained for too few steps to tell"
         if quick.seeds_trained is not None:
             end = f"reached the target with {quick.seeds_at_target} of {quick.seeds_trained} seeds"
@@ -38,10 +43,9 @@ def trained(result: Result, found: Verdict) -> list[str]:
             end = f"is {times(quick.speedup_to_target)} as fast until the target"
         speedup = times(quick.speedup_vs_dense or 0.0)
         sentences.append(f"{quick.label} has the fastest iteration ({speedup}) and {end}.")
-    short = facts.get("too_short", {})
     others = [row.label for row in found.not_trained if row is not quick and row.label not in short]
     sentences += [f"Not trained: {', '.join(others)}."] if others else []
-    return [*sentences, *(f"{label}: too short to tell: {why}." for label, why in short.items())]
+    return [*sentences, *too_short]
 
 
 _NAMES = ("kind", "label", implementations.KEY)

@@ -39,6 +39,7 @@ _GRID: dict[str, Any] = {"color": "#E4E4E4", "linewidth": 0.7}
 _TARGET: dict[str, Any] = {
     "color": style.GREY, "linewidth": 1.0, "linestyle": (0, (4, 2)), "zorder": 0.8,
 }  # fmt: skip
+_HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 1.4}
 _WIDE, _TALL, _BEFORE = 4.4, 4.1, 0.62
 """Inches of a panel's axes, and before them."""
 _LABEL, _LETTER = 0.2, 0.072
@@ -97,7 +98,6 @@ def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> N
     axes.set_xscale("log")
     style.plain_ticks(axes.xaxis)
     _measure_axis(axes, result.measure, level, [end for _, end in ends.values()])
-    axes.axhline(level, **_TARGET)
     seeds = plural(len(rows[0].ended), "seed")
     axes.set_xlabel(
         f"simulated seconds on {plural(rows[0].workers, 'worker')}, median of {seeds}"
@@ -134,11 +134,13 @@ def _distance(percent: float) -> float:
 
 
 def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[float]) -> None:
-    """Logarithmic axis of a loss, or of the distance from 100 %, the best at the top."""
+    """Logarithmic axis of a loss, or of the distance from 100 %, the best at the top, with a line
+    at the target; its limits are set."""
     axes.set_yscale("log")
+    axes.axhline(level, **_TARGET)
     axes.yaxis.set_minor_locator(NullLocator())
     if measure == "loss":
-        low, high = axes.get_ylim()
+        low, high = axes.set_ylim(*axes.get_ylim())
         ticks = [tick for tick in np.linspace(0, 10, 51) if low <= tick <= high]
         axes.yaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 8)]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -151,7 +153,8 @@ def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[flo
 
 
 def ratio_figure(result: TrainingResult) -> Figure:
-    """Final accuracy or loss against the reduction of traffic; bars span the seeds."""
+    """Final accuracy or loss against the reduction of traffic; bars span the seeds, points of too
+    few steps are hollow."""
     with style.settings():
         figure = style.new_figure(8.6, 4.9)
         axes = figure.subplots()
@@ -164,26 +167,34 @@ def ratio_figure(result: TrainingResult) -> Figure:
                 if result.measure == "accuracy":
                     last = [_distance(value) for value in last]
                 ends.append(median(last))
-                _point(axes, dense / row.wire_bytes_per_worker, last, looks[row.label], row.label)
+                _point(axes, dense / row.wire_bytes_per_worker, last, looks[row.label], row)
         axes.set_xscale("log")
         style.plain_ticks(axes.xaxis)
         _measure_axis(axes, result.measure, level, ends)
-        axes.axhline(level, **_TARGET)
         axes.set_xlabel("compression ratio to the method that sends most, mean over training")
         axes.set_ylabel(f"final {_NAMES[result.measure]} on samples held out")
         name = result.scenario.get("name", "scenario")
         axes.set_title(f"{name}: {result.measure} against compression")
         axes.grid(**_GRID)
-        _legend(figure, axes, looks)
+        if any(row.too_short for row in rows):
+            hollow = {"color": style.GREY, **_HOLLOW}
+            axes.plot([], [], "o", label="hollow: too short to tell", **hollow)
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, frameon=False,
+            fontsize=8.5,
+        )  # fmt: skip
         figure.subplots_adjust(left=0.085, right=0.7, top=0.92, bottom=0.12)
         return figure
 
 
 def _point(
-    axes: Axes, ratio: float, last: Sequence[float], look: style.LineStyle, label: str
+    axes: Axes, ratio: float, last: Sequence[float], look: style.LineStyle, row: TrainedRow
 ) -> None:
     axes.vlines(ratio, min(last), max(last), color=look.colour, linewidth=1.0)
-    axes.plot([ratio], [median(last)], label=label, **{**_look(look), "linestyle": "none"})
+    own = style.look_of(look, 1.6) | ({"marker": "."} if look.muted else {})
+    if row.too_short:
+        own |= {"markeredgecolor": look.colour, **_HOLLOW}
+    axes.plot([ratio], [median(last)], label=row.label, **{**own, "linestyle": "none"})
 
 
 def _over(
@@ -197,16 +208,3 @@ def _over(
     common = np.geomspace(max(1e-12, min(starts)), min(ends), _POINTS)
     lines = [np.interp(common, places, values) for values, places in zip(judged, at, strict=True)]
     return common, np.array(lines)
-
-
-def _look(look: style.LineStyle) -> dict[str, Any]:
-    return style.look_of(look, 1.6) | ({"marker": "."} if look.muted else {})
-
-
-def _legend(figure: Figure, axes: Axes, looks: dict[str, style.LineStyle]) -> None:
-    lines, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda number: list(looks).index(labels[number]))
-    axes.legend(
-        [lines[n] for n in order], [labels[n] for n in order], loc="upper left",
-        bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, frameon=False, fontsize=8.5,
-    )  # fmt: skip

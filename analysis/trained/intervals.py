@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.trust import DENSE
-from gcsim.analysis.trained.table import ranked, speedup_range
+from gcsim.analysis.trained.table import held, ranked, speedup_range
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
@@ -48,7 +48,7 @@ def gains_figure(result: TrainingResult) -> Figure:
         axes.grid(axis="x", color="#E4E4E4", linewidth=0.7)
         axes.set_xlabel(
             f"speedup to the target over dense training, {plural(rows[0].workers, 'worker')}\n"
-            "whisker: holds a further seed in 8 of 10 cases; filled: told apart from dense"
+            f"whisker: {held(len(rows[0].ended))}; filled: told apart from dense"
         )
         name = result.scenario.get("name", "scenario")
         axes.set_title(f"{name}: speedup to {result.target}")

@@ -32,6 +32,8 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.running.keys import own_model_code
 from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
+from gcsim.scenarios.trained.horizon import foreseen
+from gcsim.scenarios.trained.runs import unsupported
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.host import MANY, Host
@@ -77,6 +79,7 @@ def lines(scenario: Scenario) -> Iterator[Line]:
     yield from _training(scenario.training)
     yield from _averages(scenario)
     yield from _collectives(scenario)
+    yield from _to_target(scenario)
 
 
 def _compute(scenario: Scenario) -> str:
@@ -260,6 +263,15 @@ def _noise(noise: Noise) -> str:
     if noise.skew:
         parts.append(f"all wait for the longest passes, which vary by {float(noise.skew):.3g}")
     return "; ".join(parts)
+
+
+def _to_target(scenario: Scenario) -> Iterator[Line]:
+    """Findings of `gcsim train` before it trains."""
+    if scenario.train is None:
+        return
+    found = [f"refused: {one.message}; {one.hint}" for one in unsupported(scenario)]
+    for number, text in enumerate([*found, *foreseen(scenario, scenario.train.steps)]):
+        yield ("train" if number == 0 else ""), text
 
 
 # --- collectives ---------------------------------------------------------------------------------

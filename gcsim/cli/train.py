@@ -53,8 +53,9 @@ def train(
         options.check_writable(tensorboard, "--tensorboard")
     if not quiet:
         note(*foreseen(loaded, plan_of(loaded).steps))
+    tell = (lambda _: None) if quiet else note
     with kept_on_interrupt(), watching(quiet) as progress:
-        result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress)
+        result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress, tell=tell)
     from gcsim.analysis.trained.table import parts
     from gcsim.analysis.trained.write import draw_training, write_training
 

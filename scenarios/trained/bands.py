@@ -37,8 +37,8 @@ def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDA
     """Draws of the speedup with a further seed, over worlds and seeds.
 
     `gains`, by seed `[1 + worlds]`: median speedup, then each drawn world's; `grain`: relative
-    uncertainty of a seed's speedup from the spacing of evaluations. If a seed misses the target,
-    only the seeds at hand are drawn.
+    uncertainty of a seed's speedup from the spacing of evaluations. Of one seed, or if one misses
+    the target, only the seeds at hand are drawn.
     """
     known = np.array(gains)
     drawn = known[:, 1:]
@@ -56,8 +56,8 @@ def with_further_seed(gains: Sequence[NDArray[np.float64]], grain: float) -> NDA
 
 def alike(gains: Sequence[NDArray[np.float64]], grain: float) -> float:
     """Two-sided p-value of methods that reach the target equally soon; `gains` and `grain` as in
-    `with_further_seed`. The sign test's where a seed misses the target (ties count half); of one
-    seed, over the worlds alone."""
+    `with_further_seed`. The sign test's where a seed misses the target (ties count half), and of
+    one seed, which tells nothing apart: 1."""
     known = np.array(gains)
     drawn, seeds = known[:, 1:], len(known)
     if seeds > 1 and np.isfinite(known).all() and (known > 0).all():
@@ -68,15 +68,12 @@ def alike(gains: Sequence[NDArray[np.float64]], grain: float) -> float:
         if not spread:
             return float(not middle.any())
         slower = float(stdtr(seeds - 1, -np.log(drawn).mean(axis=0) / spread).mean())
-    elif seeds > 1:
-        ahead = float((known[:, 0] > 1).sum() + (known[:, 0] == 1).sum() / 2)
-        behind = seeds - ahead
-        most = math.ceil(max(ahead, behind))
-        same = sum(math.comb(seeds, k) for k in range(most, seeds + 1))
-        return min(1.0, same / 2.0 ** (seeds - 1))
-    else:
-        slower = float((drawn < 1).mean() + (drawn == 1).mean() / 2)
-    return min(1.0, 2 * min(slower, 1 - slower))
+        return min(1.0, 2 * min(slower, 1 - slower))
+    ahead = float((known[:, 0] > 1).sum() + (known[:, 0] == 1).sum() / 2)
+    behind = seeds - ahead
+    most = math.ceil(max(ahead, behind))
+    same = sum(math.comb(seeds, k) for k in range(most, seeds + 1))
+    return min(1.0, same / 2.0 ** (seeds - 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

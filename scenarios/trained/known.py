@@ -1,9 +1,10 @@
 """Known outcome of training with a run's methods; nothing is trained.
 
 Where the scenario says how to train, and trajectories of a method exist, its rows say whether it
-reached the target, and in how many times dense training's steps. Seconds are those steps at the
-row's iteration time; for a method that sends other bytes over its training than in a run's few
-steps (a variance falls, a threshold settles), each window of its trajectories is priced.
+reached the target, and in how many times dense training's steps; with one seed no more. Seconds are
+those steps at the row's iteration time; for a method that sends other bytes over its training than
+in a run's few steps (a variance falls, a threshold settles), each window of its trajectories is
+priced.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _with(row: Row, own: list[int | None], base: list[int | None], every: int) -
         seeds_at_target=sum(one is not None for one in own),
         steps_to_target_vs_dense=steps,
     )
-    if not steps or row.speedup_vs_dense is None:
+    if not steps or row.speedup_vs_dense is None or len(own) == 1:  # which tells none apart
         return known
     pairs = [(a, b) for a, b in zip(own, base, strict=True) if b is not None]
     gains = [0.0 if a is None else (max(b, 1) / max(a, 1)) for a, b in pairs]

@@ -37,11 +37,7 @@ from gcsim.traces.training.trajectory import Trajectory
 SCENARIOS = ("digits_8", "characters_8")
 PAPERS = ("orq_train", "variance_train", "variance_resnet")
 """Scenarios of tables of accuracies of six methods and more, in `scenarios/papers/scenarios`."""
-FILE = Path(__file__).parent / "long.yaml"
-_TEXTURES = (
-    "name=textures_long", "model=cnn_digits", "batch_size=1", "train.task=textures",
-    "train.target={accuracy: 0.85}", "train.learning_rate={values: [0.003, 0.01]}",
-)  # fmt: skip
+_SEEDS = "train.seeds=5"
 _WIDTHS = (
     "name=characters_widths", "batch_size=4", "train.steps=3000", "train.seeds=3",
     "train.target={loss: 2.2}",
@@ -52,12 +48,13 @@ _MODEL = (
     "model={{build: 'gcsim.traces.networks.gpt2:transformer_tiny{}', input_shape: [32], "
     "classes: 97, input: tokens}}"
 )
-LONG: tuple[tuple[str, ...], ...] = (
-    (),
-    _TEXTURES,
-    *((*_WIDTHS, _MODEL.format(width)) for width in ("", "_x2", "_x4")),
+LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("characters_long", (_SEEDS,)),
+    ("textures_long", (_SEEDS,)),
+    *(("characters_long", (*_WIDTHS, _MODEL.format(width))) for width in ("", "_x2", "_x4")),
 )
-"""Changes to `FILE`, the scenario of long trajectories: text, images, text at three widths."""
+"""Scenarios of long trajectories, with changes: all seeds to be made, of which a scenario states
+those that have come for most of its methods; text at three widths."""
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
 """Parameter that counts the steps before a method compresses."""
 
@@ -110,7 +107,7 @@ def _first(alone: Scenario) -> Run:
 def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
     """Scenarios of one method each, with the first seed of all, then with two, and so on; of some
     scenarios, by default all."""
-    every = [load_scenario(FILE, changes) for changes in LONG]
+    every = [load_scenario(*one) for one in LONG]
     loaded = [one for one in every if not names or one.name in names]
     if unknown := {*names} - {one.name for one in every}:
         raise InputError(f"no long training {min(unknown)!r}")

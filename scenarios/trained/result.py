@@ -52,7 +52,7 @@ class TrainedRow:
     """Whether the learning rate is the lowest or highest of several."""
     leads: bool = False
     """Whether it is first at the target on its cluster, or not told apart from the first; of dense
-    training also, whether no other is told apart as faster."""
+    training also, whether no other is told apart as faster. False with one seed."""
     p_as_dense: float | None = None
     """p-value of reaching the target when dense training does (`bands.alike`), corrected for the
     number of methods; None: not reached."""

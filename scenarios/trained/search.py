@@ -109,13 +109,15 @@ def train_all(
     fresh: bool = False,
     progress: Progress,
     ended: Callable[[Tried], None] = lambda dense: None,
+    compared: Callable[[Tried], None] = lambda dense: None,
 ) -> tuple[Tried, ...]:
     """Train all methods, in the scenario's order, except known and, unless `fresh`, shipped
-    trajectories; dense training goes ahead, and `ended` gets it, whose errors end the others'.
+    trajectories; dense training goes ahead, and `compared` gets it when the stated rates have had
+    their first steps, `ended` when it is trained, whose errors end the others'.
     Raises `InputError` for a wrong method, model or data, before any training where a
     method's workers share more than collectives bring them."""
     check_jobs(jobs, dask)
-    search = _Search(scenario, fresh, ended)
+    search = _Search(scenario, fresh, ended, compared)
     search.begin()
     if search.to_train:
         from gcsim.compressors.conformance import refuse_side_channels
@@ -154,10 +156,14 @@ class _Search:
     """Trajectories of all methods, each result of which asks for the next."""
 
     def __init__(
-        self, scenario: Scenario, fresh: bool, ended: Callable[[Tried], None] = lambda dense: None
+        self,
+        scenario: Scenario,
+        fresh: bool,
+        ended: Callable[[Tried], None] = lambda dense: None,
+        compared: Callable[[Tried], None] = lambda dense: None,
     ) -> None:
         self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
-        self._ended = ended
+        self._ended, self._compared = ended, compared
         self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
         self.tried = [Tried(choice=choice) for choice in scenario.compressors]
         self._asked: list[tuple[int, Run]] = []  # runs by task, with the method's number
@@ -289,6 +295,8 @@ class _Search:
         through = sum(bool(one.ended) or len(one.losses) >= run.until for one in compared)
         if through < len(rung) * self._plan.seeds:
             return
+        if method == self._scenario.dense and len(rung) == self._size[method] == len(self._grid):
+            self._compared(tried)
         ranked = sorted(rung, key=lambda rate: (_held_out_loss(tried.rates[rate].values()), rate))
         if self._widened(method, ranked[0]):
             return

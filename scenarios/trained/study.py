@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
 
+LEARNT = 0.05
+"""Least part of the loss of untrained weights that is gone where training learns."""
+
 
 def train(
     scenario: Scenario,
@@ -38,14 +42,15 @@ def train(
     dask: str | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> TrainingResult:
     """Train with every method, and lay the trajectories on the clock of every cluster.
 
     `jobs`: processes side by side (None: one per core, as memory allows); `dask`: address of a
-    dask.distributed scheduler instead. Earlier trainings come from the cache or, unless `fresh`,
-    are shipped; an interrupt loses some seconds of each. Raises `InputError` without a dense
-    method, for a setting of `unsupported`, if dense training misses the target, or for a method,
-    model or data that cannot be trained.
+    dask.distributed scheduler instead; `tell` hears early that dense training does not learn.
+    Earlier trainings come from the cache or, unless `fresh`, are shipped; an interrupt loses some
+    seconds of each. Raises `InputError` without a dense method, for a setting of `unsupported`, if
+    dense training misses the target, or for a method, model or data that cannot be trained.
     """
     watcher = progress or SilentProgress()
     check_not_inside()
@@ -64,6 +69,7 @@ def train(
     tried = train_all(
         scenario, jobs=jobs, dask=dask, fresh=fresh, progress=watcher,
         ended=lambda dense: _check_target(plan, dense),
+        compared=lambda dense: _warn(dense, tell),
     )  # fmt: skip
     trained = time.perf_counter()
     dense = tried[scenario.dense]
@@ -135,8 +141,38 @@ def _check_target(plan: Plan, dense: Tried) -> None:
         got = f"a loss of {np.median(loss):.3g}" if plan.target.loss else f"{np.median(best):.3g}"
         asked = f"{_asked(plan.target)} for good"
         message = f"dense training reached {got} in {plan.steps} steps, not {asked}"
-        hint = "lower the target, or raise train.steps"
+        _, hint = unlearned(dense) or ("", "lower the target, or raise train.steps")
     raise InputError(Problem(place="train.target", message=message, hint=hint))
+
+
+def _warn(dense: Tried, tell: Callable[[str], None]) -> None:
+    if found := unlearned(dense):
+        message, hint = found
+        tell(f"warning: {message}. The search goes on; to begin elsewhere, {hint}.")
+
+
+def unlearned(dense: Tried) -> tuple[str, str] | None:
+    """Sign that dense training does not learn, and what to set; None where a rate has left the loss
+    of untrained weights behind."""
+    seeds = [one for by_seed in dense.rates.values() for one in by_seed.values()]
+    before = fmean(one.evaluations[0].loss for one in seeds)
+    after = {rate: _last_loss(by_seed.values()) for rate, by_seed in sorted(dense.rates.items())}
+    best = min(after, key=lambda rate: after[rate])
+    if after[best] <= (1 - LEARNT) * before:
+        return None
+    rates, steps = ", ".join(f"{rate:g}" for rate in after), max(len(one.losses) for one in seeds)
+    low, high = (best / 10, best / 3) if best == min(after) else (best * 3, best * 10)
+    return (
+        f"dense training does not learn: with learning rates of {rates} its held-out loss is "
+        f"{after[best]:.3g} at best after {steps:,} steps, {before:.3g} untrained",
+        f"set train.learning_rate={{values: [{low:.2g}, {high:.2g}]}}, more train.steps, a longer "
+        "train.schedule.warmup, or a model of another width",
+    )
+
+
+def _last_loss(seeds: Collection[Trajectory]) -> float:
+    """Held-out loss so far, mean over seeds; divergence is worse than any."""
+    return fmean(math.inf if one.ended == "diverged" else one.evaluations[-1].loss for one in seeds)
 
 
 def _asked(target: Target) -> str:
@@ -214,7 +250,7 @@ def _rows_at(
             rows[number],
             p_as_dense=as_dense[number],
             p_as_first=as_first[number],
-            leads=as_first[number] > ALPHA and not (number == dense and beaten),
+            leads=plan.seeds > 1 and as_first[number] > ALPHA and not (number == dense and beaten),
         )
     return rows
 

@@ -97,6 +97,29 @@ def test_a_loss_has_its_own_axis(result: TrainingResult) -> None:
         assert axes.get_ylim()[0] < axes.get_ylim()[1]
 
 
+def test_a_name_is_joined_to_the_end_of_its_line(result: TrainingResult) -> None:
+    """Of a loss, too, where the target is beyond all lines."""
+    shown = replace(result, target="loss 0.02", measure="loss")
+    figure = curves_figure(shown)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        to_data = axes.transAxes + axes.transData.inverted()
+        leaders = [line for line in axes.lines if len(at(line)) == 4]
+        assert leaders
+        for line in leaders:
+            assert to_data.transform(at(line)[0]) == pytest.approx((20.0, 0.1))
+
+
+def test_points_of_too_few_steps_are_hollow_and_the_legend_says_so(result: TrainingResult) -> None:
+    axes = ratio_figure(result).axes[0]
+    points = [line for line in axes.lines if len(at(line)) == 1]
+    hollow = {str(line.get_label()): line.get_markerfacecolor() == "white" for line in points}
+    assert hollow == {row.label: row.label == "short" for row in result.rows}
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()][-1] == "hollow: too short to tell"
+
+
 def test_points_are_filled_where_methods_are_told_apart_from_dense_training(
     result: TrainingResult,
 ) -> None:

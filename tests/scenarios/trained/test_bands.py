@@ -51,6 +51,12 @@ def test_one_seed_has_the_worlds_alone() -> None:
     assert band([worlds], 0.1) == pytest.approx((1.1, 1.9))
 
 
+def test_one_seed_tells_nothing_apart() -> None:
+    """In all worlds one is twice as fast: of seeds that is a sample of one, whose sign test has
+    2 / 2^1."""
+    assert alike([np.full(65, 2.0)], 0.1) == 1.0
+
+
 @pytest.mark.parametrize(("slower", "least", "most"), [(1.0, 0.05, 0.125), (2.0, 0.9, 1.0)])
 def test_methods_that_are_alike_are_rarely_told_apart_in_any_comparison(
     slower: float, least: float, most: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.trained import make_shipped, search, study
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
+from gcsim.scenarios.trained.runs import Run
 from gcsim.scenarios.trained.search import WIDER, Tried, train_all
 from gcsim.scenarios.trained.study import train
 from gcsim.traces.training import shipped
@@ -126,6 +128,33 @@ def test_a_grid_is_widened_a_bounded_number_of_times_and_the_answer_says_the_edg
     result = train(loaded(folder, grid, *changes))
     assert result.rows[0].rate_at_edge
     assert "Best learning rate at the edge of those tried: all methods." in answer(result)
+
+
+def test_training_that_does_not_learn_is_told_before_rates_beyond_are_tried(
+    folder: Path, work: list[Run]
+) -> None:
+    """Rates of a millionth leave the loss where it was, ten classes' ln 10 or so; a hundredth does
+    not."""
+    told: list[str] = []
+    trained: list[set[tuple[float, int]]] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        trained.append({(run.rate, run.until) for run in work})
+
+    grid = "train.learning_rate={values: [1.0e-6, 3.0e-6]}"
+    small = ("compressors=[none]", "train.seeds=1", "seed=9")
+    train(loaded(folder, grid, *small), tell=tell)
+    assert trained == [{(1e-6, 20), (3e-6, 20)}]  # a quarter of 80 steps
+    (text,) = told
+    loss, untrained = map(float, re.findall(r"(\d\.\d+) (?:at best|untrained)", text))
+    assert loss == pytest.approx(untrained, rel=0.05)
+    assert untrained == pytest.approx(np.log(10), rel=0.1)
+    assert "set train.learning_rate={values: [9e-06, 3e-05]}" in text
+    train(loaded(folder, "train.learning_rate={values: [0.01, 0.05]}", *small), tell=tell)
+    assert len(told) == 1
+    with pytest.raises(InputError, match=r"reached 0\..*learning_rate={values"):
+        train(loaded(folder, "train.learning_rate=1.0e-6", *small))
 
 
 def test_rates_that_all_diverge_are_searched_downwards(folder: Path) -> None:
@@ -306,6 +335,19 @@ def test_a_winner_is_named_where_it_is_told_apart(
     assert answer(result)[0].startswith(said)
     lines = plain(parts(result, 100), 100).splitlines()
     assert [line.split()[1] for line in lines if line.startswith(FASTEST)] == marked
+
+
+def test_one_seed_names_no_winner(folder: Path) -> None:
+    """A method alone is told from another by drawn clusters, not by how its seed trained."""
+    slow = "cluster.network={like: 1gbe, bandwidth: 2 Mbit/s}"
+    result = train(loaded(folder, "train.seeds=1", "uncertainty.draws=8", slow))
+    ahead = [row for row in result.rows if (row.speedup_to_target_low or 0) > 1]
+    assert ahead  # in all drawn clusters
+    assert not any(row.leads for row in result.rows)
+    text = plain(parts(result, 100), 100)
+    assert not [line for line in text.splitlines() if line.startswith(FASTEST)]
+    assert "One seed: training does not tell them apart." in text
+    assert "further seed" not in text
 
 
 def test_the_cost_to_the_target_is_that_of_all_nodes_until_the_median_seed() -> None:

@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from gcsim.scenarios.trained import make_shipped
 from gcsim.traces.training import shipped
-make_shipped.FILE, make_shipped.LONG = Path(sys.argv[1]) / "small.yaml", ((),)
+make_shipped.LONG = ((Path(sys.argv[1]) / "small.yaml", ()),)
 shipped.FOLDER = Path(sys.argv[1]) / "shipped"
 make_shipped.make_long()
 """
@@ -38,8 +38,7 @@ make_shipped.make_long()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "small.yaml").write_text(TEXT)
     (tmp_path / "shipped").mkdir()
-    monkeypatch.setattr(make_shipped, "FILE", tmp_path / "small.yaml")
-    monkeypatch.setattr(make_shipped, "LONG", ((),))
+    monkeypatch.setattr(make_shipped, "LONG", ((tmp_path / "small.yaml", ()),))
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "shipped")
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path
@@ -97,6 +96,12 @@ def test_trajectories_of_other_code_are_not_written(
     with pytest.raises(make_shipped.ChangedError):
         made_here(monkeypatch)
     assert not contents(folder)
+
+
+@pytest.mark.parametrize("name", ["characters_long", "textures_long"])
+def test_a_named_long_scenario_trains_nothing(name: str) -> None:
+    scenario = load_scenario(name)
+    assert [one.label for one in scenario.compressors if not known_of(scenario, one)] == []
 
 
 def test_the_long_scenarios_tell() -> None:

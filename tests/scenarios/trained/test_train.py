@@ -348,12 +348,27 @@ def test_a_run_tells_what_training_came_to(scenario: Scenario) -> None:
     assert "to target" in said
 
 
+def test_of_one_seed_a_run_tells_what_it_came_to_and_compares_iterations(tmp_path: Path) -> None:
+    """Drawn clusters alone would tell methods apart in the time to the target."""
+    scenario = loaded(tmp_path, "train.seeds=1")
+    trained, found = train(scenario), gcsim.run(scenario)
+    for one in found.rows:
+        wanted = row(trained, one.label, one.nodes)
+        assert (one.seeds_trained, one.seeds_at_target) == (1, wanted.reached)
+        assert one.steps_to_target_vs_dense == wanted.steps_against_dense
+        assert one.speedup_to_target is None
+    said = found.summary().replace("\n", " ")
+    assert "One seed of training tells no method apart" in said
+    assert "! not counted: nothing: trained, 0 of 1 seeds reached the target" in said
+    assert "to target" not in said
+
+
 def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent(
     tmp_path: Path,
 ) -> None:
     """It has the speedup to the target of `train`, whose windows are priced one by one."""
     scenario = loaded(
-        tmp_path, "compressors=[none, {kind: variance, label: adaptive}]", "train.seeds=1",
+        tmp_path, "compressors=[none, {kind: variance, label: adaptive}]",
         "cluster.network={bandwidth: 10 Mbit/s, latency: 50 us}",
     )  # fmt: skip
     trained, found = train(scenario), gcsim.run(scenario)

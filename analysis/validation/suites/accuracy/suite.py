@@ -163,8 +163,7 @@ def trainings() -> Iterator[tuple[str, str, list[Outcome]]]:
     """Tasks that ship, with their steps, their field and what was trained."""
     for scenario in (load_scenario(name) for name in make_shipped.SCENARIOS):
         yield from _trained(scenario, make_shipped.wanted(scenario))
-    for changes in make_shipped.LONG:
-        scenario = load_scenario(make_shipped.FILE, changes)
+    for scenario in (load_scenario(*one) for one in make_shipped.LONG):
         yield from _trained(scenario, scenario.compressors)
 
 
