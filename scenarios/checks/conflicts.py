@@ -1,8 +1,8 @@
 """Settings, each right in itself, that cannot be together.
 
-Nodes and workers outside the cluster, a shared medium that is wired, a transport without
-algorithms, copies over a changing link, faults that leave nobody: each with its place; nothing is
-run.
+Nodes and workers outside the cluster, a shared medium that is wired, NVLink on a board without it,
+a transport without algorithms, copies over a changing link, faults that leave nobody: each with its
+place; nothing is run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import get_args
 
 from gcsim.errors import Problem
+from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
 from gcsim.scenarios.sections.cluster import links_of, random_settings
@@ -34,6 +35,7 @@ def contradictions(
         *_no_such_nodes(document, cluster, training),
         *_no_algorithm(document, cluster),
         *_switches(document, cluster),
+        *_others_buses(document, cluster),
         *_media(document, cluster),
         *_times(document, cluster),
         *_pods(document, cluster),
@@ -199,6 +201,28 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
             "nccl_ring_simple, or a link whose switch adds: "
             f"cluster.{place}: {instead.format(link.name)}",
         )
+
+
+def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    """NVLink and xGMI of other boards, by the catalogue's name, and switches that add where the
+    device's own link has none. PCIe fits all boards; other figures are those of a user's board."""
+    node = 0
+    kinds = [(group.nodes, group.device) for group in cluster.groups]
+    for number, (nodes, device) in enumerate(kinds or [(cluster.nodes, cluster.device)]):
+        link = cluster.buses.get(node, cluster.intra_node)
+        node += nodes
+        if device.bus is None or link.name.removesuffix("_ideal") == device.bus:
+            continue
+        named = link.name.startswith(("nvlink", "xgmi")) and link.name in catalog.links()
+        adds = link.switch_adds is not None and catalog.link(device.bus).switch_adds is None
+        if named or adds:
+            inside: Keys = ("intra_node",) if number == 0 else ("groups", number, "intra_node")
+            own = "" if named else ", whose switch does not add"
+            hint = f"write {device.bus}"
+            if device.bus.startswith("pcie"):
+                hint += ", or a bridge's own figures: {like: nvlink3, bandwidth: 56 GB/s}"
+            message = f" = {link.name}: {device.name} has {device.bus}{own}"
+            yield document.problem(("cluster", *inside), message, hint)
 
 
 def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:

@@ -95,6 +95,54 @@ def test_mistakes(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert expected in "\n".join(problems(tmp_path, RACK.replace(old, new)))
 
 
+@pytest.mark.parametrize(
+    ("device", "link", "own"),
+    [
+        ("v100", "nvlink4", "v100 has nvlink2; write nvlink2"),
+        ("mi300x", "nvlink4_ideal", "mi300x has xgmi; write xgmi"),
+        ("h100_sxm", "xgmi", "h100_sxm has nvlink4; write nvlink4"),
+        ("a800_sxm_80gb", "nvlink3", "a800_sxm_80gb has nvlink_8_links; write nvlink_8_links"),
+        (
+            "rtx_4090",
+            "nvlink4",
+            "rtx_4090 has pcie4_x16; write pcie4_x16, or a bridge's own figures: "
+            "{like: nvlink3, bandwidth: 56 GB/s}",
+        ),
+        (
+            "v100",
+            "{like: nvlink2, switch_adds: 0.5}",
+            "v100 has nvlink2, whose switch does not add; write nvlink2",
+        ),
+    ],
+)
+def test_a_board_has_no_link_of_another(tmp_path: Path, device: str, link: str, own: str) -> None:
+    text = RACK.replace("h100_sxm", device).replace("intra_node: nvlink4", f"intra_node: {link}")
+    name = "nvlink2, changed" if link.startswith("{") else link
+    assert problems(tmp_path, text) == [f"a.yaml:11:15: error: cluster.intra_node = {name}: {own}"]
+
+
+def test_boards_on_pcie_with_a_bridge_or_of_a_group_have_their_own(tmp_path: Path) -> None:
+    """PCIe fits every board, figures of one's own any, and groups name their own place."""
+    for device, link in (
+        ("h100_sxm", "pcie5_x16"),
+        ("rtx_3090", "{like: nvlink3, bandwidth: 56 GB/s}"),
+        ("h100_sxm", "nvlink4_ideal"),
+        ("p40", "nvlink3"),  # the catalogue knows no bus of it
+    ):
+        text = RACK.replace("h100_sxm", device).replace("node: nvlink4", f"node: {link}")
+        assert load(tmp_path, text).cluster.crosses_intra_node
+    alike = "  nodes: 2\n  devices_per_node: 8\n  nics_per_node: 8\n  device: h100_sxm\n"
+    groups = """  devices_per_node: 8
+  groups:
+    - {nodes: 1, device: h100_sxm, intra_node: nvlink4}
+    - {nodes: 1, device: v100, intra_node: nvlink4}
+"""
+    text = RACK.replace(alike, groups).replace("  intra_node: nvlink4\n", "")
+    assert problems(tmp_path, text) == [
+        "a.yaml:9:44: error: cluster.groups.1.intra_node = nvlink4: v100 has nvlink2; write nvlink2"
+    ]
+
+
 def test_one_box_needs_neither_nodes_nor_a_network() -> None:
     box = asked(None, Words(model="gpt2", device="h100", gpus=8), called=str).scenario.cluster
     assert (box.nodes, box.devices_per_node, box.intra_node.name) == (1, 8, "nvlink4")
