@@ -153,8 +153,8 @@ _Device = Annotated[
     | Annotated[DeviceSection, Tag(checking.SPELLED_OUT)],
     Discriminator(checking.by_shape),
 ]
-_Nics = Annotated[int, Field(ge=1, le=64)]
-"""NCCL has at most 64 channels (src/include/device.h, `MAXCHANNELS`), and a channel one NIC."""
+_Nics = Annotated[int, Field(ge=1, le=32)]
+"""NCCL searches at most 32 ring channels (src/init.cc, `MAXCHANNELS / 2`), each through one NIC."""
 
 
 _RACKS = As(Racks, uplink=(AnyLink, ...), pod_uplink=(AnyLink | None, None))

@@ -62,10 +62,41 @@ def test_other_transports_use_one_nic_and_say_so(
 
 
 @pytest.mark.parametrize(
+    ("device", "bus", "network", "nics", "used"),
+    [
+        ("v100", "nvlink2", "100gbe", 16, 8),  # a GPU's 12 GB/s: the one NIC of 12.5
+        ("v100", "nvlink2", "50gbe", 16, None),  # two of 6.25
+        ("v100", "nvlink2", "50gbe", 17, 16),
+        ("a100_sxm_80gb", "nvlink3", "200gbe_roce", 8, None),  # DGX A100
+        ("a100_sxm_80gb", "nvlink3", "200gbe_roce", 10, 8),
+        ("h100_sxm", "nvlink4", "100gbe_roce", 32, None),  # p5.48xlarge: 32 of 100 Gbit/s
+        ("h100_sxm", "nvlink4", "200gbe_roce", 16, None),  # p5en.48xlarge
+        ("h100_sxm", "nvlink4", "infiniband_ndr", 9, 8),
+        ("l4", "pcie4_x16", "100gbe", 17, 16),
+        ("b200", "nvlink5", "infiniband_ndr", 32, None),  # a GB200's GPUs reach NICs past PCIe
+        ("p40", "pcie3_x16", "100gbe", 32, None),  # the catalogue knows no bus of it
+    ],
+)
+def test_nics_without_a_channel_are_a_warning(
+    tmp_path: Path, device: str, bus: str, network: str, nics: int, used: int | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Machines as sold have none; the lanes' 12, 24 and 48 GB/s are NCCL's own figures."""
+    text = RACK.replace("h100_sxm", device).replace("nvlink4", bus)
+    text = text.replace("infiniband_ndr", network).replace("node: 8\n  dev", f"node: {nics}\n  dev")
+    load(tmp_path, text)
+    found = [line for line in warnings(tmp_path, caplog) if "NCCL's channels" in line]
+    assert [line.partition("NCCL's channels use ")[2].split(":")[0] for line in found] == (
+        [] if used is None else [str(used)]
+    )
+    assert all(line.startswith("a.yaml:8:18: warning: cluster.nics_per_node") for line in found)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ("nics_per_node: 8", "nics_per_node: 0", "a.yaml:8:18: error: cluster.nics_per_node = 0"),
-        ("nics_per_node: 8", "nics_per_node: 65", "cluster.nics_per_node = 65: must be at most 64"),
+        ("nics_per_node: 8", "nics_per_node: 33", "cluster.nics_per_node = 33: must be at most 32"),
         (
             "nics_per_node: 8",
             "collectives: {all_reduce: nccl_collnet_simple}",
