@@ -247,7 +247,7 @@ def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    """Pods by halves, and beside parameter servers."""
+    """Pods by halves, and several uplinks where one's rate changes."""
     racks = cluster.racks
     if racks is None:
         return
@@ -256,10 +256,11 @@ def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
             hint = f"write racks.{other}, or leave both out"
             key_path = ("cluster", "racks", key)
             yield document.problem(key_path, f" without {other}", hint, of_key=True)
-    if len(racks.levels) > 1 and cluster.servers:
-        message = " beside parameter servers, whose flows know racks alone"
-        key_path = ("cluster", "racks", "pod")
-        yield document.problem(key_path, message, "leave one of the two out", of_key=True)
+    for key, uplink in (("uplinks", racks.uplink), ("pod_uplinks", racks.pod_uplink)):
+        if getattr(racks, key) > 1 and uplink is not None and uplink.trace is not None:
+            message = f" = {getattr(racks, key)}: the rate of {uplink.name} changes over time"
+            hint = "write one uplink with the rates of all"
+            yield document.problem(("cluster", "racks", key), message, hint)
 
 
 def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:

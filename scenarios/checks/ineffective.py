@@ -48,6 +48,7 @@ def idle(
         [
             *_algorithms(document, cluster.collectives),
             *_servers(document, cluster.collectives, compressors),
+            *_racks(document, cluster),
             *_topology(document, cluster, training),
             *_nics(document, cluster),
             *_bus(document, cluster, training),
@@ -107,15 +108,24 @@ def _servers(
         yield _said(document, (*_COLLECTIVES, "server_network"), why, hint)
 
 
-def _topology(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    racks, transport = cluster.racks, cluster.collectives.transport
-    if racks is not None and racks.nodes >= cluster.nodes:
+def _racks(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    racks = cluster.racks
+    if racks is None:
+        return
+    if racks.nodes >= cluster.nodes:
         why = f": one rack of {racks.nodes} holds all {cluster.nodes} nodes"
         hint = "let racks be smaller than the cluster"
         yield _said(document, ("cluster", "racks", "nodes"), why, hint)
-    elif racks is not None and racks.pod and racks.nodes * racks.pod >= cluster.nodes:
+    elif racks.pod and racks.nodes * racks.pod >= cluster.nodes:
         why = f": one pod of {racks.pod} racks holds all {cluster.nodes} nodes"
         yield _said(document, ("cluster", "racks", "pod"), why, "let pods be smaller")
+    if racks.pod is None and racks.pod_uplinks > 1:
+        hint = "write racks.pod and racks.pod_uplink, or leave it out"
+        yield _said(document, ("cluster", "racks", "pod_uplinks"), ": there are no pods", hint)
+
+
+def _topology(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    transport = cluster.collectives.transport
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which has its bus to itself"
         yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")

@@ -120,6 +120,9 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
         entries["racks"] = {"nodes": racks.nodes, "uplink": plain_link(racks.uplink)}
         if racks.pod_uplink is not None:
             entries["racks"] |= {"pod": racks.pod, "pod_uplink": plain_link(racks.pod_uplink)}
+        for key in ("uplinks", "pod_uplinks"):
+            if getattr(racks, key) != 1:
+                entries["racks"][key] = getattr(racks, key)
     if cluster.crosses_intra_node and not cluster.groups:
         entries["intra_node"] = plain_link(cluster.intra_node)
     entries["shared_bus"] = cluster.shared_bus

@@ -8,7 +8,7 @@ lies between. Messages of a round that cross the same thing in the same directio
 | a device's own link, out/in | leave/reach the device inside its node                         |
 | the bus of a node           | stay inside the node, either way (`Cluster.shared_bus`)        |
 | a network NIC, out/in       | leave/reach the node                                           |
-| a rack's uplink, out/in     | leave/reach the rack                                           |
+| a rack's uplinks, out/in    | leave/reach the rack; a message has one for each of its NICs   |
 | the air (`Link.shared`)     | cross it: once for each end of a message that is a station     |
 
 A message sees the path (`paths.py`) between its ends, each slowed by its share, and the uplink of
@@ -82,6 +82,7 @@ class RoundPaths:
         nics: Sequence[Link],
         buses: Sequence[Link],
         racks: Racks | None,
+        nics_per_node: int,
         shared_bus: bool,
         framing: Framing,
     ) -> None:
@@ -89,6 +90,7 @@ class RoundPaths:
         self.table = LinkTable()
         self._devices, self._nodes = devices, nodes
         self._levels = racks.levels if racks else ()
+        self._least = racks.least_shares(nics_per_node) if racks else ()
         self._shared_bus, self._framing = shared_bus, framing
         # a NIC and a bus that are equal links stay two kinds
         numbers: dict[tuple[str, Link], int] = {}
@@ -109,7 +111,7 @@ class RoundPaths:
             *(numbers.tobytes() for numbers in (self._nic, self._bus, self._stations)),
         )
         """Decides which messages share a link, not how fast it is."""
-        self._known: dict[tuple[int, ...], int] = {}
+        self._known: dict[tuple[int | Fraction, ...], int] = {}
         self._at_share: dict[int, Kinds] = {}
 
     @property
@@ -202,11 +204,12 @@ class RoundPaths:
         kinds = [self._numbers(end) for end in ends]
         framing = self._framing
         extra = np.where(crosses, picoseconds(framing.network), picoseconds(framing.inside))
-        for (_, cable), uplink in zip(self._levels, uplinks, strict=True):
+        for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=False):
             if not uplink.any():
                 break
             first, which = _distinct(uplink)
-            found = [self._link(cable, share) if share else -1 for share in uplink[first].tolist()]
+            shares = uplink[first].tolist()
+            found = [self._link(cable, max(share, least)) if share else -1 for share in shares]
             kinds.append(np.where(uplink > 0, np.array(found, dtype=np.int64)[which], kinds[0]))
             extra = extra + np.where(uplink > 0, cable.latency_for(0), 0)
         twice = self._latency[out.kind] + self._latency[into.kind]
@@ -232,14 +235,14 @@ class RoundPaths:
         name = out, sharing, into, meeting, *uplinks
         if name not in self._known:
             link = path(self._links[out], self._links[into], sharing, meeting)
-            for (_, cable), uplink in zip(self._levels, uplinks, strict=True):
-                link = through(link, cable, uplink) if uplink else link
+            for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=False):
+                link = through(link, cable, uplink, least) if uplink else link
             crosses = out >= self._first_card
             extra = self._framing.network if crosses else self._framing.inside
             self._known[name] = self.table.add(self._framing.of(link, extra))
         return self._known[name]
 
-    def _link(self, link: Link, share: int) -> int:
+    def _link(self, link: Link, share: int | Fraction) -> int:
         name = id(link), share
         if name not in self._known:
             self._known[name] = self.table.add(self._framing.of(slowed(link, share), Fraction(0)))

@@ -51,6 +51,28 @@ def test_eight_nics_are_one_of_their_sum_but_for_a_message_of_its_own(tmp_path: 
     )
 
 
+def test_a_rail_optimised_fabric_is_a_rack_of_all_its_leaves_uplinks(tmp_path: Path) -> None:
+    """Eight leaves with an uplink for each NIC hold nothing up, and are one of eight times the rate
+    to a collective of eight NICs; a message of its own has one of them, as its NIC."""
+    rails = "cluster.racks={nodes: 1, uplink: infiniband_ndr, uplinks: 8}"
+    flat, full = (load(tmp_path, RACK, *more).cluster for more in ((), (rails,)))
+    assert full.racks is not None
+    up = full.racks.uplink
+    one = replace(full, racks=replace(full.racks, uplinks=1))
+    wide = replace(
+        one, racks=replace(full.racks, uplinks=1, uplink=replace(up, bandwidth=8 * up.bandwidth))
+    )
+    assert (
+        seconds(REDUCE, wide)
+        == seconds(REDUCE, full)
+        == seconds(REDUCE, flat)
+        < seconds(REDUCE, one)
+    )
+    merge = CollectiveRecord(kind="tree_merge", sent=(1 << 26,), pulled=1 << 26)
+    assert seconds(merge, one) == seconds(merge, full) == seconds(merge, flat) + 2 * up.latency_ps
+    assert load(tmp_path, write(load(tmp_path, RACK, rails).resolved)).cluster.racks == full.racks
+
+
 def test_other_transports_use_one_nic_and_say_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
