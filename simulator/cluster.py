@@ -149,6 +149,17 @@ def several(link: Link, count: int) -> Link:
     )
 
 
+def one_of(link: Link, count: int) -> Link:
+    """One of `several`."""
+    if count == 1:
+        return link
+    return link.exactly(
+        name=link.name.removeprefix(f"{count} x "),
+        bandwidth=link.bandwidth / count,
+        flow=None if link.flow is None else link.flow / count,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
     """Consecutive nodes with one kind of device. Their links are `Cluster.nics` and `buses`."""

@@ -62,15 +62,12 @@ def test_a_rail_optimised_fabric_is_a_rack_of_all_its_leaves_uplinks(tmp_path: P
     wide = replace(
         one, racks=replace(full.racks, uplinks=1, uplink=replace(up, bandwidth=8 * up.bandwidth))
     )
-    assert (
-        seconds(REDUCE, wide)
-        == seconds(REDUCE, full)
-        == seconds(REDUCE, flat)
-        < seconds(REDUCE, one)
-    )
+    assert seconds(REDUCE, wide) == seconds(REDUCE, full) < seconds(REDUCE, one)
+    assert seconds(REDUCE, full) == seconds(REDUCE, flat) + up.latency_ps
     merge = CollectiveRecord(kind="tree_merge", sent=(1 << 26,), pulled=1 << 26)
     assert seconds(merge, one) == seconds(merge, full) == seconds(merge, flat) + 2 * up.latency_ps
-    assert load(tmp_path, write(load(tmp_path, RACK, rails).resolved)).cluster.racks == full.racks
+    again = load(tmp_path, write(load(tmp_path, RACK, rails).resolved)).cluster
+    assert again == full
 
 
 def test_other_transports_use_one_nic_and_say_so(
