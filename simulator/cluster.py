@@ -150,7 +150,7 @@ def several(link: Link, count: int) -> Link:
 
 
 def one_of(link: Link, count: int) -> Link:
-    """One of `several`."""
+    """Link of which there are `several`."""
     if count == 1:
         return link
     return link.exactly(

@@ -60,8 +60,10 @@ def test_another_card_or_uplink_delays_nobody(
         network = several(replace(NETWORK, switch_adds=Fraction(1, 2)), cards)
         return cluster(*shape, network=network, intra_node=bus, nics_per_node=cards, racks=racks)
 
-    more = {"uplink": {"uplinks": uplinks + 1}, "pod's uplink": {"pod_uplinks": uplinks + 1}}
-    better = having(cards + (what == "card"), replace(racks, **more.get(what, {})))
+    more = replace(
+        racks, uplinks=uplinks + (what == "uplink"), pod_uplinks=uplinks + (what == "pod's uplink")
+    )
+    better = having(cards + (what == "card"), more)
     entries = times(starts[: better.workers])
     pairs = zip(everything(having(cards, racks)), everything(better), strict=True)
     for (record, on), (_, faster) in pairs:

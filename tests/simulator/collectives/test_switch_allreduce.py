@@ -92,13 +92,16 @@ class Pieces:
             self.env.process(self.device(rank, start, pieces))
         self.env.run()
 
+    def after(self, time: Fraction) -> simpy.Event:
+        return self.env.timeout(time)  # type: ignore[arg-type]  # exact
+
     def cross(self, cable: Hashable, time: Fraction) -> Wait:
         with self.cables.setdefault(cable, simpy.Resource(self.env)).request() as turn:
             yield turn
-            yield self.env.timeout(time)
+            yield self.after(time)
 
     def device(self, rank: int, start: int, pieces: int) -> Wait:
-        yield self.env.timeout(Fraction(start + 25_000_000))
+        yield self.after(Fraction(start + 25_000_000))
         for piece in range(pieces):
             yield from self.cross(("bus up", rank), self.bus)
             self.env.process(self.up(rank // self.on.devices_per_node, piece))
@@ -109,7 +112,7 @@ class Pieces:
             return
         half = Fraction(20_000_000, 2) * (self.on.nodes > 1)  # the NIC's 2 us and the tuner's 18
         yield from self.cross(("NIC out", node), self.nic)
-        yield self.env.timeout(half)
+        yield self.after(half)
         self.arrived[piece] += 1
         if self.arrived[piece] < self.on.nodes:
             return
@@ -117,7 +120,7 @@ class Pieces:
             self.env.process(self.down(other, half))
 
     def down(self, node: int, half: Fraction) -> Wait:
-        yield self.env.timeout(half)
+        yield self.after(half)
         yield from self.cross(("NIC in", node), self.nic)
         for device in range(self.on.devices_per_node):
             self.env.process(self.end(node * self.on.devices_per_node + device))
