@@ -52,15 +52,17 @@ class Framing:
     """Overheads of a protocol on every path."""
 
     share: Fraction = Fraction(1)
-    """Payload's share of the rate."""
+    """Payload's share of the rate between nodes."""
+    share_inside: Fraction = Fraction(1)
+    """Payload's share of the rate inside a node."""
     network: Fraction = Fraction(0)
     """Seconds added to the latency between nodes."""
     inside: Fraction = Fraction(0)
     """Seconds added to the latency inside a node."""
 
-    def of(self, link: Link, extra: Fraction) -> Link:
+    def of(self, link: Link, extra: Fraction, *, inside: bool) -> Link:
         """Link as seen by the protocol's payload."""
-        return framed(link, self.share, extra)
+        return framed(link, self.share_inside if inside else self.share, extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,10 @@ class RoundPaths:
                 break
             first, which = _distinct(uplink)
             shares = uplink[first].tolist()
-            found = [self._link(cable, max(share, least)) if share else -1 for share in shares]
+            found = [
+                self._link(cable, max(share, least), inside=False) if share else -1
+                for share in shares
+            ]
             kinds.append(np.where(uplink > 0, np.array(found, dtype=np.int64)[which], kinds[0]))
             extra = extra + np.where(uplink > 0, cable.latency_for(0), 0)
         twice = self._latency[out.kind] + self._latency[into.kind]
@@ -222,12 +227,12 @@ class RoundPaths:
         if len(ends.share) and (ends.share == ends.share[0]).all():
             share = int(ends.share[0])
             if share not in self._at_share:
-                found = [self._link(link, share) for link in self._links]
+                found = [self._end(kind, share) for kind in range(len(self._links))]
                 self._at_share[share] = np.array(found, dtype=np.int64)
             return self._at_share[share][ends.kind]
         first, which = _distinct(ends.kind, ends.share)
         asked = np.stack((ends.kind, ends.share), axis=1)[first].tolist()
-        numbers = [self._link(self._links[kind], share) for kind, share in asked]
+        numbers = [self._end(kind, share) for kind, share in asked]
         return np.array(numbers, dtype=np.int64)[which]
 
     def _path(self, out: int, sharing: int, into: int, meeting: int, *uplinks: int) -> int:
@@ -239,13 +244,17 @@ class RoundPaths:
                 link = through(link, cable, uplink, least) if uplink else link
             crosses = out >= self._first_card
             extra = self._framing.network if crosses else self._framing.inside
-            self._known[name] = self.table.add(self._framing.of(link, extra))
+            self._known[name] = self.table.add(self._framing.of(link, extra, inside=not crosses))
         return self._known[name]
 
-    def _link(self, link: Link, share: int | Fraction) -> int:
-        name = id(link), share
+    def _end(self, kind: int, share: int) -> int:
+        return self._link(self._links[kind], share, inside=kind < self._first_card)
+
+    def _link(self, link: Link, share: int | Fraction, *, inside: bool) -> int:
+        name = id(link), share, inside
         if name not in self._known:
-            self._known[name] = self.table.add(self._framing.of(slowed(link, share), Fraction(0)))
+            framed_link = self._framing.of(slowed(link, share), Fraction(0), inside=inside)
+            self._known[name] = self.table.add(framed_link)
         return self._known[name]
 
 

@@ -72,6 +72,21 @@ def test_another_card_or_uplink_delays_nobody(
             assert (fast <= slow).all(), on.collectives
 
 
+@pytest.mark.parametrize("cards", range(1, 16))
+def test_another_fast_card_delays_nobody(cards: int) -> None:
+    """Also beyond what LL reaches between nodes, 20 GB/s."""
+
+    def having(cards: int) -> Cluster:
+        network = several(link(50 * 10**9, 2e-6), cards)
+        return cluster(5, 4, network=network, intra_node=link(4 * 10**11), nics_per_node=cards)
+
+    entries = times([0] * 20)
+    pairs = zip(everything(having(cards)), everything(having(cards + 1)), strict=True)
+    for (record, on), (_, faster) in pairs:
+        slow, fast = execute(record, entries, on), execute(record, entries, faster)
+        assert (fast <= slow).all(), on.collectives
+
+
 def test_doubling_all_rates_without_latency_halves_the_time() -> None:
     one, two = (cluster(6, 2, network=link(n * 10**9), intra_node=link(n * 10**10)) for n in (1, 2))
     starts = times([0] * 12)

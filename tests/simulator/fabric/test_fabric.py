@@ -170,7 +170,9 @@ def test_devices_share_each_leg_of_an_access_link() -> None:
 
 
 def test_a_protocol_takes_its_share_of_every_path() -> None:
-    framing = Framing(share=Fraction(1, 2), network=11 * PS, inside=5 * PS)
+    framing = Framing(
+        share=Fraction(1, 2), share_inside=Fraction(1, 2), network=11 * PS, inside=5 * PS
+    )
     racks = Racks(nodes=1, uplink=SLOW)
     fabric = Fabric(nodes=2, devices=2, nics=[FAST], buses=[BUS], racks=racks)
     serialization, latency = messages(fabric.framed(framing), ranks(0, 1), ranks(1, 2), 10**6)
@@ -197,7 +199,9 @@ def fabrics(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             above = replace(draw(plain), shared=False)
             racks = replace(racks, pod=draw(st.integers(1, 3)), pod_uplink=above)
-    framing = Framing(share=Fraction(10, 38), network=5 * PS, inside=PS)
+    framing = Framing(
+        share=Fraction(10, 38), share_inside=Fraction(1, 3), network=5 * PS, inside=PS
+    )
     return {
         "nodes": nodes,
         "devices": draw(st.integers(1, 3)),
