@@ -114,18 +114,50 @@ class Racks(Setting):
     """Nodes per rack, in order; the last rack may have fewer."""
     uplink: Link
     """From a rack's switch to the others', each direction; its latency is added."""
+    uplinks: Count = 1
+    """Equal uplinks of a rack. Messages share the sum of their rates; what one NIC sends crosses
+    one of them."""
     pod: Count | None = None
     """Racks per pod, in order; None: the switches of all racks meet at one."""
     pod_uplink: Link | None = None
     """From a pod's switch to the others', as `uplink`."""
+    pod_uplinks: Count = 1
+    """Equal uplinks of a pod, as `uplinks`."""
 
     @property
     def levels(self) -> tuple[tuple[int, Link], ...]:
-        """Nodes below a switch and the switch's uplink, from racks up."""
-        racks = (self.nodes, self.uplink)
+        """Nodes below a switch and all of its uplinks as one, from racks up."""
+        racks = (self.nodes, several(self.uplink, self.uplinks))
         if self.pod is None or self.pod_uplink is None:
             return (racks,)
-        return racks, (self.nodes * self.pod, self.pod_uplink)
+        return racks, (self.nodes * self.pod, several(self.pod_uplink, self.pod_uplinks))
+
+    def least_shares(self, nics: int) -> tuple[Fraction, ...]:
+        """Smallest divisor of each level's rate for a message that `nics` NICs send: that crosses
+        no more uplinks than NICs."""
+        return tuple(max(_ONE, Fraction(count, nics)) for count in (self.uplinks, self.pod_uplinks))
+
+
+def several(link: Link, count: int) -> Link:
+    """`count` equal links as one: their rates and connections add up."""
+    if count == 1:
+        return link
+    return link.exactly(
+        name=f"{count} x {link.name}",
+        bandwidth=link.bandwidth * count,
+        flow=None if link.flow is None else link.flow * count,
+    )
+
+
+def one_of(link: Link, count: int) -> Link:
+    """Link of which there are `several`."""
+    if count == 1:
+        return link
+    return link.exactly(
+        name=link.name.removeprefix(f"{count} x "),
+        bandwidth=link.bandwidth / count,
+        flow=None if link.flow is None else link.flow / count,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +270,7 @@ class Cluster:
     @property
     def at_one_nic(self) -> Cluster:
         """The cluster as messages see it that one channel carries."""
-        return self._at(Fraction(1, self.nics_per_node))
+        return replace(self._at(Fraction(1, self.nics_per_node)), nics_per_node=1)
 
     def _at(self, share: Fraction) -> Cluster:
         """The cluster with a share of the network's rates."""

@@ -32,7 +32,7 @@ from gcsim.scenarios.advice.asked import Asked, Words, asked_of
 from gcsim.scenarios.advice.break_even import break_even, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
-from gcsim.scenarios.advice.open_questions import open_questions
+from gcsim.scenarios.advice.open_questions import WHICH_WAY, of_the_bus, open_questions
 from gcsim.scenarios.advice.other_code import other_code
 from gcsim.scenarios.checks.fits import span
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
@@ -381,7 +381,9 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
     if misfits:
         yield "Memory", misfits
     if advice.findings.open:
-        yield "Open", [_opened(one) for one in advice.findings.open]
+        ways = any(of_the_bus(one.answer) for one in advice.findings.open)
+        check = [f"{WHICH_WAY}\n"] if ways else []
+        yield "Open", [*check, *(_opened(one) for one in advice.findings.open)]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
     if advice.plans is not None:
         yield "By bucket", list(_by_bucket(advice.plans))

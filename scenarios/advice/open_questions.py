@@ -43,11 +43,22 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
 
 
 _WAYS = {
-    "peer": "one PCIe switch: PIX or PXB of nvidia-smi topo -m",
+    "peer": "one PCIe switch: PIX or PXB",
     "across": "two sockets: NODE or SYS",
-    "host": "no peer access, or NCCL_P2P_DISABLE=1",
+    "host": "via SHM: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL or no P2P driver",
 }
 """Ways between two GPUs of a node without NVLink, of which a bus of a board says nothing."""
+
+
+WHICH_WAY = (
+    "first check: NCCL_DEBUG=INFO logs via P2P or via SHM; nvidia-smi topo -m shows P2P's way"
+)
+"""Check that decides between the ways (src/transport/p2p.cc and shm.cc of NCCL)."""
+
+
+def of_the_bus(answer: Answer) -> bool:
+    """Whether an answer is one of the ways between two GPUs."""
+    return any(one.startswith("cluster.intra_node=") for one in answer.overrides)
 
 
 def _answer(words: str, option: str, setting: str) -> Answer:

@@ -1,8 +1,8 @@
 """Settings, each right in itself, that cannot be together.
 
-Nodes and workers outside the cluster, a shared medium that is wired, a transport without
-algorithms, copies over a changing link, faults that leave nobody: each with its place; nothing is
-run.
+Nodes and workers outside the cluster, a shared medium that is wired, NVLink on a board without it,
+a transport without algorithms, copies over a changing link, faults that leave nobody: each with its
+place; nothing is run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import get_args
 
 from gcsim.errors import Problem
+from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
 from gcsim.scenarios.sections.cluster import links_of, random_settings
@@ -34,6 +35,7 @@ def contradictions(
         *_no_such_nodes(document, cluster, training),
         *_no_algorithm(document, cluster),
         *_switches(document, cluster),
+        *_others_buses(document, cluster),
         *_media(document, cluster),
         *_times(document, cluster),
         *_pods(document, cluster),
@@ -201,6 +203,28 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
         )
 
 
+def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    """NVLink and xGMI of other boards, by the catalogue's name, and switches that add where the
+    device's own link has none. PCIe fits all boards; other figures are those of a user's board."""
+    node = 0
+    kinds = [(group.nodes, group.device) for group in cluster.groups]
+    for number, (nodes, device) in enumerate(kinds or [(cluster.nodes, cluster.device)]):
+        link = cluster.buses.get(node, cluster.intra_node)
+        node += nodes
+        if device.bus is None or link.name.removesuffix("_ideal") == device.bus:
+            continue
+        named = link.name.startswith(("nvlink", "xgmi")) and link.name in catalog.links()
+        adds = link.switch_adds is not None and catalog.link(device.bus).switch_adds is None
+        if named or adds:
+            inside: Keys = ("intra_node",) if number == 0 else ("groups", number, "intra_node")
+            own = "" if named else ", whose switch does not add"
+            hint = f"write {device.bus}"
+            if device.bus.startswith("pcie"):
+                hint += ", or a bridge's own figures: {like: nvlink3, bandwidth: 56 GB/s}"
+            message = f" = {link.name}: {device.name} has {device.bus}{own}"
+            yield document.problem(("cluster", *inside), message, hint)
+
+
 def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
     medium = cluster.network.shared
     for key_path, link in links_of(cluster).items():
@@ -223,7 +247,7 @@ def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
 
 def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
-    """Pods by halves, and beside parameter servers."""
+    """Pods by halves, and several uplinks where one's rate changes."""
     racks = cluster.racks
     if racks is None:
         return
@@ -232,10 +256,11 @@ def _pods(document: Document, cluster: Cluster) -> Iterator[Problem]:
             hint = f"write racks.{other}, or leave both out"
             key_path = ("cluster", "racks", key)
             yield document.problem(key_path, f" without {other}", hint, of_key=True)
-    if len(racks.levels) > 1 and cluster.servers:
-        message = " beside parameter servers, whose flows know racks alone"
-        key_path = ("cluster", "racks", "pod")
-        yield document.problem(key_path, message, "leave one of the two out", of_key=True)
+    for key, uplink in (("uplinks", racks.uplink), ("pod_uplinks", racks.pod_uplink)):
+        if getattr(racks, key) > 1 and uplink is not None and uplink.trace is not None:
+            message = f" = {getattr(racks, key)}: the rate of {uplink.name} changes over time"
+            hint = "write one uplink with the rates of all"
+            yield document.problem(("cluster", "racks", key), message, hint)
 
 
 def _times(document: Document, cluster: Cluster) -> Iterator[Problem]:

@@ -48,7 +48,9 @@ def idle(
         [
             *_algorithms(document, cluster.collectives),
             *_servers(document, cluster.collectives, compressors),
+            *_racks(document, cluster),
             *_topology(document, cluster, training),
+            *_nics(document, cluster),
             *_bus(document, cluster, training),
             *_idle_processors(document, cluster, training),
             *_buckets(document, file),
@@ -106,15 +108,24 @@ def _servers(
         yield _said(document, (*_COLLECTIVES, "server_network"), why, hint)
 
 
-def _topology(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    racks, transport = cluster.racks, cluster.collectives.transport
-    if racks is not None and racks.nodes >= cluster.nodes:
+def _racks(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    racks = cluster.racks
+    if racks is None:
+        return
+    if racks.nodes >= cluster.nodes:
         why = f": one rack of {racks.nodes} holds all {cluster.nodes} nodes"
         hint = "let racks be smaller than the cluster"
         yield _said(document, ("cluster", "racks", "nodes"), why, hint)
-    elif racks is not None and racks.pod and racks.nodes * racks.pod >= cluster.nodes:
+    elif racks.pod and racks.nodes * racks.pod >= cluster.nodes:
         why = f": one pod of {racks.pod} racks holds all {cluster.nodes} nodes"
         yield _said(document, ("cluster", "racks", "pod"), why, "let pods be smaller")
+    if racks.pod is None and racks.pod_uplinks > 1:
+        hint = "write racks.pod and racks.pod_uplink, or leave it out"
+        yield _said(document, ("cluster", "racks", "pod_uplinks"), ": there are no pods", hint)
+
+
+def _topology(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    transport = cluster.collectives.transport
     if cluster.shared_bus and cluster.devices_per_node == 1:
         why = ": a node has one device, which has its bus to itself"
         yield _said(document, ("cluster", "shared_bus"), why, "set cluster.devices_per_node")
@@ -145,6 +156,40 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
         if cluster.nodes == 1 and getattr(training, code).per_step not in fixed:
             where = ("training", "framework", code, "per_step")
             yield _said(document, where, ": it applies between nodes only", "set cluster.nodes")
+
+
+_LANES = dict.fromkeys(("pcie3", "nvlink1", "nvlink2"), 12)
+_LANES |= dict.fromkeys(("pcie4", "nvlink3", "nvlink_8_links"), 24)
+_LANES |= dict.fromkeys(("pcie5", "nvlink4", "nvlink4_8_links", "xgmi"), 48)
+"""GB/s of the 16 PCIe lanes of a board by its bus, as NCCL counts them (src/graph/topo.cc: 60, 120
+and 240 x 100 Mbit/s a lane, over 80). A GB200's GPU has another way to its NICs."""
+
+
+def _nics(document: Document, cluster: Cluster) -> Iterator[Problem]:
+    """NICs without a channel: NCCL's search (src/graph/search.cc, `ncclTopoSearchRec`) leads each
+    channel from a NIC through a GPU's lanes and takes its rate off both, so a GPU's lanes, once
+    full, feed no further NIC."""
+    if cluster.nics_per_node == 1 or cluster.nodes == 1:
+        return
+    node = 0
+    kinds = [(group.nodes, group.device) for group in cluster.groups]
+    for number, (nodes, device) in enumerate(kinds or [(cluster.nodes, cluster.device)]):
+        nic = cluster.nic(node).bandwidth / cluster.nics_per_node
+        node += nodes
+        bus = device.bus or ""
+        lanes = _LANES.get(bus.partition("_")[0] if bus.startswith("pcie") else bus)
+        if lanes is None:
+            continue
+        used = cluster.devices_per_node * math.ceil(lanes * 10**9 / nic)
+        if cluster.nics_per_node > used:
+            inside: Keys = ("groups", number) if number else ()
+            boards = f"{cluster.devices_per_node} {device.name} ({lanes} GB/s each)"
+            message = (
+                f" = {cluster.nics_per_node}: NCCL's channels use {used}: "
+                f"those fill the PCIe lanes of {boards}"
+            )
+            key_path = ("cluster", *inside, "nics_per_node")
+            yield document.problem(key_path, message, f"write {used}")
 
 
 def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:

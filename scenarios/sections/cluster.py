@@ -29,7 +29,7 @@ from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.sections.link import LinkSection, build_link, carrier
 from gcsim.scenarios.sections.named_files import device_in, usual_bus
 from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores, on_machines
-from gcsim.simulator.cluster import Cluster, Collectives, NodeGroup, Racks, TransportName
+from gcsim.simulator.cluster import Cluster, Collectives, NodeGroup, Racks, TransportName, several
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Sums
 from gcsim.simulator.network.links import Link
@@ -153,8 +153,8 @@ _Device = Annotated[
     | Annotated[DeviceSection, Tag(checking.SPELLED_OUT)],
     Discriminator(checking.by_shape),
 ]
-_Nics = Annotated[int, Field(ge=1, le=64)]
-"""NCCL has at most 64 channels (src/include/device.h, `MAXCHANNELS`), and a channel one NIC."""
+_Nics = Annotated[int, Field(ge=1, le=32)]
+"""NCCL searches at most 32 ring channels (src/init.cc, `MAXCHANNELS / 2`), each through one NIC."""
 
 
 _RACKS = As(Racks, uplink=(AnyLink, ...), pod_uplink=(AnyLink | None, None))
@@ -257,8 +257,10 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
         else Racks(
             nodes=racks.nodes,
             uplink=build_link(racks.uplink, transport),
+            uplinks=racks.uplinks,
             pod=racks.pod,
             pod_uplink=racks.pod_uplink and build_link(racks.pod_uplink, transport),
+            pod_uplinks=racks.pod_uplinks,
         ),
         shared_bus=section.shared_bus,
         host=host,
@@ -308,11 +310,7 @@ def together_as_one(link: Link, count: int) -> Link:
                 hint="rates over time, access links and shared media have one",
             )
         )
-    return link.exactly(
-        name=f"{count} x {link.name}",
-        bandwidth=link.bandwidth * count,
-        flow=None if link.flow is None else link.flow * count,
-    )
+    return several(link, count)
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:

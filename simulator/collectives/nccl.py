@@ -350,7 +350,9 @@ def _most_by_ll(seen: _Seen) -> Fraction:
 
 
 def _told(call: Call, mode: Mode) -> tuple[Picoseconds, Fabric]:
-    """Delay of the ranks' start, and the fabric as the protocol uses it."""
-    mode = _on(mode, call.cluster)
-    framing = Framing(share=mode.share, network=mode.net, inside=mode.bus)
-    return picoseconds(mode.base), call.fabric.framed(framing)
+    """Delay of the ranks' start, and the fabric as the protocol uses it. A cap on LL between nodes
+    is no share of the rate inside them."""
+    on, alone = _on(mode, call.cluster), call.cluster.nodes == 1
+    inside = on.share if alone or mode.protocol != "ll" else mode.share
+    framing = Framing(share=on.share, share_inside=inside, network=on.net, inside=on.bus)
+    return picoseconds(on.base), call.fabric.framed(framing)

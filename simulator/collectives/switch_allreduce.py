@@ -5,7 +5,8 @@ Each device sends its vector once and receives the sum once, where a ring has 2 
     ready of a node = last entry of its devices + inside
     between nodes   = the double tree of `double_tree_allreduce.py`, or the switch's sum: last of
                       the nodes' vectors to arrive, each n / (adds W) and a latency after its start
-    exit            = that, and not before ready + n / (adds of the NVLink's switch)
+    exit            = that, and not before the last node's ready + n / (adds of the NVLink's switch)
+                      and a latency of the network
 
 `adds` is the share of a link's goodput with which its switch adds (`Link.switch_adds`). A node's
 part and the network's are pipelined, so that the slower of both counts.
@@ -62,6 +63,8 @@ class SwitchAllReduce:
                 added = self._bus.departure(ready, kinds, self._vector)
             else:
                 added = ready + self._bus.serialization(kinds, self._vector)
+            if self._hops is not None:  # a sum has every node's last piece
+                added = np.full_like(ready, (added + self._hops.latency(self._vector)).max())
             finishes = np.maximum(finishes, added)
         check_range(finishes, 0)
         return np.repeat(finishes, self._devices)

@@ -8,7 +8,7 @@ lies between. Messages of a round that cross the same thing in the same directio
 | a device's own link, out/in | leave/reach the device inside its node                         |
 | the bus of a node           | stay inside the node, either way (`Cluster.shared_bus`)        |
 | a network NIC, out/in       | leave/reach the node                                           |
-| a rack's uplink, out/in     | leave/reach the rack                                           |
+| a rack's uplinks, out/in    | leave/reach the rack; a message has one for each of its NICs   |
 | the air (`Link.shared`)     | cross it: once for each end of a message that is a station     |
 
 A message sees the path (`paths.py`) between its ends, each slowed by its share, and the uplink of
@@ -52,15 +52,17 @@ class Framing:
     """Overheads of a protocol on every path."""
 
     share: Fraction = Fraction(1)
-    """Payload's share of the rate."""
+    """Payload's share of the rate between nodes."""
+    share_inside: Fraction = Fraction(1)
+    """Payload's share of the rate inside a node."""
     network: Fraction = Fraction(0)
     """Seconds added to the latency between nodes."""
     inside: Fraction = Fraction(0)
     """Seconds added to the latency inside a node."""
 
-    def of(self, link: Link, extra: Fraction) -> Link:
+    def of(self, link: Link, extra: Fraction, *, inside: bool) -> Link:
         """Link as seen by the protocol's payload."""
-        return framed(link, self.share, extra)
+        return framed(link, self.share_inside if inside else self.share, extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class RoundPaths:
         nics: Sequence[Link],
         buses: Sequence[Link],
         racks: Racks | None,
+        nics_per_node: int,
         shared_bus: bool,
         framing: Framing,
     ) -> None:
@@ -89,6 +92,7 @@ class RoundPaths:
         self.table = LinkTable()
         self._devices, self._nodes = devices, nodes
         self._levels = racks.levels if racks else ()
+        self._least = racks.least_shares(nics_per_node) if racks else ()
         self._shared_bus, self._framing = shared_bus, framing
         # a NIC and a bus that are equal links stay two kinds
         numbers: dict[tuple[str, Link], int] = {}
@@ -109,7 +113,7 @@ class RoundPaths:
             *(numbers.tobytes() for numbers in (self._nic, self._bus, self._stations)),
         )
         """Decides which messages share a link, not how fast it is."""
-        self._known: dict[tuple[int, ...], int] = {}
+        self._known: dict[tuple[int | Fraction, ...], int] = {}
         self._at_share: dict[int, Kinds] = {}
 
     @property
@@ -206,11 +210,15 @@ class RoundPaths:
         kinds = [self._numbers(end) for end in ends]
         framing = self._framing
         extra = np.where(crosses, picoseconds(framing.network), picoseconds(framing.inside))
-        for (_, cable), uplink in zip(self._levels, uplinks, strict=True):
+        for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=False):
             if not uplink.any():
                 break
             first, which = _distinct(uplink)
-            found = [self._link(cable, share) if share else -1 for share in uplink[first].tolist()]
+            shares = uplink[first].tolist()
+            found = [
+                self._link(cable, max(share, least), inside=False) if share else -1
+                for share in shares
+            ]
             kinds.append(np.where(uplink > 0, np.array(found, dtype=np.int64)[which], kinds[0]))
             extra = extra + np.where(uplink > 0, cable.latency_for(0), 0)
         twice = self._latency[out.kind] + self._latency[into.kind]
@@ -223,12 +231,12 @@ class RoundPaths:
         if len(ends.share) and (ends.share == ends.share[0]).all():
             share = int(ends.share[0])
             if share not in self._at_share:
-                found = [self._link(link, share) for link in self._links]
+                found = [self._end(kind, share) for kind in range(len(self._links))]
                 self._at_share[share] = np.array(found, dtype=np.int64)
             return self._at_share[share][ends.kind]
         first, which = _distinct(ends.kind, ends.share)
         asked = np.stack((ends.kind, ends.share), axis=1)[first].tolist()
-        numbers = [self._link(self._links[kind], share) for kind, share in asked]
+        numbers = [self._end(kind, share) for kind, share in asked]
         return np.array(numbers, dtype=np.int64)[which]
 
     def _path(self, out: int, sharing: int, into: int, meeting: int, *uplinks: int) -> int:
@@ -236,17 +244,21 @@ class RoundPaths:
         name = out, sharing, into, meeting, *uplinks
         if name not in self._known:
             link = path(self._links[out], self._links[into], sharing, meeting)
-            for (_, cable), uplink in zip(self._levels, uplinks, strict=True):
-                link = through(link, cable, uplink) if uplink else link
+            for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=False):
+                link = through(link, cable, uplink, least) if uplink else link
             crosses = out >= self._first_card
             extra = self._framing.network if crosses else self._framing.inside
-            self._known[name] = self.table.add(self._framing.of(link, extra))
+            self._known[name] = self.table.add(self._framing.of(link, extra, inside=not crosses))
         return self._known[name]
 
-    def _link(self, link: Link, share: int) -> int:
-        name = id(link), share
+    def _end(self, kind: int, share: int) -> int:
+        return self._link(self._links[kind], share, inside=kind < self._first_card)
+
+    def _link(self, link: Link, share: int | Fraction, *, inside: bool) -> int:
+        name = id(link), share, inside
         if name not in self._known:
-            self._known[name] = self.table.add(self._framing.of(slowed(link, share), Fraction(0)))
+            framed_link = self._framing.of(slowed(link, share), Fraction(0), inside=inside)
+            self._known[name] = self.table.add(framed_link)
         return self._known[name]
 
 

@@ -36,10 +36,12 @@ class Fabric:
         nics: Sequence[Link],
         buses: Sequence[Link],
         racks: Racks | None = None,
+        nics_per_node: int = 1,
         shared_bus: bool = False,
         framing: Framing | None = None,
     ) -> None:
-        """`nics` join a node to the others, `buses` its devices: one for all nodes or one each."""
+        """`nics` join a node to the others, `buses` its devices: one for all nodes or one each.
+        Each of `nics` stands for `nics_per_node`."""
         self.nodes, self.devices, self.ranks = nodes, devices, nodes * devices
         self.everyone: Ranks = np.arange(self.ranks, dtype=np.int64)
         self._of: dict[str, Any] = {
@@ -48,6 +50,7 @@ class Fabric:
             "nics": nics,
             "buses": buses,
             "racks": racks,
+            "nics_per_node": nics_per_node,
             "shared_bus": shared_bus,
         }
         self._framing = framing or Framing()
@@ -71,6 +74,7 @@ class Fabric:
             if cluster.buses and cluster.between_ranks is cluster.intra_node
             else [cluster.between_ranks],
             racks=cluster.racks,
+            nics_per_node=cluster.nics_per_node,
             shared_bus=cluster.shared_bus,
         )
 

@@ -86,9 +86,11 @@ def inward(link: Link) -> Link:
 
 
 @lru_cache(maxsize=_KEPT)
-def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
-    """The path `link` across `uplink`, of whose rate a message gets 1 / `share`. The smaller rate
-    and larger loss count; the uplink's latency, overhead and jitter are added once."""
+def through(link: Link, uplink: Link, share: int | Fraction, least: int | Fraction = 1) -> Link:
+    """The path `link` across `uplink`, of whose rate a message gets 1 / `share`, and alone
+    1 / `least`. The smaller rate and larger loss count; the uplink's latency, overhead and jitter
+    are added once."""
+    share = max(share, least)
     _check_share(share)
     if uplink.up is not None or uplink.grant:
         raise InputError(
@@ -101,7 +103,7 @@ def through(link: Link, uplink: Link, share: int | Fraction) -> Link:
     return _with_goodput(
         link,
         _least(link.line_goodput, _share(uplink.line_goodput, share), link, uplink),
-        _least(alone, uplink.line_goodput, link, uplink) if link.factors else None,
+        _least(alone, _share(uplink.line_goodput, least), link, uplink) if link.factors else None,
         name=_shared_name(f"{link.name} over {uplink.name}", share),
         latency=link.latency + uplink.latency,
         overhead=link.overhead + uplink.overhead,

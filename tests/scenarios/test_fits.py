@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gcsim.cli.app import app
@@ -77,6 +81,23 @@ def test_groups_have_the_remedies_of_nodes_that_are_alike(load: Any) -> None:
     assert any(text.startswith(named) for text in groups)
     both = [text.partition(" (")[0] for text in named.split(", ")]
     assert load("llama3_8b", *given, nodes, *both).compressors
+
+
+@given(given=st.lists(st.integers(1, 400), min_size=2, max_size=6).map(sorted))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_fits_in_some_memory_fits_in_more(load: Any, given: list[int]) -> None:
+    """Of ascending memories none needs more parts, and no further method fails to fit."""
+    scenario = load("gpt2_medium", "training.device_memory=400 GiB")
+    order = ("no", "perhaps", "yes")
+    seen: list[tuple[int, ...]] = []
+    for size in given:
+        training = replace(scenario.training, device_memory=size << 30)
+        less = replace(scenario, training=training)
+        held = [less.memory_of(choice) for choice in less.compressors]
+        seen.append(tuple(order.index(one.fits) for one in held if one is not None))
+    assert len(seen[0]) == len(scenario.compressors)
+    for fewer, more in itertools.pairwise(seen):
+        assert all(one <= other for one, other in zip(fewer, more, strict=True))
 
 
 def test_no_device_holds_seventy_billion_parameters(load: Any) -> None:

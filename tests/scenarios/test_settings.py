@@ -39,6 +39,7 @@ BY_HAND = (
     ("cluster.racks", "{nodes: 1, uplink: 100mbit_ethernet}"),
     ("cluster.racks", "{nodes: 2, uplink: 100mbit_ethernet}"),
     ("cluster.racks", "{nodes: 1, uplink: 10gbe, pod: 1, pod_uplink: 100mbit_ethernet}"),
+    ("cluster.racks", "{nodes: 1, uplink: 100mbit_ethernet, uplinks: 2}"),
     ("cluster.host", "{per_message: 1 ms}"),
     ("cluster.host", "{cores: 1, per_call: 1 ms}"),
     ("cluster.sums", "{float32: 1 MB/s}"),

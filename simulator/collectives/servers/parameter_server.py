@@ -13,9 +13,9 @@ pushes), or a dedicated machine at the switch or behind an access point. Flows s
 A push to server s is its worker's message s; a pull from it to worker r is message r of p + s.
 
 All pushes or pulls between a class of workers and one of servers are one class of flows, as far as
-they are placed alike: on one node, in one rack, or in two. Where the topology spreads flows evenly
-(`Topology.spread_evenly`), NICs in are left out, and all from one class to other nodes is one
-class.
+they are placed alike: on one node, in one rack, in one pod, or in two. Where the topology spreads
+flows evenly (`Topology.spread_evenly`), NICs in are left out, and all from one class to other nodes
+is one class.
 
 Assumptions: those of `sharing/fair.py`; the switch is no bottleneck; latency and overhead count
 once per flow. With n workers on as many NICs, one server elsewhere and sorted sizes s, pushes that
@@ -44,7 +44,6 @@ from gcsim.simulator.collectives.servers.topology import (
     Placement,
     Topology,
     alike,
-    own_limit,
     server_nic,
 )
 from gcsim.simulator.host import Traffic
@@ -199,7 +198,7 @@ def begins(link: Link, time: Picoseconds) -> Picoseconds:
 def _random(cluster: Cluster) -> bool:
     links = {cluster.network, cluster.intra_node, *cluster.nics.values()}
     if cluster.racks is not None:
-        links.add(cluster.racks.uplink)
+        links |= {uplink for _, uplink in cluster.racks.levels}
     if cluster.collectives.server_hosts == "dedicated":
         links.add(server_nic(cluster) or cluster.network)
     return any(link.random for link in links)
@@ -311,32 +310,23 @@ class _Flows:
 
     def _add_pairs(self, kinds: Sequence[NodeKind]) -> None:
         hosts = [kind for kind in kinds if kind.servers]
-        racks = self._topology.cluster.racks is not None
         for at in [kind for kind in kinds if kind.workers]:
             self._add_local(at)
             for home in hosts:
-                same, neighbours = home is at, home.rack == at.rack
-                if neighbours:
-                    homes, nodes = home.in_rack - same, at.in_rack - same
-                    self._add_remote(at, home, homes, nodes, racks=False)
-                homes = home.in_rack * (home.racks - neighbours)
-                nodes = at.in_rack * (at.racks - neighbours)
-                self._add_remote(at, home, homes, nodes, racks=racks)
+                for above, homes, nodes in at.apart(home):
+                    self._add_remote(at, home, homes, nodes, above)
 
-    def _add_remote(
-        self, at: NodeKind, home: NodeKind, homes: int, nodes: int, *, racks: bool
-    ) -> None:
-        """Add flows of nodes `at` to servers on `homes` machines, each of which serves `nodes`."""
-        if not homes or not nodes:
-            return
+    def _add_remote(self, at: NodeKind, home: NodeKind, homes: int, nodes: int, above: int) -> None:
+        """Add flows of nodes `at` to servers on `homes` machines, each of which serves `nodes`,
+        across the uplinks of `above` levels."""
         between = self._topology.between
-        out = self._topology.link(at, home, racks=racks)
-        back = self._topology.link(home, at, racks=racks)
+        out = self._topology.link(at, home, above)
+        back = self._topology.link(home, at, above)
         for worker, many in at.workers:
             for server, hosted in home.servers:
                 one = many * hosted
-                push = between(at, home, one * homes, one * nodes, racks=racks)
-                pull = between(home, at, one * nodes, one * homes, racks=racks)
+                push = between(at, home, one * homes, one * nodes, above)
+                pull = between(home, at, one * nodes, one * homes, above)
                 self._add(True, worker, server, push, out)
                 self._add(False, server, worker, pull, back)
 
@@ -360,7 +350,7 @@ class _Flows:
             classes = np.array([to for of in receivers for to, _ in of], dtype=np.int64)
             for place, kind in enumerate(kinds):
                 targets = classes if kind.nodes > 1 else classes[number != place]
-                link = self._topology.link(kind, kind, racks=False)
+                link = self._topology.link(kind, kind, 0)
                 for source, count in senders[place] if targets.size else ():
                     loads: Loads = {("out", id(kind)): count * (total - on_node[place])}
                     self._add(push, source, targets, loads, link)
@@ -372,7 +362,7 @@ class _Flows:
     ) -> None:
         payload = self._pushed[source] if push else self._pulled
         nbytes = -(-payload // self._servers)
-        limit = own_limit(link, nbytes)
+        limit = self._topology.own_limit(link, nbytes)
         if limit is not None:
             own = "own", len(self.flows)
             self._topology.capacities[own] = limit

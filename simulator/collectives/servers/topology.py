@@ -5,20 +5,21 @@
 | on one node                    | the worker's bus, or the node's shared one                  |
 | on two machines                | the sender's NIC out, the receiver's NIC in                 |
 | in two racks                   | also the uplinks of both, out and in                        |
+| in two pods                    | also the pods' uplinks, out and in                          |
 | one or both on a shared medium | the air, for each end on it, instead of the end's NIC       |
 
-A dedicated server is at the switch that joins the racks: its flows cross one uplink. Stations with
-equal shared links are on one medium. Flows also have their connection's limits ("capped" losses,
-size factors).
+A dedicated server is at the switch that joins all racks or pods: its flows cross the uplinks of one
+end. Stations with equal shared links are on one medium. Flows also have their connection's limits
+("capped" losses, size factors, one of several uplinks).
 
-Nodes with equal NICs, workers, numbers of servers and racks are one kind, simulated once. With
-random delays each node is its own kind.
+Nodes with equal NICs, workers, numbers of servers, racks and pods are one kind, simulated once.
+With random delays each node is its own kind.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gcsim.errors import InternalError
@@ -37,29 +38,33 @@ class Topology:
     def __init__(self, cluster: Cluster, kinds: Sequence[NodeKind]) -> None:
         self.cluster = cluster
         self.capacities: dict[Hashable, Capacity] = {}  # by class of links
-        self._paths: dict[tuple[Link | None, Link | None, bool], Link] = {}
+        self._levels = cluster.racks.levels if cluster.racks else ()
+        least = cluster.racks.least_shares(cluster.nics_per_node) if cluster.racks else ()
+        self._least = least[: len(self._levels)]
+        self._paths: dict[tuple[Link | None, Link | None, int], Link] = {}
+        self._one_uplink: set[Link] = set()
         for kind in kinds:
             self._add(kind)
 
     def _add(self, kind: NodeKind) -> None:
-        cluster, nic = self.cluster, kind.nic
+        nic = kind.nic
         if nic is not None and nic.shared:
             self.capacities["air", nic] = nic.line_goodput
         elif nic is not None:
             self.capacities["out", id(kind)] = outward(nic).line_goodput
             self.capacities["in", id(kind)] = inward(nic).line_goodput
-        if cluster.racks is not None and kind.rack != _CORE:
-            for way in ("rack out", "rack in"):
-                self.capacities[way, kind.rack] = cluster.racks.uplink.line_goodput
+        for (_, uplink), group in zip(self._levels, kind.groups, strict=False):
+            for way in ("up", "down"):
+                self.capacities[way, group] = uplink.line_goodput
 
-    def link(self, sender: NodeKind, receiver: NodeKind, *, racks: bool) -> Link:
-        """Link between two machines, in different racks if `racks`."""
-        key = sender.nic, receiver.nic, racks
+    def link(self, sender: NodeKind, receiver: NodeKind, above: int) -> Link:
+        """Link between two machines that crosses the uplinks of so many levels."""
+        key = sender.nic, receiver.nic, above
         if key not in self._paths:
-            self._paths[key] = self._link(sender.nic, receiver.nic, racks)
+            self._paths[key] = self._link(*key)
         return self._paths[key]
 
-    def _link(self, out: Link | None, into: Link | None, racks: bool) -> Link:
+    def _link(self, out: Link | None, into: Link | None, above: int) -> Link:
         if out is not None and into is not None:
             link = path(out, into)
         elif out is not None:
@@ -68,22 +73,30 @@ class Topology:
             link = inward(into)
         else:
             raise InternalError("a flow between two access points")
-        uplinks = self.cluster.racks
-        return through(link, uplinks.uplink, 1) if racks and uplinks is not None else link
+        for (_, uplink), least in zip(self._levels[:above], self._least, strict=False):
+            link = through(link, uplink, 1, least)
+        if any(least > 1 for least in self._least[:above]):
+            self._one_uplink.add(link)
+        return link
+
+    def own_limit(self, link: Link, nbytes: int) -> Capacity | None:
+        """`own_limit` of a message, which may cross one of several uplinks on the way."""
+        return link.goodput_of(nbytes) if link in self._one_uplink else own_limit(link, nbytes)
 
     def between(
-        self, sender: NodeKind, receiver: NodeKind, leaving: int, entering: int, *, racks: bool
+        self, sender: NodeKind, receiver: NodeKind, leaving: int, entering: int, above: int
     ) -> Loads:
-        """Loads of a class of flows between machines. `leaving` leave one machine of the sender's
-        kind, `entering` enter one of the receiver's."""
+        """Loads of a class of flows between machines across the uplinks of `above` levels.
+        `leaving` leave one machine of the sender's kind, `entering` enter one of the receiver's."""
         loads: Loads = {("out", id(sender)): leaving, ("in", id(receiver)): entering}
         for end in (sender, receiver):
             if end.nic is not None and end.nic.shared:
                 medium = "air", end.nic
                 loads[medium] = loads.get(medium, 0) + leaving * sender.nodes
-        if racks:
-            loads["rack out", sender.rack] = leaving * sender.in_rack
-            loads["rack in", receiver.rack] = entering * receiver.in_rack
+        for level in range(1, above + 1):
+            for way, end, flows in (("up", sender, leaving), ("down", receiver, entering)):
+                if end.groups:
+                    loads[way, end.groups[level - 1]] = flows * end.sizes[level]
         return {link: flows for link, flows in loads.items() if link in self.capacities}
 
     def inside(self, at: NodeKind, worker: int, one: int, all_alike: int, way: str) -> Loads:
@@ -114,24 +127,37 @@ def own_limit(link: Link, nbytes: int) -> Capacity | None:
     return None if limit == line else limit
 
 
-_CORE = -1  # rack number of machines outside the racks, at the switch that joins them
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeKind:
     """Equal machines: nodes, or dedicated servers."""
 
     nic: Link | None  # None: no limit of its own
-    rack: int  # kind of rack, or `_CORE`
-    in_rack: int  # nodes of this kind in one rack
-    racks: int  # racks of this kind
+    groups: tuple[Hashable, ...]  # kinds of rack and pod; empty at the switch that joins all
+    sizes: tuple[int, ...]  # machines of this kind: 1, in one rack, in one pod, in all
     workers: tuple[tuple[int, int], ...]  # class of workers, and their number on one node
     servers: tuple[tuple[int, int], ...]  # class of servers, and their number on one node
 
     @property
     def nodes(self) -> int:
         """All nodes of this kind."""
-        return self.in_rack * self.racks
+        return self.sizes[-1]
+
+    def apart(self, other: NodeKind) -> Iterator[tuple[int, int, int]]:
+        """Levels of uplinks between a machine of this kind and one of the other's, with the numbers
+        of the other's and of this kind's that a machine of either has at that distance."""
+        last = len(self.sizes) - 2
+        for above in range(last + 1):
+            mine, theirs = self.sizes[above + 1], other.sizes[above + 1]
+            if above < last and self._at(above) != other._at(above):
+                continue
+            nearer = self is other if above == 0 else self._at(above - 1) == other._at(above - 1)
+            if nearer:
+                mine, theirs = mine - self.sizes[above], theirs - other.sizes[above]
+            if mine and theirs:
+                yield above, theirs, mine
+
+    def _at(self, level: int) -> Hashable:
+        return self.groups[level] if self.groups else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,22 +188,21 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
         hosted = len(range(node, servers, nodes)) if hosting else 0
         nic = nics.setdefault(cluster.nic(node), len(nics)) if cluster.nics else 0
         keys.append((tuple(sorted(row)), hosted, nic, node if apart else 0))
-    racks = _racks(cluster, keys)
-    kind_of: dict[tuple[int, tuple[object, ...]], int] = {}
-    first: list[tuple[int, int]] = []  # of each kind: a node and its rack
+    groups, number_of = _groups(cluster, keys)
+    kind_of: dict[tuple[object, ...], int] = {}
+    first: list[int] = []  # node of each kind
     kind_at: list[int] = []
-    for rack, members in enumerate(racks.members):
-        for node in members:
-            key = racks.kind[rack], keys[node]
-            if key not in kind_of:
-                kind_of[key] = len(first)
-                first.append((node, rack))
-            kind_at.append(kind_of[key])
+    for node, key in enumerate(keys):
+        whole = groups[node], key
+        if whole not in kind_of:
+            kind_of[whole] = len(first)
+            first.append(node)
+        kind_at.append(kind_of[whole])
     in_all = Counter(kind_at)
     classes: dict[tuple[int, int], int] = {}
     server_classes = 0
     kinds = []
-    for kind, (node, rack) in enumerate(first):
+    for kind, node in enumerate(first):
         here = worker_kinds[node * devices : (node + 1) * devices]
         workers = tuple(
             (classes.setdefault((kind, of), len(classes)), count)
@@ -190,13 +215,12 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
         elif hosted:
             found = ((server_classes, hosted),)
         server_classes += len(found)
-        alike_racks = racks.count[racks.kind[rack]]
+        in_one = (in_all[kind] // number_of[group] for group in groups[node])
         kinds.append(
             NodeKind(
                 nic=cluster.nic(node),
-                rack=racks.kind[rack],
-                in_rack=in_all[kind] // alike_racks,
-                racks=alike_racks,
+                groups=groups[node],
+                sizes=(1, *in_one, in_all[kind]),
                 workers=workers,
                 servers=found,
             )
@@ -205,29 +229,39 @@ def alike(cluster: Cluster, worker_kinds: Sequence[int], *, apart: bool) -> Plac
         for server in range(servers if apart else 1):
             alone = ((server, 1),)
             number = 1 if apart else servers
-            kinds.append(NodeKind(server_nic(cluster), _CORE, number, 1, (), alone))
+            sizes = (1, *(number for _ in groups[0]), number)
+            kinds.append(NodeKind(server_nic(cluster), (), sizes, (), alone))
         server_classes = servers if apart else 1
     worker_class = [classes[kind_at[rank // devices], of] for rank, of in enumerate(worker_kinds)]
     return Placement(kinds=kinds, worker_class=worker_class, servers=server_classes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Racks:
-    members: list[range]  # nodes of each rack
-    kind: list[int]  # of each rack
-    count: Counter[int]  # racks by kind
+def _groups(
+    cluster: Cluster, keys: Sequence[tuple[object, ...]]
+) -> tuple[list[tuple[Hashable, ...]], Counter[Hashable]]:
+    """Kinds of rack and pod of each node, and the number of racks and pods of each kind. Racks with
+    equal nodes in equal pods are of one kind."""
+    levels = [below for below, _ in cluster.racks.levels] if cluster.racks else []
+    numbers: dict[object, int] = {}
+    inside = [numbers.setdefault(key, len(numbers)) for key in keys]
+    contents, size = [], 1
+    for below in levels:
+        numbers, per = {}, below // size
+        blocks = [tuple(sorted(inside[at : at + per])) for at in range(0, len(inside), per)]
+        inside = [numbers.setdefault(block, len(numbers)) for block in blocks]
+        contents.append(inside)
+        size = below
 
+    def kind(level: int, node: int) -> Hashable:
+        at = zip(levels[level:], contents[level:], strict=True)
+        return (level, *(content[node // below] for below, content in at))
 
-def _racks(cluster: Cluster, keys: Sequence[tuple[object, ...]]) -> _Racks:
-    """Racks, those with equal nodes of one kind; without racks, one of all nodes."""
-    if cluster.racks is None:
-        return _Racks([range(cluster.nodes)], [0], Counter([0]))
-    size = cluster.racks.nodes
-    members = [
-        range(start, min(start + size, cluster.nodes)) for start in range(0, cluster.nodes, size)
+    found: list[tuple[Hashable, ...]] = [
+        tuple(kind(level, node) for level in range(len(levels))) for node in range(cluster.nodes)
     ]
-    number = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-    contents = [tuple(sorted(number[keys[node]] for node in rack)) for rack in members]
-    kinds = {content: place for place, content in enumerate(dict.fromkeys(contents))}
-    kind = [kinds[content] for content in contents]
-    return _Racks(members, kind, Counter(kind))
+    number = Counter(
+        kind(level, first)
+        for level, below in enumerate(levels)
+        for first in range(0, cluster.nodes, below)
+    )
+    return found, number

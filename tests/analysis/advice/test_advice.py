@@ -174,8 +174,11 @@ def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:
     assert "--set cluster.intra_node=pcie4_across" in ways
     assert "for the bus" in found.summary()
     assert "the network" not in found.summary()
+    (opened,) = (one for one in found.summary().splitlines() if one.startswith("Open"))
+    assert "NCCL_DEBUG=INFO" in opened  # the check that decides stands before the ways
     then = advice(asked(None, Words(**words), [*QUICK, "cluster.intra_node=pcie4_across"]))
     assert not any("intra_node" in one.answer.option for one in then.findings.open)
+    assert "NCCL_DEBUG" not in then.summary()
 
 
 def test_the_bottleneck_is_the_share_of_the_rows_iteration() -> None:

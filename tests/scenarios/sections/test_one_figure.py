@@ -55,7 +55,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     ),
     "pods": (
         "cluster.collectives={transport: nccl}",
-        "cluster.racks={nodes: 2, uplink: 40gbe, pod: 2, pod_uplink: 100gbe}",
+        "cluster.racks={nodes: 2, uplink: 40gbe, uplinks: 3, pod: 2, pod_uplink: 100gbe}",
     ),
     "uplink": (
         "cluster.nics={}", "cluster.racks.nodes=8", "cluster.collectives={transport: gloo}",

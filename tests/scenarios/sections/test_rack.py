@@ -51,6 +51,25 @@ def test_eight_nics_are_one_of_their_sum_but_for_a_message_of_its_own(tmp_path: 
     )
 
 
+def test_a_rail_optimised_fabric_is_a_rack_of_all_its_leaves_uplinks(tmp_path: Path) -> None:
+    """Eight leaves with an uplink for each NIC hold nothing up, and are one of eight times the rate
+    to a collective of eight NICs; a message of its own has one of them, as its NIC."""
+    rails = "cluster.racks={nodes: 1, uplink: infiniband_ndr, uplinks: 8}"
+    flat, full = (load(tmp_path, RACK, *more).cluster for more in ((), (rails,)))
+    assert full.racks is not None
+    up = full.racks.uplink
+    one = replace(full, racks=replace(full.racks, uplinks=1))
+    wide = replace(
+        one, racks=replace(full.racks, uplinks=1, uplink=replace(up, bandwidth=8 * up.bandwidth))
+    )
+    assert seconds(REDUCE, wide) == seconds(REDUCE, full) < seconds(REDUCE, one)
+    assert seconds(REDUCE, full) == seconds(REDUCE, flat) + up.latency_ps
+    merge = CollectiveRecord(kind="tree_merge", sent=(1 << 26,), pulled=1 << 26)
+    assert seconds(merge, one) == seconds(merge, full) == seconds(merge, flat) + 2 * up.latency_ps
+    again = load(tmp_path, write(load(tmp_path, RACK, rails).resolved)).cluster
+    assert again == full
+
+
 def test_other_transports_use_one_nic_and_say_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -62,10 +81,41 @@ def test_other_transports_use_one_nic_and_say_so(
 
 
 @pytest.mark.parametrize(
+    ("device", "bus", "network", "nics", "used"),
+    [
+        ("v100", "nvlink2", "100gbe", 16, 8),  # a GPU's 12 GB/s: the one NIC of 12.5
+        ("v100", "nvlink2", "50gbe", 16, None),  # two of 6.25
+        ("v100", "nvlink2", "50gbe", 17, 16),
+        ("a100_sxm_80gb", "nvlink3", "200gbe_roce", 8, None),  # DGX A100
+        ("a100_sxm_80gb", "nvlink3", "200gbe_roce", 10, 8),
+        ("h100_sxm", "nvlink4", "100gbe_roce", 32, None),  # p5.48xlarge: 32 of 100 Gbit/s
+        ("h100_sxm", "nvlink4", "200gbe_roce", 16, None),  # p5en.48xlarge
+        ("h100_sxm", "nvlink4", "infiniband_ndr", 9, 8),
+        ("l4", "pcie4_x16", "100gbe", 17, 16),
+        ("b200", "nvlink5", "infiniband_ndr", 32, None),  # a GB200's GPUs reach NICs past PCIe
+        ("p40", "pcie3_x16", "100gbe", 32, None),  # the catalogue knows no bus of it
+    ],
+)
+def test_nics_without_a_channel_are_a_warning(
+    tmp_path: Path, device: str, bus: str, network: str, nics: int, used: int | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Machines as sold have none; the lanes' 12, 24 and 48 GB/s are NCCL's own figures."""
+    text = RACK.replace("h100_sxm", device).replace("nvlink4", bus)
+    text = text.replace("infiniband_ndr", network).replace("node: 8\n  dev", f"node: {nics}\n  dev")
+    load(tmp_path, text)
+    found = [line for line in warnings(tmp_path, caplog) if "NCCL's channels" in line]
+    assert [line.partition("NCCL's channels use ")[2].split(":")[0] for line in found] == (
+        [] if used is None else [str(used)]
+    )
+    assert all(line.startswith("a.yaml:8:18: warning: cluster.nics_per_node") for line in found)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ("nics_per_node: 8", "nics_per_node: 0", "a.yaml:8:18: error: cluster.nics_per_node = 0"),
-        ("nics_per_node: 8", "nics_per_node: 65", "cluster.nics_per_node = 65: must be at most 64"),
+        ("nics_per_node: 8", "nics_per_node: 33", "cluster.nics_per_node = 33: must be at most 32"),
         (
             "nics_per_node: 8",
             "collectives: {all_reduce: nccl_collnet_simple}",
@@ -93,6 +143,54 @@ def test_other_transports_use_one_nic_and_say_so(
 )
 def test_mistakes(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert expected in "\n".join(problems(tmp_path, RACK.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("device", "link", "own"),
+    [
+        ("v100", "nvlink4", "v100 has nvlink2; write nvlink2"),
+        ("mi300x", "nvlink4_ideal", "mi300x has xgmi; write xgmi"),
+        ("h100_sxm", "xgmi", "h100_sxm has nvlink4; write nvlink4"),
+        ("a800_sxm_80gb", "nvlink3", "a800_sxm_80gb has nvlink_8_links; write nvlink_8_links"),
+        (
+            "rtx_4090",
+            "nvlink4",
+            "rtx_4090 has pcie4_x16; write pcie4_x16, or a bridge's own figures: "
+            "{like: nvlink3, bandwidth: 56 GB/s}",
+        ),
+        (
+            "v100",
+            "{like: nvlink2, switch_adds: 0.5}",
+            "v100 has nvlink2, whose switch does not add; write nvlink2",
+        ),
+    ],
+)
+def test_a_board_has_no_link_of_another(tmp_path: Path, device: str, link: str, own: str) -> None:
+    text = RACK.replace("h100_sxm", device).replace("intra_node: nvlink4", f"intra_node: {link}")
+    name = "nvlink2, changed" if link.startswith("{") else link
+    assert problems(tmp_path, text) == [f"a.yaml:11:15: error: cluster.intra_node = {name}: {own}"]
+
+
+def test_boards_on_pcie_with_a_bridge_or_of_a_group_have_their_own(tmp_path: Path) -> None:
+    """PCIe fits every board, figures of one's own any, and groups name their own place."""
+    for device, link in (
+        ("h100_sxm", "pcie5_x16"),
+        ("rtx_3090", "{like: nvlink3, bandwidth: 56 GB/s}"),
+        ("h100_sxm", "nvlink4_ideal"),
+        ("p40", "nvlink3"),  # the catalogue knows no bus of it
+    ):
+        text = RACK.replace("h100_sxm", device).replace("node: nvlink4", f"node: {link}")
+        assert load(tmp_path, text).cluster.crosses_intra_node
+    alike = "  nodes: 2\n  devices_per_node: 8\n  nics_per_node: 8\n  device: h100_sxm\n"
+    groups = """  devices_per_node: 8
+  groups:
+    - {nodes: 1, device: h100_sxm, intra_node: nvlink4}
+    - {nodes: 1, device: v100, intra_node: nvlink4}
+"""
+    text = RACK.replace(alike, groups).replace("  intra_node: nvlink4\n", "")
+    assert problems(tmp_path, text) == [
+        "a.yaml:9:44: error: cluster.groups.1.intra_node = nvlink4: v100 has nvlink2; write nvlink2"
+    ]
 
 
 def test_one_box_needs_neither_nodes_nor_a_network() -> None:

@@ -389,8 +389,13 @@ CELL = "{bandwidth: 50 Mbit/s, latency: 7 ms, up: {bandwidth: 9 Mbit/s, latency:
          "leave grant out"),
         ("racks: {nodes: 4,", "racks: {nodes: 4, pod: 2,", "a.yaml:11:21: error: cluster.racks.pod "
          "without pod_uplink; write racks.pod_uplink, or leave both out"),
-        ("racks: {nodes: 4,", "racks: {nodes: 1, pod: 2, pod_uplink: 10gbe,", "a.yaml:11:21: "
-         "error: cluster.racks.pod beside parameter servers, whose flows know racks alone"),
+        ("{nodes: 4, uplink: {like: 10gbe, bandwidth: 20 Gbit/s}}", "{nodes: 4, uplinks: 2, uplink:"
+         " {trace: {points: [[0 s, 1 Gbit/s], [1 s, 2 Gbit/s]], duration: 2 s, after: hold}, "
+         "latency: 1 ms}}",
+         "a.yaml:11:30: error: cluster.racks.uplinks = 2: the rate of custom changes over time; "
+         "write one uplink with the rates of all"),
+        ("racks: {nodes: 4,", "racks: {nodes: 4, uplinks: 0,", "a.yaml:11:30: error: "
+         "cluster.racks.uplinks = 0: must be at least 1"),
         ("shared_bus: true", "shared_bus: 1", "a.yaml:13:15: error: cluster.shared_bus = 1: must "
          "be true or false"),
         # collectives
@@ -532,6 +537,9 @@ def test_contradictions_stand_beside_other_mistakes(tmp_path: Path) -> None:
 IDLE = [
     ("racks: {nodes: 4,", "racks: {nodes: 8,", "a.yaml:11:18: warning: cluster.racks.nodes has no "
      "effect: one rack of 8 holds all 8 nodes; let racks be smaller than the cluster"),
+    ("racks: {nodes: 4,", "racks: {nodes: 4, pod_uplinks: 2,", "a.yaml:11:34: warning: "
+     "cluster.racks.pod_uplinks has no effect: there are no pods; write racks.pod and "
+     "racks.pod_uplink, or leave it out"),
     ("{3: 1gbe,", "{3: 10gbe,", "a.yaml:10:13: warning: cluster.nics.3 has no effect: it is "
      "10gbe, as cluster.network; leave it out"),
     ("devices_per_node: 2", "devices_per_node: 1", "a.yaml:12:15: warning: cluster.intra_node has "

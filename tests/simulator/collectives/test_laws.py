@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
+from gcsim.simulator.cluster import Cluster, Racks, several
 from gcsim.simulator.collectives.dispatch import execute
 from tests.simulator.collectives.test_topology import everything
 from tests.simulator.links import KINDS, RANDOM
-from tests.simulator.world import cluster, link, times
+from tests.simulator.world import BUS, NETWORK, cluster, link, times
 
 
 @given(
@@ -35,6 +39,52 @@ def test_times_shift_with_the_entries_and_grow_with_them(
         if not any(link.timed for link in links):
             shifted = execute(record, entries + late, where, key=7)
             assert (shifted == base + late).all(), where.collectives
+
+
+@given(
+    shape=st.sampled_from([(3, 1), (5, 2), (6, 2)]),
+    cards=st.integers(1, 8),
+    uplinks=st.integers(1, 8),
+    rate=st.integers(1, 40),
+    what=st.sampled_from(["card", "uplink", "pod's uplink"]),
+    starts=st.lists(st.integers(0, 40) | st.integers(0, 10**8), min_size=12, max_size=12),
+)
+def test_another_card_or_uplink_delays_nobody(
+    shape: tuple[int, int], cards: int, uplinks: int, rate: int, what: str, starts: list[int]
+) -> None:
+    up = link(rate * 10**8, 1e-6)
+    racks = Racks(nodes=2, uplink=up, uplinks=uplinks, pod=2, pod_uplink=up, pod_uplinks=uplinks)
+
+    def having(cards: int, racks: Racks) -> Cluster:
+        bus = replace(BUS, name="nvlink", switch_adds=Fraction(1, 2))
+        network = several(replace(NETWORK, switch_adds=Fraction(1, 2)), cards)
+        return cluster(*shape, network=network, intra_node=bus, nics_per_node=cards, racks=racks)
+
+    more = replace(
+        racks, uplinks=uplinks + (what == "uplink"), pod_uplinks=uplinks + (what == "pod's uplink")
+    )
+    better = having(cards + (what == "card"), more)
+    entries = times(starts[: better.workers])
+    pairs = zip(everything(having(cards, racks)), everything(better), strict=True)
+    for (record, on), (_, faster) in pairs:
+        if not on.collectives.names_servers:  # fair shares: room for one flow may take another's
+            slow, fast = execute(record, entries, on), execute(record, entries, faster)
+            assert (fast <= slow).all(), on.collectives
+
+
+@pytest.mark.parametrize("cards", range(1, 16))
+def test_another_fast_card_delays_nobody(cards: int) -> None:
+    """Also beyond what LL reaches between nodes, 20 GB/s."""
+
+    def having(cards: int) -> Cluster:
+        network = several(link(50 * 10**9, 2e-6), cards)
+        return cluster(5, 4, network=network, intra_node=link(4 * 10**11), nics_per_node=cards)
+
+    entries = times([0] * 20)
+    pairs = zip(everything(having(cards)), everything(having(cards + 1)), strict=True)
+    for (record, on), (_, faster) in pairs:
+        slow, fast = execute(record, entries, on), execute(record, entries, faster)
+        assert (fast <= slow).all(), on.collectives
 
 
 def test_doubling_all_rates_without_latency_halves_the_time() -> None:

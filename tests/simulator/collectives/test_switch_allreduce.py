@@ -1,4 +1,5 @@
-"""All-reduces that switches add up, against closed forms worked out message by message in Python.
+"""All-reduces that switches add up, against closed forms worked out message by message in Python,
+and against an event simulation in which vectors cross cables and switches piece by piece.
 
 On links without random delays; entries differ. The tuner's times are worked out by hand from
 src/graph/tuning.cc; rates of real machines are those of `gcsim validate racks`.
@@ -6,10 +7,16 @@ src/graph/tuning.cc; rates of real machines are those of `gcsim validate racks`.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Generator, Hashable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives import nccl
@@ -44,10 +51,9 @@ def test_each_device_sends_and_receives_its_vector_once(entries: str, network: L
     added = round(nbytes * PS / (Fraction(3, 4) * 400 * 10**9))  # by the NVLink's switch
     crossed = round(nbytes * PS / (Fraction(1, 2) * 50 * 10**9))  # by the network's
     ready = [max(starts[4 * n : 4 * n + 4]) + 25_000_000 for n in range(nodes)]
-    everybody = max(ready) + crossed + 20_000_000  # 2 us and the tuner's 18
-    expected = [
-        time for node in ready for time in 4 * [max(node + added, everybody if nodes > 1 else 0)]
-    ]
+    latency = 20_000_000 if nodes > 1 else 0  # 2 us and the tuner's 18
+    slower = max(added, crossed if nodes > 1 else 0)
+    expected = on.workers * [max(ready) + slower + latency]
     assert finishes(on, "nccl_nvls_simple", nbytes, starts) == expected
 
 
@@ -60,9 +66,94 @@ def test_an_nvls_tree_is_the_tree_of_nodes_between_the_nodes_own_sums() -> None:
     tree = replace(tree, net=MODE["nccl_nvls_tree_simple"].net)
     ready = [max(starts[2 * n : 2 * n + 2]) + 25_000_000 for n in range(4)]
     between = nccl.prepare_allreduce(call, tree)(times(ready)).tolist()
-    added = [node + round(nbytes * PS / (300 * 10**9)) for node in ready]
-    expected = [max(pair) for pair in zip(between, added, strict=True) for _ in range(2)]
+    assert min(between) > max(ready) + round(nbytes * PS / (300 * 10**9)) + 30_000_000
+    expected = [node for node in between for _ in range(2)]
     assert finishes(on, "nccl_nvls_tree_simple", nbytes, starts) == expected
+
+
+Wait = Generator[simpy.Event, Any, None]
+
+
+class Pieces:
+    """A vector's pieces go up from devices to a node's switch and from nodes to the network's, and
+    down again. A switch passes a piece on when all below it have sent theirs."""
+
+    def __init__(self, on: Cluster, starts: list[int], nbytes: int, pieces: int) -> None:
+        self.env, self.on = simpy.Environment(), on
+        self.cables: dict[Hashable, simpy.Resource] = {}
+        self.arrived: Counter[Hashable] = Counter()
+        self.finishes = [Fraction(0)] * on.workers
+        size = Fraction(nbytes * PS, pieces)
+        self.bus = size / (on.intra_node.bandwidth * (on.intra_node.switch_adds or 1))
+        self.nic = size / (on.network.bandwidth * (on.network.switch_adds or 1))
+        self.bus *= on.devices_per_node > 1
+        self.nic *= on.nodes > 1
+        for rank, start in enumerate(starts):
+            self.env.process(self.device(rank, start, pieces))
+        self.env.run()
+
+    def after(self, time: Fraction) -> simpy.Event:
+        return self.env.timeout(time)  # type: ignore[arg-type]  # exact
+
+    def cross(self, cable: Hashable, time: Fraction) -> Wait:
+        with self.cables.setdefault(cable, simpy.Resource(self.env)).request() as turn:
+            yield turn
+            yield self.after(time)
+
+    def device(self, rank: int, start: int, pieces: int) -> Wait:
+        yield self.after(Fraction(start + 25_000_000))
+        for piece in range(pieces):
+            yield from self.cross(("bus up", rank), self.bus)
+            self.env.process(self.up(rank // self.on.devices_per_node, piece))
+
+    def up(self, node: int, piece: int) -> Wait:
+        self.arrived[node, piece] += 1
+        if self.arrived[node, piece] < self.on.devices_per_node:
+            return
+        half = Fraction(20_000_000, 2) * (self.on.nodes > 1)  # the NIC's 2 us and the tuner's 18
+        yield from self.cross(("NIC out", node), self.nic)
+        yield self.after(half)
+        self.arrived[piece] += 1
+        if self.arrived[piece] < self.on.nodes:
+            return
+        for other in range(self.on.nodes):
+            self.env.process(self.down(other, half))
+
+    def down(self, node: int, half: Fraction) -> Wait:
+        yield self.after(half)
+        yield from self.cross(("NIC in", node), self.nic)
+        for device in range(self.on.devices_per_node):
+            self.env.process(self.end(node * self.on.devices_per_node + device))
+
+    def end(self, rank: int) -> Wait:
+        yield from self.cross(("bus down", rank), self.bus)
+        self.finishes[rank] = Fraction(self.env.now)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 4)).filter(lambda shape: shape != (1, 1)),
+    rates=st.tuples(*[st.integers(10**9, 10**12)] * 2),
+    nbytes=st.integers(1, 10**9),
+    pieces=st.integers(1, 30),
+    data=st.data(),
+)
+def test_switches_that_pass_pieces_on_take_a_piece_per_cable_longer(
+    shape: tuple[int, int], rates: tuple[int, int], nbytes: int, pieces: int, data: st.DataObject
+) -> None:
+    """A pipeline takes the slowest cable's time for all pieces and the others' for one; the closed
+    form, of infinitely many pieces, the first alone."""
+    bus, network = (
+        replace(link, bandwidth=Fraction(rate))
+        for link, rate in zip((NVLINK, SHARP), rates, strict=True)
+    )
+    on = cluster(*shape, network, bus)
+    late = st.just(0) | st.integers(0, 10**9)
+    starts = data.draw(st.lists(late, min_size=on.workers, max_size=on.workers))
+    simulated = Pieces(on, starts, nbytes, pieces)
+    more = 2 * (simulated.bus + simulated.nic) - max(simulated.bus, simulated.nic)
+    closed = finishes(on, "nccl_nvls_simple", nbytes, starts)
+    for one, other in zip(simulated.finishes, closed, strict=True):
+        assert other - 1 <= one <= other + more + 1
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,30 @@ def test_an_uplinks_latency_is_added_once_for_each_crossing() -> None:
     assert finishes.tolist() == [1000 * BETA + ALPHA + 3_000_000] * 2
 
 
+def test_uplinks_are_one_of_their_sum_to_messages_of_as_many_cards() -> None:
+    up = Link(name="up", bandwidth=NETWORK.bandwidth / 3, latency=Fraction(1, 10**6))
+    wide, starts = replace(up, bandwidth=4 * up.bandwidth), np.arange(10, dtype=np.int64) * 10**7
+    on = replace(cluster(5, 2), nics_per_node=4)
+    four, one = (
+        replace(on, racks=Racks(nodes=2, uplink=link, uplinks=count, pod=1, pod_uplink=wide))
+        for link, count in ((up, 4), (wide, 1))
+    )
+    for (record, several), (_, sum_of) in zip(everything(four), everything(one), strict=True):
+        if record.kind != "tree_merge":  # a message of its own has one card
+            expected = execute(record, starts, sum_of).tolist()
+            assert execute(record, starts, several).tolist() == expected, several.collectives
+
+
+@pytest.mark.parametrize(("cards", "uplinks", "used"), [(1, 4, 1), (2, 4, 2), (4, 2, 2), (1, 1, 1)])
+def test_a_card_sends_over_one_uplink(cards: int, uplinks: int, used: int) -> None:
+    """Two nodes in two racks exchange a vector: it has the uplinks that its cards reach."""
+    up = Link(name="up", bandwidth=NETWORK.bandwidth / 8, latency=Fraction(0))
+    racks = Racks(nodes=1, uplink=up, uplinks=uplinks)
+    on = cluster(2, all_reduce="recursive_doubling", racks=racks, nics_per_node=cards)
+    finishes = execute(reduce(8000), zeros(2), on)
+    assert finishes.tolist() == [8000 * 8 * BETA // used + ALPHA] * 2
+
+
 # --- nodes that differ ---------------------------------------------------------------------------
 
 

@@ -170,7 +170,9 @@ def test_devices_share_each_leg_of_an_access_link() -> None:
 
 
 def test_a_protocol_takes_its_share_of_every_path() -> None:
-    framing = Framing(share=Fraction(1, 2), network=11 * PS, inside=5 * PS)
+    framing = Framing(
+        share=Fraction(1, 2), share_inside=Fraction(1, 2), network=11 * PS, inside=5 * PS
+    )
     racks = Racks(nodes=1, uplink=SLOW)
     fabric = Fabric(nodes=2, devices=2, nics=[FAST], buses=[BUS], racks=racks)
     serialization, latency = messages(fabric.framed(framing), ranks(0, 1), ranks(1, 2), 10**6)
@@ -197,7 +199,9 @@ def fabrics(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.booleans()):
             above = replace(draw(plain), shared=False)
             racks = replace(racks, pod=draw(st.integers(1, 3)), pod_uplink=above)
-    framing = Framing(share=Fraction(10, 38), network=5 * PS, inside=PS)
+    framing = Framing(
+        share=Fraction(10, 38), share_inside=Fraction(1, 3), network=5 * PS, inside=PS
+    )
     return {
         "nodes": nodes,
         "devices": draw(st.integers(1, 3)),
@@ -229,8 +233,8 @@ def test_the_slowest_link_on_the_way_is_the_path(
 
 
 @st.composite
-def exchanges(draw: st.DrawFn) -> tuple[Racks, int, list[tuple[int, int]]]:
-    """Racks in pods, nodes, and a round's messages between different nodes."""
+def exchanges(draw: st.DrawFn) -> tuple[Racks, int, int, list[tuple[int, int]]]:
+    """Racks in pods, nodes, NICs of each, and a round's messages between different nodes."""
     nodes = draw(st.integers(2, 12))
     bandwidths = st.integers(10**6, 10**12).map(Fraction)
     cables = st.builds(Link, name=st.just("cable"), bandwidth=bandwidths, latency=st.just(7 * PS))
@@ -239,47 +243,48 @@ def exchanges(draw: st.DrawFn) -> tuple[Racks, int, list[tuple[int, int]]]:
         uplink=draw(cables),
         pod=draw(st.integers(1, 3)),
         pod_uplink=draw(cables),
+        uplinks=draw(st.integers(1, 4)),
+        pod_uplinks=draw(st.integers(1, 4)),
     )
     receivers = draw(st.permutations(range(nodes)))
-    return racks, nodes, [(i, j) for i, j in enumerate(receivers) if i != j]
+    nics = draw(st.integers(1, 4))
+    return racks, nodes, nics, [(i, j) for i, j in enumerate(receivers) if i != j]
 
 
 @given(drawn=exchanges(), nbytes=st.integers(1, 10**9), many=st.sampled_from([0, 64]))
 def test_a_message_has_the_least_share_of_all_switches_on_its_way(
-    drawn: tuple[Racks, int, list[tuple[int, int]]], nbytes: int, many: int
+    drawn: tuple[Racks, int, int, list[tuple[int, int]]], nbytes: int, many: int
 ) -> None:
     """Message by message: each of a switch's two directions is divided among those that cross it
-    so, and latencies of NIC and cables add up."""
-    racks, nodes, pairs = drawn
+    so, no message has more cables than NICs, and latencies of NIC and cables add up."""
+    racks, nodes, nics, pairs = drawn
     assert racks.pod is not None
     assert racks.pod_uplink is not None
-    sizes = {racks.nodes: racks.uplink, racks.nodes * racks.pod: racks.pod_uplink}
-    if racks.pod == 1:  # two cables one behind the other
-        slower = min(racks.uplink.bandwidth, racks.pod_uplink.bandwidth)
-        sizes = {racks.nodes: replace(racks.uplink, bandwidth=slower, latency=14 * PS)}
+    switches = [
+        (racks.nodes, racks.uplink, racks.uplinks),
+        (racks.nodes * racks.pod, racks.pod_uplink, racks.pod_uplinks),
+    ]
     expected = []
     for sender, receiver in pairs:
         slowest, latency = Fraction(nbytes) / FAST.bandwidth, FAST.latency
-        for below, cable in sizes.items():
+        for below, cable, cables in switches:
             if sender // below == receiver // below:
                 continue
             crossing = [(i // below, j // below) for i, j in pairs if i // below != j // below]
             out = sum(one == sender // below for one, _ in crossing)
             into = sum(other == receiver // below for _, other in crossing)
-            slowest = max(slowest, max(out, into) * nbytes / cable.bandwidth)
+            of_all = Fraction(min(nics, cables), cables), Fraction(1, max(out, into))
+            slowest = max(slowest, nbytes / (cable.bandwidth * cables * min(of_all)))
             latency += cable.latency
         expected.append((round(slowest / PS), round(latency / PS)))
     senders = ranks(*(sender for sender, _ in pairs))
     receivers = ranks(*(receiver for _, receiver in pairs))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(round_paths, "_MANY", many)
-        fabric = Fabric(nodes=nodes, devices=1, nics=[FAST], buses=[BUS], racks=racks)
-        found = messages(fabric, senders, receivers, nbytes)
         alike = replace(racks, pod=nodes), replace(racks, pod=None, pod_uplink=None)
-        fabrics = [
-            Fabric(nodes=nodes, devices=1, nics=[FAST], buses=[BUS], racks=each) for each in alike
-        ]
-        whole, flat = (messages(one, senders, receivers, nbytes) for one in fabrics)
+        of: dict[str, Any] = {"nodes": nodes, "devices": 1, "nics": [FAST], "buses": [BUS]}
+        fabrics = [Fabric(**of, racks=each, nics_per_node=nics) for each in (racks, *alike)]
+        found, whole, flat = (messages(one, senders, receivers, nbytes) for one in fabrics)
     assert list(zip(*found, strict=True)) == expected
     assert whole == flat
     for more, less in zip(found, flat, strict=True):

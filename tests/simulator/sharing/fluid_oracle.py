@@ -222,10 +222,15 @@ def exchange(
     def nic(at: Any) -> Link | None:
         return own if at[0] == "server" else cluster.nic(at[1])
 
-    def rack(at: Any) -> int | None:
-        if cluster.racks is None or at[0] == "server":
-            return None
-        return int(at[1] // cluster.racks.nodes)
+    switches: list[tuple[int, Link, int]] = []  # nodes below, one uplink, uplinks
+    racks = cluster.racks
+    if racks is not None:
+        switches.append((racks.nodes, racks.uplink, racks.uplinks))
+        if racks.pod is not None and racks.pod_uplink is not None:
+            switches.append((racks.nodes * racks.pod, racks.pod_uplink, racks.pod_uplinks))
+
+    def below(at: Any, nodes: int) -> int | None:
+        return None if at[0] == "server" else int(at[1] // nodes)
 
     def journey(sender: Any, receiver: Any, rank: int, up: bool) -> tuple[list[Any], Link]:
         if sender == receiver:
@@ -246,12 +251,15 @@ def exchange(
             link = outward(first) if first is not None else inward(last)
         else:
             link = path(first, last)
-        if cluster.racks is not None and rack(sender) != rack(receiver):
+        for level, (nodes, uplink, count) in enumerate(switches):
+            if below(sender, nodes) == below(receiver, nodes):
+                continue
             for way, at in (("up", sender), ("down", receiver)):
-                if rack(at) is not None:
-                    crosses.append((way, rack(at)))
-                    capacity[way, rack(at)] = cluster.racks.uplink.line_goodput
-            link = through(link, cluster.racks.uplink, 1)
+                if below(at, nodes) is not None:
+                    crosses.append((way, level, below(at, nodes)))
+                    rate = uplink.line_goodput
+                    capacity[crosses[-1]] = rate if isinstance(rate, RateTrace) else rate * count
+            link = through(link, uplink, 1)  # a flow of its own crosses one of them
         return crosses, link
 
     finishes = list(starts)

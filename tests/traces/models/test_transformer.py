@@ -92,6 +92,7 @@ def test_another_sequence_is_the_same_model() -> None:
     [
         ("Llama 3 8B", "llama3_8b"), ("llama-3-8b", "llama3_8b"), ("Llama-3.1-8B", "llama3_8b"),
         ("Qwen3-8B", "qwen3_8b"), ("GPT-3 1.3B", "gpt3_1.3b"), ("GPT-3 13B", "gpt3_13b"),
+        ("GPT-3 18B", "gpt3_18b"),
         ("meta-llama/Llama-2-7b", "llama2_7b"), ("GPT-2 XL", "gpt2_xl"), ("GPT-2", "gpt2"),
     ],
 )  # fmt: skip

@@ -120,6 +120,12 @@ def clusters(draw: st.DrawFn, links: Sequence[Link] = LINKS) -> Cluster:
     nics = draw(st.dictionaries(st.integers(0, nodes - 1), at, max_size=2) | st.just({}))
     uplink = draw(st.none() | plain)
     racks = Racks(nodes=draw(st.integers(1, 3)), uplink=uplink) if uplink is not None else None
+    if racks is not None:
+        above, several = draw(st.none() | plain), st.integers(1, 3)
+        if above is not None:
+            racks = replace(racks, pod=draw(st.integers(1, 2)), pod_uplink=above)
+        if not any(one.trace is not None for one in (racks.uplink, above) if one is not None):
+            racks = replace(racks, uplinks=draw(several), pod_uplinks=draw(several))
     return cluster(
         nodes,
         devices,
@@ -156,7 +162,9 @@ def test_any_small_exchange_on_any_topology_is_the_simulation(
 
 
 @given(
-    racks=st.none() | st.sampled_from([2, 3]),
+    racks=st.none() | st.sampled_from([Racks(nodes=each, uplink=LINKS[1]) for each in (2, 3)]),
+    pod=st.none() | st.sampled_from([1, 2, 3]),
+    uplinks=st.integers(1, 2),
     devices=st.integers(1, 2),
     servers=st.sampled_from([1, 2, 6, 7, 12]),
     dedicated=st.booleans(),
@@ -165,7 +173,9 @@ def test_any_small_exchange_on_any_topology_is_the_simulation(
     nic=st.none() | st.sampled_from(PLAIN),
 )
 def test_alike_nodes_and_racks_are_calculated_once_and_rightly(
-    racks: int | None,
+    racks: Racks | None,
+    pod: int | None,
+    uplinks: int,
     devices: int,
     servers: int,
     dedicated: bool,
@@ -173,19 +183,73 @@ def test_alike_nodes_and_racks_are_calculated_once_and_rightly(
     late: int,
     nic: Link | None,
 ) -> None:
+    if racks is not None and pod is not None:
+        racks = replace(racks, pod=pod, pod_uplink=LINKS[7])
     where = cluster(
-        6,
+        7,
         devices,
         servers,
         network,
         LINKS[0],
         dedicated=dedicated,
-        racks=racks and Racks(nodes=racks, uplink=LINKS[1]),
+        racks=racks and replace(racks, uplinks=uplinks),
         nics={2: nic, 4: nic} if nic is not None else {},
     )
-    starts = [late * (rank in {1, 3}) for rank in range(6 * devices)]
-    pushed = [30] * (6 * devices)
+    starts = [late * (rank in {1, 3}) for rank in range(7 * devices)]
+    pushed = [30] * (7 * devices)
     assert run(where, starts, pushed, 25) == exchange(where, starts, pushed, 25)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)),
+    rates=st.tuples(*[st.integers(10**8, 10**10)] * 4),
+    uplinks=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    nbytes=st.integers(1, 10**8),
+)
+def test_one_server_above_even_pods_waits_for_the_narrowest_cable(
+    shape: tuple[int, int, int],
+    rates: tuple[int, int, int, int],
+    uplinks: tuple[int, int],
+    nbytes: int,
+) -> None:
+    """Equal flows that start together have equal rates: the least of each cable's over the flows on
+    it, and of one uplink's. Push and pull take nbytes over that, and all latencies, each."""
+    nodes, racks, pods = shape
+    nic, up, above, into = (link(rate, PS) for rate in rates)
+    on = cluster(
+        nodes * racks * pods,
+        network=nic,
+        dedicated=True,
+        server_network=into,
+        racks=Racks(
+            nodes=nodes,
+            uplink=up,
+            uplinks=uplinks[0],
+            pod=racks,
+            pod_uplink=above,
+            pod_uplinks=uplinks[1],
+        ),
+    )
+    limits = [(nic, 1, 1), (into, 1, on.nodes)]
+    limits += [(up, uplinks[0], nodes), (up, 1, 1), (above, uplinks[1], nodes * racks)]
+    least = min(each.bandwidth * count / flows for each, count, flows in [*limits, (above, 1, 1)])
+    once = -(-nbytes / (least * PS) // 1) + 3  # the ends' two halves, a rack's and a pod's
+    assert run(on, [0] * on.nodes, [nbytes] * on.nodes, nbytes) == [2 * once] * on.nodes
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("servers", [1, 5])
+def test_pods_of_one_rack_are_racks(dedicated: bool, servers: int) -> None:
+    """A cable behind another of the same rate, without a latency of its own, changes nothing."""
+    up = link(10**9, 5 * PS)
+    racks = Racks(nodes=2, uplink=up)
+    pods = replace(racks, pod=1, pod_uplink=replace(up, latency=Fraction(0)))
+    starts, pushed = [0, 0, 700, 0, 9, 0], [10**6, 10, 5 * 10**5, 7, 10**6, 3]
+    flat, high = (
+        run(cluster(6, 1, servers, dedicated=dedicated, racks=one), starts, pushed, 10**6)
+        for one in (racks, pods)
+    )
+    assert flat == high
 
 
 LATE = {
