@@ -25,6 +25,11 @@ def short(row_or_label: Row | str) -> str:
     return label if len(label) <= LONGEST else f"{label[: LONGEST - 3].rstrip()}..."
 
 
+def steps_as_dense(ratio: float) -> str:
+    """ "2.00 times as many steps as dense" """
+    return f"{significant(ratio)} times as many steps as dense"
+
+
 def uncompressed(found: Verdict) -> str:
     """Why training is best left uncompressed; empty with a method to try or no dense row."""
     best, chance = found.best, found.probability
@@ -66,6 +71,19 @@ def iteration_advantage(row: Row) -> str:
     """The same of an iteration."""
     within = intervals.within(intervals.speedup_known(row))
     return f"{significant(row.speedup_vs_dense or 0.0)} times{within}"
+
+
+def input_named(name: str) -> str:
+    """An uncertain input's name in a sentence: "how far real steps differ from predicted ones"."""
+    ratio = name.removeprefix("measured ")
+    return name if ratio == name else f"how far real {ratio.replace(' over ', ' differ from ')}"
+
+
+def to_narrow(measure: str) -> str:
+    """Instruction to measure an uncertain input: "run gcsim calibrate link"."""
+    if measure.startswith("gcsim "):
+        return f"run {measure}"
+    return measure if measure.startswith("measure ") else f"state {measure}"
 
 
 def listed(names: Sequence[str]) -> str:

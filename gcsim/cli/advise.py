@@ -135,7 +135,7 @@ def advise(
         if found.shipped:
             note(
                 "", "Traffic: shipped with gcsim, measured on gradients drawn from fitted "
-                "distributions; gcsim run measures it on the scenario's own."
+                "distributions; gcsim run measures it on the scenario's own gradients."
             )  # fmt: skip
         if save is not None:
             note_next(["run", str(save)], "every method on its own gradients")
