@@ -18,6 +18,7 @@ from gcsim.analysis.report.paste import paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import (
+    CLOSE,
     SENDS_NOTHING,
     estimate,
     listed,
@@ -225,7 +226,7 @@ def _use(advice: Recommendation) -> list[str]:
             chance = against(half, use, use).probability
             if _OPEN < chance < 1 - _OPEN:
                 draws = f"{short(half)} is faster in {percent(chance)} of draws"
-                found.append(f"too close to call: {draws}")
+                found.append(f"{CLOSE}: {draws}")
             else:
                 found.append(f"{short(half)}: {compared(half, use, 'dense')}")
         return found

@@ -24,6 +24,7 @@ from gcsim.analysis.report.numbers import decimals_for, fixed, percent, plural, 
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches
 from gcsim.analysis.report.training import trained_note
+from gcsim.analysis.report.wording import CLOSE
 from gcsim.scenarios.result import PERCENTILES, Result, Row, known_to_target
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
@@ -266,7 +267,9 @@ def title(result: Result) -> str:
 def brief_notes(result: Result, found: Verdict) -> list[str]:
     """Meanings of the marks, and of columns that nobody can guess."""
     marks = []
-    if found.foremost:
+    if _close(found):
+        marks.append(f"{CLOSE}: any of them may be {_first(found, the=True)}")
+    elif found.foremost:
         many = len(found.foremost) > 1
         marks.append(f"{BEST}{'may be ' if many else ''}{_first(found, the=many)}")
     if found.safe is not None and not _among(found.safe, found.foremost):
@@ -359,7 +362,8 @@ def _marks(found: Verdict) -> list[str]:
         nearest = f"of those within {percent(TIE)}, the one with the smallest error"
         notes.append(f"{BEST}{_first(found)} ({nearest})")
     elif found.foremost:
-        may = f"{BEST}may be {_first(found, the=True)}"
+        mark = f"{CLOSE}: any of them " if _close(found) else BEST
+        may = f"{mark}may be {_first(found, the=True)}"
         notes.append(f"{may}: no other is clearly more than {percent(TIE)} faster")
     if found.safe is not None and not _among(found.safe, found.foremost):
         notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
@@ -384,6 +388,11 @@ def _first(found: Verdict, *, the: bool = False) -> str:
 def _range(rows: Sequence[Row]) -> str:
     count = max(len(row.iteration_draws_s) for row in rows)
     return f"range: {PERCENTILES} over {count} draws of the uncertain inputs."
+
+
+def _close(found: Verdict) -> bool:
+    """Whether every one of several rows may be the fastest, so that a mark tells nothing."""
+    return 1 < len(found.foremost) == len(found.rows)
 
 
 def _among(row: Row, rows: Sequence[Row]) -> bool:
@@ -425,7 +434,7 @@ def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: s
 
 def mark_of(row: Row, found: Verdict) -> str:
     """Mark before a row's label."""
-    if _among(row, found.foremost):
+    if _among(row, found.foremost) and not _close(found):
         return BEST
     if row is found.safe:
         return SAFE

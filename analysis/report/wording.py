@@ -12,6 +12,7 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
+CLOSE = "too close to call"
 LONGEST = 26
 """Characters of a label; longer ones are shortened at every width."""
 _CHANCES = tuple((k, of) for of in (2, 3, 4, 5, 10, 20) for k in range(1, of))
