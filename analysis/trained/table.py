@@ -24,7 +24,7 @@ from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 FASTEST = "> "
 NOT = "-"
 SHORT = "too short"
-_HALF = "vs half\n[x]"
+_HALF = "vs fp16\n[x]"
 _LABEL = 18  # cells of a label beside the numbers on 80
 
 Column = tuple[str, Callable[[TrainedRow], str]]
@@ -164,7 +164,7 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
         f"({speedup_range(best)} over seeds and the uncertain inputs of the cluster)."
     )
     if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
-        said += f" Against half precision: {times(best.speedup_to_target_vs_half)}."
+        said += f" Against fp16: {times(best.speedup_to_target_vs_half)}."
     return said
 
 
@@ -233,7 +233,7 @@ _DELAYS: Column = ("delays", _of_trained(lambda row: _significant(row.delays, 1.
 
 def _table(result: TrainingResult, width: int) -> Table:
     """Table; learning rate, milliseconds and megabytes too on a wide terminal, without the
-    comparison with half precision where that does not fit."""
+    comparison with fp16 where that does not fit."""
     rows = ranked(result)
     columns = list(columns_of(result, rows))
     if _room(columns, rows, width) < _LABEL:

@@ -55,7 +55,7 @@ def advised(*overrides: str, **words: Any) -> Advice:
     network=st.sampled_from(["100 Mbit/s", "1gbe", "37 Gbit/s", "400gbe_roce", "lte"]),
     cost=st.sampled_from([None, 3.06, 12345.678]),
     transport=st.sampled_from(["gloo", "nccl"]),
-    label=st.sampled_from(["x" * 60, "half precision"]),
+    label=st.sampled_from(["x" * 60, "fp16"]),
 )  # fmt: skip
 def test_width_wraps_and_selects_nothing(
     model: str, device: str, gpus: int, nodes: int, network: str, cost: float | None,
@@ -380,7 +380,7 @@ def test_a_plan_by_bucket_is_told_and_its_hook_is_there() -> None:
     text = " ".join(line.strip() for line in told[-6:])
     # the last bucket's method comes first; 70, 20 and 10 of 100 elements; 0.2 s over 0.1 s
     assert "100 ms, 2.00x Top-k 1 % for all" in text
-    assert "of the gradient: Top-k 1 % 70 %, half precision 20 %, dense 10 %" in text
+    assert "of the gradient: Top-k 1 % 70 %, fp16 20 %, dense 10 %" in text
     hook, *_ = eval(code[1].replace(".register(model)", ","), {"gcsim": gcsim})  # noqa: S307
     assert (hook.kind, hook.parameters.ratio) == ("topk", 0.01)
     assert {n: other.kind for n, other in hook._others.items()} == {0: "none", 2: "fp16"}

@@ -22,7 +22,7 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.run import simulated_run
 from gcsim.traces.profile import TrafficProfile
 
-LABELS = ("half precision", "PowerSGD rank 4", "Top-k 1 %")
+LABELS = ("fp16", "PowerSGD rank 4", "Top-k 1 %")
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -54,14 +54,14 @@ def test_the_range_holds_the_worlds_break_evens() -> None:
     gain a line between two rates."""
     words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
     engine = Engine(asked(None, words))
-    (found,) = break_even(engine, ["half precision"], ["half precision"], lambda: None)
+    (found,) = break_even(engine, ["fp16"], ["fp16"], lambda: None)
     for rate, share in ((found.low, 0.9), (found.rate, None), (found.high, 0.1)):
         assert rate is not None
         if not SLOWEST < rate < FASTEST:
             continue
         rows = engine.rows([at_rate("cluster.network.bandwidth", rate)], draws=True)
         assert rows is not None
-        dense, half = rows["dense"], rows["half precision"]
+        dense, half = rows["dense"], rows["fp16"]
         if share is None:
             assert half.iteration_s == pytest.approx(dense.iteration_s, rel=0.01)
         else:
@@ -112,7 +112,7 @@ def test_a_change_saves_what_a_run_with_it_saves(transport: str) -> None:
         *base.overrides, f"cluster.collectives.transport={transport}"
     )))  # fmt: skip
     now = run_with(engine, [])
-    found = changes(engine, ["half precision"])
+    found = changes(engine, ["fp16"])
     words = {one.words for one in found}
     assert "twice the bandwidth" in words
     assert ("NCCL" in words) <= (transport == "gloo")
@@ -138,7 +138,7 @@ def test_what_is_proposed_can_be_set() -> None:
 def test_parts_of_the_time_are_those_of_the_row() -> None:
     engine = Engine(question())
     rows = run_with(engine, [])
-    for label, one in limits(engine, ["half precision"]).items():
+    for label, one in limits(engine, ["fp16"]).items():
         row = rows[label]
         whole = one.compute_s + one.encode_s + one.decode_s + one.waits_s
         assert whole == pytest.approx(row.iteration_as_stated_s or row.iteration_s, rel=1e-9)
@@ -149,5 +149,5 @@ def test_parts_of_the_time_are_those_of_the_row() -> None:
 def test_one_worker_has_nothing_to_gain_from_the_network() -> None:
     engine = Engine(question(nodes=1))
     assert rate_key(engine.scenario) is None
-    assert not changes(engine, ["half precision"])
+    assert not changes(engine, ["fp16"])
     assert not break_even(engine, LABELS, (), lambda: None)
