@@ -187,6 +187,7 @@ LEGEND = (
     "(with error feedback later steps differ more); a zero update has 1. "
     "cosine: cosine similarity of the two updates."
 )
+BUCKETS = "encode and decode of dense: copies into and out of buckets. "
 COSTS = "cost: all nodes, in the currency of cost.per_hour."
 FAULTY = "with faults: throughput over the whole run of training.faults, including failures."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
@@ -268,7 +269,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     """Meanings of the marks, and of columns that nobody can guess."""
     marks = []
     if _close(found):
-        marks.append(f"{CLOSE}: any of them may be {_first(found, the=True)}")
+        marks.append(_any_first(found))
     elif found.foremost:
         many = len(found.foremost) > 1
         marks.append(f"{BEST}{'may be ' if many else ''}{_first(found, the=many)}")
@@ -361,9 +362,10 @@ def _marks(found: Verdict) -> list[str]:
     if len(found.foremost) == 1:
         nearest = f"of those within {percent(TIE)}, the one with the smallest error"
         notes.append(f"{BEST}{_first(found)} ({nearest})")
+    elif _close(found):
+        notes.append(_any_first(found))
     elif found.foremost:
-        mark = f"{CLOSE}: any of them " if _close(found) else BEST
-        may = f"{mark}may be {_first(found, the=True)}"
+        may = f"{BEST}may be {_first(found, the=True)}"
         notes.append(f"{may}: no other is clearly more than {percent(TIE)} faster")
     if found.safe is not None and not _among(found.safe, found.foremost):
         notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
@@ -383,6 +385,10 @@ def _unfit(result: Result, rows: Sequence[Row]) -> list[str]:
 
 def _first(found: Verdict, *, the: bool = False) -> str:
     return "first at the target" if found.until_target else f"{'the ' if the else ''}fastest"
+
+
+def _any_first(found: Verdict) -> str:
+    return f"{CLOSE}: any of them may be {_first(found, the=True)}"
 
 
 def _range(rows: Sequence[Row]) -> str:
@@ -414,7 +420,8 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     )
     return (
         f"{middle}{total} = {before}compute (forward + backward) + encode + network wait (exposed "
-        f"communication: the device idles until a collective ends) + decode{after}. {many}{LEGEND}"
+        f"communication: the device idles until a collective ends) + decode{after}. {BUCKETS}"
+        f"{many}{LEGEND}"
     )
 
 

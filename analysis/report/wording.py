@@ -28,7 +28,8 @@ def short(row_or_label: Row | str) -> str:
 
 def steps_as_dense(ratio: float) -> str:
     """ "2.00 times as many steps as dense" """
-    return f"{significant(ratio)} times as many steps as dense"
+    factor = significant(ratio)
+    return f"{'' if factor == '1.00' else f'{factor} times '}as many steps as dense"
 
 
 def uncompressed(found: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""Steps and gains of a source, predicted without its own statements: coverage, P(faster than dense).
+"""Steps and gains of a source, predicted without its statements: coverage, P(faster than dense).
 
 Every training step is predicted by the catalogue alone in drawn worlds, and again with its passes
 stated. Factors on whole steps (`scenarios/uncertainty/discrepancy.py`) widen these ranges. Their
