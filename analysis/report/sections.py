@@ -6,7 +6,6 @@ those whose update is practically the dense one (`report/selection.py`).
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import (
     CLOSE,
     SENDS_NOTHING,
+    chance_of,
     estimate,
     listed,
     short,
@@ -185,22 +185,8 @@ def compared(row: Row, other: Row, name: str) -> str:
     found = against(row, other, other if name == "dense" else None)
     low, high = significant(found.low), significant(found.high)
     within = f" ({low}-{high})" if low != high else ""
-    chance = _chance(found.probability, len(row.iteration_draws_s))
+    chance = chance_of(found.probability, len(row.iteration_draws_s))
     return f"{significant(found.speedup)}x {name}{within}{chance}"
-
-
-def _chance(probability: float, draws: int) -> str:
-    """Probability of being faster as text; 0 or 1 is a bound by Laplace's rule of succession, and
-    certain without draws."""
-    if draws <= 1:
-        return f", {percent(probability)} likely to be faster" if 0 < probability < 1 else ""
-    least = 1 / (draws + 2)
-    share = percent(probability)
-    if probability > 1 - least:
-        share = f"over {percent(math.floor(100 * (1 - least)) / 100)}"
-    elif probability < least:
-        share = f"under {percent(math.ceil(100 * least) / 100)}"
-    return f", faster in {share} of draws"
 
 
 def _row(advice: Recommendation, row: Row) -> Iterator[str]:

@@ -420,8 +420,8 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     )
     return (
         f"{middle}{total} = {before}compute (forward + backward) + encode + network wait (exposed "
-        f"communication: the device idles until a collective ends) + decode{after}. {BUCKETS}"
-        f"{many}{LEGEND}"
+        f"communication: the device idles until a collective ends) + decode{after}. {many}"
+        f"{BUCKETS}{LEGEND}"
     )
 
 

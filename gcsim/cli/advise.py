@@ -44,7 +44,7 @@ def advise(
         str | None, option("--loop NAME", "ddp, horovod, paddle, deepspeed or own.")
     ] = None,
     limited: Annotated[
-        bool | None, option("--limited/--nic", "Whether tc or a provider limits the rate.")
+        bool | None, option("--limited/--nic", "Whether tc or the provider caps the bandwidth.")
     ] = None,
     sequence: Annotated[
         str | None, option("--sequence N", "Tokens of a sample, of a model by formula.")
