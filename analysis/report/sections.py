@@ -225,7 +225,7 @@ def _known(advice: Recommendation, row: Row) -> str:
     shown = advice.findings.known.get(row.label)
     words = _seeds(row) if row.seeds_trained is not None or shown is None else shown.words
     more = f", in {steps_as_dense(steps)}" if steps != 1 and shown is not None else ""
-    return f"known to train: {words}{more}"
+    return f"known to train: {words}{more}".replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _safe(advice: Recommendation) -> list[str]:
@@ -318,7 +318,7 @@ def _change(advice: Recommendation, change: Change, dense: Row) -> str:
     saved = change.saves_s[dense.label]
     share = saved / dense.iteration_s
     cost = advice.cost_per_hour
-    money = "" if cost is None else f", {significant(share * cost)} an hour"
+    money = "" if cost is None else f", {significant(share * cost)} per hour"
     note = f"; {change.note}" if change.note else ""
     unit, in_a_second = unit_of_time(dense.iteration_s)
     time = f"{significant(saved * in_a_second)} {unit}"
@@ -352,14 +352,15 @@ def limited(label: str, one: Limits, link: str, rest: str, *, dense: bool) -> st
             ("latency", one.latency_s, _NAMED),
             (rest, other, _OTHER),
         )
-        known = [(word, value) for word, value, least in parts if value > least * whole]
+        split = bool(one.bytes_s or one.latency_s)  # no one rate sets the time of unlike nodes
+        known = [(word, value) for word, value, least in parts if split and value > least * whole]
         alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s and known[0][0] != rest
         of = ", ".join(f"{word} {percent(value / whole)}" for word, value in known)
         cause, behind = ("'s " + known[0][0], "") if alone else ("", f" ({of})" if known else "")
         found.append((one.waits_s, f"waiting for the {link}{cause}{behind}"))
     codes = [(one.encode_s, "encoding"), (one.decode_s, "decoding")]
     if dense:
-        codes = [(one.encode_s + one.decode_s, "copying into and out of buckets")]
+        codes = [(one.encode_s + one.decode_s, "in gradient hooks and bucket copies")]
     found += [(value, word) for value, word in codes if value > _CODED * whole]
     shares = [percent(value / whole) for value, _ in found]
     shares[:1] = [f"{share} of its time" for share in shares[:1]]
@@ -374,14 +375,17 @@ def other_causes(scenario: Mapping[str, Any], link: str) -> str:
     transport = cluster["collectives"]["transport"]
     library = "the library" if transport in ("textbook", "custom") else carrier(transport, None)
     nccl = transport == "nccl"  # sums on the GPU, in its rates
-    causes = [f"{library}'s {'calls' if nccl else 'calls, copies and sums'}"]
-    if link == "network" and cluster["devices_per_node"] > 1:
-        causes.append("the bus")
     noise = training.get("noise") or {}
     chances = any(noise.get(key) for key in ("variation", "skew", "slow_probability"))
-    if chances or "groups" in cluster or {"slow_nodes", "slow_workers"} & {*training}:
-        causes.append("the slowest rank")
-    return listed(causes)
+    slow = "groups" in cluster or {"slow_nodes", "slow_workers"} & {*training}
+    more = {
+        "the bus": link == "network" and cluster["devices_per_node"] > 1,
+        "the uplinks": "racks" in cluster,
+        "the servers": "servers" in cluster["collectives"],
+        "the slowest rank": chances or slow,
+    }
+    calls = f"{library}'s {'calls' if nccl else 'calls, copies and sums'}"
+    return listed([calls, *(word for word, present in more.items() if present)])
 
 
 _NAMED, _CODED = 0.005, 0.02  # shares of an iteration from which a part is named

@@ -187,7 +187,7 @@ LEGEND = (
     "(with error feedback later steps differ more); a zero update has 1. "
     "cosine: cosine similarity of the two updates."
 )
-BUCKETS = "encode and decode of dense: copies into and out of buckets. "
+BUCKETS = "encode and decode of dense: gradient hooks, copies into buckets and back. "
 COSTS = "cost: all nodes, in the currency of cost.per_hour."
 FAULTY = "with faults: throughput over the whole run of training.faults, including failures."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."

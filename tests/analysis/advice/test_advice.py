@@ -188,6 +188,7 @@ def test_the_bottleneck_is_the_share_of_the_rows_iteration() -> None:
         (32.0, 21.0, "network (bandwidth 32 %, latency 21 %, Gloo's calls 44 %)"),
         (96.0, 0.1, "network's bandwidth"),
         (60.0, 40.0, "network (bandwidth 60 %, latency 40 %)"),
+        (0.0, 0.0, "network"),  # unlike nodes, of which no one rate is changed
     ],
 )
 def test_a_wait_that_neither_rate_nor_latency_explains_has_another_cause(
@@ -203,13 +204,13 @@ def test_a_wait_that_neither_rate_nor_latency_explains_has_another_cause(
     assert found.replace("\u00a0", " ") == wanted
 
 
-def test_dense_training_copies_into_buckets_and_does_not_encode() -> None:
+def test_dense_training_has_hooks_and_copies_and_does_not_encode() -> None:
     """Code of 4 and 3 seconds in 100 before and after the exchanges."""
     limits = Limits(
         compute_s=93.0, encode_s=4.0, decode_s=3.0, bytes_s=0.0, latency_s=0.0, waits_s=0.0
     )
     for dense, said in (
-        (True, "x spends 7 % of its time copying into and out of buckets"),
+        (True, "x spends 7 % of its time in gradient hooks and bucket copies"),
         (False, "x spends 4 % of its time encoding, 3 % decoding"),
     ):
         found = sections.limited("x", limits, "network", "", dense=dense)
@@ -224,8 +225,13 @@ def test_dense_training_copies_into_buckets_and_does_not_encode() -> None:
         ({"device": "v100", "nodes": 2, "gpus": 4}, [], "NCCL's calls and the bus"),
         (
             {"device": "v100", "nodes": 2},
-            ["training.slow_workers={1: 1.5}"],
-            "NCCL's calls and the slowest rank",
+            ["training.slow_workers={1: 1.5}", "cluster.racks={nodes: 1, uplink: 10gbe}"],
+            "NCCL's calls, the uplinks and the slowest rank",
+        ),
+        (
+            {"device": "v100", "nodes": 2},
+            ["cluster.collectives.servers=1"],
+            "NCCL's calls and the servers",
         ),
     ],
 )
@@ -302,8 +308,8 @@ def test_money_is_the_share_that_is_saved_of_what_the_nodes_cost() -> None:
     assert dense is not None
     worth = 4.0 * 4 * change.saves_s["dense"] / dense.iteration_s
     dearest = found.summary().split("Change first")[1].splitlines()[1]
-    assert f", {worth:.3g} an hour" in dearest
-    assert "an hour" not in advised(nodes=4).summary()
+    assert f", {worth:.3g} per hour" in dearest
+    assert "per hour" not in advised(nodes=4).summary()
 
 
 def test_from_python_it_is_short_and_shows_itself() -> None:
