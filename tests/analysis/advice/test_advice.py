@@ -115,10 +115,12 @@ def test_an_end_of_the_search_is_a_bound() -> None:
         assert f"faster than dense (80 % range): x below 75 Gbit/s ({shown})" in text
 
 
-def test_what_is_assumed_names_rdma_at_every_width() -> None:
+def test_what_is_assumed_names_rdma_and_the_draws_at_every_width() -> None:
     """Without it "100 Gbit/s" is read as TCP's 18 Gbit/s and nobody learns of the alternative."""
     found = advised(network="100 Gbit/s", nodes=4)
-    assert all("RDMA: 100gbe_roce" in " ".join(lines(found, width)) for width in (60, 80, 120))
+    texts = [" ".join(" ".join(lines(found, width)).split()) for width in (60, 80, 120)]
+    assert all("RDMA: 100gbe_roce" in text for text in texts)
+    assert all("80 % ranges over 8 draws of the uncertain inputs" in text for text in texts)
 
 
 def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> None:

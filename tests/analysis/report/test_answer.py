@@ -10,6 +10,7 @@ import pytest
 from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.sources import provenance_notes
+from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from tests.analysis.drawn import between, open_result
@@ -188,6 +189,11 @@ def test_what_is_open_has_its_probability(result: Result, high: float, begins: s
     use, to_try, *_ = plain(open_result(result, none=between(0.4, 0.4), topk=between(0.3, high)))
     assert use == "Use: dense: 400 ms."
     assert to_try.startswith(f"Try: {begins}")
+
+
+def test_a_ratio_of_steps_that_rounds_to_one_is_no_number() -> None:
+    assert steps_as_dense(2.0) == "2.00 times as many steps as dense"
+    assert steps_as_dense(1.004) == "as many steps as dense"
 
 
 def test_one_worker_alone_is_told_that_it_sends_nothing(result: Result) -> None:
