@@ -17,8 +17,8 @@ from gcsim.errors import InputError, did_you_mean
 _LOG = logging.getLogger(__name__)
 
 _IDLE = re.compile(
-    r"\b(nvidia|geforce|tesla|quadro|graphics|gpus?|card|model|pretrained|uncased|cased|imagenet"
-    r"|torchvision|hf|hbm\d?e?|gddr\d\w?)\b"
+    r"\b(nvidia|geforce|tesla|quadro|radeon|graphics|gpus?|card|model|pretrained|uncased|cased"
+    r"|imagenet|torchvision|hf|hbm\d?e?|gddr\d\w?|dgx(?= ?[abh]\d)|instruct|chat)\b"
 )
 """Words that tell no entry from another."""
 _MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
@@ -30,18 +30,27 @@ _FEW = 3
 """Letters of which each tells a name: "GH200" is no mistyped "h200"."""
 _SIMILAR = 4
 """Entries of a word's family that a message names."""
+_COUNTED = (
+    re.compile(r"(?:\d+ ?[x\u00d7*] ?|(?:dual|quad) )(?=\D|\d+ ?[gm])(.+)", re.IGNORECASE),
+    re.compile(r"(.+?) ?[x\u00d7*] ?\d+", re.IGNORECASE),
+)
+"""Several of an entry: "8xA100", "2x 100 Gbit/s", "dual 25GbE", "H100 x 8"."""
+_NUMBER = {
+    "device": "their number as devices_per_node (--gpus) or nodes (--nodes)",
+    "link": "their number as nics_per_node (--nics)",
+}
 _GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gige|gig|gigabit|g)"
 _SPELLINGS = (
     (re.compile(r"\brdma over converged ethernet\b|\broce ?v\d\b"), "roce"),
     (re.compile(r"(\d)gbase-?\w+"), r"\1gbe"),
     (re.compile(rf"\b(\d+) ?(?:gb?e\b|{_GIGABIT} ?ethernet\b|{_GIGABIT} (?=roce))"), r"\1gbe "),
-    (re.compile(r"\b(\d+) ?(?:gbps|gbit|gb/s)(/s)?(?!\w)"), r"\1g"),
+    (re.compile(r"\b(\d+) ?(?:gbps|gigabit|gbit|gb/s)(/s)?(?!\w)"), r"\1g"),
     (re.compile(r"^gigabit( ethernet)?$|\b1000base-?\w+"), "1gbe"),
     (re.compile(r"\bone ?-?bit"), "1bit"),
     (re.compile(r"\bib\b"), "infiniband"),
     (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
     (re.compile(r"\bwi-fi\b"), "wifi"),
-    (re.compile(r"^(?:meta-llama|mosaicml|openai-community|qwen)/"), ""),
+    (re.compile(r"^[a-z]{4}[a-z-]*/"), ""),  # who publishes it: google/, meta-llama/
     (re.compile(r"\b(\d)\.(\d)(?=b\b)"), r"\1p\2"),
 )
 
@@ -75,6 +84,13 @@ def entry_named(
         if found[0] != word.lower():
             say(kind, word, found[0])
         return found[0]
+    for several in (
+        () if found or kind not in _NUMBER else (one.fullmatch(word) for one in _COUNTED)
+    ):
+        if several and _matches(several[1], titles):
+            raise InputError(
+                f"{word!r} names several", hint=f"write {several[1]}, and {_NUMBER[kind]}"
+            )
     own = compact(word)
     found = found or [
         name
@@ -111,16 +127,20 @@ def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _alike(word: str, names: Iterable[str]) -> list[str]:
-    """Names that a word may misspell: with the same digits, and the same letters if it has few."""
+    """Names that a word may misspell: with the same digits, and the same letters if it has few, or
+    few in a run: "XDR" is no mistyped "EDR"."""
 
-    def characters(text: str) -> tuple[list[str], set[str]]:
-        return sorted(re.findall(r"\d", text)), set(re.findall(r"[^\W\d_]", text.casefold()))
+    def characters(text: str) -> tuple[list[str], set[str], list[set[str]]]:
+        runs = list(map(set, re.findall(r"[^\W\d_]+", text.casefold())))
+        return sorted(re.findall(r"\d", text)), set[str]().union(*runs), runs
 
-    digits, letters = characters(word)
+    digits, letters, runs = characters(word)
+    short = [run for run in runs if len(run) <= _FEW]
     kept = []
     for name in names:
-        own, other = characters(name)
-        if own == digits and (len(letters) > _FEW or other == letters):
+        own, other, others = characters(name)
+        few = other == letters if len(letters) <= _FEW else all(run in others for run in short)
+        if own == digits and few:
             kept.append(name)
     return kept
 

@@ -16,7 +16,7 @@ class BreakEven:
     label: str
     rate: float | None
     """Below it the method is faster than uncompressed training: median over the drawn worlds; None
-    where they do not change places between `SLOWEST` and `FASTEST`."""
+    where half of these do not change places between `SLOWEST` and `FASTEST`."""
     pays: bool
     """Whether a method without break-even is always the faster one."""
     low: float | None = None

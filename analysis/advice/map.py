@@ -26,7 +26,7 @@ from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError
 from gcsim.files import replacing
 from gcsim.scenarios.advice.asked import Asked
-from gcsim.scenarios.advice.break_even import rate_key
+from gcsim.scenarios.advice.break_even import alike, rate_key
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
@@ -52,6 +52,7 @@ class Axis:
     high: float
     unit: str  # unit as in a scenario; empty for a count
     own: float | None  # the scenario's value
+    share: int = 1  # links whose values together are the axis', each set to its part
 
     def values(self, count: int) -> Values:
         """`count` values, evenly spaced in the logarithm."""
@@ -60,7 +61,8 @@ class Axis:
 
     def setting(self, value: float) -> str:
         """Setting of a value."""
-        return f"{self.key}={value:.6g} {self.unit}" if self.unit else f"{self.key}={value:.0f}"
+        each = f"{value / self.share:.6g} {self.unit}" if self.unit else f"{value:.0f}"
+        return f"{self.key}={each}"
 
     def shown(self, value: float) -> str:
         """A value in words."""
@@ -101,7 +103,7 @@ def _axis(text: str, scenario: Scenario) -> Axis:
     name, _, ends = text.partition("=")
     cluster = scenario.cluster
     own: float | None = None
-    key, title, unit = name, name, ""
+    key, title, unit, share = name, name, "", 1
     holder = "network" if cluster.nodes > 1 else "intra_node"
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     if name in ("bandwidth", "latency") and rate_key(scenario) is None:
@@ -109,7 +111,7 @@ def _axis(text: str, scenario: Scenario) -> Axis:
         raise InputError(message, place="--map", hint="try --map nodes,gpus")
     if name == "bandwidth":
         key, title, unit = f"cluster.{holder}.bandwidth", f"{holder}: bandwidth", "bit/s"
-        own = 8 * float(link.bandwidth)
+        own, share = 8 * float(link.bandwidth), alike(scenario)
     elif name == "latency":
         key, title, unit = f"cluster.{holder}.latency", f"{holder}: latency", "s"
         own = float(link.latency)
@@ -131,7 +133,7 @@ def _axis(text: str, scenario: Scenario) -> Axis:
         low, high = middle / _TIMES, middle * _TIMES
         if not unit:
             low, high = 1.0, max(8.0, 4 * middle)
-    return Axis(key=key, title=title, low=low, high=high, unit=unit, own=own)
+    return Axis(key=key, title=title, low=low, high=high, unit=unit, own=own, share=share)
 
 
 def _ends(text: str, ends: str) -> tuple[float, float, str]:

@@ -271,20 +271,21 @@ def _pays(advice: Recommendation) -> list[str]:
     ends = [one for one in known if one.rate is not None]
     ends = [one for one in ends if one.label in named] or ends
     never = [short(one.label) for one in known if one.rate is None and not one.pays]
-    always = [short(one.label) for one in known if one.rate is None and one.pays]
+    always = [_always(one) for one in known if one.rate is None and one.pays]
     found = list(map(_end, ends))
     if always:
-        found.append(f"{listed(always)} at any rate")
+        found.append(f"{listed(always)} at any rate tried, up to {_rate(FASTEST)}")
     if never:
         found.append(f"{listed(never)} never on {advice.workers} workers")
-    ranges = " (80 % range)" if any(one.low != one.high for one in ends) else ""
+    shown = [*ends, *(one for one in known if one.rate is None and one.pays)]
+    ranges = " (80 % range)" if any(one.low != one.high for one in shown) else ""
     return [f"faster than dense{ranges}:", *found] if found else []
 
 
 def _end(one: BreakEven) -> str:
     """ "Top-k 1 % below 29 Gbit/s (26-50)" """
     assert one.rate is not None  # noqa: S101
-    unit, size = ("Gbit/s", 1e9) if one.rate >= 1e9 else ("Mbit/s", 1e6)
+    size = _unit(one.rate)[1]
     low, high = (one.low or one.rate), (one.high or one.rate)
     ends = _two(low / size), _two(high / size)
     within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
@@ -292,12 +293,27 @@ def _end(one: BreakEven) -> str:
         within = f" ({ends[0]} or more)"
     elif low <= SLOWEST:
         within = f" ({ends[1]} or less)"
-    return f"{short(one.label)} below {_two(one.rate / size)} {unit}{within}"
+    return f"{short(one.label)} below {_rate(one.rate)}{within}"
+
+
+def _always(one: BreakEven) -> str:
+    """ "TernGrad (410 Gbit/s or more)": the 10th percentile, where that is a rate tried"""
+    low = one.low if one.low is not None and one.low < FASTEST else None
+    return short(one.label) + ("" if low is None else f" ({_rate(low)} or more)")
+
+
+def _rate(value: float) -> str:
+    unit, size = _unit(value)
+    return f"{_two(value / size)} {unit}"
+
+
+def _unit(value: float) -> tuple[str, float]:
+    return ("Gbit/s", 1e9) if value >= 1e9 else ("Mbit/s", 1e6)
 
 
 def _two(value: float) -> str:
     """Two digits, or all integer ones."""
-    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
 def _first(advice: Recommendation) -> list[str]:

@@ -69,7 +69,7 @@ def with_factors(point: Point, suite: str, kind: str) -> tuple[float, ...]:
     found = discrepancy.inputs(known, stated=False, kinds=[kind])
     by = discrepancy.factors(draw(found, len(point.worlds), 0), found, kind)
     seconds = np.array(point.worlds) ** (1 if point.less_is_better else -1)
-    return tuple(discrepancy.widened(seconds, by).tolist())
+    return tuple((seconds * by).tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

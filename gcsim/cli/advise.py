@@ -16,8 +16,8 @@ def advise(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SCENARIO|TRACE]",
-            help="A scenario, or a folder of recorded gradients, instead of --model.",
+            metavar="[SCENARIO|TRACE|MODEL]",
+            help="A scenario, a folder of recorded gradients, or a name from gcsim list models.",
             show_default=False,
         ),
     ] = None,
@@ -27,7 +27,9 @@ def advise(
         str | None, option("--device NAME", "Of gcsim list devices, or auto.")
     ] = None,
     gpus: Annotated[str | None, option("--gpus N", "GPUs per node. Default: 1.")] = None,
-    nodes: Annotated[str | None, option("--nodes N", "Machines. Default with --gpus: 1.")] = None,
+    nodes: Annotated[
+        str | None, option("--nodes N", "Machines. Default with --gpus and no --network: 1.")
+    ] = None,
     nics: Annotated[str | None, option("--nics N", "NICs per node. Default: 1.")] = None,
     group: Annotated[
         list[str] | None,

@@ -36,19 +36,26 @@ def explain(
     milliseconds on its device, what they would take fused, and the collectives by bucket with
     algorithm and bytes. The method is run where its profile is not in the cache.
     """
+    from copy import deepcopy
+
     from gcsim.analysis.report.explained import parts
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly
+    from gcsim.compressors.named import method_named
     from gcsim.files import json_text
     from gcsim.scenarios.explained import chosen
     from gcsim.scenarios.explained import explain as explained
-    from gcsim.scenarios.load import load_scenario
+    from gcsim.scenarios.load import read_scenario, scenario_of
 
     with users_code():
-        loaded = load_scenario(scenario, sets or (), seed)
+        document, path = read_scenario(scenario)
+        loaded = scenario_of(deepcopy(document), path, sets or (), seed, warn=False)
         if not {method} & {name for one in loaded.compressors for name in (one.kind, one.label)}:
+            if not method.startswith("{"):
+                method_named(method)
             asked = method if method.startswith("{") else json.dumps(method)
-            loaded = load_scenario(scenario, [*(sets or ()), f"compressors=[{asked}]"], seed)
+            changes = [*(sets or ()), f"compressors=[{asked}]"]
+            loaded = scenario_of(document, path, changes, seed, warn=False)
             method = loaded.compressors[0].label
     with watching(quiet) as progress:
         found = explained(loaded, chosen(loaded, method), progress)

@@ -7,8 +7,8 @@ each: the default, or the one its paper and `docs/compressors.md` use most.
 
 Traffic profiles are shipped, or measured as for a run. A shipped profile (`setting`: gradients
 drawn from gcsim's fit, with its numbers of workers, iterations and samples) stands for the same
-model with any batch size and seed: traffic depends on the tensors' shapes, and for the few methods
-that go by values on their distribution.
+model with any batch size, length of a sample and seed: traffic depends on the tensors' shapes, and
+for the few methods that go by values on their distribution.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.compressors.registry import REGISTRY
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.names import compact
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
 from gcsim.scenarios.checks.fits import DoesNotFitError
-from gcsim.scenarios.load import read_scenario, scenario_of
+from gcsim.scenarios.load import read_scenario, scenario_of, shipped_scenarios
 from gcsim.scenarios.reading.document import Document, read
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
 from gcsim.scenarios.sections.file import RECORDED
 from gcsim.traces.models.registry import MODELS, ModelEntry, is_shipped
+from gcsim.traces.models.table import table_facts
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
 from gcsim.traces.storage.manifest import MANIFEST, read_manifest
@@ -93,9 +94,10 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
-_HALF = ("fp16", "bf16", "bfloat16", "float16", "half", "halfprecision", "amp", "mixedprecision")
+_HALF = ("fp16", "float16", "half", "halfprecision", "amp", "mixedprecision")
 _SPELLED: dict[str, dict[str, str]] = {
-    "precision": dict.fromkeys(_HALF, "fp16")  # bfloat16 takes as long
+    "precision": dict.fromkeys(_HALF, "fp16")
+    | dict.fromkeys(("bf16", "bfloat16"), "bf16")
     | dict.fromkeys(("fp32", "float32", "single", "singleprecision"), "fp32")
     | dict.fromkeys(("tf32", "tensorfloat32"), "tf32"),
     "loop": dict.fromkeys(
@@ -108,7 +110,7 @@ _SPELLED: dict[str, dict[str, str]] = {
 _NEEDED = {
     "model": "resnet50, of `gcsim list models`",
     "device": "v100, of `gcsim list devices`",
-    "nodes": "8, machines",
+    "nodes": "8",
     "network": '"25 Gbit/s", or 25gbe of `gcsim list links`',
 }
 _STAND_INS: dict[str, Any] = {
@@ -116,6 +118,7 @@ _STAND_INS: dict[str, Any] = {
     "group": [{"nodes": 2, "device": "v100", "network": "10gbe"}],
 }  # fmt: skip
 """Replace missing or wrong words while the others are checked."""
+_AT_HAND = re.compile(rf"{AUTO}|cuda(:\d+)?", re.IGNORECASE)
 _GROUP = re.compile(
     r"\s*(?P<nodes>\d+)\s*x\s*(?:(?P<gpus>\d+)\s+)?(?P<device>[^@]*[^@\s])"
     r"(?:\s*@\s*(?:(?P<nics>\d+)\s*x\s*)?(?P<network>.+))?"
@@ -186,6 +189,8 @@ def asked(
     """
     if source is None and words.model is not None and _trace(words.model) is not None:
         source, words = words.model, replace(words, model=None)
+    elif source is not None and words.model is None and _is_model(source):
+        source, words = None, replace(words, model=source)
     said, problems = _said(words, called)
     trace = None if source is None else _trace(source)
     timed = source is not None and Path(source).suffix in (".json", ".gz")  # by torch.profiler
@@ -216,6 +221,21 @@ def _trace(source: str) -> Path | None:
     """Folder of a recording, if it is one."""
     path = shipped_traces().get(source, Path(source))
     return path if (path / MANIFEST).is_file() else None
+
+
+def _is_model(source: str) -> bool:
+    """Whether a word names a model of the catalogue; False for a scenario, a recording and a file.
+    Raises `InputError` for a word that is none of them."""
+    path = Path(source)
+    known = source in shipped_scenarios() or _trace(source) is not None
+    if known or path.exists() or path.suffix or len(path.parts) > 1:
+        return False
+    with suppress(InputError):
+        return bool(catalog.model(source))
+    hint = did_you_mean(source, [*shipped_scenarios(), *MODELS])
+    if hint.startswith("known"):
+        hint = "gcsim list scenarios, gcsim list models have all"
+    raise InputError(f"no scenario, recording or model {source!r}", hint=hint)
 
 
 def asked_of(
@@ -273,7 +293,7 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     for name, spelled in _SPELLED.items():
         if isinstance(said.get(name), str):
             said[name] = spelled.get(compact(said[name]), said[name])
-    if words.device == AUTO:
+    if words.device is not None and _AT_HAND.fullmatch(words.device):
         put("device", device_at_hand)
     look_up: dict[str, Callable[[str], Any]] = {"model": catalog.model, "device": catalog.device}
     for name in said.keys() & look_up.keys():
@@ -355,9 +375,8 @@ def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Prob
     return [
         Problem(
             place=called(name),
-            message="is missing; advice is for a model, a device, nodes and a network, or "
-            "for a scenario",
-            hint=f"write it like {_NEEDED[name]}",
+            message="missing, and no scenario is given",
+            hint=f"for example {_NEEDED[name]}",
         )
         for name in _needed(said)
     ]
@@ -445,13 +464,13 @@ def setting(model: ModelEntry) -> dict[str, object]:
 
 
 def name_of(model: ModelEntry, choice: CompressorChoice, buckets: DdpBuckets) -> str:
-    """Name of a method's shipped profile."""
+    """Name of a method's shipped profile, which is the same at any sequence length."""
     facts: Mapping[str, object] = {
         "compressor": choice.kind,
         "parameters": choice.parameters,
         "model": model.name,
         "buckets": asdict(buckets),
-        "setting": setting(model),
+        "setting": setting(MODELS[model.name]),
         "fit": _fit(),
     }
     return shipped.name_of(facts)
@@ -474,6 +493,9 @@ def shipped_profile(scenario: Scenario, choice: CompressorChoice) -> TrafficProf
     if profile is None:
         return None
     facts = replace(profile.model, samples_per_worker=scenario.batch_size)
+    if model.transformer is not None:
+        own = table_facts(model, scenario.batch_size)
+        facts = replace(facts, layers=own.layers, tokens=own.tokens)
     return replace(profile, model=facts)
 
 

@@ -53,9 +53,14 @@ def rate_key(scenario: Scenario) -> str | None:
     return f"cluster.{name}.bandwidth"
 
 
-def at_rate(key: str, rate: float) -> str:
-    """Setting of the rate as in `--set`."""
-    return f"{key}={rate:.6g} bit/s"
+def alike(scenario: Scenario) -> int:
+    """Links with the rate of `rate_key` that carry the traffic of a node together: its NICs."""
+    return scenario.cluster.nics_per_node if scenario.cluster.nodes > 1 else 1
+
+
+def at_rate(scenario: Scenario, rate: float) -> str:
+    """Setting of a rate as in `--set`, for the rate of all NICs of a node together."""
+    return f"{rate_key(scenario)}={rate / alike(scenario):.6g} bit/s"
 
 
 def break_even(
@@ -65,15 +70,15 @@ def break_even(
     network's rate is no single number, or nothing is dense. `progress` is called after the scan of
     rates and after each method."""
     scenario = engine.scenario
-    key, number = rate_key(scenario), scenario.dense
-    if key is None or number is None or not labels:
+    number = scenario.dense
+    if rate_key(scenario) is None or number is None or not labels:
         return []
     dense = scenario.compressors[number].label
 
     curves = {label: _Curve() for label in labels}
 
     def rows(rate: float, names: Sequence[str], draws: bool = False) -> dict[str, Row]:
-        found = engine.rows([at_rate(key, rate)], names, draws=draws) or {}
+        found = engine.rows([at_rate(scenario, rate)], names, draws=draws) or {}
         for label in names if found else ():
             curves[label].add(rate, found[label])
         return found
@@ -86,7 +91,7 @@ def break_even(
         stated = {label: curves[label].stated[rate] for label in names}
         close = [label for label in names if abs(stated[label]) < _CLEAR]
         of = rows(rate, close, draws=True) if close else {}
-        return stated | {label: _gain(row) for label, row in of.items()}
+        return stated | {label: _gain(of[label]) for label in close if of}
 
     def gain(label: str, rate: float) -> float:
         return _gain(rows(rate, [label])[label])
@@ -94,10 +99,10 @@ def break_even(
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
     spans = _spans(rates, labels, gains)
-    alike = [label for label, span in spans.items() if isinstance(span, bool)]
     turned = []
-    for label in alike:
+    for label in [label for label, span in spans.items() if isinstance(span, bool)]:
         stated = curves[label].stated
+        rates = sorted(stated)
         rate = min(rates, key=lambda rate: abs(stated[rate]))
         if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate] > 0):
             turned.append(label)
@@ -157,7 +162,8 @@ def _spans(
     gains_at: Callable[[float, Sequence[str]], dict[str, float]],
 ) -> dict[str, _Ends | bool]:
     """Fastest two neighbouring rates between which each method stops being faster, else whether it
-    is faster at any; empty if a rate is refused."""
+    is faster at any. Rates below one that is refused, for its messages are too long, are left out;
+    empty if all are."""
     found: dict[str, _Ends | bool] = {}
     faster = dict.fromkeys(labels, False)
     before: dict[str, float] = {}
@@ -167,13 +173,13 @@ def _spans(
             break
         gains = gains_at(rates[place], left)
         if not gains:
-            return {}
+            break
         for label, now in gains.items():
             faster[label] |= now > 0
             if now > 0 >= before.get(label, now):
                 found[label] = (rates[place], now), (rates[place + 1], before[label])
         before = gains
-    return {label: found.get(label, faster[label]) for label in labels}
+    return {label: found.get(label, faster[label]) for label in labels if before}
 
 
 def _gain(row: Row) -> float:
@@ -247,6 +253,8 @@ def _with_worlds(
             if abs(_gain(drawn(rate)[label])) < _CLOSER:
                 break
         rate = min(max(rate, low), high)
+    if not SLOWEST < rate < FASTEST:
+        return replace(one, rate=None, pays=rate >= FASTEST, low=low, high=high)
     return replace(one, rate=rate, low=low, high=high)
 
 

@@ -128,7 +128,7 @@ class Engine:
             return None
         name = name_of(scenario.model, choice, scenario.buckets)
         code = shipped.code_of(scenario.model, REGISTRY.get(choice.kind))
-        return Known(f"shipped {name} {code} {scenario.batch_size}", profile)
+        return Known(f"shipped {name} {code} {scenario.batch_size} {profile.model.tokens}", profile)
 
     def known(self, choice: CompressorChoice, scenario: Scenario) -> Known | None:
         """A method's traffic if known without running it."""

@@ -34,10 +34,11 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
     if min(cluster.nodes, cluster.devices_per_node) > 1 and not asked.says("training", "between"):
         setting = "training.between=nodes"
         yield _answer("compression only between nodes", f"--set {setting}", setting)
+    precision = asked.scenario.training.precision
     if not asked.says("training", "precision"):
         yield _answer("", "--precision fp16", "training.precision=fp16")
-    elif asked.scenario.training.precision == "fp16" and not asked.says("training", "gradients"):
-        setting = "training.gradients=fp16"
+    elif precision in ("fp16", "bf16") and not asked.says("training", "gradients"):
+        setting = f"training.gradients={precision}"
         yield _answer("gradients stored so", f"--set {setting}", setting)
 
 

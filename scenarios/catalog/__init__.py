@@ -112,7 +112,10 @@ def device(name: str) -> Device:
 
 def model(name: str) -> ModelEntry:
     """Shipped model ("ResNet-50" is resnet50); `InputError` with a suggestion if unknown."""
-    return _named(name, "model", MODELS, "your own model is written package.module:build")
+    own = "your own model is written package.module:build"
+    if size := re.search(r"(?<![x\d.])\d+(?:\.\d+)?B\b", name, re.IGNORECASE):
+        own = f"gcsim advise --parameters {size[0].upper()} takes one of that size; {own}"
+    return _named(name, "model", MODELS, own)
 
 
 def link(name: str, transport: TransportName | None = None) -> Link:

@@ -135,8 +135,6 @@ def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
         )
         alone += [one for one in _mildest(scenario, choice, both) if one[0] or not alone]
     yield from (text for _, text in alone)
-    if scenario.cluster.groups:
-        return
     others = [[]] if sure else [[], [axis[-1] for axis in axes]]
     for larger in (_device, _sharded):
         found = (larger(scenario, choice, settings) for settings in others)
@@ -172,8 +170,13 @@ def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
         yield ((f"training.checkpointing={one}", {"checkpointing": one}) for one in again)
-    half = {"precision": "fp16", "gradients": "bf16"}
-    if training.gradients == "fp32" and "fp16" in scenario.cluster.device.precisions:
+    known = scenario.cluster.device.precisions
+    name = "bf16" if "tf32" in known else "fp16"  # the same devices multiply bfloat16
+    if training.precision in ("fp16", "bf16"):
+        name = training.precision
+    half = {"precision": name, "gradients": name}
+    if training.gradients == "fp32" and "fp16" in known:
+        half = {key: value for key, value in half.items() if getattr(training, key) != value}
         text = ", ".join(f"training.{key}={value}" for key, value in half.items())
         yield iter([(text, half)])
 
@@ -222,15 +225,23 @@ def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:
 def _device(
     scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
-    """The catalogue's device of the least memory that holds it and is no slower."""
+    """The catalogue's device of the least memory that holds it and is no slower, in the place of
+    those with less; none for groups with unequal batches, which may go by the device."""
+    groups = scenario.cluster.groups
+    if any(group.batch != 1 for group in groups):
+        return None
     least = scenario.cluster.device.effective_flop_rate
     devices = catalog.devices().items()
     known = {n: one.memory for n, one in devices if one.memory and one.effective_flop_rate >= least}
     for name, size in sorted(known.items(), key=lambda item: item[1]):
         found = _with(scenario, choice, [*settings, ("", {"device_memory": size})])
         if found is not None and found.fits == "yes":
-            stated = scenario.training.device_memory is not None
-            device = f"training.device_memory={gib(size)}" if stated else f"cluster.device={name}"
-            held = f" ({name})" if stated else f" ({gib(size)})"
-            return ", ".join([device + held, *(text for text, _ in settings)])
+            if scenario.training.device_memory is not None:
+                text = f"training.device_memory={gib(size)} ({name})"
+            else:
+                less = [n for n, group in enumerate(groups) if (group.device.memory or size) < size]
+                places = [f"groups.{number}." for number in less] or [""]
+                named = ", ".join(f"cluster.{place}device={name}" for place in places)
+                text = f"{named} ({gib(size)})"
+            return ", ".join([text, *(text for text, _ in settings)])
     return None

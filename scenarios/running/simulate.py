@@ -212,7 +212,7 @@ def simulate(
                 known = Simulated(
                     prediction=prediction,
                     draws=in_worlds(stated, ratios),
-                    widened=in_worlds(stated, discrepancy.widened(ratios, by)),
+                    widened=in_worlds(stated, ratios * by),
                     either=ends,
                 )
                 of_size.append(known)

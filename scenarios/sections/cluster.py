@@ -283,8 +283,9 @@ def _groups(
         built = device if group.device is None else _built(group.device)
         network = together_as_one(build_link(group.network or section.network, transport), together)
         named = section.intra_node if own else group.intra_node
+        usual = usual_bus(built, section.devices_per_node, transport)
         networks += [network] * group.nodes
-        buses += [build_link(named or usual_bus(built), transport)] * group.nodes
+        buses += [build_link(named or usual, transport)] * group.nodes
         batch = Fraction(group.batch_size or 1, batch_size if group.batch_size else 1)
         groups.append(NodeGroup(nodes=group.nodes, device=built, batch=batch))
     return tuple(groups) if section.groups else (), networks, buses

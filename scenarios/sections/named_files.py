@@ -107,7 +107,7 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
             problems += _beside(document, (*key_path, "background"), holder[key], path)
         if key == "device":
             with suppress(InputError):  # which the check of the device reports
-                _fill_in(holder, _device(holder[key]), of_all=key_path == _DEVICE)
+                _fill_in(_within(document.data, ("cluster",)), holder, _device(holder[key]))
     return files, problems
 
 
@@ -246,20 +246,26 @@ def _cached_devices(path: Path, _changed: int, _size: int) -> Mapping[str, Devic
     return catalog.read_devices(path, like_shipped=True)
 
 
-def usual_bus(device: Device) -> str:
-    """Link between ranks on a CPU, or the bus of most GPUs."""
-    return "host_memory" if device.processor == "cpu" else "pcie3_x16"
+def usual_bus(device: Device, devices: object, transport: object) -> str:
+    """Link of `devices` in a node: between ranks on a CPU, the device's own between several GPUs
+    with NCCL, or the bus of most GPUs, over which the others' copies go to the host."""
+    if device.processor == "cpu":
+        return "host_memory"
+    return (transport == "nccl" and devices != 1 and device.bus) or "pcie3_x16"
 
 
-def _fill_in(cluster: dict[str, Any], device: Device, *, of_all: bool) -> None:
-    """State the transport, if that is the device of all nodes, and the bus that an incomplete
+def _fill_in(cluster: dict[str, Any], nodes: dict[str, Any], device: Device) -> None:
+    """State the transport, if `nodes` are not a group's, and the bus that an incomplete
     `intra_node` changes."""
-    if of_all and cluster.get("collectives") is None:
+    if nodes is cluster and cluster.get("collectives") is None:
         cluster["collectives"] = {}
-    collectives, bus = cluster.get("collectives"), cluster.get("intra_node")
-    if isinstance(collectives, dict) and collectives.get("transport") is None:
-        collectives["transport"] = "gloo" if device.processor == "cpu" else "nccl"
+    collectives, bus = cluster.get("collectives"), nodes.get("intra_node")
+    transport = collectives.get("transport") if isinstance(collectives, dict) else None
+    if nodes is cluster and isinstance(collectives, dict) and transport is None:
+        transport = "gloo" if device.processor == "cpu" else "nccl"
+        collectives["transport"] = transport
     if isinstance(bus, Mapping) and "like" not in bus:
         whole = "latency" in bus and {"bandwidth", "trace"} & {*bus}
         if not whole:
-            cluster["intra_node"] = {"like": usual_bus(device), **bus}
+            usual = usual_bus(device, nodes.get("devices_per_node", 1), transport)
+            nodes["intra_node"] = {"like": usual, **bus}

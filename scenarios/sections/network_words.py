@@ -16,7 +16,7 @@ from gcsim.scenarios import catalog
 _ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 _BITS = re.compile(
     r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
-    r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|[Bb]ps|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
+    r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|bps|BPS|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
     r"|bit per second|(?i:base-?\w+))?\s*"
 )
 """Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "10GBASE-T"."""
@@ -26,6 +26,11 @@ _PORT = re.compile(
     re.IGNORECASE,
 )
 """Words that name a card, a plug or a protocol, no rate."""
+_GIGABIT = re.compile(r"(?<=\d)\s?GB(?=\s?ethernet)", re.IGNORECASE)
+"""Ethernet is named by gigabits, also where they are written GB."""
+_BYTES = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GM])(?:B/s|Bps)")
+_RATE = re.compile(r"[-+]?[\d.]+(?:\s+\S+|\S*/\S+)")
+"""A number and a unit, known or not."""
 _MOBILE = {"3g", "4g", "5g"}
 
 
@@ -35,21 +40,21 @@ def network_of(said: str) -> str | dict[str, str]:
     names. Raises `InputError` for what is written as a rate and is none."""
     if said in catalog.links():
         return said
-    said = " ".join(_PORT.sub(" ", said).split()) or said
-    a_name = False
-    if (bits := _BITS.fullmatch(said)) and said.lower() not in _MOBILE:
-        said = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
+    plain = " ".join(_PORT.sub(" ", _GIGABIT.sub("Gb", said)).split()) or said
+    if (bits := _BITS.fullmatch(plain)) and plain.lower() not in _MOBILE:
+        plain = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
+    elif of_bytes := _BYTES.fullmatch(plain):
+        plain = f"{of_bytes['rate']} {of_bytes['prefix']}B/s"
     else:
         try:
-            return catalog.link(said).name
+            return catalog.link(plain).name
         except InputError as error:
-            a_name = "; there are" in str(error) or not re.search(r"[\s/]", said)
-    if a_name or not re.match(r"\s*[\d.+-]", said):
-        return said
-    rate = units.parse(said, "bandwidth")
+            if "; there are" in str(error) or not _RATE.fullmatch(plain):
+                return said
+    rate = units.parse(plain, "bandwidth")
     if not rate:
         hint = 'write it like "25 Gbit/s", or 25gbe of `gcsim list links`'
         raise InputError(f"{said} is not a rate", hint=hint)
     known = [one for name, one in catalog.links().items() if _ETHERNET.fullmatch(name)]
     near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
-    return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": said.strip()}
+    return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": plain}

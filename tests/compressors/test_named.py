@@ -32,6 +32,7 @@ from gcsim.compressors.registry import REGISTRY, compressor_class
         ("rank-4 PowerSGD", "powersgd", {"rank": 4}),
         ("half precision", "fp16", {}),
         ("Dense", "none", {}),
+        ("allreduce", "none", {}),
         ("EF-SignSGD", "ef_signsgd", {}),
         ("FetchSGD", "count_sketch", {}),
         ("post-local SGD", "torch_post_local_sgd", {}),

@@ -151,4 +151,4 @@ def test_a_method_that_the_scenario_has_not_is_run_with_its_defaults(scenario: S
     assert sent == pytest.approx(8 * 6000, rel=0.02)
     wrong = gcsim("explain", "topkk", "--scenario", "s.yaml", "-q", folder=here)
     assert wrong.returncode == 2
-    assert "did you mean 'topk'?" in wrong.stderr
+    assert wrong.stderr == "error: unknown compressor 'topkk'; did you mean 'topk'?\n"

@@ -60,6 +60,25 @@ def test_every_remedy_fits(load: Any, model: str, given: list[str]) -> None:
         assert held.fits == ("perhaps" if ": may fit" in text else "yes")
 
 
+def test_groups_have_the_remedies_of_nodes_that_are_alike(load: Any) -> None:
+    """The same devices in two groups that differ in their network alone: the same memory, and
+    sharded over as many GPUs."""
+    given = ["training.precision=fp16", "training.checkpointing=full", "training.sequence=2048"]
+    found = []
+    for nodes in ("cluster.nodes=16", "cluster={groups: [{nodes: 12, device: h100_sxm, network: "
+                  "200gbe}, {nodes: 4, device: h100_sxm, network: 100gbe}]}"):  # fmt: skip
+        with pytest.raises(DoesNotFitError) as refusal:
+            load("llama3_8b", *given, nodes)
+        found.append(refusal.value.misfit.remedies)
+    alike, groups = found
+    assert alike[-1].startswith(f"{SHARDED}2 on 16 GPUs")
+    named = "cluster.groups.0.device=mi300x, cluster.groups.1.device=mi300x"
+    assert groups == tuple(text.replace("cluster.device=mi300x", named) for text in alike)
+    assert any(text.startswith(named) for text in groups)
+    both = [text.partition(" (")[0] for text in named.split(", ")]
+    assert load("llama3_8b", *given, nodes, *both).compressors
+
+
 def test_no_device_holds_seventy_billion_parameters(load: Any) -> None:
     with pytest.raises(DoesNotFitError, match=r"would fit: ZeRO-3 on \d+ GPUs"):
         load("llama3_70b")
@@ -116,6 +135,9 @@ def test_advice_says_what_would_fit() -> None:
     assert said.exit_code == 0
     assert "llama3_8b on h100_sxm: does not fit" in said.output
     assert "cluster.device=b200" in said.output
+    assert "training.checkpointing=full, training.gradients=bf16 ZeRO-3" in " ".join(
+        said.output.split()
+    )
     assert " ms" not in said.output
     answer = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert answer["fits"] is False

@@ -5,6 +5,7 @@ Expected winners are those of the engine at the cell's own settings.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,14 @@ def test_it_has_as_many_cells_and_goes_around_the_scenario(found: Map) -> None:
     assert found.labels[0] == "dense"
     assert (found.winner == found.gains.argmax(axis=0)).all()
     assert not found.gains[0].any()
+
+
+def test_the_bandwidth_is_that_of_all_nics_of_a_node(question: Asked) -> None:
+    """The stated rate of the eight together, at which the map has its star, is what each has."""
+    scenario = replace(question, overrides=("cluster.nics_per_node=8",)).scenario
+    axis, _ = axes_of("bandwidth,latency", scenario)
+    assert axis.own == 8e9
+    assert axis.setting(axis.own) == "cluster.network.bandwidth=1e+09 bit/s"
 
 
 def test_speedups_between_simulated_points_are_those_of_the_engine(

@@ -11,6 +11,7 @@ import pytest
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Words, asked, asked_of, number, option
+from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.network_words import network_of
 from gcsim.traces.storage.store import shipped_traces
@@ -174,8 +175,22 @@ def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:
     assert asked(None, replace(given, parameters="335M")).scenario.model.name == "bert_large"
 
 
-def test_the_device_at_hand_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = replace(WORDS, device="auto")
+def test_a_models_name_alone_is_the_model() -> None:
+    words = replace(WORDS, model=None)
+    assert (
+        asked("ResNet-50", words).scenario == asked(None, replace(words, model="resnet50")).scenario
+    )
+    with pytest.raises(InputError, match=r"no scenario, recording or model .* mean 'lenet_2node'"):
+        asked("lenet_2nod", words)
+    with pytest.raises(InputError, match=r"no scenario, recording or model .* mean 'resnet50'"):
+        asked("resnt50", words)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+def test_the_device_at_hand_is_asked_for_by_its_name(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = replace(WORDS, device=device)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA GeForce RTX 4090")
     assert asked(None, words).scenario.cluster.device.name == "rtx_4090"
@@ -195,7 +210,7 @@ def test_a_limit_is_a_setting_of_the_link() -> None:
 
 @pytest.mark.parametrize(
     ("word", "setting"),
-    [("FP16", "fp16"), ("mixed precision", "fp16"), ("BFloat16", "fp16"), ("float32", "fp32")],
+    [("FP16", "fp16"), ("mixed precision", "fp16"), ("BFloat16", "bf16"), ("float32", "fp32")],
 )
 def test_precisions_are_read_as_people_write_them(word: str, setting: str) -> None:
     assert asked(None, replace(WORDS, precision=word)).scenario.training.precision == setting
@@ -211,8 +226,10 @@ def test_another_width_is_no_mistyped_precision() -> None:
         asked(None, replace(WORDS, precision="fp64")).scenario  # noqa: B018
 
 
-def test_bfloat16_is_the_time_of_half_precision() -> None:
-    assert asked(None, replace(WORDS, precision="bf16")).scenario.training.precision == "fp16"
+def test_bfloat16_has_the_times_of_half_precision_and_gradients_are_asked_for_so() -> None:
+    question = asked(None, replace(WORDS, precision="bf16"))
+    assert question.scenario.training.timed_as == "fp16"
+    assert "--set training.gradients=bf16" in [one.option for one in open_questions(question)]
 
 
 def test_words_beside_a_scenario_take_the_place_of_its_settings() -> None:

@@ -17,6 +17,7 @@ from gcsim.scenarios.run import traffic_profiles
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.trained.make_shipped import made_here
 from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.table import table_facts
 from gcsim.traces.stage1 import shipped
 
 
@@ -82,6 +83,23 @@ def test_a_batch_of_another_size_has_the_same_traffic() -> None:
     assert changed is not None
     assert changed.model.samples_per_worker == 7
     assert replace(changed, model=profile.model) == profile
+
+
+@pytest.mark.parametrize("model", ["gpt3_1.3b", "llama3_8b"])
+def test_samples_of_another_length_have_the_same_traffic_and_their_own_passes(model: str) -> None:
+    """Gradients have the shapes of the tensors, and are drawn; FLOPs are those of the formula."""
+    words = Words(model=model, device="b200", nodes=2, network="400gbe", precision="bf16")
+    one, other = (
+        asked(None, replace(words, sequence=tokens), ["training.device_memory=1 TiB"]).scenario
+        for tokens in (None, 512)
+    )
+    for choice in other.compressors:
+        profile, changed = (shipped_profile(s, choice) for s in (one, other))
+        assert profile is not None
+        assert changed is not None
+        assert replace(changed, model=profile.model) == profile
+        assert changed.model == table_facts(other.model, other.batch_size)
+        assert changed.model.forward_flops < profile.model.forward_flops / 4
 
 
 def test_of_code_that_changed_there_is_none_and_it_is_measured(

@@ -14,7 +14,7 @@ UNDERSTOOD = {
         "v100",
     ): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | Tesla V100-SXM2-32GB | NVIDIA V100",
     ("device", "v100_pcie"): "Tesla V100-PCIE-16GB | V100-32GB | V100 32G",
-    ("device", "a100_sxm_80gb"): "A100 | A100 80GB | A100-80GB | NVIDIA A100-SXM4-80GB",
+    ("device", "a100_sxm_80gb"): "A100 | A100 80GB | DGX A100 | A100-80GB | NVIDIA A100-SXM4-80GB",
     ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 40GB | A100-40G",
     (
         "device",
@@ -36,7 +36,10 @@ UNDERSTOOD = {
     ("device", "h800_sxm"): "H800 | NVIDIA H800",
     ("device", "b200"): "B200 | NVIDIA B200",
     ("device", "gb200"): "GB200 | NVIDIA GB200",
-    ("device", "mi300x"): "MI300X | AMD Instinct MI300X | amd-mi300x | Instinct MI300X",
+    (
+        "device",
+        "mi300x",
+    ): "MI300X | Radeon MI300X | AMD Instinct MI300X | amd-mi300x | Instinct MI300X",
     ("device", "rtx_5090"): "5090 | NVIDIA GeForce RTX 5090",
     ("device", "gb10"): "NVIDIA GB10 | DGX Spark",
     ("device", "l4"): "L4",
@@ -50,12 +53,13 @@ UNDERSTOOD = {
     ("device", "raspberry_pi_5"): "RPi 5 | Raspberry Pi 5",
     ("device", "jetson_agx_xavier"): "Jetson Xavier | Jetson AGX Xavier",
     ("device", "cpu_2core"): "cpu | CPU",
-    ("model", "resnet50"): "ResNet-50 | ResNet50 | resnet 50 | Resnet_50",
+    ("model", "resnet50"): "ResNet-50 | microsoft/resnet-50 | ResNet50 | resnet 50 | Resnet_50",
     ("model", "resnet101"): "resnet-101",
     ("model", "gpt2"): "GPT-2 | GPT2 | gpt2-small | GPT-2 small",
     ("model", "bert_base"): "BERT-base | bert-base-uncased | BERT base",
+    ("model", "llama3_8b"): "Llama-3-8B-Instruct | meta-llama/Meta-Llama-3-8B",
     ("model", "bert_large"): "BERT-Large | bert-large-uncased",
-    ("model", "vit_b16"): "ViT-B/16 | ViT | vit_base_patch16_224",
+    ("model", "vit_b16"): "ViT-B/16 | ViT | vit_base_patch16_224 | google/vit-base-patch16-224",
     ("model", "vgg16"): "VGG-16",
     ("model", "vgg19"): "VGG 19",
     ("model", "inception_v3"): "Inception-v3 | InceptionV3 | inception",
@@ -70,6 +74,7 @@ UNDERSTOOD = {
         "10 GbE | 10GbE | 10gbe | 10G | 10 G | 10 Gbps | 10 Gbit | 10 gigabit ethernet"
         " | 10 gig | 10GigE | 10 GBit/s | 10 Gbit/sec | tcp 10g | ethernet 10G | 10gbe tcp"
         " | 10 Gigabit | 10G Ethernet | 10Gb Ethernet | 10GBASE-T | 10ge"
+        " | 1.25 GB/s | 10GBPS | 10 GB Ethernet"
     ),
     ("network", "25gbe"): "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s | 25 GbE SFP28",
     ("network", "40gbe"): "40G",
@@ -82,7 +87,10 @@ UNDERSTOOD = {
         "network",
         "infiniband_hdr",
     ): "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand",
-    ("network", "infiniband_edr"): "EDR | Infiniband EDR 100Gb/s | 100G IB",
+    (
+        "network",
+        "infiniband_edr",
+    ): "EDR | Infiniband EDR 100Gb/s | 100G IB | 100 Gigabit InfiniBand",
     ("network", "infiniband_ndr"): "NDR | NDR 400",
     ("network", "100gb_infiniband"): "100Gb InfiniBand",
     ("network", "25gbe_roce"): "25G RoCE | 25GbE RoCEv2 | 25G RDMA",
@@ -91,6 +99,7 @@ UNDERSTOOD = {
     ("network", "wifi_802.11ac"): "WiFi 5 | 802.11ac",
     ("network", "lte"): "4G | LTE",
     ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s",
+    ("network", "200gbe"): "25 GBps | 25 GB/s",
     ("network", "400gbe"): "400G | 800G",
 }
 """By kind and entry: the words for it, apart by |."""
@@ -142,6 +151,8 @@ UNKNOWN = [
     ("device", "EPYC"),
     ("device", "Quadro RTX 6000"),
     ("model", "resnet-32"),
+    ("network", "infiniband_xdr"),
+    ("network", "WAN"),
 ]
 """Words for which no entry stands: no suggestion is better than a wrong one."""
 
@@ -192,6 +203,28 @@ def test_at_least_nine_of_ten_phrasings_are_understood_or_asked_back() -> None:
 def test_a_refusal_names_the_words_family_nearest_first(kind: str, word: str, first: str) -> None:
     with pytest.raises(InputError, match=f"similar: {first}\\b"):
         _named(kind, word)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "alone", "option"),
+    [
+        ("device", "8xA100", "A100", "--gpus"),
+        ("device", "8 x RTX 4090", "RTX 4090", "--gpus"),
+        ("device", "H100 x 8", "H100", "--gpus"),
+        ("network", "2x 100 Gbps", "100 Gbps", "--nics"),
+        ("network", "dual 25GbE", "25GbE", "--nics"),
+    ],
+)
+def test_several_of_an_entry_are_asked_for_as_one_and_a_number(
+    kind: str, word: str, alone: str, option: str
+) -> None:
+    with pytest.raises(InputError, match=f"names several; write {alone}, and .*{option}"):
+        _named(kind, word)
+
+
+def test_an_unknown_model_with_its_size_is_asked_for_by_the_size() -> None:
+    with pytest.raises(InputError, match=r"--parameters 1\.3B takes"):
+        catalog.model("opt-1.3b")
 
 
 def test_what_a_word_was_read_as_is_noted(caplog: pytest.LogCaptureFixture) -> None:

@@ -51,9 +51,30 @@ def test_groups_become_nodes_in_order_with_their_own_links(tmp_path: Path) -> No
     assert (cluster.nodes, cluster.workers, cluster.ranks_of_groups) == (3, 6, (2, 4))
     assert [cluster.nic(node).name for node in range(3)] == ["25gbe", "10gbe", "10gbe"]
     inside = [cluster.buses.get(node, cluster.intra_node).name for node in range(3)]
-    assert inside == ["nvlink3", "pcie3_x16", "pcie3_x16"]
+    assert inside == ["nvlink3", "nvlink2", "nvlink2"]
     # NCCL's ranks agree on the least: its tuner sees the slow group's links
-    assert (cluster.network.name, cluster.intra_node.name) == ("10gbe", "pcie3_x16")
+    assert (cluster.network.name, cluster.intra_node.name) == ("10gbe", "nvlink2")
+
+
+@pytest.mark.parametrize(
+    ("devices", "transport", "inside"),
+    [(2, "nccl", ["nvlink4", "nvlink2"]), (2, "gloo", ["pcie3_x16"] * 2),
+     (1, "nccl", ["pcie3_x16"] * 2)],
+)  # fmt: skip
+def test_several_devices_of_a_node_have_their_own_bus_with_nccl(
+    tmp_path: Path, devices: int, transport: str, inside: list[str]
+) -> None:
+    """Their catalogue entries name it (`bus`), as in `gcsim advise`; copies to the host cross
+    PCIe."""
+    nodes = f"nodes: 1, devices_per_node: {devices}, network: 25gbe"
+    collectives = f"collectives: {{transport: {transport}}}"
+    head = ONE.partition("cluster:")[0] + "compressors: [none]\n"
+    alike = f"cluster: {{device: h100_sxm, {nodes}, {collectives}}}\n"
+    groups = f"groups: [{{device: h100_sxm, {nodes}}}, {{device: v100, {nodes}}}]"
+    unlike = f"cluster: {{{groups}, {collectives}}}\n"
+    assert load(tmp_path, head + alike).cluster.intra_node.name == inside[0]
+    cluster = load(tmp_path, head + unlike).cluster
+    assert [cluster.buses.get(node, cluster.intra_node).name for node in range(2)] == inside
 
 
 def test_one_group_is_a_cluster_without_groups(tmp_path: Path) -> None:
