@@ -196,6 +196,13 @@ def test_the_users_own_model_runs_end_to_end(tmp_path: Path) -> None:
     assert results["provenance"]["gradients"]["source"] == "live"
 
 
+def test_the_recording_of_the_readme_is_the_tutorials() -> None:
+    """The test below runs that one; the README's adds comments."""
+    (shown,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code = [line.split("  #")[0].rstrip() for line in shown.splitlines() if line[0] != "#"]
+    assert "\n".join(code) in block("python", "# train.py")
+
+
 @pytest.mark.long
 def test_the_recorded_training_runs_without_its_code(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(block("python", "# train.py"))

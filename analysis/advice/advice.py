@@ -399,7 +399,7 @@ def _memory(advice: Advice) -> Iterator[str]:
 
 
 def _opened(one: Open) -> str:
-    """ "--network 25gbe_roce (RDMA): dense 424 ms, half precision 1.2x" """
+    """ "--network 25gbe_roce (RDMA): dense 424 ms, fp16 1.2x" """
     words = f" ({one.answer.words})" if one.answer.words else ""
     gain = "" if one.speedup == 1 else f", {short(one.use)} {significant(one.speedup)}x"
     return f"{one.answer.option}{words}: dense {elapsed(one.dense_s)}{gain}\n"

@@ -13,6 +13,7 @@ from rich.text import Text
 from gcsim.analysis.report.numbers import percent, plural, scaled, significant
 from gcsim.analysis.report.sections import WIDEST, section_lines
 from gcsim.analysis.report.table import bare_table
+from gcsim.analysis.report.wording import to_narrow
 from gcsim.errors import InputError
 from gcsim.files import csv_text, json_text, write_text
 from gcsim.scenarios.checks.fits import Misfit, gib
@@ -112,11 +113,10 @@ def _measure(plan: Plan, found: Measurement | None) -> str:
     if found is None:
         return "no single measurement would change the choice" if len(plan.front) > 1 else "-"
     side = "below" if found.below else "above"
-    name, unit = found.name, found.unit
+    unit = found.unit
     bound = f"{side} {_figure(found.end, unit)} (stated {_figure(found.stated, unit)})"
-    if name.startswith("measured "):
-        name = f"some steps there: {name}"
-    return f"{name}, by {found.command}: {bound} it would be {machines(found.instead)}"
+    what = to_narrow(found.command)
+    return f"{what}: with {found.name} {bound} it would be {machines(found.instead)}"
 
 
 def _figure(value: float, unit: str) -> str:

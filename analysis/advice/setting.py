@@ -24,7 +24,7 @@ def header(scenario: Scenario, dense: Row | None) -> str:
 
 
 def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
-    """Facts taken from the catalogue."""
+    """Facts taken from the catalogue, and the draws behind the ranges."""
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     found = [_link(link)] if cluster.workers > 1 else []
@@ -36,6 +36,8 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
         found.append(f"{cluster.intra_node.name} in a node")
     stored = scenario.training.gradients
     found += [scenario.training.precision, *([] if stored == "fp32" else [f"{stored} gradients"])]
+    if cluster.workers > 1 and scenario.draws:
+        found.append(f"80 % ranges over {scenario.draws} draws of the uncertain inputs")
     return found
 
 

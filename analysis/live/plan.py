@@ -14,14 +14,14 @@ from gcsim.units import exact
 
 METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "dense": ("none", {}),
-    "half precision": ("fp16", {}),
+    "fp16": ("fp16", {}),
     "top-k 1 %": ("topk", {"ratio": 0.01}),
     "sign with error feedback": ("ef_signsgd", {}),
     "PowerSGD rank 2": ("powersgd", {"rank": 2}),
 }
 """Compressors of the trainings, any that DDP can carry, with parameters, by label."""
 _QUICK = ("dense", "top-k 1 %")
-_LARGE = ("dense", "half precision")
+_LARGE = ("dense", "fp16")
 _TIMES_MORE = 4
 _FITTED = (4_000, 40_000, 400_000, 3_000_000)  # bytes
 _LONG = 500_000  # bytes

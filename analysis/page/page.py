@@ -21,7 +21,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gcsim.analysis.report.sections import Line, Section
+from gcsim.analysis.report.sections import Line, Section, joined
 from gcsim.analysis.report.table import Column
 from gcsim.scenarios.result import Row
 
@@ -61,7 +61,8 @@ def worded(sections: Iterable[Section]) -> Html:
     parted = []
     for word, parts in sections:
         code = [part for part in parts if isinstance(part, Line)]
-        parted.append((word, "; ".join(p for p in parts if not isinstance(p, Line)), code))
+        said = joined([part for part in parts if not isinstance(part, Line)])
+        parted.append((word, said, code))
     return _part("worded", parted)
 
 

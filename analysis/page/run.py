@@ -14,6 +14,7 @@ from gcsim.analysis.report.numbers import duration, percent, plural, scaled
 from gcsim.analysis.report.sections import Recommendation, answer_sections
 from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
+from gcsim.analysis.report.wording import input_named, to_narrow
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result, Row, fastest_first
 
@@ -126,17 +127,17 @@ def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, html.Html]]:
         return
     lines = [
         [
-            html.Cell(one.input.name),
+            html.Cell(input_named(one.input.name)),
             html.Cell(percent(one.share), one.share),
             *(
                 html.Cell(_valued(value, one.input.unit), value)
                 for value in (one.input.stated, one.input.low, one.input.high)
             ),
-            html.Cell(one.input.measure),
+            html.Cell(to_narrow(one.input.measure)),
         ]
         for one in of_row
     ]
-    headings = ["input", "share of the width", "stated", "low", "high", "to narrow it"]
+    headings = ["input", "share of the variance", "stated", "low", "high", "to narrow it"]
     yield f"Uncertainties of {row.label}", html.table(headings, lines)
 
 

@@ -35,7 +35,7 @@ MEANINGS = {
     "steps": "until every element was visited; -: not in 2,000",
     "step [ms]": "time of a training step on the cluster",
     "speed to target [x]": "SGD's seconds to 90 % of its accuracy, over the method's",
-    "GPUs": "images a second on so many",
+    "GPUs": "images per second on so many",
     "GPUs [ms]": "time of a batch on so many",
 }
 """Meanings by column, without the number of GPUs before it."""

@@ -22,7 +22,15 @@ from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import HEADING, answer_table, brief_columns, title
 from gcsim.analysis.report.training import trained
 from gcsim.analysis.report.trust import NO_MEMORY, is_safe
-from gcsim.analysis.report.wording import advantage, listed, name_of, one_iteration, spread
+from gcsim.analysis.report.wording import (
+    advantage,
+    input_named,
+    listed,
+    name_of,
+    one_iteration,
+    spread,
+    to_narrow,
+)
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
@@ -42,7 +50,7 @@ def answer(result: Result, *, full: bool = True) -> list[str]:
     """The answer in sentences: sections and notes, in `full` with error, rivals, omissions."""
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     worded = (
-        f"{word}: {'; '.join(parts)}."
+        f"{word}: {sections.joined(parts)}."
         for word, parts in sections.answer_sections(found)
         if not any(isinstance(part, sections.Line) for part in parts)
     )
@@ -84,7 +92,7 @@ def _alone(found: Verdict) -> list[str]:
 
 
 def _speedup(row: Row) -> str:
-    """ "half precision, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
+    """ "fp16, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
     if row.speedup_vs_dense is None:
         known = intervals.within(intervals.iteration_known(row))
         return f"{row.label}, {elapsed(row.iteration_s)}{known}"
@@ -143,15 +151,17 @@ def _width(result: Result, found: Verdict) -> list[str]:
     sources = intervals.main_sources(result, row, found.dense)
     if not sources:
         return []
-    measures: list[str] = []
-    for one in sources:
-        if one.input.measure not in measures:
-            measures.append(one.input.measure)
-    names = listed([f"{one.input.name} ({percent(one.share)})" for one in sources])
-    largest = "uncertainty" if len(sources) == 1 else "uncertainties"
-    verb = "is" if len(sources) == 1 else "are"
+    measures = dict.fromkeys(to_narrow(one.input.measure) for one in sources)
+    of = [" of the variance", *("" for _ in sources[1:])]
+    names = [
+        f"{input_named(one.input.name)} ({percent(one.share)}{words})"
+        for one, words in zip(sources, of, strict=True)
+    ]
+    many = len(sources) > 1
+    largest, pronoun = ("uncertainties", "them") if many else ("uncertainty", "it")
     return [
-        f"The largest {largest} for {row.label} {verb} {names}. Narrow with: {listed(measures)}."
+        f"The largest {largest} for {row.label} {'are' if many else 'is'} {listed(names)}. "
+        f"To reduce {pronoun}, {listed([*measures])}."
     ]
 
 
@@ -186,12 +196,12 @@ def _by_size(result: Result) -> list[str]:
     if len(found) == 1:
         return []
     runs = [list(group) for _, group in groupby(found, key=_winner)]
-    if len(runs) == 1:
+    if len(runs) == 1 and not _likely(found):
         return [f"The same holds at every size, from {plural(found[0].rows[0].nodes, 'node')} on."]
     parts = []
     for place, group in enumerate(runs):
         span = _span(group, last=place == len(runs) - 1)
-        parts.append(f"{_winner(group[0])} {span}")
+        parts.append(f"{_winner(group[0])[0]} {span}{_likely(group)}")
     return ["Fastest to try by cluster size: " + ", ".join(parts) + "."]
 
 
@@ -203,13 +213,20 @@ def _span(group: Sequence[Verdict], *, last: bool) -> str:
     return f"on {plural(end, 'node')}" if first == end else f"on {first} to {end} nodes"
 
 
-def _winner(found: Verdict) -> str:
+def _winner(found: Verdict) -> tuple[str, bool]:
+    """Name of the method to try, and whether it surely pays."""
     if found.to_try is None:
-        return "nothing" if found.dense is None else name_of(found.dense)
-    sure = found.pays in (None, "yes")
-    return found.to_try.label + (
-        "" if sure else f" (pays with {percent(found.probability or 0.0)})"
-    )
+        return "nothing" if found.dense is None else name_of(found.dense), True
+    return found.to_try.label, found.pays in (None, "yes")
+
+
+def _likely(group: Sequence[Verdict]) -> str:
+    """ " (59 to 61 % likely to pay)" where it does not surely pay."""
+    if _winner(group[0])[1]:
+        return ""
+    chances = sorted(found.probability or 0.0 for found in group)
+    low, high = percent(chances[0]), percent(chances[-1])
+    return f" ({high if low == high else f'{low[:-2]} to {high}'} likely to pay)"
 
 
 def _dense_at_first(result: Result) -> list[str]:

@@ -6,7 +6,6 @@ those whose update is practically the dense one (`report/selection.py`).
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,22 @@ from gcsim.analysis.report.numbers import elapsed, percent, significant, unit_of
 from gcsim.analysis.report.paste import paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s
 from gcsim.analysis.report.trust import DENSE
-from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, short, uncompressed
+from gcsim.analysis.report.wording import (
+    CLOSE,
+    SENDS_NOTHING,
+    chance_of,
+    estimate,
+    listed,
+    short,
+    steps_as_dense,
+    uncompressed,
+)
 from gcsim.scenarios.advice.changes import LEAST
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Change, Evidence, Findings, Limits
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import CompressorChoice
+from gcsim.scenarios.sections.link import carrier
 
 Section = tuple[str, Sequence[str]]
 """A word and its parts."""
@@ -145,19 +154,24 @@ def section_lines(word: str, parts: Sequence[str], width: int) -> list[str]:
     return found
 
 
+def joined(parts: Sequence[str]) -> str:
+    """Parts as one sentence, "; " between them except after a colon."""
+    return "; ".join(parts).replace(":; ", ": ")
+
+
 class Line(str):
     """A line to paste, never wrapped or joined."""
 
 
 def _wrapped(parts: Sequence[str], room: int) -> list[str]:
     """Parts joined by "; " in lines of at most `room` cells. One that fits a line is not broken;
-    after one with a final line break a new line starts."""
+    after one with a final line break or colon a new line starts."""
     found: list[str] = []
     for number, part in enumerate(parts, start=1):
         if isinstance(part, Line):
             found.append(part)
             continue
-        text = part if part.endswith("\n") or number == len(parts) else f"{part};"
+        text = part if part.endswith(("\n", ":")) or number == len(parts) else f"{part};"
         joined = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
         if joined and len(joined) <= room:
             found[-1] = joined
@@ -167,32 +181,20 @@ def _wrapped(parts: Sequence[str], room: int) -> list[str]:
 
 
 def compared(row: Row, other: Row, name: str) -> str:
-    """ "1.22x dense (1.02-1.32), P(pays) 98 %" """
+    """ "1.22x dense (1.02-1.32), faster in 98 % of draws" """
     found = against(row, other, other if name == "dense" else None)
     low, high = significant(found.low), significant(found.high)
     within = f" ({low}-{high})" if low != high else ""
-    chance = "P(pays)" if name == "dense" else "P"
-    draws = len(row.iteration_draws_s)
-    return f"{significant(found.speedup)}x {name}{within}, {chance} {_chance(found, draws)}"
-
-
-def _chance(found: Against, draws: int) -> str:
-    """Probability as text; 0 or 1 is a bound by Laplace's rule of succession."""
-    least = 1 / (draws + 2) if draws > 1 else 0.0
-    if least and found.probability > 1 - least:
-        return f"over {percent(math.floor(100 * (1 - least)) / 100)}"
-    if least and found.probability < least:
-        return f"under {percent(math.ceil(100 * least) / 100)}"
-    return percent(found.probability)
+    chance = chance_of(found.probability, len(row.iteration_draws_s))
+    return f"{significant(found.speedup)}x {name}{within}{chance}"
 
 
 def _row(advice: Recommendation, row: Row) -> Iterator[str]:
     """A method against dense training and the safe one."""
     dense, safe = advice.verdict.dense, advice.safe
-    first = f"{short(row)}: {elapsed(row.iteration_s)}"
+    yield f"{short(row)}: {elapsed(row.iteration_s)}"
     if dense is not None and row is not dense:
-        first += f", {compared(row, dense, 'dense')}"
-    yield first
+        yield compared(row, dense, "dense")
     if safe is not None and row not in (safe, dense) and safe is not dense:
         yield compared(row, safe, short(safe))
 
@@ -209,10 +211,10 @@ def _use(advice: Recommendation) -> list[str]:
         if use.compressor == DENSE and half is not None and half is not use:
             chance = against(half, use, use).probability
             if _OPEN < chance < 1 - _OPEN:
-                cases = f"{short(half)} is faster in {percent(chance)} of the cases"
-                found.append(f"too close to call: {cases}")
+                draws = f"{short(half)} is faster in {percent(chance)} of draws"
+                found.append(f"{CLOSE}: {draws}")
             else:
-                found.append(f"{short(half)} {compared(half, use, 'dense')}")
+                found.append(f"{short(half)}: {compared(half, use, 'dense')}")
         return found
     return [*found, _known(advice, use)]
 
@@ -222,8 +224,8 @@ def _known(advice: Recommendation, row: Row) -> str:
     steps = steps_of(advice.verdict, advice.findings.known).get(row.label, 1.0)
     shown = advice.findings.known.get(row.label)
     words = _seeds(row) if row.seeds_trained is not None or shown is None else shown.words
-    more = f", in {significant(steps)}x dense's steps" if steps != 1 and shown is not None else ""
-    return f"known to train: {words}{more}"
+    more = f", in {steps_as_dense(steps)}" if steps != 1 and shown is not None else ""
+    return f"known to train: {words}{more}".replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _safe(advice: Recommendation) -> list[str]:
@@ -236,7 +238,7 @@ def _safe(advice: Recommendation) -> list[str]:
         found = list(_row(advice, safe))
     steps = steps_of(advice.verdict, advice.findings.known).get(use.label, 1.0)
     left = expected_s(safe) / (expected_s(use) * steps)
-    return [*found, f"leaves {significant(left)}x on the table"] if left > _LEFT else found
+    return [*found, f"{significant(left)}x slower than Use"] if left > _LEFT else found
 
 
 _OPEN = 0.05  # probability of being faster above which a method is too close to call
@@ -257,10 +259,10 @@ def _try(advice: Recommendation) -> list[str]:
 
 
 def _seeds(row: Row) -> str:
-    """ "3 of 3 seeds reach the target, in 1.07x dense's steps" """
+    """ "3 of 3 seeds reach the target, in 1.07 times as many steps as dense" """
     reached = f"{row.seeds_at_target} of {row.seeds_trained} seeds reach the target"
     steps = row.steps_to_target_vs_dense
-    return f"{reached}, in {significant(steps)}x dense's steps" if steps else reached
+    return f"{reached}, in {steps_as_dense(steps)}" if steps else reached
 
 
 def _pays(advice: Recommendation) -> list[str]:
@@ -272,30 +274,32 @@ def _pays(advice: Recommendation) -> list[str]:
     always = [_always(one) for one in known if one.rate is None and one.pays]
     found = list(map(_end, ends))
     if always:
-        found.append(f"at any rate tried, up to {_rate(FASTEST)}: {', '.join(always)}")
+        found.append(f"{listed(always)} at any rate tried, up to {_rate(FASTEST)}")
     if never:
-        found.append(f"never on {advice.workers} workers: {', '.join(never)}")
-    return found
+        found.append(f"{listed(never)} never on {advice.workers} workers")
+    shown = [*ends, *(one for one in known if one.rate is None and one.pays)]
+    ranges = " (80 % range)" if any(one.low != one.high for one in shown) else ""
+    return [f"faster than dense{ranges}:", *found] if found else []
 
 
 def _end(one: BreakEven) -> str:
-    """ "Top-k 1 % pays below 29 Gbit/s (26-50)" """
+    """ "Top-k 1 % below 29 Gbit/s (26-50)" """
     assert one.rate is not None  # noqa: S101
     size = _unit(one.rate)[1]
     low, high = (one.low or one.rate), (one.high or one.rate)
     ends = _two(low / size), _two(high / size)
     within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
     if high >= FASTEST:
-        within = f" (from {ends[0]})"
+        within = f" ({ends[0]} or more)"
     elif low <= SLOWEST:
-        within = f" (to {ends[1]})"
-    return f"{short(one.label)} pays below {_rate(one.rate)}{within}"
+        within = f" ({ends[1]} or less)"
+    return f"{short(one.label)} below {_rate(one.rate)}{within}"
 
 
 def _always(one: BreakEven) -> str:
-    """ "TernGrad (from 410 Gbit/s)": the 10th percentile, where that is a rate tried"""
+    """ "TernGrad (410 Gbit/s or more)": the 10th percentile, where that is a rate tried"""
     low = one.low if one.low is not None and one.low < FASTEST else None
-    return short(one.label) + ("" if low is None else f" (from {_rate(low)})")
+    return short(one.label) + ("" if low is None else f" ({_rate(low)} or more)")
 
 
 def _rate(value: float) -> str:
@@ -321,51 +325,83 @@ def _first(advice: Recommendation) -> list[str]:
         for one in advice.findings.changes
         if one.saves_s.get(dense.label, 0) > LEAST * dense.iteration_s
     ]
-    return found or ["no change here saves 1 %"]
+    now = f"dense takes {elapsed(dense.iteration_s)}; time saved by:"
+    return [now, *found] if found else ["no change here saves 1 %"]
 
 
 def _change(advice: Recommendation, change: Change, dense: Row) -> str:
-    """ "twice the bandwidth would save 27.5 ms (19 %)" of dense training's time"""
+    """ "twice the bandwidth: 27.5 ms (19 %)" of dense training's time"""
     saved = change.saves_s[dense.label]
     share = saved / dense.iteration_s
     cost = advice.cost_per_hour
-    money = "" if cost is None else f", {significant(share * cost)} an hour"
-    note = f", {change.note}" if change.note else ""
+    money = "" if cost is None else f", {significant(share * cost)} per hour"
+    note = f"; {change.note}" if change.note else ""
     unit, in_a_second = unit_of_time(dense.iteration_s)
     time = f"{significant(saved * in_a_second)} {unit}"
-    return f"{change.words} would save {time} ({percent(share)}{money}{note})"
+    return f"{change.words}: {time} ({percent(share)}{money}{note})"
 
 
 def _limit(advice: Recommendation) -> list[str]:
     """Bottlenecks of dense training and of the method to use."""
-    first = [row.label for row in (advice.verdict.dense, advice.use) if row is not None]
+    first = [row for row in (advice.verdict.dense, advice.use) if row is not None]
     limits = advice.findings.limits
     link = "bus" if advice.result.rows[-1].nodes == 1 else "network"
-    names = dict.fromkeys(first)
-    found = [limited(label, limits[label], link) for label in names if label in limits]
+    rest = other_causes(advice.result.scenario, link) if limits else ""
+    kinds = {row.label: row.compressor for row in first}
+    found = [
+        limited(label, limits[label], link, rest, dense=kind == DENSE)
+        for label, kind in kinds.items()
+        if label in limits
+    ]
     return [part for part in found if part]
 
 
-def limited(label: str, one: Limits, link: str) -> str:
-    """ "PowerSGD waits for the network 22 % of the time (bandwidth 20 %), encodes 4 %" """
+def limited(label: str, one: Limits, link: str, rest: str, *, dense: bool) -> str:
+    """ "PowerSGD spends 22 % of its time waiting for the network (bandwidth 20 %), 4 % encoding";
+    `rest` causes the wait that neither a faster rate nor no latency would shorten."""
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
-    found = []
+    found: list[tuple[float, str]] = []
     if one.waits_s > _NAMED * whole:
         other = one.waits_s - max(0.0, one.bytes_s) - max(0.0, one.latency_s)
         parts = (
             ("bandwidth", one.bytes_s, _NAMED),
             ("latency", one.latency_s, _NAMED),
-            ("other causes", other, _OTHER),
+            (rest, other, _OTHER),
         )
-        known = [(word, value) for word, value, least in parts if value > least * whole]
-        alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s
+        split = bool(one.bytes_s or one.latency_s)  # no one rate sets the time of unlike nodes
+        known = [(word, value) for word, value, least in parts if split and value > least * whole]
+        alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s and known[0][0] != rest
         of = ", ".join(f"{word} {percent(value / whole)}" for word, value in known)
         cause, behind = ("'s " + known[0][0], "") if alone else ("", f" ({of})" if known else "")
-        share = percent(one.waits_s / whole)
-        found.append(f"waits for the {link}{cause} {share} of the time{behind}")
-    codes = (("encodes", one.encode_s), ("decodes", one.decode_s))
-    found += [f"{word} {percent(value / whole)}" for word, value in codes if value > _CODED * whole]
-    return f"{short(label)} {', '.join(found)}" if found else ""
+        found.append((one.waits_s, f"waiting for the {link}{cause}{behind}"))
+    codes = [(one.encode_s, "encoding"), (one.decode_s, "decoding")]
+    if dense:
+        codes = [(one.encode_s + one.decode_s, "in gradient hooks and bucket copies")]
+    found += [(value, word) for value, word in codes if value > _CODED * whole]
+    shares = [percent(value / whole) for value, _ in found]
+    shares[:1] = [f"{share} of its time" for share in shares[:1]]
+    said = (f"{share} {word}" for share, (_, word) in zip(shares, found, strict=True))
+    return f"{short(label)} spends {', '.join(said)}" if found else ""
+
+
+def other_causes(scenario: Mapping[str, Any], link: str) -> str:
+    """Causes of a wait for a link beside its bandwidth and latency: "Gloo's calls, copies and
+    sums"."""
+    cluster, training = scenario["cluster"], scenario["training"]
+    transport = cluster["collectives"]["transport"]
+    library = "the library" if transport in ("textbook", "custom") else carrier(transport, None)
+    nccl = transport == "nccl"  # sums on the GPU, in its rates
+    noise = training.get("noise") or {}
+    chances = any(noise.get(key) for key in ("variation", "skew", "slow_probability"))
+    slow = "groups" in cluster or {"slow_nodes", "slow_workers"} & {*training}
+    more = {
+        "the bus": link == "network" and cluster["devices_per_node"] > 1,
+        "the uplinks": "racks" in cluster,
+        "the servers": "servers" in cluster["collectives"],
+        "the slowest rank": chances or slow,
+    }
+    calls = f"{library}'s {'calls' if nccl else 'calls, copies and sums'}"
+    return listed([calls, *(word for word, present in more.items() if present)])
 
 
 _NAMED, _CODED = 0.005, 0.02  # shares of an iteration from which a part is named

@@ -24,6 +24,7 @@ from gcsim.analysis.report.numbers import decimals_for, fixed, percent, plural, 
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches
 from gcsim.analysis.report.training import trained_note
+from gcsim.analysis.report.wording import CLOSE
 from gcsim.scenarios.result import PERCENTILES, Result, Row, known_to_target
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
@@ -186,6 +187,7 @@ LEGEND = (
     "(with error feedback later steps differ more); a zero update has 1. "
     "cosine: cosine similarity of the two updates."
 )
+BUCKETS = "encode and decode of dense: gradient hooks, copies into buckets and back. "
 COSTS = "cost: all nodes, in the currency of cost.per_hour."
 FAULTY = "with faults: throughput over the whole run of training.faults, including failures."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
@@ -266,7 +268,9 @@ def title(result: Result) -> str:
 def brief_notes(result: Result, found: Verdict) -> list[str]:
     """Meanings of the marks, and of columns that nobody can guess."""
     marks = []
-    if found.foremost:
+    if _close(found):
+        marks.append(_any_first(found))
+    elif found.foremost:
         many = len(found.foremost) > 1
         marks.append(f"{BEST}{'may be ' if many else ''}{_first(found, the=many)}")
     if found.safe is not None and not _among(found.safe, found.foremost):
@@ -358,6 +362,8 @@ def _marks(found: Verdict) -> list[str]:
     if len(found.foremost) == 1:
         nearest = f"of those within {percent(TIE)}, the one with the smallest error"
         notes.append(f"{BEST}{_first(found)} ({nearest})")
+    elif _close(found):
+        notes.append(_any_first(found))
     elif found.foremost:
         may = f"{BEST}may be {_first(found, the=True)}"
         notes.append(f"{may}: no other is clearly more than {percent(TIE)} faster")
@@ -381,9 +387,18 @@ def _first(found: Verdict, *, the: bool = False) -> str:
     return "first at the target" if found.until_target else f"{'the ' if the else ''}fastest"
 
 
+def _any_first(found: Verdict) -> str:
+    return f"{CLOSE}: any of them may be {_first(found, the=True)}"
+
+
 def _range(rows: Sequence[Row]) -> str:
     count = max(len(row.iteration_draws_s) for row in rows)
     return f"range: {PERCENTILES} over {count} draws of the uncertain inputs."
+
+
+def _close(found: Verdict) -> bool:
+    """Whether every one of several rows may be the fastest, so that a mark tells nothing."""
+    return 1 < len(found.foremost) == len(found.rows)
 
 
 def _among(row: Row, rows: Sequence[Row]) -> bool:
@@ -405,7 +420,8 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     )
     return (
         f"{middle}{total} = {before}compute (forward + backward) + encode + network wait (exposed "
-        f"communication: the device idles until a collective ends) + decode{after}. {many}{LEGEND}"
+        f"communication: the device idles until a collective ends) + decode{after}. {many}"
+        f"{BUCKETS}{LEGEND}"
     )
 
 
@@ -425,7 +441,7 @@ def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: s
 
 def mark_of(row: Row, found: Verdict) -> str:
     """Mark before a row's label."""
-    if _among(row, found.foremost):
+    if _among(row, found.foremost) and not _close(found):
         return BEST
     if row is found.safe:
         return SAFE

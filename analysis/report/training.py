@@ -5,9 +5,10 @@ from __future__ import annotations
 from gcsim.analysis.report.numbers import plural, times
 from gcsim.analysis.report.selection import Verdict
 from gcsim.analysis.report.trust import DENSE
-from gcsim.analysis.report.wording import estimate
+from gcsim.analysis.report.wording import estimate, steps_as_dense
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.trained.horizon import DELAY
 from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
 
 
@@ -18,7 +19,8 @@ def trained(result: Result, found: Verdict) -> list[str]:
     if not facts:
         return _on_shipped_tasks(result, found.to_try or found.safe)
     short = facts.get("too_short", {})
-    too_short = [f"{label}: too short to tell: {why}." for label, why in short.items()]
+    too_short = [f"{label}: inconclusive: {why}." for label, why in short.items()]
+    too_short += [DELAY] if short else []
     if facts["seeds"] == 1:
         alone = "One seed of training tells no method apart: iterations are compared."
         return [alone, *too_short]
@@ -28,7 +30,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
     if best is not None and best.steps_to_target_vs_dense is not None:
         sentences.append(
             f"Trained, {best.label} reached {facts['target']} in "
-            f"{times(best.steps_to_target_vs_dense)} the steps of dense training."
+            f"{steps_as_dense(best.steps_to_target_vs_dense)}."
         )
     if not any(row.speedups_to_target and (estimate(row) or 0) > 1 for row in found.rows):
         sentences.append(f"No trained method reaches {facts['target']} before dense training.")
@@ -36,7 +38,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
     if quick is not best and quick is not found.dense:
         end = "was not trained"
         if quick.label in short:
-            end = "was trained for too few steps to tell"
+            end = "is inconclusive"
         if quick.seeds_trained is not None:
             end = f"reached the target with {quick.seeds_at_target} of {quick.seeds_trained} seeds"
         if quick.speedup_to_target is not None:
@@ -62,16 +64,17 @@ def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
     if not found:
         return [f"No training with {row.label} comes with gcsim."]
     name = row.label if found[0].same else f"{row.compressor} with other parameters"
-    return [f"{name} on the shipped tasks: {'; '.join(map(_ended, found))}."]
+    said = [f"{name} on the shipped tasks: {'; '.join(map(_ended, found))}."]
+    return [*said, DELAY] if any(one.too_short for one in found) else said
 
 
 def _ended(one: Ended) -> str:
-    """ "digits_8, 1.07x dense's steps (3 of 3 seeds at accuracy 0.97)" """
+    """ "digits_8 needs 1.07 times as many steps as dense (3 of 3 seeds at accuracy 0.97)" """
     if one.too_short:
-        return f"{one.task}, too short to tell ({one.too_short})"
+        return f"{one.task} is inconclusive ({one.too_short})"
     steps = one.steps_vs_dense
-    ended = "target not reached" if steps is None else f"{times(steps)} dense's steps"
-    return f"{one.task}, {ended} ({one.reached} of {one.seeds} seeds at {one.target})"
+    ended = "misses its target" if steps is None else f"needs {steps_as_dense(steps)}"
+    return f"{one.task} {ended} ({one.reached} of {one.seeds} seeds at {one.target})"
 
 
 def trained_note(result: Result) -> str:

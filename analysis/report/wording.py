@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from gcsim.analysis.report import intervals
@@ -12,9 +13,9 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
+CLOSE = "too close to call"
 LONGEST = 26
 """Characters of a label; longer ones are shortened at every width."""
-_CHANCES = tuple((k, of) for of in (2, 3, 4, 5, 10, 20) for k in range(1, of))
 
 
 def short(row_or_label: Row | str) -> str:
@@ -23,6 +24,12 @@ def short(row_or_label: Row | str) -> str:
     if label == DENSE:
         return "dense"
     return label if len(label) <= LONGEST else f"{label[: LONGEST - 3].rstrip()}..."
+
+
+def steps_as_dense(ratio: float) -> str:
+    """ "2.00 times as many steps as dense" """
+    factor = significant(ratio)
+    return f"{'' if factor == '1.00' else f'{factor} times '}as many steps as dense"
 
 
 def uncompressed(found: Verdict) -> str:
@@ -38,15 +45,24 @@ def uncompressed(found: Verdict) -> str:
         why = f"no method is more than {percent(TIE)} faster"
     else:
         slows = "probably slows" if chance <= UNLIKELY else "may slow"
-        speedup = times(estimate(best) or 0.0)
-        why = f"{short(best)} {slows} this down ({speedup}, {in_few(1 - chance)})"
+        against = f"{times(estimate(best) or 0.0)} dense"
+        likely = chance_of(chance, len(best.iteration_draws_s))
+        why = f"{short(best)} {slows} this down ({against}{likely})"
     return f"train uncompressed: {why}"
 
 
-def in_few(probability: float) -> str:
-    """A probability in words: "4 in 5"."""
-    k, of = min(_CHANCES, key=lambda one: (abs(one[0] / one[1] - probability), one[1]))
-    return f"{k} in {of}"
+def chance_of(probability: float, draws: int) -> str:
+    """ ", faster in 98 % of draws": 0 or 1 is a bound by Laplace's rule of succession, and certain
+    without draws."""
+    if draws <= 1:
+        return f", {percent(probability)} likely to be faster" if 0 < probability < 1 else ""
+    least = 1 / (draws + 2)
+    share = percent(probability)
+    if probability > 1 - least:
+        share = f"over {percent(math.floor(100 * (1 - least)) / 100)}"
+    elif probability < least:
+        share = f"under {percent(math.ceil(100 * least) / 100)}"
+    return f", faster in {share} of draws"
 
 
 def estimate(row: Row) -> float | None:
@@ -66,6 +82,19 @@ def iteration_advantage(row: Row) -> str:
     """The same of an iteration."""
     within = intervals.within(intervals.speedup_known(row))
     return f"{significant(row.speedup_vs_dense or 0.0)} times{within}"
+
+
+def input_named(name: str) -> str:
+    """An uncertain input's name in a sentence: "how far real steps differ from predicted ones"."""
+    ratio = name.removeprefix("measured ")
+    return name if ratio == name else f"how far real {ratio.replace(' over ', ' differ from ')}"
+
+
+def to_narrow(measure: str) -> str:
+    """Instruction to measure an uncertain input: "run gcsim calibrate link"."""
+    if measure.startswith("gcsim "):
+        return f"run {measure}"
+    return measure if measure.startswith("measure ") else f"state {measure}"
 
 
 def listed(names: Sequence[str]) -> str:

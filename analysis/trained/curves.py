@@ -58,7 +58,7 @@ def curves_figure(result: TrainingResult) -> Figure:
     rows = [row for row in ranked(result) if not row.untrained]
     reach = [row for row in rows if row.speedup_to_target is not None]
     groups = [reach, [row for row in rows if row not in reach]]
-    titles = f"reach {result.target}", "miss it, or too short to tell"
+    titles = f"reach {result.target}", "miss it, or inconclusive"
     shown = [pair for pair in zip(groups, titles, strict=True) if pair[0]]
     rooms = [_room(group) for group, _ in shown]
     width = sum(_BEFORE + _WIDE + room for room in rooms)

@@ -72,7 +72,7 @@ def _interval(axes: Axes, place: int, row: TrainedRow, limits: tuple[float, floa
     if row.speedup_to_target is None:
         why = f"{row.reached} of {plural(len(row.ended), 'seed')} at the target"
         if row.too_short:
-            why = f"too short to tell: {row.delays:.2g} delays"
+            why = f"inconclusive: only {row.delays:.2g} delays"
         axes.text(0.02, place, why, color=style.GREY, fontsize=8.5, **beside)
         return
     gain = row.speedup_to_target

@@ -16,6 +16,7 @@ from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.report.trust import DENSE
+from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
@@ -23,7 +24,7 @@ from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 FASTEST = "> "
 NOT = "-"
 SHORT = "too short"
-_HALF = "vs half\n[x]"
+_HALF = "vs fp16\n[x]"
 _LABEL = 18  # cells of a label beside the numbers on 80
 
 Column = tuple[str, Callable[[TrainedRow], str]]
@@ -92,7 +93,7 @@ def legend(result: TrainingResult) -> str:
     if any(row.delays is not None for row in result.rows):
         said += (
             " delays: whole gradients that were sent, of methods that send parts; fewer than "
-            f"{TELLING} ({TELLING_LOST} where the rest is lost) are too short to tell."
+            f"{TELLING} ({TELLING_LOST} where the rest is lost) are inconclusive."
         )
     return said
 
@@ -111,14 +112,14 @@ def answer(result: TrainingResult) -> list[str]:
     if quick is not best and quick.compressor != DENSE:
         gain = times(quick.speedup_per_iteration or 0.0)
         if quick.too_short:
-            then = "was trained for too few steps to tell"
+            then = "is inconclusive"
         elif quick.steps_against_dense is None:
             then = "does not reach the target in most runs"
         else:
-            then = f"needs {times(quick.steps_against_dense)} the steps of dense training"
+            then = f"needs {steps_as_dense(quick.steps_against_dense)}"
         said.append(f"{quick.label} has the fastest iteration ({gain}) but {then}.")
     said += [f"{row.label}: not trained: {row.untrained}." for row in rows if row.untrained]
-    said += [f"{row.label}: too short to tell: {row.too_short}." for row in rows if row.too_short]
+    said += [f"{row.label}: inconclusive: {row.too_short}." for row in rows if row.too_short]
     for row in rows:
         early = [(how, why) for how, why in zip(row.ended, row.why, strict=True) if why]
         if early:
@@ -174,7 +175,7 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
         f"{_gain(best, 'seeds and the uncertain inputs')}."
     )
     if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
-        said += f" Against half precision: {times(best.speedup_to_target_vs_half)}."
+        said += f" Against fp16: {times(best.speedup_to_target_vs_half)}."
     return said
 
 
@@ -249,7 +250,7 @@ _DELAYS: Column = ("delays", _of_trained(lambda row: _significant(row.delays, 1.
 
 def _table(result: TrainingResult, width: int) -> Table:
     """Table; learning rate, milliseconds and megabytes too on a wide terminal, without the
-    comparison with half precision where that does not fit."""
+    comparison with fp16 where that does not fit."""
     rows = ranked(result)
     columns = list(columns_of(result, rows))
     if _room(columns, rows, width) < _LABEL:

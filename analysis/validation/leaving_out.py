@@ -1,4 +1,4 @@
-"""Steps and gains of a source, predicted without its own statements: coverage and P(pays).
+"""Steps and gains of a source, predicted without its statements: coverage, P(faster than dense).
 
 Every training step is predicted by the catalogue alone in drawn worlds, and again with its passes
 stated. Factors on whole steps (`scenarios/uncertainty/discrepancy.py`) widen these ranges. Their
@@ -207,7 +207,7 @@ class LeftOut:
     gains: int
     gains_held: float
     pays: tuple[tuple[float, bool], ...]
-    """P(pays) and whether it paid, for measured gains beyond a tie."""
+    """P(faster than dense) and whether it paid, for measured gains beyond a tie."""
 
 
 def brier(pays: Sequence[tuple[float, bool]]) -> float:

@@ -41,7 +41,7 @@ def apart_message(
     segments: Segments, places: Tensor, values: Tensor, k: Column, magnitudes: Tensor,
     coding: index_coding.IndexCoding,
 ) -> Tensor:  # fmt: skip
-    """The message: uint8, one frame a tensor.
+    """The message: uint8, one frame per tensor.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A bucket's message: one frame a tensor, laid out, filled, sealed and read together.
+"""A bucket's message: one frame per tensor, laid out, filled, sealed and read together.
 
     message, at = frames(values, Codec.SPARSE, segments, sizes)   # headers; bodies begin
     put(message, at, values, 4 * k)                               # parts of bodies

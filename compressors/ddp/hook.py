@@ -24,8 +24,8 @@ Drives the same `exchange` as the simulation: given the same gradients, updates 
 - **Memory.** Compressors work on the gradients' device. On a GPU they have a stream of their own,
   behind the event at which DDP's bucket is complete and beside the backward pass; payloads travel
   over NCCL where the model's group does, else through host memory over Gloo. DDP's stream waits for
-  the future. The host waits once a step, to know that it counts, and where a method or a collective
-  must know a length.
+  the future. The host waits once per step, to know that it counts, and where a method or a
+  collective must know a length.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One launch writes or checks all checksums: programs add up a frame's words, and the last to end
 hashes. An earlier launch reads unknown headers, which kernels use in place; else the host waits
-once a message. Header: `coding/frames.py`; checksum and source: `coding/checksum.py`.
+once per message. Header: `coding/frames.py`; checksum and source: `coding/checksum.py`.
 """
 
 from __future__ import annotations

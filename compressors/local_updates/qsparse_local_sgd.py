@@ -10,7 +10,7 @@ rate must be constant within a round**, and the optimiser plain SGD without mome
 
 Q: the kept values in buckets of 512 (in order of their index), each with its maximum (or Euclidean
 norm) as norm, rounded at random to 127 levels: one byte of sign and magnitude. `bucket: null` is
-the paper's single norm a tensor, which rounds nearly everything of a large tensor to zero:
+the paper's single norm per tensor, which rounds nearly everything of a large tensor to zero:
 beta = min(d / s^2, sqrt(d) / s), for d values of a norm and s levels, is 17 for 4.9 M kept values
 and .032 by default. The paper's SignTopK, and its division by 1 + beta, are left out.
 
@@ -149,7 +149,7 @@ class QsparseLocalSgd(ErrorFeedback[QsparseLocalSgdParameters]):
         return update
 
     def encode(self, vector: Tensor, layout: BucketLayout, step: int) -> Tensor:
-        """Q(TopK(v)) of each tensor of a float32 `[layout.numel]`: uint8, one frame a tensor."""
+        """Q(TopK(v)) of each tensor of a float32 `[layout.numel]`: uint8, one frame per tensor."""
         chosen, worker, segments = self.parameters, self.worker, Segments.of(layout)
         k = counts_kept(segments.length, chosen.ratio)
         indices, values = largest(vector, segments, k)  # [sum of k]

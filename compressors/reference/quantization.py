@@ -61,7 +61,7 @@ class TorchQuantizationPerTensor(Compressor):
 
     @classmethod
     def properties(cls, parameters: CompressorParameters) -> Properties:
-        """The error is half a scale an element, up to rounding."""
+        """The error is half a scale per element, up to rounding."""
 
         def bound(values: Tensor) -> float:
             rows = cls.rows(values, parameters)

@@ -46,7 +46,7 @@ def advise(
         str | None, option("--loop NAME", "ddp, horovod, paddle, deepspeed or own.")
     ] = None,
     limited: Annotated[
-        bool | None, option("--limited/--nic", "Whether tc or a provider limits the rate.")
+        bool | None, option("--limited/--nic", "Whether tc or the provider caps the bandwidth.")
     ] = None,
     sequence: Annotated[
         str | None, option("--sequence N", "Tokens of a sample, of a model by formula.")
@@ -137,7 +137,7 @@ def advise(
         if found.shipped:
             note(
                 "", "Traffic: shipped with gcsim, measured on gradients drawn from fitted "
-                "distributions; gcsim run measures it on the scenario's own."
+                "distributions; gcsim run measures it on the scenario's own gradients."
             )  # fmt: skip
         if save is not None:
             note_next(["run", str(save)], "every method on its own gradients")

@@ -37,7 +37,7 @@ def _lines() -> Iterator[str]:
     yield (
         f"{len(found)} methods, each the published algorithm with a real packed payload. Bits are "
         "those of the payload, per element of the tensor; every message has a header of 20 bytes "
-        "a tensor besides. What each costs in time on a CPU: "
+        "per tensor besides. What each costs in time on a CPU: "
         "[compressor-speed.md](compressor-speed.md). This page is made from the registry: "
         "`make gallery`."
     )

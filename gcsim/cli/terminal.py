@@ -98,7 +98,7 @@ def note_written(paths: Sequence[Path], *, brief: bool) -> None:
     names = ", ".join(path.name for path in paths)
     note("", f"Written to {paths[0].parent}: {names}; timeline.json opens in ui.perfetto.dev")
     if brief:
-        note("-v adds the parts of the time, the meaning of the columns, and the sources.")
+        note("-v adds a time breakdown, column definitions and sources.")
 
 
 def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:

@@ -424,7 +424,7 @@ def _put(data: dict[str, Any], said: Mapping[str, Any]) -> None:
 
 METHODS: tuple[Mapping[str, object], ...] = (
     {"kind": "none", "label": "dense"},
-    {"kind": "fp16", "label": "half precision"},
+    {"kind": "fp16", "label": "fp16"},
     {"kind": "powersgd", "label": "PowerSGD rank 4"},
     {"kind": "powersgd", "label": "PowerSGD rank 2", "rank": 2},
     {"kind": "topk", "label": "Top-k 1 %", "ratio": 0.01},

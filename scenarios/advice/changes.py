@@ -54,7 +54,8 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     if scenario.buckets.cap < LARGE_BUCKET:
         yield "buckets of 100 MiB", ("ddp.bucket=100 MiB",), ""
     micro = 4 * training.accumulation
-    yield "4 micro-batches", (f"training.accumulation={micro}",), "a batch 4 times as large"
+    words = f"accumulating {micro} micro-batches"
+    yield words, (f"training.accumulation={micro}",), "global batch 4x"
 
 
 def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:
@@ -92,9 +93,8 @@ def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
     if local is None or engine.scenario.cluster.workers == 1:
         return []
     saves = {dense: _saved(now[dense], local)}
-    return [
-        Change(words="local SGD, 4 steps", overrides=overrides, saves_s=saves, note="train first")
-    ]
+    note = "check accuracy first"
+    return [Change(words="local SGD, 4 steps", overrides=overrides, saves_s=saves, note=note)]
 
 
 def _saved(now: Row, then: Row) -> float:

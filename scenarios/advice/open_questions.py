@@ -26,7 +26,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
     link = cluster.network
     if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
         if not asked.says("cluster", "network", "limited"):
-            words = "the rate is a limit, not the NIC's"
+            words = "bandwidth capped by tc or the provider"
             yield _answer(words, "--limited", "cluster.network.limited=true")
         remote = f"{link.name.removesuffix(', changed')}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():

@@ -23,6 +23,7 @@ from gcsim.scenarios.scenario import Scenario
 
 TELLING, TELLING_LOST = 10, 100
 """Least delays of a training that tells; of a method that loses what it does not send."""
+DELAY = "A delay is as many steps as the method needs to send one whole gradient."
 _IN_PARTS = ("sparsification", "sketching", "local updates")
 """Families."""
 
@@ -62,8 +63,8 @@ def too_short(delays: float | None, steps: int, least: int = TELLING) -> str:
     """Why a training cannot tell, with the steps that could; "" where it can."""
     if delays is None or round(delays, 6) >= least:
         return ""
-    enough = f": {math.ceil(steps * least / delays):,} steps would be enough" if delays else ""
-    return f"{steps:,} steps are {delays:.2g} delays, {least} are needed{enough}"
+    enough = f" ({math.ceil(steps * least / delays):,} steps)" if delays else ""
+    return f"{steps:,} steps span only {delays:.2g} delays; {least}{enough} are needed"
 
 
 def foreseen(scenario: Scenario, steps: int) -> list[str]:
@@ -73,5 +74,5 @@ def foreseen(scenario: Scenario, steps: int) -> list[str]:
         share = stated_share(choice.kind, choice.parameters)
         least = telling(choice.kind, choice.parameters)
         if share is not None and share < 1 and (why := too_short(share * steps, steps, least)):
-            found.append(f"{choice.label}: too short to tell: {why}.")
-    return found
+            found.append(f"{choice.label}: inconclusive: {why}.")
+    return [*found, DELAY] if found else []

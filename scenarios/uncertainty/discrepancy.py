@@ -29,7 +29,7 @@ Values = NDArray[np.float64]
 FILE = Path(__file__).parent.parent / "catalog" / "discrepancy.yaml"
 WIDER = 1.25
 """Width of an evenly drawn range over that of its middle 80 %."""
-_STEP = "a measured step"
+_STEP = "measure one step"
 _Width = Annotated[float, Field(ge=1)]
 
 

@@ -107,7 +107,7 @@ def _validation() -> Iterator[str]:
     )
     yield ""
     yield from _table(
-        ("", "launch a tensor [us]", "3 x 3, stride 1", "other products", "outputs"),
+        ("", "launch per tensor [us]", "3 x 3, stride 1", "other products", "outputs"),
         [
             (
                 f"{processor} {precision}",
@@ -288,7 +288,7 @@ def _curves() -> Iterator[str]:
             shown += f" (left out, slower than a larger batch: {slow})"
         length = f", {tokens} tokens" if tokens else ""
         rows.append((f"`{board}`", f"{model}{length}", precision, shown))
-    yield from _table(("board", "model", "precision", "batch: samples a second"), rows)
+    yield from _table(("board", "model", "precision", "batch: samples per second"), rows)
     yield ""
 
 

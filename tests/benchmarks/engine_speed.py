@@ -35,7 +35,7 @@ class Row:
 
     name: str
     unit: str
-    """What `run` returns one of: s, ms an iteration, MB."""
+    """What `run` returns one of: s, ms per iteration, MB."""
     target: float
     run: Callable[[], float]
     messages: Callable[[], int] = lambda: 0
@@ -71,7 +71,7 @@ def rows() -> Iterator[Row]:
     ):
         yield Row(
             name=f"{p:,} workers: {name}",
-            unit="ms an iteration",
+            unit="ms per iteration",
             target=target,
             run=partial(engine_work.iterations, make, p, count, noise=noise),
             messages=partial(engine_work.ring_messages, p),
@@ -80,7 +80,7 @@ def rows() -> Iterator[Row]:
         if not noise:
             yield Row(
                 name=f"{p:,} workers: {name}, a hundred that repeat themselves",
-                unit="ms an iteration",
+                unit="ms per iteration",
                 target=target,
                 run=partial(engine_work.repeated, p),
                 messages=partial(engine_work.ring_messages, p),
@@ -104,7 +104,7 @@ def rows() -> Iterator[Row]:
 
 
 HEAD = (
-    "| what | measured | target | in yardsticks | messages a CPU second |",
+    "| what | measured | target | in yardsticks | messages per CPU second |",
     "|------|---------:|-------:|--------------:|----------------------:|",
 )
 
@@ -130,7 +130,7 @@ def simgrid_line(ranks: int = 128) -> str:
     messages = 2 * ranks * (ranks - 1)
     return (
         f"SimGrid (SMPI, CM02), one ring all-reduce of {ranks} ranks: {cpu:.3g} CPU seconds with "
-        f"its start, {messages / cpu / 1e6:.3g} M messages a CPU second."
+        f"its start, {messages / cpu / 1e6:.3g} M messages per CPU second."
     )
 
 

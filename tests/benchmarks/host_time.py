@@ -218,7 +218,7 @@ def page(names: Sequence[str]) -> Iterator[str]:
     yield ""
     yield "The hook of `gcsim.ddp_hook`, from DDP's call to the update (one rank, host memory):"
     yield ""
-    yield "| method | hook, us a bucket | method alone | beside it |"
+    yield "| method | hook, us per bucket | method alone | beside it |"
     yield "|---|--:|--:|--:|"
     for kind, whole, alone in hooks():
         yield f"| `{kind}` | {whole:.0f} | {alone:.0f} | {whole - alone:.0f} |"

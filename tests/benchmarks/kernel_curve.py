@@ -69,7 +69,7 @@ class Kernel:
 def head() -> tuple[str, str]:
     """Of the table."""
     return (
-        "| collective (ms a call) | " + " | ".join(f"p = {p:,}" for p in RANKS) + " | exponent |",
+        "| collective (ms per call) | " + " | ".join(f"p = {p:,}" for p in RANKS) + " | exponent |",
         "|---|" + "--:|" * (len(RANKS) + 1),
     )
 
@@ -117,7 +117,7 @@ def _kernels() -> dict[str, Kernel]:
         "ring all-reduce": (_reduce(), _on()),
         "ring all-gather, equal": (_gather(250_000), _on()),
         "ring all-gather, four sizes": (_gather(*UNEQUAL), _on()),
-        "hierarchical all-reduce, 8 a node": (_reduce(), _on(8, all_reduce="hierarchical")),
+        "hierarchical all-reduce, 8 per node": (_reduce(), _on(8, all_reduce="hierarchical")),
         **{
             f"{name.replace('_', ' ')} all-reduce": (_reduce(), _on(all_reduce=name))
             for name in _REDUCTIONS

@@ -72,7 +72,7 @@ def late(where: Cluster) -> Cluster:
 
 
 def compute(buckets: Sequence[int]) -> ComputeTimes:
-    """60 ms an iteration; a bucket's part as its place counts, so that early ones come soon."""
+    """60 ms per iteration; a bucket's part as its place counts, so that early ones come soon."""
     total = 40 * 10**9
     weights = range(1, len(buckets) + 1)
     parts = tuple(total * weight // sum(weights) for weight in weights)

@@ -125,8 +125,9 @@ LEFT_OUT_LEGEND = (
     "Training steps by the catalogue alone, its own rates of the device "
     "left out, and with own passes stated; factors on whole steps are as wide as the other sources "
     "ask for. error: median of the absolute error. held: inside the 80 % range. gains: speedups "
-    "over dense. Brier score: mean squared difference of P(pays) from 0 or 1, beside that of "
-    "always saying the share that paid. In all: means of the sources; choices together."
+    "over dense. Brier score: mean squared difference of P(faster than dense) from 0 or 1, "
+    "beside that of always saying the share that paid. In all: means of the sources; choices "
+    "together."
 )
 
 

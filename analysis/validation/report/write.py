@@ -178,7 +178,9 @@ def _left_out(reports: Sequence[Report]) -> Iterator[str]:
         rows = list(tables.left_out_rows(found))
         yield from _block(*markdown_table((kind, *tables.LEFT_OUT), rows))
         if rows := list(tables.reliability_rows(found)):
-            yield from _block(*markdown_table((f"P(pays), {kind}", "choices", "paid [%]"), rows))
+            yield from _block(
+                *markdown_table((f"P(faster than dense), {kind}", "choices", "paid [%]"), rows)
+            )
 
 
 def _suite(report: Report, images: str) -> Iterator[str]:

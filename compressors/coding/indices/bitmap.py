@@ -1,6 +1,6 @@
 """Values at the set bits of bitmaps: gather from a bucket, and scatter back.
 
-A bitmap has one bit an element, the first in the lowest bit of the first byte; bitmaps of a
+A bitmap has one bit per element, the first in the lowest bit of the first byte; bitmaps of a
 bucket's tensors are consecutive, and values travel in the order of the set bits. Loops go by blocks
 of `BLOCK` elements, whose first value `bit_starts` gives, without branches on bits: half would be
 mispredicted (ten times slower).

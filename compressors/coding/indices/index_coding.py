@@ -3,9 +3,9 @@
 | coder   | body                                               | bits an index, k/n = .001/.01/.08 |
 |---------|----------------------------------------------------|-----------------------------------|
 | raw     | 32 bits an index                                   | 32     32    32                   |
-| packed  | ceil(log2 n) bits an index                         | 20     20    20      (n = 1e6)    |
+| packed  | ceil(log2 n) bits per index                        | 20     20    20      (n = 1e6)    |
 | rice    | gaps: b low bits each, then the high parts in unary| 11.49  8.11  5.05                 |
-| bitmap  | 1 bit an element                                   | 1000   100   12.5                 |
+| bitmap  | 1 bit per element                                  | 1000   100   12.5                 |
 
 A gap is the distance to the previous position, the first one's to -1: at least 1. Rice codes
 gap - 1 with b = max(0, round(log2(ln 2 * n / k))), which follows from the frame's n and k. Its two

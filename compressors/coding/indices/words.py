@@ -4,7 +4,7 @@ Signs: the index in the low 31 bits, bit 31 set for negative. A tensor's positiv
 level, its negative ones another, known to receivers or two float32 before the words (flags = 1).
 
 Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31, for the value
-sign * 2^(e - d), with e the exponent of the largest magnitude, one int8 a tensor. A magnitude is
+sign * 2^(e - d), with e the exponent of the largest magnitude, one int8 per tensor. A magnitude is
 rounded by adding half of the mantissa's range, clearing the mantissa and capping at 2^e; one more
 than 2^7 below 2^e has no d.
 """

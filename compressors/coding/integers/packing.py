@@ -122,7 +122,7 @@ def unfold_bits(packed: Any, words: Any) -> None:
 
 @loop
 def put_signs(values: Any, words: Any, out: Any) -> None:
-    """One bit an element, 1 = negative, as `out`; `words` (uint64) has room for a byte each."""
+    """One bit per element, 1 = negative, as `out`; `words` (uint64) has room for a byte each."""
     flags = words.view(np.uint8)
     for i in range(values.size):
         flags[i] = values[i] < 0

@@ -1,4 +1,4 @@
-"""One bit an element: bits by thresholds or by chance, and the level that each bit chooses.
+"""One bit per element: bits by thresholds or by chance, and the level that each bit chooses.
 
 Bits follow the elements' order, the first in the lowest bit of the first byte; those after the last
 element are 0. Elements come in stripes: neighbouring columns of a matrix in a flat vector, with
@@ -101,7 +101,7 @@ def put_bits(
     values: Tensor, stripes: Stripes, lines: Tensor, bits: Tensor, at: Column, *,
     keep_error: bool = False, keys: NDArray[np.uint64] | None = None,
 ) -> None:  # fmt: skip
-    """Write one bit an element: whether it reaches its line's threshold, or by chance.
+    """Write one bit per element: whether it reaches its line's threshold, or by chance.
 
     Parameters
     ----------

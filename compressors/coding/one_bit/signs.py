@@ -1,4 +1,4 @@
-"""Signs of a bucket as one bit an element, with a scale for each cell; and back.
+"""Signs of a bucket as one bit per element, with a scale for each cell; and back.
 
 A bit says negative; zero of either sign counts as positive. Error feedback takes one pass: the
 error after coding p with scale s is e = p - s sign(p), and the next vector is x + e, whose signs do

@@ -1,4 +1,4 @@
-"""Votes of one bit an element, counted eight elements per byte operation.
+"""Votes of one bit per element, counted eight elements per byte operation.
 
 Counts lie in bit planes: bit i of plane k is bit k of element i's count. A payload of n bits is
 added with a carry from plane to plane; a comparison with a constant runs down the planes. Bits of a

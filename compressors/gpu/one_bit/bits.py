@@ -1,4 +1,4 @@
-"""One bit an element on a GPU: the kernels of `coding/one_bit/bits.py`. A program works on a tile
+"""One bit per element on a GPU: the kernels of `coding/one_bit/bits.py`. A program works on a tile
 of a stripe; faults of bits or scales are recorded in one number of the exchange, else 0."""
 
 from __future__ import annotations

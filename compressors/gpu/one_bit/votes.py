@@ -1,4 +1,4 @@
-"""Votes of one bit an element on a GPU: the kernels of `coding/one_bit/votes.py`."""
+"""Votes of one bit per element on a GPU: the kernels of `coding/one_bit/votes.py`."""
 
 from __future__ import annotations
 

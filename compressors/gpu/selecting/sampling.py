@@ -159,7 +159,7 @@ def _draw(
     SLACK: tl.constexpr, LOWER: tl.constexpr, PRIOR: tl.constexpr, CHANCES: tl.constexpr,
     APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The recurrence of the loop's `_draw_tile`, a lane for each block and a bit an element. With
+    """The recurrence of the loop's `_draw_tile`, a lane for each block and a bit per element. With
     `APART`, the high bits are those with p = 1, counted before all others."""
     column, n, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     scale = tl.load(scales + tl.load(column + 4 * parts))

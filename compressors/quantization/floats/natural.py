@@ -8,7 +8,7 @@ all-gather and average decoded values. No state. Unbiased, and E|Q(v) - v|^2 = s
 
 | bits | what travels                                                                       |
 |------|------------------------------------------------------------------------------------|
-| 9    | float32's exponent, a byte an element, then the signs, a bit an element            |
+| 9    | float32's exponent, a byte per element, then the signs, a bit per element          |
 | 8    | sign (bit 7) and exponent + 109, 1 … 127, for 2^-108 … 2^18; 0 stands for zero:    |
 |      | what rounds to less becomes zero, what rounds to more 2^18                         |
 
@@ -82,7 +82,7 @@ class Natural(Compressor[NaturalParameters]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame a tensor."""
+        """The message of a bucket's gradient: uint8, one frame per tensor."""
         me, layout, bits = self.worker, bucket.layout, self.parameters.bits
         keys = keys_of(layout, me.seed, step, "natural rounding", me.rank)
         segments = Segments.of(layout)

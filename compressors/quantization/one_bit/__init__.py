@@ -1,1 +1,1 @@
-"""Methods that send one bit an element."""
+"""Methods that send one bit per element."""

@@ -4,7 +4,7 @@ BinGrad-b. Per bucket: b0 = mean, low = mean of the elements below b0, high = me
 the bit of v says v >= b0. Both means are the best levels for this b0, and the decoded bucket keeps
 its mean. The error is the variance within the two classes, at most the bucket's variance, for
 N(0, 1) 1 - 2 / pi = .363 of the energy. Deterministic, so biased element by element. Payload: 1 bit
-an element, 64 a bucket.
+an element, 64 per bucket.
 
 BinGrad-pb: two symmetric levels ±b of least error, unbiased between them. An element with |v| <= b
 becomes b with probability (v + b) / 2b, else -b; larger ones saturate, hence a bias. The cost, the
@@ -14,7 +14,7 @@ sum of b^2 - v^2 inside and (|v| - b)^2 outside, is least for
 
 whose left side grows with b and whose right side falls: N(0, 1) has b = .647 and an error of .454
 of its energy. Halving brackets the zero: a lower end moves up to (right side) / D, an upper end
-down to it, in at most 24 passes over a bucket. Payload: 1 bit an element and 32 a bucket.
+down to it, in at most 24 passes over a bucket. Payload: 1 bit per element and 32 per bucket.
 
 With `clip` = c elements are first clipped to c standard deviations of their bucket. No state.
 

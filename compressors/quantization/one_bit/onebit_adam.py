@@ -24,7 +24,7 @@ division included).
 A start at `freeze_step` (`warmup_steps`; a simulation starts there) finds no v: it is then the
 square of the first delivered mean gradient, m / (1 - b1), equal on all workers at no cost.
 
-Assumes one scale a bucket (the authors' code: one a flattened parameter group) and no bias
+Assumes one scale per bucket (the authors' code: one a flattened parameter group) and no bias
 correction, as in their code and algorithm. The padding of the last chunks is neither in a scale nor
 in an error, unlike theirs. The bit of zero says positive: a momentum that is always zero (rows of
 an embedding that are never used) does not stay so, unlike with the mask of their code. Errors

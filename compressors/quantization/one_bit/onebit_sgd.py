@@ -12,7 +12,7 @@ update.
 A tensor of shape (a, b, …) is a matrix of a rows and b * … columns; a vector is one column. Stripes
 have ceil(columns / N) columns, beyond the matrix zeros, so that messages are equally long.
 
-Payload: 1 bit an element and 64 a column, for stripes there and (its N-th part a worker) back.
+Payload: 1 bit per element and 64 per column, for stripes there and (its N-th part a worker) back.
 State: error (n); an owner's error (n / N). Biased; with error feedback nothing is lost.
 
 Assumes that the decoded stripes are averaged where the paper adds them up: the levels scale with

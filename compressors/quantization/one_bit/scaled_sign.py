@@ -4,8 +4,8 @@
 
 The scale, mean |v| of a tensor or of a block of it, is the best for given signs. Q contracts by
 |v|_1^2 / (n |v|^2), between 1 / n and 1 (N(0, 1): 2 / pi, an error of .363; more uneven magnitudes
-give a larger error). Biased. A payload holds one float32 a tensor or block, and n bits. The bit of
-zero says positive: an all-zero tensor has the scale zero; a zero among others does not stay zero.
+give a larger error). Biased. A payload holds one float32 per tensor or block, and n bits. The bit
+of zero says positive: an all-zero tensor has scale zero; a zero among others does not stay zero.
 
 `ScaledSign` sends Q(g). `EfSignSgd` adds the last error: p = g + e, Q(p) travels, e = p - Q(p);
 state: n floats (p, from which e follows). The update is the mean of all-gathered messages.

@@ -110,7 +110,7 @@ def counted(messages: Iterable[Tensor], layout: BucketLayout, count: int, like: 
 
 
 def encode(vector: Tensor, layout: BucketLayout) -> Tensor:
-    """The signs of a float32 `[layout.numel]`: uint8, one frame a tensor."""
+    """The signs of a float32 `[layout.numel]`: uint8, one frame per tensor."""
     return _message(vector, layout, put_sign_bits, vector)
 
 

@@ -39,7 +39,7 @@ ALQ's has NMSE .038 on normal gradients, where the exponential one has .095, but
 its own gradient, exactly (`table_errors`, two passes), and each tensor is rounded to the better one
 until the next update. The frame's header says which.
 
-State: one table for each DDP bucket, one bit a tensor.
+State: one table for each DDP bucket, one bit per tensor.
 
 Assumes the above average of statistics, which paper and code leave open; ALQ's closed form, where
 the published code descends by finite differences by default; a multiplier within .01 … .99. The

@@ -116,8 +116,8 @@ def encode_message(
     bucket: Bucket, tables: Sequence[Table], chosen: TableParameters, worker: Worker, step: int,
     purpose: str, numbered: Mapping[int, int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """The message of a bucket's gradient: uint8, one frame a tensor. `purpose` is part of the key;
-    `numbered`: tables by the tensor's index, else the first."""
+    """The message of a bucket's gradient: uint8, one frame per tensor. `purpose` is part of the
+    key; `numbered`: tables by the tensor's index, else the first."""
     gradient, layout, form = bucket.gradient, bucket.layout, fixed(chosen.bits)
     cells, known = Segments.of(layout).cells(chosen.bucket), numbered or {}
     numbers = np.array([known.get(piece.index, 0) for piece in layout.slices])

@@ -1,8 +1,8 @@
 """ORQ and Linear: random rounding to levels that each bucket finds for itself and sends along.
 
 A bucket has s ascending levels; an element is rounded at random to a neighbouring one such that the
-mean is right. Payload: 1.6, 2.33 or 3.2 bits per element and s float32 a bucket. A frame's body is
-the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. Error:
+mean is right. Payload: 1.6, 2.33 or 3.2 bits per element and s float32 per bucket. A frame's body
+is the levels, float32 `[buckets, s]`, then the codes as base-s digits. No state. Error:
 `rounding_error`.
 
 Linear: the quantiles 0, 1/(s-1), …, 1 of the bucket's elements, the naive alternative in ORQ's
@@ -100,7 +100,7 @@ class BucketTables(Compressor[P]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame a tensor."""
+        """The message of a bucket's gradient: uint8, one frame per tensor."""
         me, layout, size = self.worker, bucket.layout, self.parameters.bucket
         cells = Segments.of(layout).cells(size)
         keys = keys_of(layout, me.seed, step, self.purpose, me.rank)

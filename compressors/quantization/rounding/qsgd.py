@@ -120,7 +120,7 @@ class Qsgd(Compressor[QsgdParameters]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame a tensor."""
+        """The message of a bucket's gradient: uint8, one frame per tensor."""
         me, layout, chosen, gradient = self.worker, bucket.layout, self.parameters, bucket.gradient
         keys = keys_of(layout, me.seed, step, "qsgd rounding", me.rank)
         segments, steps, form = Segments.of(layout), chosen.steps, forms(chosen.steps)

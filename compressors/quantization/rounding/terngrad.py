@@ -1,10 +1,10 @@
-"""TernGrad: every element of a gradient is -1, 0 or +1 times one scalar a tensor.
+"""TernGrad: every element of a gradient is -1, 0 or +1 times one scalar per tensor.
 
 Each worker clips a tensor to c standard deviations (population, about the mean); its scalar s is
 the largest remaining magnitude. An element v becomes sign(v) with probability |v| / s, else 0:
 unbiased for the clipped vector, with variance sum |v| (s - |v|) over the clipped elements.
 
-The workers agree on the largest scalar (an all-reduce of one float32 a tensor, maximum), or each
+The workers agree on the largest scalar (an all-reduce of one float32 per tensor, maximum), or each
 keeps its own. Ternary digits travel five in a byte (1.6 bits) or in two bits each, and are
 gathered; with a shared scalar they may also be summed on the way as int8 (8 bits, at most 127
 workers). A gathered frame holds its scalar, so that it decodes on its own. No state.
@@ -121,7 +121,7 @@ class TernGrad(Compressor[TernGradParameters]):
         return self.mean_of(payloads, bucket, add_decoded)
 
     def encode(self, bucket: Bucket, step: int, bounds: Tensor, scalars: Tensor) -> Tensor:
-        """The message: uint8, one frame a tensor. `bounds` are this worker's clipping bounds,
+        """The message: uint8, one frame per tensor. `bounds` are this worker's clipping bounds,
         `scalars` at least the largest clipped magnitudes: float32 `[tensors]`."""
         flags = int(self.parameters.packing == "two_bit")
         levels = even(Segments.of(bucket.layout).whole, scalars, 1)

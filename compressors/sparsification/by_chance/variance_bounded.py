@@ -67,7 +67,7 @@ class VarianceBounded(Compressor[VarianceBoundedParameters]):
         return self.mean_of(payloads, bucket, add_apart)
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """The message of a bucket's gradient: uint8, one frame a tensor."""
+        """The message of a bucket's gradient: uint8, one frame per tensor."""
         me, chosen, layout = self.worker, self.parameters, bucket.layout
         segments = Segments.of(layout)
         keys = keys_of(layout, me.seed, step, "variance-bounded", me.rank)

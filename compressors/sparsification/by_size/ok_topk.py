@@ -15,7 +15,7 @@ local threshold is the k-th largest |a| and the global one the k-th largest of a
 are gathered for it. In between a threshold is multiplied by 1.012 (1.008 for the global one) when
 more than 5/4 k (4/3 k) elements pass, and divided by it when fewer than 2/3 k do.
 
-With balanced regions a worker handles less than 6 k words a step, whatever N: 2 k pairs in the
+With balanced regions a worker handles less than 6 k words per step, whatever N: 2 k pairs in the
 all-to-all and the gathering, N/N of the rest. Indices are 32-bit integers (the published code
 keeps them in a float32 buffer, exact only below 2^24 elements a region).
 

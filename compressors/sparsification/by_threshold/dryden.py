@@ -5,7 +5,7 @@ and of the n- negative ones the k- = max(1, round(pi n-)) of largest magnitude, 
 32 bits: its index in 31 bits and its sign. The level of a sign is the mean of what is selected of
 it; the two levels travel as float32. r = a - decoded. Among equal values the lowest index wins.
 
-Bits: 32 (k+ + k-) + 64 a tensor. Biased: with the mean mu+ of all positive elements (mu- of all
+Bits: 32 (k+ + k-) + 64 per tensor. Biased: with the mean mu+ of all positive elements (mu- of all
 negative), |Q(a) - a|^2 <= |a|^2 - k+ mu+^2 - k- mu-^2, with equality when the elements of a sign
 are equal: k elements at their mean M take k M^2 from the energy, and M >= mu.
 
@@ -59,7 +59,7 @@ class Dryden(ErrorFeedback[DrydenParameters]):
         return self.mean_of(payloads, bucket, add_signed)
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add the gradient and take out what is decoded: uint8, one frame a tensor."""
+        """Add the gradient and take out what is decoded: uint8, one frame per tensor."""
         residual, segments = bucket_state(self.residual, bucket), Segments.of(bucket.layout)
         indices, values, each, sizes = largest_of_each_sign(
             bucket.gradient, segments, self.parameters.proportion, memory=residual

@@ -1,8 +1,8 @@
 """Strom: an element waits until it exceeds a threshold, and then only its sign travels.
 
-r += g; an element with r_i > tau is sent as +tau, one with r_i < -tau as -tau, once a step however
-large it is; r -= what was sent. A sent element is one word of 32 bits: its index in 31 bits and its
-sign: 32 m / n bits for m sent elements. Messages are all-gathered and averaged.
+r += g; an element with r_i > tau is sent as +tau, one with r_i < -tau as -tau, once per step
+however large it is; r -= what was sent. A sent element is one word of 32 bits: its index in 31 bits
+and its sign: 32 m / n bits for m sent elements. Messages are all-gathered and averaged.
 
 Biased with memory: a step loses sum over sent (|r_i| - tau)^2 + sum over others r_i^2, the next
 residual. Assumes that tau is known to all workers: it does not travel.
@@ -55,7 +55,7 @@ class Strom(ErrorFeedback[StromParameters]):
         return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add the gradient to the residual and send signs: uint8, one frame a tensor."""
+        """Add the gradient to the residual and send signs: uint8, one frame per tensor."""
         tau, segments = self.parameters.tau, Segments.of(bucket.layout)
         residual = bucket_state(self.residual, bucket)
         indices, values, k = passing(bucket.gradient, segments, just_above(tau), memory=residual)

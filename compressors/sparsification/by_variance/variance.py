@@ -4,12 +4,12 @@ Each worker sums unsent gradients: r += mean_z g_z and v += sum_z (g_z / B)^2 ov
 its mini-batch of B. An element travels when r^2 > alpha v, that is when its squared mean outweighs
 its variance; then r = v = 0, else v decays by zeta. Elements travel as 32-bit words: sign (bit 31),
 d (30-28) and index (27-0), the value being sign * 2^(e - d) with e the exponent of the largest
-magnitude, one int8 a tensor: 32 sent + 8 bits per tensor. Workers all-gather messages of unequal
+magnitude, one int8 per tensor: 32 sent + 8 bits per tensor. Workers all-gather messages of unequal
 length and average decoded values; delayed gradients are summed, not averaged. Without per-sample
 gradients, M micro-batches do: their mean gradients replace g_z and M replaces B throughout.
 
 Readings where the paper is open or slips:
-* The index counts within the tensor (one frame a tensor), 0 for its first element. Appendix B
+* The index counts within the tensor (one frame per tensor), 0 for its first element. Appendix B
   prints the indices 1, 2, 2, 3 for the elements 1, 2, 3, 4.
 * Rounding adds half of the mantissa's range and clears the mantissa (section 4.4), then the
   result is capped at 2^e, because section 4.2 truncates there: 50.0 becomes 32, not 64.
@@ -75,7 +75,7 @@ class VarianceBased(Compressor[VarianceParameters]):
         return self.mean_of(payloads, bucket, add_powers)
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add a step's gradient, send clear elements: uint8, one frame a tensor."""
+        """Add a step's gradient, send clear elements: uint8, one frame per tensor."""
         segments, chosen = Segments.of(bucket.layout), self.parameters
         given = bucket.gradient, moments_of(bucket, "variance"), segments
         words, k, exponents = clear_words(

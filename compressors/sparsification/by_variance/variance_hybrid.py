@@ -61,7 +61,7 @@ class VarianceHybrid(ErrorFeedback[VarianceHybridParameters]):
         return self.mean_of(payloads, bucket, add_signed, levels=(tau, -tau))
 
     def encode(self, bucket: Bucket) -> Tensor:
-        """Add a step's gradient, send signs, subtract tau: uint8, one frame a tensor."""
+        """Add a step's gradient, send signs, subtract tau: uint8, one frame per tensor."""
         chosen, segments = self.parameters, Segments.of(bucket.layout)
         given = bucket.gradient, moments_of(bucket, "variance_hybrid"), segments
         words, k, _ = clear_words(

@@ -1,6 +1,6 @@
 """CE-SGD: a worker keeps sending the coordinates that served it well, until they do not.
 
-Worker i holds, for each tensor, a selection V (one bit an element), a map M of how often each
+Worker i holds, for each tensor, a selection V (one bit per element), a map M of how often each
 element was in a rewarded selection, and the steps since each was sent. Before each step:
     f(x_{t-1}) > f(x_t): V stays, M += V;    otherwise: V_j = 1 with probability |g_j| / max |g|
 (V_0 is drawn in that way too). g_V travels, and `speculative` n elements outside of V: those unsent
@@ -139,7 +139,7 @@ class CeSgd(Compressor[CeSgdParameters]):
         return None if last is None else inner_product(bucket.gradient, last) > 0
 
     def encode(self, bucket: Bucket, step: int) -> Tensor:
-        """Select and pack a step's elements: uint8, one frame a tensor."""
+        """Select and pack a step's elements: uint8, one frame per tensor."""
         p, me, layout = self.parameters, self.worker, bucket.layout
         segments, values = Segments.of(layout), bucket.gradient.cpu()
         state = self._selections.setdefault(layout.index, Selection(segments, p.unsent_limit))

@@ -12,6 +12,7 @@ from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.intervals import main_sources, shares
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.scenarios.result import Result, UncertainInput
+from gcsim.scenarios.uncertainty.worlds import FACTORS
 from tests.analysis.drawn import drawn, open_result
 
 WORLDS = 64
@@ -81,16 +82,26 @@ def test_the_fewest_that_make_half_are_named(result: Result) -> None:
 def test_the_answer_says_what_to_measure(result: Result) -> None:
     said = " ".join(answer(example(result, latency=1.0)))
     assert (
-        "The largest uncertainty for Top-k 1% is latency (100\N{NO-BREAK SPACE}%). "
-        "Narrow with: gcsim calibrate link." in said
+        "The largest uncertainty for Top-k 1% is latency "
+        "(100\N{NO-BREAK SPACE}% of the variance). To reduce it, run gcsim calibrate link." in said
     )
-    both = " ".join(answer(example(result, latency=1.0, sums=0.95)))
-    assert "Narrow with: gcsim calibrate link." in both  # once, for two inputs
+    both = " ".join(answer(example(result, latency=1.0, sums=1.0, bus=0.6)))
+    assert "To reduce them, run gcsim calibrate link." in both  # once, for two inputs
+
+
+def test_a_ratio_to_measurements_is_named_by_its_difference(result: Result) -> None:
+    shown = example(result, latency=1.0)
+    inputs = tuple(
+        replace(one, name=FACTORS[1], measure="measure one step") for one in shown.inputs
+    )
+    said = " ".join(answer(replace(shown, inputs=inputs[:1])))
+    assert "is how far real gains of compression differ from predicted ones (100" in said
+    assert "To reduce it, measure one step." in said
 
 
 def test_nothing_is_said_where_nothing_was_drawn(result: Result) -> None:
     shown = example(result, latency=1.0)
-    assert "Narrow with" not in " ".join(answer(replace(shown, inputs=())))
-    assert "Narrow with" not in " ".join(answer(replace(result, inputs=shown.inputs)))
+    assert "To reduce" not in " ".join(answer(replace(shown, inputs=())))
+    assert "To reduce" not in " ".join(answer(replace(result, inputs=shown.inputs)))
     same = replace(shown, rows=drawn(shown.rows, {"dense": [1.0] * 64, "Top-k 1%": [0.3] * 64}))
     assert of_topk(same) == {}

@@ -89,6 +89,15 @@ def test_those_that_may_be_fastest_are_marked(result: Result) -> None:
     assert "= fastest of those whose update is practically the dense one" in lines
 
 
+def test_where_all_may_be_fastest_none_is_marked(result: Result) -> None:
+    """FP16 is faster than 400 ms in half of the worlds, by up to a tenth."""
+    shown = open_result(result, none=DENSE, fp16=between(0.36, 0.439))
+    for full in (False, True):
+        lines = render(shown, 240, full=full).splitlines()
+        assert "too close to call: any of them may be the fastest" in lines
+        assert not any(line.startswith(">") for line in lines)
+
+
 # --- the figures ---------------------------------------------------------------------------------
 
 

@@ -93,7 +93,7 @@ def check_rows(result: Result) -> None:
 
 
 def chance(row: Row, found: Verdict) -> float:
-    """P(pays) as it is printed."""
+    """Probability of being faster than dense training, as it is printed."""
     pays = row.probability_pays_to_target if found.until_target else row.probability_pays
     return 0.0 if pays is None else pays
 

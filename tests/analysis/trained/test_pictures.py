@@ -43,7 +43,7 @@ def result() -> TrainingResult:
         row("fast", 4.0, 0.01, speedup_to_target_high=None),
         row("slow", 0.5, 0.02),
         row("like", 1.2, 0.8, speedup_to_target_low=0.0),
-        row("short", None, delays=3.0, too_short="300 steps are 3 delays, 10 are needed"),
+        row("short", None, delays=3.0, too_short="300 steps span only 3 delays; 10 are needed"),
         row("miss", None),
     )
     curves = tuple(
@@ -135,5 +135,5 @@ def test_points_are_filled_where_methods_are_told_apart_from_dense_training(
     assert arrows[">"] == pytest.approx(axes.get_xlim()[1])  # without an end
     (shown,) = texts(gains_figure(result))
     assert "4.00x (2.00-inf)" in shown
-    assert "too short to tell: 3 delays" in shown
+    assert "inconclusive: only 3 delays" in shown
     assert "0 of 3 seeds at the target" in shown

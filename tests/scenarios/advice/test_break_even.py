@@ -24,7 +24,7 @@ from gcsim.scenarios.run import simulated_run
 from gcsim.traces.profile import TrafficProfile
 from gcsim.units import parse
 
-LABELS = ("half precision", "PowerSGD rank 4", "Top-k 1 %")
+LABELS = ("fp16", "PowerSGD rank 4", "Top-k 1 %")
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -56,14 +56,14 @@ def test_the_range_holds_the_worlds_break_evens() -> None:
     gain a line between two rates."""
     words = Words(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")
     engine = Engine(asked(None, words))
-    (found,) = break_even(engine, ["half precision"], ["half precision"], lambda: None)
+    (found,) = break_even(engine, ["fp16"], ["fp16"], lambda: None)
     for rate, share in ((found.low, 0.9), (found.rate, None), (found.high, 0.1)):
         assert rate is not None
         if not SLOWEST < rate < FASTEST:
             continue
         rows = engine.rows([at_rate(engine.scenario, rate)], draws=True)
         assert rows is not None
-        dense, half = rows["dense"], rows["half precision"]
+        dense, half = rows["dense"], rows["fp16"]
         if share is None:
             assert half.iteration_s == pytest.approx(dense.iteration_s, rel=0.01)
         else:
@@ -76,11 +76,11 @@ def test_worlds_that_change_places_alone_have_a_break_even() -> None:
     not at the fastest. The printed iterations are equal at the rate found."""
     words = Words(model="gpt2", device="a100", gpus=8, nodes=2, network="200 Gbit/s")
     engine = Engine(asked(None, words, ["uncertainty.draws=16"]))
-    (found,) = break_even(engine, ["half precision"], [], lambda: None)
+    (found,) = break_even(engine, ["fp16"], [], lambda: None)
     assert found.rate is not None
     rows = engine.rows([at_rate(engine.scenario, found.rate)], draws=True)
     assert rows is not None
-    assert rows["half precision"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.01)
+    assert rows["fp16"].iteration_s == pytest.approx(rows["dense"].iteration_s, rel=0.01)
 
 
 def test_a_break_even_beyond_the_rates_tried_is_none() -> None:
@@ -111,7 +111,7 @@ def test_rates_of_too_long_messages_are_left_out(monkeypatch: pytest.MonkeyPatch
             return None if rate < slowest else rows(overrides, *labels, **draws)
 
         monkeypatch.setattr(engine, "rows", rows)
-        found.append(break_even(engine, ["half precision"], [], lambda: None))
+        found.append(break_even(engine, ["fp16"], [], lambda: None))
     assert found[0] == found[1]
     assert found[0][0].rate is not None
 
@@ -158,7 +158,7 @@ def test_a_change_saves_what_a_run_with_it_saves(transport: str) -> None:
         *base.overrides, f"cluster.collectives.transport={transport}"
     )))  # fmt: skip
     now = run_with(engine, [])
-    found = changes(engine, ["half precision"])
+    found = changes(engine, ["fp16"])
     words = {one.words for one in found}
     assert "twice the bandwidth" in words
     assert ("NCCL" in words) <= (transport == "gloo")
@@ -181,9 +181,9 @@ def test_rates_are_those_of_all_nics_of_a_node_together() -> None:
     ends = []
     for nics, rate in ((8, "1 Gbit/s"), (1, "8 Gbit/s")):
         engine = Engine(question(gpus=2, nics=nics, network=rate))
-        (found,) = break_even(engine, ["half precision"], [], lambda: None)
+        (found,) = break_even(engine, ["fp16"], [], lambda: None)
         ends.append(found.rate)
-        saved = {one.words: one.overrides for one in changes(engine, ["half precision"])}
+        saved = {one.words: one.overrides for one in changes(engine, ["fp16"])}
         (twice,) = saved["twice the bandwidth"]
         assert parse(twice.split("=")[1], "bandwidth") == 2 * parse(rate, "bandwidth")
     assert ends[0] == pytest.approx(ends[1], rel=0.2)
@@ -199,7 +199,7 @@ def test_what_is_proposed_can_be_set() -> None:
 def test_parts_of_the_time_are_those_of_the_row() -> None:
     engine = Engine(question())
     rows = run_with(engine, [])
-    for label, one in limits(engine, ["half precision"]).items():
+    for label, one in limits(engine, ["fp16"]).items():
         row = rows[label]
         whole = one.compute_s + one.encode_s + one.decode_s + one.waits_s
         assert whole == pytest.approx(row.iteration_as_stated_s or row.iteration_s, rel=1e-9)
@@ -210,5 +210,5 @@ def test_parts_of_the_time_are_those_of_the_row() -> None:
 def test_one_worker_has_nothing_to_gain_from_the_network() -> None:
     engine = Engine(question(nodes=1))
     assert rate_key(engine.scenario) is None
-    assert not changes(engine, ["half precision"])
+    assert not changes(engine, ["fp16"])
     assert not break_even(engine, LABELS, (), lambda: None)

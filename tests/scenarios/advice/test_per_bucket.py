@@ -40,7 +40,7 @@ def sent(step: Step) -> list[int]:
 
 
 def test_each_bucket_sends_what_its_method_sends(engine: Engine) -> None:
-    _, known = methods(engine, "dense", "half precision", "gradient sampling")
+    _, known = methods(engine, "dense", "fp16", "gradient sampling")
     chosen = (2, 0, 1, 2, 0)
     found = mixed(known, chosen).profile
     alone = known[2].profile
@@ -55,18 +55,18 @@ def test_each_bucket_sends_what_its_method_sends(engine: Engine) -> None:
 
 
 def test_a_mixture_of_one_method_takes_what_the_method_takes(engine: Engine) -> None:
-    choices, known = methods(engine, "dense", "half precision", "Top-k 1 %")
-    rows = engine.rows((), ["half precision", "Top-k 1 %"]) or {}
+    choices, known = methods(engine, "dense", "fp16", "Top-k 1 %")
+    rows = engine.rows((), ["fp16", "Top-k 1 %"]) or {}
     whole = engine.row_of(choices[2], mixed(known, (2,) * 5), most_draws=0)
     assert whole.iteration_s == rows["Top-k 1 %"].iteration_s
     # of those before the last one, too, which are not in the last one's phases
     half = engine.row_of(choices[1], mixed(known, (1,) * 5), most_draws=0)
-    assert half.iteration_s == pytest.approx(rows["half precision"].iteration_s, rel=1e-3)
+    assert half.iteration_s == pytest.approx(rows["fp16"].iteration_s, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     "labels",
-    [("dense", "Top-k 1 %"), pytest.param(("dense", "half precision", "PowerSGD rank 4"),
+    [("dense", "Top-k 1 %"), pytest.param(("dense", "fp16", "PowerSGD rank 4"),
                                           marks=pytest.mark.long)],
 )  # fmt: skip
 def test_no_plan_is_faster_than_the_one_that_is_found(
@@ -87,7 +87,7 @@ def test_no_plan_is_faster_than_the_one_that_is_found(
 
 def test_one_bucket_is_nothing_to_choose_from() -> None:
     small = Engine(asked(None, Words(model="lenet", device="v100", nodes=4, network="1gbe")))
-    assert plan(small, methods(small, "dense", "half precision")[0]) is None
+    assert plan(small, methods(small, "dense", "fp16")[0]) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from gcsim.analysis.trained.write import training_page
 from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
-from gcsim.scenarios.trained.horizon import foreseen, stated_share, telling, too_short
+from gcsim.scenarios.trained.horizon import DELAY, foreseen, stated_share, telling, too_short
 from gcsim.scenarios.trained.known import with_trained
 from gcsim.scenarios.trained.study import train
 
@@ -33,7 +33,7 @@ compressors:
   - ef_signsgd
 train: {task: digits, workers: 2, steps: 40, evaluate_every: 10, target: {accuracy: 0.3}, seeds: 1}
 """
-WHY = "40 steps are 8 delays, 10 are needed: 50 steps would be enough"
+WHY = "40 steps span only 8 delays; 10 (50 steps) are needed"
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_every_methods_share_is_one() -> None:
 
 def test_ten_delays_tell() -> None:
     assert too_short(None, 10) == too_short(0.01 * 1000, 1000) == ""
-    told = "300 steps are 3 delays, 10 are needed"
-    assert too_short(3.0, 300) == f"{told}: 1,000 steps would be enough"
-    assert too_short(0.0, 300) == "300 steps are 0 delays, 10 are needed"
+    told = "300 steps span only 3 delays; 10 (1,000 steps) are needed"
+    assert too_short(3.0, 300) == told
+    assert too_short(0.0, 300) == "300 steps span only 0 delays; 10 are needed"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_is_lost_takes_a_hundred_whole_gradients(
     1,000 with one."""
     assert telling(kind, given) == least
     assert (too_short(20.0, 1000, least) == "") == (least == 10)
-    said = "1,000 steps are 20 delays, 100 are needed: 5,000 steps would be enough"
+    said = "1,000 steps span only 20 delays; 100 (5,000 steps) are needed"
     assert too_short(20.0, 1000, 100) == said
 
 
@@ -98,7 +98,7 @@ def test_a_short_training_has_a_row_and_no_verdict(
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path))
     (tmp_path / "small.yaml").write_text(TEXT)
     scenario = load_scenario(tmp_path / "small.yaml")
-    assert foreseen(scenario, 40) == [f"short: too short to tell: {WHY}."]
+    assert foreseen(scenario, 40) == [f"short: inconclusive: {WHY}.", DELAY]
     assert not foreseen(scenario, 50)
     result = train(scenario)
     rows = {row.label: row for row in result.rows}
@@ -110,7 +110,7 @@ def test_a_short_training_has_a_row_and_no_verdict(
     assert known == (None, None, 0, False)
     assert short.final_accuracy[0]
     text = " ".join(plain(parts(result, 200), 200).split())
-    assert f"short: too short to tell: {WHY}." in text
+    assert f"short: inconclusive: {WHY}." in text
     assert "short - too short" in text
     assert max(map(len, plain(parts(result, 80), 80).splitlines())) <= 80
     assert WHY in str(training_page(result, "train"))
@@ -118,5 +118,6 @@ def test_a_short_training_has_a_row_and_no_verdict(
     trained = {row.label for row in predicted.rows if row.seeds_trained}
     assert trained == {"dense", "long", "ef_signsgd"}
     said = " ".join(plain(answer_of(predicted, 200, full=True), 200).split())
-    assert f"short: too short to tell: {WHY}." in said
+    assert f"short: inconclusive: {WHY}." in said
+    assert said.count(DELAY) == 1
     assert "Not trained" not in said
