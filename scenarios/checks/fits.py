@@ -24,6 +24,8 @@ _NAMED = 4  # parts of the memory that a message names
 _MOST_SHARDS, _MOST_CUTS = 4096, 4096
 SHARDED = "ZeRO-"
 """Begin of a remedy that takes sharded training, whose time is not simulated."""
+MAY_FIT = "may fit"
+"""In a remedy with which the high end of the estimate does not fit."""
 NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
 Setting = tuple[str, Mapping[str, Any]]
 """Assignment as of `--set`, and the fields that it changes ("batch_size", or of the training)."""
@@ -54,15 +56,20 @@ class Misfit:
         """Bytes too many, at least."""
         return self.memory.low - (self.memory.device or 0)
 
+    @property
+    def need(self) -> str:
+        """ "DGC 1 %, CSER 1/96 need at least 46.7 GiB" """
+        verb = "needs" if len(self.labels) == 1 else "need"
+        return f"{self.label} {verb} at least {gib(self.memory.low)}"
+
     def message(self) -> str:
         """ "dense needs at least 144 GiB of the 80 GiB of h100_sxm, 64 GiB too many (optimizer 60,
         ...)" """
         largest = sorted(self.memory.parts, key=lambda part: -part.low)[:_NAMED]
         parts = ", ".join(f"{part.name} {_digits(part.low)}" for part in largest if part.low)
-        need = "needs" if len(self.labels) == 1 else "need"
         return (
-            f"{self.label} {need} at least {gib(self.memory.low)} of the "
-            f"{gib(self.memory.device or 0)} of {self.device}, {gib(self.over)} too many ({parts})"
+            f"{self.need} of the {gib(self.memory.device or 0)} of {self.device}, "
+            f"{gib(self.over)} too many ({parts})"
         )
 
     def document(self) -> dict[str, Any]:
@@ -104,6 +111,21 @@ def span(low: float, high: float) -> str:
 
 def _digits(nbytes: float) -> str:
     return f"{nbytes / _GIB:,.0f}" if nbytes >= 100 * _GIB else f"{nbytes / _GIB:.3g}"
+
+
+def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
+    """Texts of methods that do not fit, those with the least memory first and with all changes that
+    surely help, the others with the mildest."""
+    texts: list[str] = []
+    for one in sorted(found, key=lambda one: one.memory.low):
+        sure = [text for text in one.remedies if MAY_FIT not in text]
+        cures, has = sure or [*one.remedies] or [NOTHING], ""
+        if texts:
+            cures = cures[:1]
+        else:
+            has = f" of the {gib(one.memory.device or 0)} of {one.device}"
+        texts.append(f"{one.need}{has}; would fit: {' | '.join(cures)}")
+    return tuple(texts)
 
 
 def misfits(scenario: Scenario) -> list[Misfit]:
@@ -193,7 +215,7 @@ def _mildest(
             continue
         slower = "".join(_slower(scenario, change) for _, change in settings)
         words = ", ".join(text for text, _ in settings)
-        fits = "fits" if sure else "may fit"
+        fits = "fits" if sure else MAY_FIT
         found = [(sure, f"{words} ({span(held.low, held.high)}: {fits}{slower})")]
         if sure:
             break

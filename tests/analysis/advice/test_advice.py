@@ -106,6 +106,14 @@ def paste_of_use(found: Advice) -> list[str]:
     return [*paste(choices[found.use.label]), *(line.strip() for line in safe)]
 
 
+def test_memory_is_that_of_all_methods_of_the_device() -> None:
+    found = advised()
+    (shown,) = (line for line in found.summary().splitlines() if line.startswith("Memory"))
+    low = min(row.device_memory_low_bytes or 0 for row in found.rows) / 2**30
+    high = max(row.device_memory_high_bytes or 0 for row in found.rows) / 2**30
+    assert shown == f"Memory        {low:.3g}-{high:.3g} of 16 GiB"
+
+
 def test_an_end_of_the_search_is_a_bound() -> None:
     found = advised()
     one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)
