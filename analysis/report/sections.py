@@ -193,6 +193,10 @@ def _row(advice: Recommendation, row: Row) -> Iterator[str]:
     if dense is not None and row is not dense:
         first += f", {compared(row, dense, 'dense')}"
     yield first
+    if dense is not None and row is not dense and row.speedup_to_target is None:
+        apart = dense.iteration_s / row.iteration_s
+        if abs(math.log(apart / (estimate(row) or apart))) > _SKEWED:
+            yield f"a median of ratios, the median times are {significant(apart)}x apart"
     if safe is not None and row not in (safe, dense) and safe is not dense:
         yield compared(row, safe, short(safe))
 
@@ -239,6 +243,8 @@ def _safe(advice: Recommendation) -> list[str]:
     return [*found, f"leaves {significant(left)}x on the table"] if left > _LEFT else found
 
 
+_SKEWED = 0.1
+"""Relative difference of a median ratio and the ratio of the medians that is told."""
 _OPEN = 0.05  # probability of being faster above which a method is too close to call
 _LEFT = 1.3  # expected time of the safe method over that of the one to use, above which it is told
 
