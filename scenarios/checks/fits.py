@@ -7,14 +7,16 @@ does alone.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import STRATEGIES, Memory
 from gcsim.traces.models.table import table_facts
@@ -128,8 +130,13 @@ def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def misfits(scenario: Scenario) -> list[Misfit]:
-    """Methods that do not fit, with what would help."""
+def misfits(
+    scenario: Scenario, devices: Collection[str] | None = None, gpus: int = _MOST_SHARDS
+) -> list[Misfit]:
+    """Methods that do not fit, with what would help: other devices of these, or of the catalogue,
+    and at most so many of its own."""
+    known = catalog.devices()
+    others = {name: one for name, one in known.items() if devices is None or name in devices}
     alike: dict[tuple[str, Memory], list[CompressorChoice]] = {}
     for choice in scenario.compressors:
         device, found = scenario.tightest(choice)
@@ -140,13 +147,15 @@ def misfits(scenario: Scenario) -> list[Misfit]:
             labels=tuple(choice.label for choice in choices),
             memory=found,
             device=device,
-            remedies=tuple(_remedies(scenario, choices[0])),
+            remedies=tuple(_remedies(scenario, choices[0], others, gpus)),
         )
         for (device, found), choices in alike.items()
     ]
 
 
-def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
+def _remedies(
+    scenario: Scenario, choice: CompressorChoice, devices: Mapping[str, Device], gpus: int
+) -> Iterator[str]:
     """Settings and devices, the least change first."""
     axes = [list(axis) for axis in _axes(scenario)]
     alone = [one for axis in axes for one in _mildest(scenario, choice, [[s] for s in axis])]
@@ -158,17 +167,18 @@ def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
         alone += [one for one in _mildest(scenario, choice, both) if one[0] or not alone]
     yield from (text for _, text in alone)
     others = [[]] if sure else [[], [axis[-1] for axis in axes]]
-    for larger in (_device, _sharded):
+    for larger in (functools.partial(_device, devices), functools.partial(_sharded, gpus)):
         found = (larger(scenario, choice, settings) for settings in others)
         yield from itertools.islice(filter(None, found), 1)
 
 
 def _sharded(
-    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
+    gpus: int, scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
-    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits."""
+    """The fewest of so many GPUs, and the least of ZeRO's stages on these, with which it fits."""
     first = max(2, scenario.cluster.workers)
-    for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
+    most = max(gpus, scenario.cluster.workers)
+    for workers in (first << n for n in range((most // first).bit_length())):
         for strategy in STRATEGIES[1:]:
             found = _with(scenario, choice, settings, strategy=strategy, workers=workers)
             if found is not None and found.fits == "yes":
@@ -245,16 +255,20 @@ def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:
 
 
 def _device(
-    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
-) -> str | None:
-    """The catalogue's device of the least memory that holds it and is no slower, in the place of
-    those with less; none for groups with unequal batches, which may go by the device."""
+    devices: Mapping[str, Device], scenario: Scenario, choice: CompressorChoice,
+    settings: Sequence[Setting],
+) -> str | None:  # fmt: skip
+    """The device of the least memory that holds it and is no slower, in the place of those with
+    less; none for groups with unequal batches, which may go by the device."""
     groups = scenario.cluster.groups
     if any(group.batch != 1 for group in groups):
         return None
     least = scenario.cluster.device.effective_flop_rate
-    devices = catalog.devices().items()
-    known = {n: one.memory for n, one in devices if one.memory and one.effective_flop_rate >= least}
+    known = {
+        name: one.memory
+        for name, one in devices.items()
+        if one.memory and one.effective_flop_rate >= least
+    }
     for name, size in sorted(known.items(), key=lambda item: item[1]):
         found = _with(scenario, choice, [*settings, ("", {"device_memory": size})])
         if found is not None and found.fits == "yes":
