@@ -80,8 +80,8 @@ class Grid(Search):
             for nodes in range(1, 11)
         )
         draws = np.random.default_rng(len(self.job.model))
-        self.hours = draws.lognormal(sigma=0.2, size=(10, 50, 4)) * 8
-        self.bounds = self.hours.min(axis=2) * draws.uniform(0.5, 1, size=(10, 50))
+        self.table = draws.lognormal(sigma=0.2, size=(10, 50, 4)) * 8
+        self.bounds = self.table.min(axis=2) * draws.uniform(0.5, 1, size=(10, 50))
         self.asked = 0
 
     def works(self, site: Site) -> list[Work]:
@@ -95,7 +95,7 @@ class Grid(Search):
         return bound, bound * work.site.price
 
     def points(self, work: Work) -> Iterator[Point]:
-        for hours in self.hours[work.site.nodes - 1, work.micro_batch] / work.site.nodes**0.5:
+        for hours in self.table[work.site.nodes - 1, work.micro_batch] / work.site.nodes**0.5:
             self.asked += 1
             money = float(hours) * work.site.price
             yield Point(work=work, choice=NOTHING, row=NOTHING, hours=float(hours), money=money)
@@ -118,10 +118,10 @@ def test_the_front_is_that_of_two_thousand_settings(name: str) -> None:
 def test_what_does_not_fit_is_told_offers_alone() -> None:
     """8 billion parameters with Adam need 16 bytes each; the catalogue has larger devices, and the
     offer four GPUs."""
-    job = {"model": "llama3_8b", "batch": 1e6, "sequence": 2048}
+    job = Job(model="llama3_8b", amount=1e7, batch=1e6, sequence=2048, overrides=(TWO,))
     for devices, cured in ((["t4"], False), (["t4", "b200"], True)):
         offers = [offer(device, 1, 4, 1.0) for device in devices]
-        found = Search(job=Job(**{"amount": 1e7, **job}, overrides=(TWO,)), offers=offers)
+        found = Search(job=job, offers=offers)
         misfit = found.misfit(found.sites[2])
         assert misfit is not None
         assert any("b200" in text for text in misfit.remedies) is cured
