@@ -34,7 +34,7 @@ from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.advice.other_code import other_code
-from gcsim.scenarios.checks.fits import gib, span
+from gcsim.scenarios.checks.fits import checkpointed, gib, span
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
@@ -390,7 +390,8 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
 def _memory(advice: Advice) -> Iterator[str]:
     """Memory of the methods that fit, of dense training and the advised one where these may not,
     and what is left out."""
-    _, held = advice.scenario.tightest(advice.scenario.compressors[0])
+    first = advice.scenario.compressors[0]
+    _, held = advice.scenario.tightest(first)
     if held is None or held.device is None:
         return
     told = dict.fromkeys([advice.verdict.dense, advice.use])
@@ -404,6 +405,7 @@ def _memory(advice: Advice) -> Iterator[str]:
         if rows:
             ends = span(min(lows), max(highs)).removesuffix(" GiB")
             yield f"{words}{ends} of {gib(held.device)}\n"
+    yield from (f"{first.label} with {one}\n" for one in checkpointed(advice.scenario, first))
     yield from (f"does not fit: {text}\n" for text in advice.result.left_out)
 
 

@@ -130,8 +130,7 @@ def _figure(value: float, unit: str) -> str:
 def _too_small(offer: Offer, misfit: Misfit) -> str:
     needs, has = gib(misfit.memory.low), gib(misfit.memory.device or 0)
     over = f"{gib(misfit.over)} too many"
-    cure = misfit.cure if misfit.remedies else "nothing offered would fit"
-    return f"{offer.name} ({offer.place}): at least {needs} of {has}, {over}; {cure}"
+    return f"{offer.name} ({offer.place}): at least {needs} of {has}, {over}; {misfit.cure}"
 
 
 def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:

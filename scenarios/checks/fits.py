@@ -130,11 +130,8 @@ def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def misfits(
-    scenario: Scenario, devices: Collection[str] | None = None, gpus: int = _MOST_SHARDS
-) -> list[Misfit]:
-    """Methods that do not fit, with what would help: other devices of these, or of the catalogue,
-    and at most so many of its own."""
+def misfits(scenario: Scenario, devices: Collection[str] | None = None) -> list[Misfit]:
+    """Methods that do not fit, with what would help; other devices of these, or the catalogue's."""
     known = catalog.devices()
     others = {name: one for name, one in known.items() if devices is None or name in devices}
     alike: dict[tuple[str, Memory], list[CompressorChoice]] = {}
@@ -147,14 +144,23 @@ def misfits(
             labels=tuple(choice.label for choice in choices),
             memory=found,
             device=device,
-            remedies=tuple(_remedies(scenario, choices[0], others, gpus)),
+            remedies=tuple(_remedies(scenario, choices[0], others)),
         )
         for (device, found), choices in alike.items()
     ]
 
 
+def checkpointed(scenario: Scenario, choice: CompressorChoice) -> list[str]:
+    """Memory with full checkpointing, and how much longer passes take, of a model by formula that
+    has less; nothing where that does not fit."""
+    if scenario.model.transformer is None or scenario.training.checkpointing == "full":
+        return []
+    full: Setting = ("training.checkpointing=full", {"checkpointing": "full"})
+    return [text for _, text in _mildest(scenario, choice, [[full]])]
+
+
 def _remedies(
-    scenario: Scenario, choice: CompressorChoice, devices: Mapping[str, Device], gpus: int
+    scenario: Scenario, choice: CompressorChoice, devices: Mapping[str, Device]
 ) -> Iterator[str]:
     """Settings and devices, the least change first."""
     axes = [list(axis) for axis in _axes(scenario)]
@@ -167,18 +173,17 @@ def _remedies(
         alone += [one for one in _mildest(scenario, choice, both) if one[0] or not alone]
     yield from (text for _, text in alone)
     others = [[]] if sure else [[], [axis[-1] for axis in axes]]
-    for larger in (functools.partial(_device, devices), functools.partial(_sharded, gpus)):
+    for larger in (functools.partial(_device, devices), _sharded):
         found = (larger(scenario, choice, settings) for settings in others)
         yield from itertools.islice(filter(None, found), 1)
 
 
 def _sharded(
-    gpus: int, scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
+    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
-    """The fewest of so many GPUs, and the least of ZeRO's stages on these, with which it fits."""
+    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits."""
     first = max(2, scenario.cluster.workers)
-    most = max(gpus, scenario.cluster.workers)
-    for workers in (first << n for n in range((most // first).bit_length())):
+    for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
         for strategy in STRATEGIES[1:]:
             found = _with(scenario, choice, settings, strategy=strategy, workers=workers)
             if found is not None and found.fits == "yes":

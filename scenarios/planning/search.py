@@ -220,15 +220,15 @@ class Search:
         return []
 
     def misfit(self, site: Site) -> Misfit | None:
-        """Least that a training needs where no work of a site fits, and what is offered that would
-        help; None where some does, or where there are more GPUs than samples of a step."""
+        """Least that a training needs where no work of a site fits, and what would help, of other
+        devices those offered; None where some work fits, or where there are more GPUs than samples
+        of a step."""
         if self.works(site) or site.workers * self.a_sample > self.job.batch:
             return None
         choices = site.scenario.compressors
         kept: Checkpointing = "full" if site.scenario.model.transformer is not None else "none"
         least = Work(site=site, micro_batch=1, accumulation=1, checkpointing=kept, choices=choices)
-        devices, gpus = {offer.device for offer in self.offers}, site.offer.nodes * site.offer.gpus
-        found = misfits(least.scenario(), devices, gpus)
+        found = misfits(least.scenario(), {offer.device for offer in self.offers})
         return min(found, key=lambda one: one.memory.low, default=None)
 
     def shortest(self, work: Work) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gcsim.cli.app import app
 from gcsim.errors import InputError
-from gcsim.scenarios.checks.fits import SHARDED, DoesNotFitError
+from gcsim.scenarios.checks.fits import SHARDED, DoesNotFitError, checkpointed, span
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import Scenario
 
@@ -128,6 +128,19 @@ def test_methods_that_need_more_are_told_with_the_mildest_cure_alone(load: Any) 
             load("gpt3_1.3b", *given, f"compressors=[{label}]")
         cures = text.partition("; would fit: ")[2].split(" | ")
         assert set(cures) <= set(refusal.value.misfit.remedies)
+
+
+def test_memory_with_checkpointing_is_that_of_a_scenario_with_it(load: Any) -> None:
+    given = "training.sequence=512", "training.precision=fp16"
+    plain, full = load("gpt2_xl", *given), load("gpt2_xl", *given, "training.checkpointing=full")
+    (text,) = checkpointed(plain, plain.compressors[0])
+    held = full.memory_of(full.compressors[0])
+    assert text.startswith(
+        f"training.checkpointing=full ({span(held.low, held.high)}: fits; passes"
+    )
+    assert not checkpointed(full, full.compressors[0])
+    small = load("resnet50")
+    assert not checkpointed(small, small.compressors[0])
 
 
 def test_resolved_settings_load_again(load: Any, tmp_path: Path) -> None:
