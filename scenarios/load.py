@@ -22,7 +22,7 @@ from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.checks.conflicts import contradictions
-from gcsim.scenarios.checks.fits import DoesNotFitError, misfits
+from gcsim.scenarios.checks.fits import DoesNotFitError, left_out, misfits
 from gcsim.scenarios.checks.ineffective import idle
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.rate_trace import read_traces
@@ -190,8 +190,7 @@ def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:
     for one in found if warn else ():
         place = document.place(("compressors", labels.index(one.labels[0])))
         _LOG.warning("%s: warning: %s; left out", place, one.message())
-    texts = tuple(f"{one.message()}; {one.cure}" for one in found)
-    return replace(scenario, compressors=left, left_out=texts)
+    return replace(scenario, compressors=left, left_out=left_out(found))
 
 
 def _buckets(file: ScenarioFile) -> DdpBuckets:

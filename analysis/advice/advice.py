@@ -34,7 +34,7 @@ from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import WHICH_WAY, of_the_bus, open_questions
 from gcsim.scenarios.advice.other_code import other_code
-from gcsim.scenarios.checks.fits import span
+from gcsim.scenarios.checks.fits import checkpointed, gib, span
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
@@ -390,11 +390,24 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
 
 
 def _memory(advice: Advice) -> Iterator[str]:
-    """Methods that may not fit in the devices, and those that do not."""
-    for row in dict.fromkeys(row for row in (advice.verdict.dense, advice.use) if row is not None):
-        if row.fits == "perhaps":
-            ends = (row.device_memory_low_bytes or 0, row.device_memory_high_bytes or 0)
-            yield f"{short(row)} may not fit: {span(*ends)}\n"
+    """Memory of the methods that fit, of dense training and the advised one where these may not,
+    and what is left out."""
+    first = advice.scenario.compressors[0]
+    _, held = advice.scenario.tightest(first)
+    if held is None or held.device is None:
+        return
+    told = dict.fromkeys([advice.verdict.dense, advice.use])
+    named = [row for row in told if row is not None and row.fits == "perhaps"]
+    for rows, words in (
+        ([row for row in advice.rows if row.fits == "yes"], ""),
+        *(([row], f"{short(row)} may not fit: ") for row in named),
+    ):
+        lows = [row.device_memory_low_bytes or 0 for row in rows]
+        highs = [row.device_memory_high_bytes or 0 for row in rows]
+        if rows:
+            ends = span(min(lows), max(highs)).removesuffix(" GiB")
+            yield f"{words}{ends} of {gib(held.device)}\n"
+    yield from (f"{first.label} with {one}\n" for one in checkpointed(advice.scenario, first))
     yield from (f"does not fit: {text}\n" for text in advice.result.left_out)
 
 

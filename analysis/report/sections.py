@@ -195,6 +195,10 @@ def _row(advice: Recommendation, row: Row) -> Iterator[str]:
     yield f"{short(row)}: {elapsed(row.iteration_s)}"
     if dense is not None and row is not dense:
         yield compared(row, dense, "dense")
+    if dense is not None and row is not dense and row.speedup_to_target is None:
+        apart = dense.iteration_s / row.iteration_s
+        if abs(math.log(apart / (estimate(row) or apart))) > _SKEWED:
+            yield f"the median times are {significant(apart)}x apart"
     if safe is not None and row not in (safe, dense) and safe is not dense:
         yield compared(row, safe, short(safe))
 
@@ -241,6 +245,8 @@ def _safe(advice: Recommendation) -> list[str]:
     return [*found, f"{significant(left)}x slower than Use"] if left > _LEFT else found
 
 
+_SKEWED = 0.1
+"""Relative difference of a median ratio and the ratio of the medians that is told."""
 _OPEN = 0.05  # probability of being faster above which a method is too close to call
 _LEFT = 1.3  # expected time of the safe method over that of the one to use, above which it is told
 

@@ -7,14 +7,16 @@ does alone.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
+from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import STRATEGIES, Memory
 from gcsim.traces.models.table import table_facts
@@ -24,6 +26,8 @@ _NAMED = 4  # parts of the memory that a message names
 _MOST_SHARDS, _MOST_CUTS = 4096, 4096
 SHARDED = "ZeRO-"
 """Begin of a remedy that takes sharded training, whose time is not simulated."""
+MAY_FIT = "may fit"
+"""In a remedy with which the high end of the estimate does not fit."""
 NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
 Setting = tuple[str, Mapping[str, Any]]
 """Assignment as of `--set`, and the fields that it changes ("batch_size", or of the training)."""
@@ -54,15 +58,20 @@ class Misfit:
         """Bytes too many, at least."""
         return self.memory.low - (self.memory.device or 0)
 
+    @property
+    def need(self) -> str:
+        """ "DGC 1 %, CSER 1/96 need at least 46.7 GiB" """
+        verb = "needs" if len(self.labels) == 1 else "need"
+        return f"{self.label} {verb} at least {gib(self.memory.low)}"
+
     def message(self) -> str:
         """ "dense needs at least 144 GiB of the 80 GiB of h100_sxm, 64 GiB too many (optimizer 60,
         ...)" """
         largest = sorted(self.memory.parts, key=lambda part: -part.low)[:_NAMED]
         parts = ", ".join(f"{part.name} {_digits(part.low)}" for part in largest if part.low)
-        need = "needs" if len(self.labels) == 1 else "need"
         return (
-            f"{self.label} {need} at least {gib(self.memory.low)} of the "
-            f"{gib(self.memory.device or 0)} of {self.device}, {gib(self.over)} too many ({parts})"
+            f"{self.need} of the {gib(self.memory.device or 0)} of {self.device}, "
+            f"{gib(self.over)} too many ({parts})"
         )
 
     def document(self) -> dict[str, Any]:
@@ -106,8 +115,25 @@ def _digits(nbytes: float) -> str:
     return f"{nbytes / _GIB:,.0f}" if nbytes >= 100 * _GIB else f"{nbytes / _GIB:.3g}"
 
 
-def misfits(scenario: Scenario) -> list[Misfit]:
-    """Methods that do not fit, with what would help."""
+def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
+    """Texts of methods that do not fit, those with the least memory first and with all changes that
+    surely help, the others with the mildest."""
+    texts: list[str] = []
+    for one in sorted(found, key=lambda one: one.memory.low):
+        sure = [text for text in one.remedies if MAY_FIT not in text]
+        cures, has = sure or [*one.remedies] or [NOTHING], ""
+        if texts:
+            cures = cures[:1]
+        else:
+            has = f" of the {gib(one.memory.device or 0)} of {one.device}"
+        texts.append(f"{one.need}{has}; would fit: {' | '.join(cures)}")
+    return tuple(texts)
+
+
+def misfits(scenario: Scenario, devices: Collection[str] | None = None) -> list[Misfit]:
+    """Methods that do not fit, with what would help; other devices of these, or the catalogue's."""
+    known = catalog.devices()
+    others = {name: one for name, one in known.items() if devices is None or name in devices}
     alike: dict[tuple[str, Memory], list[CompressorChoice]] = {}
     for choice in scenario.compressors:
         device, found = scenario.tightest(choice)
@@ -118,13 +144,24 @@ def misfits(scenario: Scenario) -> list[Misfit]:
             labels=tuple(choice.label for choice in choices),
             memory=found,
             device=device,
-            remedies=tuple(_remedies(scenario, choices[0])),
+            remedies=tuple(_remedies(scenario, choices[0], others)),
         )
         for (device, found), choices in alike.items()
     ]
 
 
-def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
+def checkpointed(scenario: Scenario, choice: CompressorChoice) -> list[str]:
+    """Memory with full checkpointing, and how much longer passes take, of a model by formula that
+    has less; nothing where that does not fit."""
+    if scenario.model.transformer is None or scenario.training.checkpointing == "full":
+        return []
+    full: Setting = ("training.checkpointing=full", {"checkpointing": "full"})
+    return [text for _, text in _mildest(scenario, choice, [[full]])]
+
+
+def _remedies(
+    scenario: Scenario, choice: CompressorChoice, devices: Mapping[str, Device]
+) -> Iterator[str]:
     """Settings and devices, the least change first."""
     axes = [list(axis) for axis in _axes(scenario)]
     alone = [one for axis in axes for one in _mildest(scenario, choice, [[s] for s in axis])]
@@ -136,7 +173,7 @@ def _remedies(scenario: Scenario, choice: CompressorChoice) -> Iterator[str]:
         alone += [one for one in _mildest(scenario, choice, both) if one[0] or not alone]
     yield from (text for _, text in alone)
     others = [[]] if sure else [[], [axis[-1] for axis in axes]]
-    for larger in (_device, _sharded):
+    for larger in (functools.partial(_device, devices), _sharded):
         found = (larger(scenario, choice, settings) for settings in others)
         yield from itertools.islice(filter(None, found), 1)
 
@@ -193,7 +230,7 @@ def _mildest(
             continue
         slower = "".join(_slower(scenario, change) for _, change in settings)
         words = ", ".join(text for text, _ in settings)
-        fits = "fits" if sure else "may fit"
+        fits = "fits" if sure else MAY_FIT
         found = [(sure, f"{words} ({span(held.low, held.high)}: {fits}{slower})")]
         if sure:
             break
@@ -223,16 +260,20 @@ def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:
 
 
 def _device(
-    scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
-) -> str | None:
-    """The catalogue's device of the least memory that holds it and is no slower, in the place of
-    those with less; none for groups with unequal batches, which may go by the device."""
+    devices: Mapping[str, Device], scenario: Scenario, choice: CompressorChoice,
+    settings: Sequence[Setting],
+) -> str | None:  # fmt: skip
+    """The device of the least memory that holds it and is no slower, in the place of those with
+    less; none for groups with unequal batches, which may go by the device."""
     groups = scenario.cluster.groups
     if any(group.batch != 1 for group in groups):
         return None
     least = scenario.cluster.device.effective_flop_rate
-    devices = catalog.devices().items()
-    known = {n: one.memory for n, one in devices if one.memory and one.effective_flop_rate >= least}
+    known = {
+        name: one.memory
+        for name, one in devices.items()
+        if one.memory and one.effective_flop_rate >= least
+    }
     for name, size in sorted(known.items(), key=lambda item: item[1]):
         found = _with(scenario, choice, [*settings, ("", {"device_memory": size})])
         if found is not None and found.fits == "yes":

@@ -220,14 +220,16 @@ class Search:
         return []
 
     def misfit(self, site: Site) -> Misfit | None:
-        """Least that a training needs where no work of a site fits; None where some does, or where
-        there are more GPUs than samples of a step."""
+        """Least that a training needs where no work of a site fits, and what would help, of other
+        devices those offered; None where some work fits, or where there are more GPUs than samples
+        of a step."""
         if self.works(site) or site.workers * self.a_sample > self.job.batch:
             return None
         choices = site.scenario.compressors
         kept: Checkpointing = "full" if site.scenario.model.transformer is not None else "none"
         least = Work(site=site, micro_batch=1, accumulation=1, checkpointing=kept, choices=choices)
-        return min(misfits(least.scenario()), key=lambda one: one.memory.low, default=None)
+        found = misfits(least.scenario(), {offer.device for offer in self.offers})
+        return min(found, key=lambda one: one.memory.low, default=None)
 
     def shortest(self, work: Work) -> tuple[float, float]:
         """Hours and money at least: of the passes alone."""

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gcsim.cli.app import app
 from gcsim.errors import InputError
-from gcsim.scenarios.checks.fits import SHARDED, DoesNotFitError
+from gcsim.scenarios.checks.fits import SHARDED, DoesNotFitError, checkpointed, span
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import Scenario
 
@@ -129,9 +129,39 @@ def test_a_method_that_does_not_fit_is_left_out(
     (text,) = scenario.left_out
     assert text.startswith("onebit_adam needs at least")
     assert text.partition("; would fit: ")[0] in caplog.text
+    assert "may fit" not in text  # where something surely does
     given = "training.device_memory=25 GiB", "training.sequence=512"
     (text,) = load("gpt3_1.3b", *given, "compressors=[none, powersgd, topk]").left_out
     assert text.startswith("powersgd, topk need at least")  # each an error of 4 bytes a parameter
+
+
+def test_methods_that_need_more_are_told_with_the_mildest_cure_alone(load: Any) -> None:
+    """Top-k keeps 4 bytes a parameter, 1-bit Adam more; each cure is one of its own refusal."""
+    given = ["training.device_memory=26 GiB", "training.sequence=512"]
+    first, second = load("gpt3_1.3b", *given, "compressors=[none, onebit_adam, topk]").left_out
+    assert first.startswith("topk needs at least")
+    assert "of the 26 GiB of h100_sxm" in first
+    assert second.startswith("onebit_adam needs at least")
+    assert " | " in first
+    assert " | " not in second
+    for label, text in (("topk", first), ("onebit_adam", second)):
+        with pytest.raises(DoesNotFitError) as refusal:
+            load("gpt3_1.3b", *given, f"compressors=[{label}]")
+        cures = text.partition("; would fit: ")[2].split(" | ")
+        assert set(cures) <= set(refusal.value.misfit.remedies)
+
+
+def test_memory_with_checkpointing_is_that_of_a_scenario_with_it(load: Any) -> None:
+    given = "training.sequence=512", "training.precision=fp16"
+    plain, full = load("gpt2_xl", *given), load("gpt2_xl", *given, "training.checkpointing=full")
+    (text,) = checkpointed(plain, plain.compressors[0])
+    held = full.memory_of(full.compressors[0])
+    assert text.startswith(
+        f"training.checkpointing=full ({span(held.low, held.high)}: fits; passes"
+    )
+    assert not checkpointed(full, full.compressors[0])
+    small = load("resnet50")
+    assert not checkpointed(small, small.compressors[0])
 
 
 def test_resolved_settings_load_again(load: Any, tmp_path: Path) -> None:

@@ -106,6 +106,32 @@ def paste_of_use(found: Advice) -> list[str]:
     return [*paste(choices[found.use.label]), *(line.strip() for line in safe)]
 
 
+@pytest.mark.parametrize(("factor", "told"), [(1.0, False), (1.3, True)])
+def test_a_ratio_unlike_that_of_the_printed_times_says_what_it_is(
+    factor: float, told: bool
+) -> None:
+    """Where few worlds are much slower, the median of the ratios is not the ratio of the medians:
+    here by the factor."""
+    found = advised(network="100 Mbit/s")
+    use, dense = found.use, found.verdict.dense
+    assert use is not None
+    assert dense is not None
+    assert use is not dense
+    apart = factor * (use.speedup_vs_dense or 0.0)
+    slower = replace(dense, iteration_s=apart * use.iteration_s)
+    found = replace(found, verdict=replace(found.verdict, dense=slower))
+    text = " ".join(found.summary().split())
+    assert (f"the median times are {significant(apart)}x apart" in text) is told
+
+
+def test_memory_is_that_of_all_methods_of_the_device() -> None:
+    found = advised()
+    (shown,) = (line for line in found.summary().splitlines() if line.startswith("Memory"))
+    low = min(row.device_memory_low_bytes or 0 for row in found.rows) / 2**30
+    high = max(row.device_memory_high_bytes or 0 for row in found.rows) / 2**30
+    assert shown == f"Memory        {low:.3g}-{high:.3g} of 16 GiB"
+
+
 def test_an_end_of_the_search_is_a_bound() -> None:
     found = advised()
     one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)

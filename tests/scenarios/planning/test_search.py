@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
 from gcsim.scenarios.planning.offers import Offer
-from gcsim.scenarios.planning.search import HOUR, Job, Point, Search, sizes, undominated
+from gcsim.scenarios.planning.search import HOUR, Job, Point, Search, Site, Work, sizes, undominated
 
 TWO = "compressors=[none, fp16]"
 NOISE = "training.noise={variation: 0.1}"
+NOTHING: Any = None
 
 
 def offer(device: str, gpus: int, nodes: int, price: float, network: str = "10gbe") -> Offer:
@@ -65,6 +68,61 @@ def test_the_front_is_that_of_all_settings(small: Search, noise: bool) -> None:
     assert [one.hours for one in front] == sorted(one.hours for one in front)
     if not noise:
         assert found.simulated - before < len(points)  # what cannot win is not simulated
+
+
+class Grid(Search):
+    """Ten sites of 50 works with four methods each, of hours that a table holds."""
+
+    def __post_init__(self) -> None:
+        self.sites = tuple(
+            Site(offer=offer("t4", 1, nodes, 0.5), nodes=nodes, scenario=NOTHING)
+            for nodes in range(1, 11)
+        )
+        draws = np.random.default_rng(len(self.job.model))
+        self.table = draws.lognormal(sigma=0.2, size=(10, 50, 4)) * 8
+        self.bounds = self.table.min(axis=2) * draws.uniform(0.5, 1, size=(10, 50))
+        self.asked = 0
+
+    def works(self, site: Site) -> list[Work]:
+        return [
+            Work(site=site, micro_batch=n, accumulation=1, checkpointing="none", choices=())
+            for n in range(50)
+        ]
+
+    def shortest(self, work: Work) -> tuple[float, float]:
+        bound = float(self.bounds[work.site.nodes - 1, work.micro_batch]) / work.site.nodes**0.5
+        return bound, bound * work.site.price
+
+    def points(self, work: Work) -> Iterator[Point]:
+        for hours in self.table[work.site.nodes - 1, work.micro_batch] / work.site.nodes**0.5:
+            self.asked += 1
+            money = float(hours) * work.site.price
+            yield Point(work=work, choice=NOTHING, row=NOTHING, hours=float(hours), money=money)
+
+
+@pytest.mark.parametrize("name", ["lenet", "alexnet", "resnet50"])
+def test_the_front_is_that_of_two_thousand_settings(name: str) -> None:
+    """More nodes are faster and dearer, so the front has some of them; most works are left out
+    by the bound alone."""
+    found = Grid(job=Job(model=name, amount=1.0, batch=1.0), offers=())
+    front = found.front()
+    asked = found.asked
+    assert asked < 1000
+    points = every(found)
+    assert len(points) == 2000
+    assert {(one.hours, one.money) for one in front} == naive(points)
+    assert len(front) > 1
+
+
+def test_what_does_not_fit_is_told_offers_alone() -> None:
+    """8 billion parameters with Adam need 16 bytes each, for which the catalogue has devices."""
+    job = Job(model="llama3_8b", amount=1e7, batch=1e6, sequence=2048, overrides=(TWO,))
+    for devices, cured in ((["t4"], False), (["t4", "b200"], True)):
+        offers = [offer(device, 1, 4, 1.0) for device in devices]
+        found = Search(job=job, offers=offers)
+        misfit = found.misfit(found.sites[2])
+        assert misfit is not None
+        assert any("b200" in text for text in misfit.remedies) is cured
 
 
 def test_no_iteration_is_shorter_than_the_bound(small: Search) -> None:
