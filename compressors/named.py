@@ -12,7 +12,15 @@ from gcsim.errors import InputError, did_you_mean
 from gcsim.names import compact, say
 
 ALIASES: dict[str, tuple[str, ...]] = {
-    "none": ("dense", "all-reduce", "uncompressed", "no compression", "baseline", "fp32", "float32"),
+    "none": (
+        "dense",
+        "all-reduce",
+        "uncompressed",
+        "no compression",
+        "baseline",
+        "fp32",
+        "float32",
+    ),
     "randomk": ("rand-k",),
     "gradient_sampling": ("GS",),
     "gradient_sampling_bayes": (

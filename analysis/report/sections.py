@@ -6,6 +6,7 @@ those whose update is practically the dense one (`report/selection.py`).
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -195,9 +196,9 @@ def _row(advice: Recommendation, row: Row) -> Iterator[str]:
     yield f"{short(row)}: {elapsed(row.iteration_s)}"
     if dense is not None and row is not dense:
         yield compared(row, dense, "dense")
-    if dense is not None and row is not dense and row.speedup_to_target is None:
         apart = dense.iteration_s / row.iteration_s
-        if abs(math.log(apart / (estimate(row) or apart))) > _SKEWED:
+        likes = row.speedup_vs_dense if row.speedup_to_target is None else None
+        if abs(math.log(apart / (likes or apart))) > _SKEWED:
             yield f"the median times are {significant(apart)}x apart"
     if safe is not None and row not in (safe, dense) and safe is not dense:
         yield compared(row, safe, short(safe))

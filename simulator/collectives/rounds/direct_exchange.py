@@ -124,7 +124,7 @@ def _partner(fabric: Fabric, step: int) -> Ranks:
 
 
 def _kinds_of_steps(ranks: int, devices: int) -> tuple[list[int], NDArray[np.int64]]:
-    """Steps that may differ in the paths of their messages, and by step `[p]` which is like it: from
+    """Steps that may differ in their messages' paths, and by step `[p]` which is like it: from
     `devices` to `ranks - devices` every message leaves its node, with all of its node's."""
     like = np.arange(ranks, dtype=np.int64)
     like[devices : ranks - devices + 1] = devices
