@@ -45,6 +45,7 @@ from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
+from gcsim.traces.models.registry import MODELS
 
 _LOG = logging.getLogger(__name__)
 
@@ -213,7 +214,10 @@ def _find(wanted: str) -> tuple[Path, str]:
     if wanted in shipped:
         return shipped[wanted], shown(shipped[wanted])
     message = f"no scenario {wanted!r}: neither a file nor a shipped scenario"
-    raise InputError(message, hint=did_you_mean(wanted, shipped))
+    hint = did_you_mean(wanted, shipped)
+    if wanted in MODELS:
+        hint = f"it is a model: gcsim advise {wanted} --device v100 --nodes 8 --network 10gbe"
+    raise InputError(message, hint=hint)
 
 
 # --- compressors ---------------------------------------------------------------------------------

@@ -383,7 +383,7 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
     if advice.findings.open:
         ways = any(of_the_bus(one.answer) for one in advice.findings.open)
         check = [f"{WHICH_WAY}\n"] if ways else []
-        yield "Open", [*check, *(_opened(one) for one in advice.findings.open)]
+        yield "Open", [*check, *(_opened(one, advice.use) for one in advice.findings.open)]
     yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
     if advice.plans is not None:
         yield "By bucket", list(_by_bucket(advice.plans))
@@ -411,10 +411,12 @@ def _memory(advice: Advice) -> Iterator[str]:
     yield from (f"does not fit: {text}\n" for text in advice.result.left_out)
 
 
-def _opened(one: Open) -> str:
+def _opened(one: Open, use: Row | None) -> str:
     """ "--network 25gbe_roce (RDMA): dense 424 ms, fp16 1.2x" """
     words = f" ({one.answer.words})" if one.answer.words else ""
-    gain = "" if one.speedup == 1 else f", {short(one.use)} {significant(one.speedup)}x"
+    gain = f", {short(one.use)} {significant(one.speedup)}x"
+    if one.speedup == 1:
+        gain = "" if use is None or use.label == one.use else ", use dense"
     return f"{one.answer.option}{words}: dense {elapsed(one.dense_s)}{gain}\n"
 
 

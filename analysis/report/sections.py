@@ -199,7 +199,7 @@ def _row(advice: Recommendation, row: Row) -> Iterator[str]:
         apart = dense.iteration_s / row.iteration_s
         likes = row.speedup_vs_dense if row.speedup_to_target is None else None
         if abs(math.log(apart / (likes or apart))) > _SKEWED:
-            yield f"the median times are {significant(apart)}x apart"
+            yield f"the two median times differ by {significant(apart)}x"
     if safe is not None and row not in (safe, dense) and safe is not dense:
         yield compared(row, safe, short(safe))
 

@@ -86,7 +86,8 @@ def legend(result: TrainingResult) -> str:
     seeds = len(result.rows[0].ended)
     said = (
         "Against dense float32 training. steps: until the target stays reached, on samples that "
-        "are held out. to target: simulated seconds until then; median of "
+        "are held out. to target: dense training's simulated seconds until then over the "
+        "method's; median of "
         f"{plural(seeds, 'seed')}; range: {held(seeds)}, over draws of the uncertain inputs "
         "(0: not reached). reached: seeds that reach the target."
     )

@@ -167,15 +167,9 @@ app.command()(reproduce)
 
 
 def _another_network(link: Link) -> tuple[str, str]:
-    """A change of the network that loads whatever the network is, and the end of a folder's name.
-
-    Media and access links become Ethernet: another bandwidth alone would contradict a trace, and
-    no Wi-Fi or cellular link has it.
-    """
-    if link.shared or link.up is not None or link.timed:
-        return "cluster.network=10gbe", "10gbe"
-    other = 10 if link.bandwidth > 15e9 / 8 else 25
-    return f"cluster.network.bandwidth={other} Gbit/s", f"{other}gbit"
+    """A change of the network to an Ethernet of the catalogue, and the end of a folder's name."""
+    other = "10gbe" if link.bandwidth > 15e9 / 8 else "25gbe"
+    return f"cluster.network={other}", other
 
 
 @app.command()

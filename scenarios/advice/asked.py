@@ -189,9 +189,16 @@ def asked(
     """
     if source is None and words.model is not None and _trace(words.model) is not None:
         source, words = words.model, replace(words, model=None)
-    elif source is not None and words.model is None and _is_model(source):
-        source, words = None, replace(words, model=source)
+    unknown: list[Problem] = []
+    if source is not None and words.model is None:
+        try:
+            if _is_model(source):
+                source, words = None, replace(words, model=source)
+        except InputError as error:  # others of the line are told with it
+            unknown += error.problems
+            source, words = None, replace(words, model=_STAND_INS["model"])
     said, problems = _said(words, called)
+    problems = [*unknown, *problems]
     trace = None if source is None else _trace(source)
     timed = source is not None and Path(source).suffix in (".json", ".gz")  # by torch.profiler
     if source is None or trace is not None or (timed and Path(source).is_file()):

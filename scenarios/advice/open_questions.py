@@ -21,7 +21,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
             setting = f"cluster.intra_node={bus}_{way}"
             yield _answer(words, f"--set {setting}", setting)
     if not asked.says("training", "loop") and not asked.says("training", "overlap"):
-        for name, words in (("ddp", ""), ("own", "no overlap")):
+        for name, words in (("ddp", "PyTorch, as the hook needs"), ("own", "no overlap")):
             yield _answer(words, f"--loop {name}", f"training.loop={name}")
     link = cluster.network
     if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
@@ -51,7 +51,8 @@ _WAYS = {
 
 
 WHICH_WAY = (
-    "first check: NCCL_DEBUG=INFO logs via P2P or via SHM; nvidia-smi topo -m shows P2P's way"
+    "find out first how the GPUs talk: NCCL_DEBUG=INFO logs via P2P or via SHM, "
+    "nvidia-smi topo -m shows the way"
 )
 """Check that decides between the ways (src/transport/p2p.cc and shm.cc of NCCL)."""
 

@@ -188,8 +188,7 @@ def _sharded(
             found = _with(scenario, choice, settings, strategy=strategy, workers=workers)
             if found is not None and found.fits == "yes":
                 size = f"{gib(found.high)}; not simulated"
-                words = [f"{SHARDED}{strategy[-1]} on {workers} GPUs ({size})"]
-                return ", ".join([*words, *(text for text, _ in settings)])
+                return _with_these(f"{SHARDED}{strategy[-1]} on {workers} GPUs ({size})", settings)
     return None
 
 
@@ -284,5 +283,10 @@ def _device(
                 places = [f"groups.{number}." for number in less] or [""]
                 named = ", ".join(f"cluster.{place}device={name}" for place in places)
                 text = f"{named} ({gib(size)})"
-            return ", ".join([text, *(text for text, _ in settings)])
+            return _with_these(text, settings)
     return None
+
+
+def _with_these(text: str, settings: Sequence[Setting]) -> str:
+    """ "ZeRO-1 on 16 GPUs with training.precision=bf16" """
+    return " with ".join(filter(None, (text, ", ".join(words for words, _ in settings))))

@@ -37,21 +37,14 @@ from gcsim.traces.training.trajectory import Trajectory
 SCENARIOS = ("digits_8", "characters_8")
 PAPERS = ("orq_train", "variance_train", "variance_resnet")
 """Scenarios of tables of accuracies of six methods and more, in `scenarios/papers/scenarios`."""
-_SEEDS = "train.seeds=5"
-_WIDTHS = (
-    "name=characters_widths", "batch_size=4", "train.steps=3000", "train.seeds=3",
-    "train.target={loss: 2.2}",
-    "compressors=[none, topk, {kind: powersgd, rank: 2}, ef_signsgd, qsgd, terngrad, cser, "
-    "{kind: randomk, error_feedback: true}]",
-)  # fmt: skip
-_MODEL = (
-    "model={{build: 'gcsim.traces.networks.gpt2:transformer_tiny{}', input_shape: [32], "
-    "classes: 97, input: tokens}}"
-)
+_TINY = "gcsim.traces.networks.gpt2:transformer_tiny"
 LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("characters_long", (_SEEDS,)),
-    ("textures_long", (_SEEDS,)),
-    *(("characters_long", (*_WIDTHS, _MODEL.format(width))) for width in ("", "_x2", "_x4")),
+    ("characters_long", ("train.seeds=5",)),
+    ("textures_long", ("train.seeds=5",)),
+    *(
+        ("characters_widths", ("train.seeds=3", f"model.build={_TINY}{width}"))
+        for width in ("", "_x2", "_x4")
+    ),
 )
 """Scenarios of long trajectories, with changes: all seeds to be made, of which a scenario states
 those that have come for most of its methods; text at three widths."""

@@ -20,6 +20,9 @@ from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.traces.training import shipped
 
+TASKS = ("digits_8", "textures_long", "characters_8", "characters_long")
+"""Scenarios whose trainings come with gcsim."""
+
 if TYPE_CHECKING:
     from gcsim.scenarios.trained.search import Tried
 
@@ -50,12 +53,10 @@ def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
 
 
 def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[Ended, ...]:
-    from gcsim.scenarios.trained.make_shipped import SCENARIOS  # brings numba
-
     parameters = check_parameters(kind, given).model_dump()
     usual = check_parameters(kind, {}).model_dump()
     found = []
-    for name in SCENARIOS:
+    for name in TASKS:
         listed = [one.parameters for one in _task(name)[0].compressors if one.kind == kind]
         found.append(on_shipped_task(name, kind, [parameters, usual, *listed]))
     return tuple(one for one in found if one is not None)

@@ -211,7 +211,7 @@ def test_the_next_command_repeats_what_was_asked_for() -> None:
     last = done.stderr.rstrip().splitlines()[-1].strip()
     assert last == (
         "gcsim run alexnet_32node --set 'cluster.nodes=[1, 4]' --seed 9 "
-        "--set 'cluster.network.bandwidth=25 Gbit/s' -o runs/alexnet_32node_25gbit"
+        "--set cluster.network=25gbe -o runs/alexnet_32node_25gbe"
     )
 
 

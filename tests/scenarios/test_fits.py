@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import json
 import logging
 from dataclasses import replace
@@ -58,7 +59,7 @@ def test_every_remedy_fits(load: Any, model: str, given: list[str]) -> None:
     remedies = [one for one in refusal.value.misfit.remedies if not one.startswith(SHARDED)]
     assert remedies
     for text in remedies:
-        words = [word.partition(" (")[0] for word in text.split(", ")]
+        words = [word.partition(" (")[0] for word in re.split(", | with ", text)]
         scenario = load(model, *given, *words)
         held = scenario.memory_of(scenario.compressors[0])
         assert held.fits == ("perhaps" if ": may fit" in text else "yes")

@@ -350,7 +350,7 @@ def test_sizes_where_it_is_open_have_the_probability(result: Result) -> None:
     # 1 ms between means that are known to 4 ms each: 0.18 standard errors
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.099, 2: 0.05})
     assert answer(noisy(late, 0.004))[-1] == (
-        "Fastest to try by cluster size: FP16 on 1 node (57\N{NO-BREAK SPACE}% likely to pay), "
+        "Fastest to try by cluster size: FP16 on 1 node (faster than dense in 57\N{NO-BREAK SPACE}% of draws), "
         "FP16 on 2 nodes."
     )
 

@@ -98,7 +98,7 @@ def test_trajectories_of_other_code_are_not_written(
     assert not contents(folder)
 
 
-@pytest.mark.parametrize("name", ["characters_long", "textures_long"])
+@pytest.mark.parametrize("name", ["characters_long", "textures_long", "characters_widths"])
 def test_a_named_long_scenario_trains_nothing(name: str) -> None:
     scenario = load_scenario(name)
     assert [one.label for one in scenario.compressors if not known_of(scenario, one)] == []
