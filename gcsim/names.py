@@ -32,7 +32,7 @@ _SIMILAR = 4
 """Entries of a word's family that a message names."""
 _COUNTED = (
     re.compile(r"(?:\d+ ?[x\u00d7*] ?|(?:dual|quad) )(?=\D|\d+ ?[gm])(.+)", re.IGNORECASE),
-    re.compile(r"(.+?) ?[x\u00d7*] ?\d+", re.IGNORECASE),
+    re.compile(r"(.+?)(?:\s|(?<=\d))[x\u00d7*] ?\d+", re.IGNORECASE),
 )
 """Several of an entry: "8xA100", "2x 100 Gbit/s", "dual 25GbE", "H100 x 8"."""
 _NUMBER = {

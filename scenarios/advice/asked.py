@@ -118,7 +118,7 @@ _STAND_INS: dict[str, Any] = {
     "group": [{"nodes": 2, "device": "v100", "network": "10gbe"}],
 }  # fmt: skip
 """Replace missing or wrong words while the others are checked."""
-_AT_HAND = re.compile(rf"{AUTO}|cuda(:\d+)?", re.IGNORECASE)
+_AT_HAND = re.compile(rf"{AUTO}|cuda(:0)?", re.IGNORECASE)
 _GROUP = re.compile(
     r"\s*(?P<nodes>\d+)\s*x\s*(?:(?P<gpus>\d+)\s+)?(?P<device>[^@]*[^@\s])"
     r"(?:\s*@\s*(?:(?P<nics>\d+)\s*x\s*)?(?P<network>.+))?"
@@ -234,11 +234,12 @@ def _is_model(source: str) -> bool:
     """Whether a word names a model of the catalogue; False for a scenario, a recording and a file.
     Raises `InputError` for a word that is none of them."""
     path = Path(source)
-    known = source in shipped_scenarios() or _trace(source) is not None
-    if known or path.exists() or path.suffix or len(path.parts) > 1:
+    if source in shipped_scenarios() or _trace(source) is not None or path.exists():
         return False
     with suppress(InputError):
         return bool(catalog.model(source))
+    if path.suffix or len(path.parts) > 1:
+        return False
     hint = did_you_mean(source, [*shipped_scenarios(), *MODELS])
     if hint.startswith("known"):
         hint = "gcsim list scenarios, gcsim list models have all"

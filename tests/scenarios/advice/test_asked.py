@@ -175,6 +175,12 @@ def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:
     assert asked(None, replace(given, parameters="335M")).scenario.model.name == "bert_large"
 
 
+@pytest.mark.parametrize("name", ["ViT-B/16", "gpt3_1.3b", "google/vit-base-patch16-224"])
+def test_a_models_name_with_a_point_or_a_stroke_is_no_file(name: str) -> None:
+    found = asked(name, replace(WORDS, model=None))
+    assert found.document.data["model"] == catalog.model(name).name
+
+
 def test_a_models_name_alone_is_the_model() -> None:
     words = replace(WORDS, model=None)
     assert (
@@ -182,8 +188,9 @@ def test_a_models_name_alone_is_the_model() -> None:
     )
     with pytest.raises(InputError, match=r"no scenario, recording or model .* mean 'lenet_2node'"):
         asked("lenet_2nod", words)
-    with pytest.raises(InputError, match=r"no scenario, recording or model .* mean 'resnet50'"):
-        asked("resnt50", words)
+    with pytest.raises(InputError, match=r"recording or model .* mean 'resnet50'") as said:
+        asked("resnt50", replace(words, device="v100x"), called=option)
+    assert len(said.value.problems) == 2
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
