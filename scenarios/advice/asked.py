@@ -28,10 +28,10 @@ from typing import Any
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.names import compact
-from gcsim.scenarios import catalog
+from gcsim.scenarios import catalog, load
 from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
 from gcsim.scenarios.checks.fits import DoesNotFitError
-from gcsim.scenarios.load import read_scenario, scenario_of, shipped_scenarios
+from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
@@ -234,13 +234,13 @@ def _is_model(source: str) -> bool:
     """Whether a word names a model of the catalogue; False for a scenario, a recording and a file.
     Raises `InputError` for a word that is none of them."""
     path = Path(source)
-    if source in shipped_scenarios() or _trace(source) is not None or path.exists():
+    if source in load.shipped_scenarios() or _trace(source) is not None or path.exists():
         return False
     with suppress(InputError):
         return bool(catalog.model(source))
     if path.suffix or len(path.parts) > 1:
         return False
-    hint = did_you_mean(source, [*shipped_scenarios(), *MODELS])
+    hint = did_you_mean(source, [*load.shipped_scenarios(), *MODELS])
     if hint.startswith("known"):
         hint = "gcsim list scenarios, gcsim list models have all"
     raise InputError(f"no scenario, recording or model {source!r}", hint=hint)

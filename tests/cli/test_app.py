@@ -248,12 +248,8 @@ def test_the_next_command_loads_whatever_the_network_is(network: str) -> None:
     assert checked.exit_code == 0, checked.stderr
     before = load_scenario(SCENARIO, [f"cluster.network={network}"]).cluster.network
     now = load_scenario(scenario, words[1::2]).cluster.network
-    ethernet = before.shared or before.up is not None or before.timed
-    assert now != before
-    assert not any((now.shared, now.timed, now.up))
-    assert (
-        (now == catalog.link("10gbe", "gloo")) == (folder == f"runs/{SCENARIO}_10gbe") == ethernet
-    )
+    name = folder.removeprefix(f"runs/{SCENARIO}_")
+    assert now == catalog.link(name, "gloo") != before
 
 
 # --- run: how it ends ----------------------------------------------------------------------------
@@ -394,7 +390,7 @@ def test_check_tells_what_training_would_find() -> None:
     done = gcsim("check", "characters_8", "--set", "training.local_steps=4")
     text = " ".join(done.stdout.partition("\ntrain ")[2].split())
     assert text.startswith("refused: gcsim train exchanges in every step")
-    assert "Top-k 1 %: too short to tell: 200 steps are 2 delays" in text
+    assert "Top-k 1 %: inconclusive: 200 steps span only" in text
     assert "\ntrain " not in gcsim("check", "digits_8", "--set", "train.steps=10000").stdout
 
 

@@ -187,7 +187,7 @@ def test_advice_says_what_would_fit() -> None:
     assert said.exit_code == 0
     assert "llama3_8b on h100_sxm: does not fit" in said.output
     assert "cluster.device=b200" in said.output
-    assert "training.checkpointing=full, training.gradients=bf16 ZeRO-3" in " ".join(
+    assert "training.checkpointing=full, training.gradients=bf16 or ZeRO-3" in " ".join(
         said.output.split()
     )
     assert " ms" not in said.output

@@ -121,7 +121,7 @@ def test_a_ratio_unlike_that_of_the_printed_times_says_what_it_is(
     slower = replace(dense, iteration_s=apart * use.iteration_s)
     found = replace(found, verdict=replace(found.verdict, dense=slower))
     text = " ".join(found.summary().split())
-    assert (f"the median times are {significant(apart)}x apart" in text) is told
+    assert (f"the two median times differ by {significant(apart)}x" in text) is told
 
 
 def test_memory_is_that_of_all_methods_of_the_device() -> None:
@@ -458,7 +458,7 @@ def test_json_is_the_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "--model: error: is missing"),
+        ((), "--model: error: missing"),
         (("no_such_file.yaml",), "no_such_file.yaml"),
         ((*ASKED[:-1], "25 Gbits/s"), "--network: error: unknown unit 'Gbits/s'"),
         ((*ASKED, "--set", "cluster.nodes=x"), "--set cluster.nodes: error"),

@@ -350,8 +350,8 @@ def test_sizes_where_it_is_open_have_the_probability(result: Result) -> None:
     # 1 ms between means that are known to 4 ms each: 0.18 standard errors
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.099, 2: 0.05})
     assert answer(noisy(late, 0.004))[-1] == (
-        "Fastest to try by cluster size: FP16 on 1 node (faster than dense in 57\N{NO-BREAK SPACE}% of draws), "
-        "FP16 on 2 nodes."
+        "Fastest to try by cluster size: FP16 on 1 node (faster than dense in "
+        "57\N{NO-BREAK SPACE}% of draws), FP16 on 2 nodes."
     )
 
 
@@ -359,8 +359,8 @@ def test_sizes_alike_are_one_and_their_probabilities_a_range(result: Result) -> 
     """0.18 and 0.35 standard errors are 57 and 64 % of a normal distribution."""
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.099, 2: 0.098})
     assert answer(noisy(late, 0.004))[-1] == (
-        "Fastest to try by cluster size: FP16 from 1 node on (57 to 64\N{NO-BREAK SPACE}% likely "
-        "to pay)."
+        "Fastest to try by cluster size: FP16 from 1 node on (faster than dense in "
+        "57 to 64\N{NO-BREAK SPACE}% of draws)."
     )
 
 
