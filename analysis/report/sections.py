@@ -173,9 +173,9 @@ def _wrapped(parts: Sequence[str], room: int) -> list[str]:
             found.append(part)
             continue
         text = part if part.endswith(("\n", ":")) or number == len(parts) else f"{part};"
-        joined = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
-        if joined and len(joined) <= room:
-            found[-1] = joined
+        longer = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
+        if longer and len(longer) <= room:
+            found[-1] = longer
         else:
             found += textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
     return found
@@ -197,8 +197,11 @@ def _row(advice: Recommendation, row: Row) -> Iterator[str]:
     if dense is not None and row is not dense:
         yield compared(row, dense, "dense")
         apart = dense.iteration_s / row.iteration_s
-        likes = row.speedup_vs_dense if row.speedup_to_target is None else None
-        if abs(math.log(apart / (likes or apart))) > _SKEWED:
+        if (
+            row.speedup_to_target is None
+            and row.speedup_vs_dense
+            and abs(math.log(apart / row.speedup_vs_dense)) > _SKEWED
+        ):
             yield f"the two median times differ by {significant(apart)}x"
     if safe is not None and row not in (safe, dense) and safe is not dense:
         yield compared(row, safe, short(safe))

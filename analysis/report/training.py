@@ -8,7 +8,7 @@ from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import estimate, steps_as_dense
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row
-from gcsim.scenarios.trained.horizon import DELAY
+from gcsim.scenarios.trained.horizon import DELAY, inconclusive
 from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
 
 
@@ -19,8 +19,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
     if not facts:
         return _on_shipped_tasks(result, found.to_try or found.safe)
     short = facts.get("too_short", {})
-    too_short = [f"{label}: inconclusive: {why}." for label, why in short.items()]
-    too_short += [DELAY] if short else []
+    too_short = inconclusive(short.items())
     if facts["seeds"] == 1:
         alone = "One seed of training tells no method apart: iterations are compared."
         return [alone, *too_short]
@@ -54,7 +53,7 @@ _NAMES = ("kind", "label", implementations.KEY)
 
 
 def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
-    """Sentence on how a method trained, and over how long."""
+    """Sentence on how a method trained; on tasks that cannot tell, only if none can."""
     if row is None or row.compressor == DENSE:
         return []
     entries = result.scenario.get("compressors", ())
@@ -63,18 +62,23 @@ def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
     found = on_shipped_tasks(row.compressor, given)
     if not found:
         return [f"No training with {row.label} comes with gcsim."]
-    name = row.label if found[0].same else f"{row.compressor} with other parameters"
-    said = [f"{name} on the shipped tasks: {'; '.join(map(_ended, found))}."]
-    return [*said, DELAY] if any(one.too_short for one in found) else said
+    told = [one for one in found if not one.too_short]
+    shown, others = told or found, " with other parameters"
+    own = any(one.same for one in shown)
+    name = row.label if own else f"{row.compressor}{others}"
+    ends = [_ended(one, others if own and not one.same else "") for one in shown]
+    said = [f"{name} on the shipped tasks: {'; '.join(ends)}."]
+    return said if told else [*said, DELAY]
 
 
-def _ended(one: Ended) -> str:
+def _ended(one: Ended, others: str) -> str:
     """ "digits_8 needs 1.07 times as many steps as dense (3 of 3 seeds at accuracy 0.97)" """
+    task = f"{one.task}{others}"
     if one.too_short:
-        return f"{one.task} is inconclusive ({one.too_short})"
+        return f"{task} is inconclusive ({one.too_short})"
     steps = one.steps_vs_dense
     ended = "misses its target" if steps is None else f"needs {steps_as_dense(steps)}"
-    return f"{one.task} {ended} ({one.reached} of {one.seeds} seeds at {one.target})"
+    return f"{task} {ended} ({one.reached} of {one.seeds} seeds at {one.target})"
 
 
 def trained_note(result: Result) -> str:

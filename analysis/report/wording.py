@@ -52,16 +52,16 @@ def uncompressed(found: Verdict) -> str:
 
 
 def chance_of(probability: float, draws: int) -> str:
-    """ ", faster in 98 % of draws": 0 or 1 is a bound by Laplace's rule of succession, and certain
-    without draws."""
-    if draws <= 1:
-        return f", {percent(probability)} likely to be faster" if 0 < probability < 1 else ""
-    least = 1 / (draws + 2)
+    """ ", faster in 98 % of draws". A share that rounds to 0 or 100 % gives a bound by Laplace's
+    rule of succession, ", over 99 % likely to be faster"; certainty without draws is ""."""
     share = percent(probability)
-    if probability > 1 - least:
-        share = f"over {percent(math.floor(100 * (1 - least)) / 100)}"
-    elif probability < least:
-        share = f"under {percent(math.ceil(100 * least) / 100)}"
+    if draws <= 1:
+        return f", {share} likely to be faster" if 0 < probability < 1 else ""
+    least = 1 / (draws + 2)
+    if probability > 1 - least or share == percent(1):
+        return f", over {percent(math.floor(100 * (1 - least)) / 100)} likely to be faster"
+    if probability < least or share == percent(0):
+        return f", under {percent(math.ceil(100 * least) / 100)} likely to be faster"
     return f", faster in {share} of draws"
 
 

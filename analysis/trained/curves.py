@@ -178,7 +178,7 @@ def ratio_figure(result: TrainingResult) -> Figure:
         axes.grid(**_GRID)
         if any(row.too_short for row in rows):
             hollow = {"color": style.GREY, **_HOLLOW}
-            axes.plot([], [], "o", label="hollow: too short to tell", **hollow)
+            axes.plot([], [], "o", label="hollow: inconclusive", **hollow)
         axes.legend(
             loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, frameon=False,
             fontsize=8.5,

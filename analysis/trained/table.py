@@ -18,7 +18,7 @@ from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.trained.bands import ALPHA
-from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST
+from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST, inconclusive
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 
 FASTEST = "> "
@@ -120,7 +120,7 @@ def answer(result: TrainingResult) -> list[str]:
             then = f"needs {steps_as_dense(quick.steps_against_dense)}"
         said.append(f"{quick.label} has the fastest iteration ({gain}) but {then}.")
     said += [f"{row.label}: not trained: {row.untrained}." for row in rows if row.untrained]
-    said += [f"{row.label}: inconclusive: {row.too_short}." for row in rows if row.too_short]
+    said += inconclusive((row.label, row.too_short) for row in rows if row.too_short)
     for row in rows:
         early = [(how, why) for how, why in zip(row.ended, row.why, strict=True) if why]
         if early:

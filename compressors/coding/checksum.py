@@ -34,7 +34,7 @@ ORDERS = np.array(
     ],
     dtype=np.uint64,  # as indices, numbers without a sign
 )  # fmt: skip
-"""Orders of the message's words, per row for each round, repeated after ten."""
+"""Orders of the message's words, a row for each round, repeated after ten."""
 ROUNDS = 12
 
 

@@ -14,7 +14,7 @@ way, and whole gradients are its steps. `TELLING_LOST` of those are few for any 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gcsim.compressors.base import Compressor, CompressorParameters
@@ -74,5 +74,11 @@ def foreseen(scenario: Scenario, steps: int) -> list[str]:
         share = stated_share(choice.kind, choice.parameters)
         least = telling(choice.kind, choice.parameters)
         if share is not None and share < 1 and (why := too_short(share * steps, steps, least)):
-            found.append(f"{choice.label}: inconclusive: {why}.")
-    return [*found, DELAY] if found else []
+            found.append((choice.label, why))
+    return inconclusive(found)
+
+
+def inconclusive(found: Iterable[tuple[str, str]]) -> list[str]:
+    """Sentence on each method (label, reason) whose training cannot tell, then on a delay."""
+    said = [f"{label}: inconclusive: {why}." for label, why in found]
+    return [*said, DELAY] if said else []

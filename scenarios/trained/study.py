@@ -161,10 +161,11 @@ def unlearned(dense: Tried) -> tuple[str, str] | None:
     if after[best] <= (1 - LEARNT) * before:
         return None
     rates, steps = ", ".join(f"{rate:g}" for rate in after), max(len(one.losses) for one in seeds)
-    low, high = (best / 10, best / 3) if best == min(after) else (best * 3, best * 10)
+    low, high = (best / 10, best / 3) if after[best] > before else (best * 3, best * 10)
+    end = f"its held-out loss is {after[best]:.3g} at best after {steps:,} steps"
+    end = "it diverges" if math.isinf(after[best]) else f"{end}, {before:.3g} untrained"
     return (
-        f"dense training does not learn: with learning rates of {rates} its held-out loss is "
-        f"{after[best]:.3g} at best after {steps:,} steps, {before:.3g} untrained",
+        f"dense training does not learn: with learning rates of {rates} {end}",
         f"set train.learning_rate={{values: [{low:.2g}, {high:.2g}]}}, more train.steps, a longer "
         "train.schedule.warmup, or a model of another width",
     )

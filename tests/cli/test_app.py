@@ -386,7 +386,7 @@ def test_check_tells_the_topology_that_was_understood() -> None:
 
 
 def test_check_tells_what_training_would_find() -> None:
-    """Of Top-k 1 % 200 steps are 2 delays, and local steps are gcsim run's alone."""
+    """200 steps of Top-k 1 % are 2 delays, and local steps are gcsim run's alone."""
     done = gcsim("check", "characters_8", "--set", "training.local_steps=4")
     text = " ".join(done.stdout.partition("\ntrain ")[2].split())
     assert text.startswith("refused: gcsim train exchanges in every step")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import re
 import json
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def test_groups_have_the_remedies_of_nodes_that_are_alike(load: Any) -> None:
 @given(given=st.lists(st.integers(1, 400), min_size=2, max_size=6).map(sorted))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_fits_in_some_memory_fits_in_more(load: Any, given: list[int]) -> None:
-    """Of ascending memories none needs more parts, and no further method fails to fit."""
+    """No larger memory needs more parts, and no further method fails to fit."""
     scenario = load("gpt2_medium", "training.device_memory=400 GiB")
     order = ("no", "perhaps", "yes")
     seen: list[tuple[int, ...]] = []

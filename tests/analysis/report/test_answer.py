@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from gcsim.analysis.report.answer import answer
 from gcsim.analysis.report.selection import largest_verdict
 from gcsim.analysis.report.sources import provenance_notes
-from gcsim.analysis.report.wording import steps_as_dense
+from gcsim.analysis.report.wording import chance_of, steps_as_dense
 from gcsim.scenarios.result import Result
+from gcsim.scenarios.trained.horizon import DELAY
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from tests.analysis.drawn import between, open_result
 
@@ -89,8 +91,8 @@ def test_both_have_their_intervals(result: Result) -> None:
         result, none=between(0.4, 0.4), topk=between(0.04, 0.06), fp16=between(0.19, 0.21)
     )
     use, to_try, *_ = plain(shown)
-    assert use == "Use: FP16: 200 ms; 2.00x dense (1.92-2.08), faster in over 97 % of draws."
-    surely = "8.00x dense (6.90-9.52), faster in over 97 % of draws; "
+    assert use == "Use: FP16: 200 ms; 2.00x dense (1.92-2.08), over 97 % likely to be faster."
+    surely = "8.00x dense (6.90-9.52), over 97 % likely to be faster; "
     assert to_try.startswith(f"Try: Top-k 1%: 50.0 ms; {surely}")
 
 
@@ -189,6 +191,46 @@ def test_what_is_open_has_its_probability(result: Result, high: float, begins: s
     use, to_try, *_ = plain(open_result(result, none=between(0.4, 0.4), topk=between(0.3, high)))
     assert use == "Use: dense: 400 ms."
     assert to_try.startswith(f"Try: {begins}")
+
+
+@pytest.mark.parametrize(
+    ("faster", "likely"),
+    [
+        (0, "under 1 % likely to be faster"),
+        (1, "under 1 % likely to be faster"),
+        (2, "faster in 1 % of draws"),
+        (254, "faster in 99 % of draws"),
+        (255, "over 99 % likely to be faster"),
+        (256, "over 99 % likely to be faster"),
+    ],
+)
+def test_no_share_of_draws_is_said_to_be_all_or_none(faster: int, likely: str) -> None:
+    """Laplace's rule gives all of 256 draws 257/258, 99.6 %; 255/256 rounds to 100 %."""
+    assert chance_of(faster / 256, 256).replace("\N{NO-BREAK SPACE}", " ") == f", {likely}"
+
+
+def test_shipped_tasks_that_tell_are_named_with_whose_parameters_they_had(result: Result) -> None:
+    """Top-k's thousandth trained on the long tasks, its hundredth on digits_8 and, for two delays,
+    on characters_8; DGC was trained with a thousandth alone, on the short tasks for one delay."""
+
+    def of(kind: str, **given: float) -> str:
+        shown = at(result, none={32: 0.4}, **{kind: {32: 0.1}})
+        row = next(row for row in shown.rows if row.compressor == kind)
+        entry = {"kind": kind, "label": row.label, **given}
+        text = plain(replace(shown, scenario={**shown.scenario, "compressors": [entry]}))
+        (line,) = [one.removeprefix(f"{row.label} ") for one in text if "shipped tasks" in one]
+        assert "inconclusive" not in line
+        assert DELAY not in text
+        return line
+
+    tasks = re.compile(r"(\w+_(?:8|long)( with other parameters)?) (?:needs|misses)")
+    mixed, others = of("topk", ratio=0.001), of("dgc", ratio=0.01)
+    assert mixed.startswith("on the shipped tasks: digits_8")
+    assert [name for name, _ in tasks.findall(mixed)] == [
+        "digits_8 with other parameters", "textures_long", "characters_long"
+    ]  # fmt: skip
+    assert others.startswith("dgc with other parameters on the shipped tasks: textures_long")
+    assert [name for name, _ in tasks.findall(others)] == ["textures_long", "characters_long"]
 
 
 def test_a_ratio_of_steps_that_rounds_to_one_is_no_number() -> None:

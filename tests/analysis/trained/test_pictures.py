@@ -98,7 +98,7 @@ def test_a_loss_has_its_own_axis(result: TrainingResult) -> None:
 
 
 def test_a_name_is_joined_to_the_end_of_its_line(result: TrainingResult) -> None:
-    """Of a loss, too, where the target is beyond all lines."""
+    """Lines of a loss have theirs too, where the target is beyond all lines."""
     shown = replace(result, target="loss 0.02", measure="loss")
     figure = curves_figure(shown)
     figure.draw_without_rendering()
@@ -117,7 +117,7 @@ def test_points_of_too_few_steps_are_hollow_and_the_legend_says_so(result: Train
     assert hollow == {row.label: row.label == "short" for row in result.rows}
     legend = axes.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()][-1] == "hollow: too short to tell"
+    assert [text.get_text() for text in legend.get_texts()][-1] == "hollow: inconclusive"
 
 
 def test_points_are_filled_where_methods_are_told_apart_from_dense_training(

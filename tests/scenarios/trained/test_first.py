@@ -153,8 +153,18 @@ def test_training_that_does_not_learn_is_told_before_rates_beyond_are_tried(
     assert "set train.learning_rate={values: [9e-06, 3e-05]}" in text
     train(loaded(folder, "train.learning_rate={values: [0.01, 0.05]}", *small), tell=tell)
     assert len(told) == 1
-    with pytest.raises(InputError, match=r"reached 0\..*learning_rate={values"):
+    with pytest.raises(InputError, match=r"reached 0\..*learning_rate={values: \[3e-06, 1e-05\]}"):
         train(loaded(folder, "train.learning_rate=1.0e-6", *small))
+
+
+def test_rates_that_diverge_are_told_so_and_smaller_ones_proposed(folder: Path) -> None:
+    """A tenth and a third of the smaller rate."""
+    told: list[str] = []
+    grid = "train.learning_rate={values: [1.0e+5, 1.0e+8]}"
+    train(loaded(folder, grid, "compressors=[none]", "train.seeds=1"), tell=told.append)
+    (text,) = told
+    assert "with learning rates of 100000, 1e+08 it diverges. The search goes on" in text
+    assert "set train.learning_rate={values: [1e+04, 3.3e+04]}" in text
 
 
 def test_rates_that_all_diverge_are_searched_downwards(folder: Path) -> None:

@@ -111,6 +111,7 @@ def test_a_short_training_has_a_row_and_no_verdict(
     assert short.final_accuracy[0]
     text = " ".join(plain(parts(result, 200), 200).split())
     assert f"short: inconclusive: {WHY}." in text
+    assert text.count(DELAY) == 1
     assert "short - too short" in text
     assert max(map(len, plain(parts(result, 80), 80).splitlines())) <= 80
     assert WHY in str(training_page(result, "train"))
