@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -135,7 +135,8 @@ class Racks(Setting):
     def least_shares(self, nics: int) -> tuple[Fraction, ...]:
         """Smallest divisor of each level's rate for a message that `nics` NICs send: that crosses
         no more uplinks than NICs."""
-        return tuple(max(_ONE, Fraction(count, nics)) for count in (self.uplinks, self.pod_uplinks))
+        counts = (self.uplinks, self.pod_uplinks)[: len(self.levels)]
+        return tuple(max(_ONE, Fraction(count, nics)) for count in counts)
 
 
 def several(link: Link, count: int) -> Link:
@@ -265,26 +266,21 @@ class Cluster:
     @property
     def at_grouped_rates(self) -> Cluster:
         """The cluster with an all-to-all's network rates (`Collectives.grouped`)."""
-        return self._at(self.collectives.grouped)
+        share = self.collectives.grouped
+        if share == 1:
+            return self
+        return self._with(lambda nic: nic.exactly(efficiency=nic.efficiency * share))
 
     @property
     def at_one_nic(self) -> Cluster:
-        """The cluster as messages see it that one channel carries."""
-        return replace(self._at(Fraction(1, self.nics_per_node)), nics_per_node=1)
+        """The cluster with one NIC a node: as messages see it that one channel carries."""
+        one = self._with(lambda nic: one_of(nic, self.nics_per_node))
+        return replace(one, nics_per_node=1)
 
-    def _at(self, share: Fraction) -> Cluster:
-        """The cluster with a share of the network's rates."""
-        if share == 1:
-            return self
-
-        def slower(link: Link) -> Link:
-            return link.exactly(efficiency=link.efficiency * share)
-
-        return replace(
-            self,
-            network=slower(self.network),
-            nics={node: slower(nic) for node, nic in self.nics.items()},
-        )
+    def _with(self, changed: Callable[[Link], Link]) -> Cluster:
+        """The cluster with all network links changed."""
+        nics = {node: changed(nic) for node, nic in self.nics.items()}
+        return replace(self, network=changed(self.network), nics=nics)
 
     def node_of(self, rank: int) -> int:
         """Node of a rank."""
@@ -293,11 +289,17 @@ class Cluster:
     @property
     def devices(self) -> str:
         """ "4 x 8 a100_sxm_80gb + 8 x 8 v100": nodes, devices of each, and their name."""
-        kinds = [(group.nodes, group.device) for group in self.groups]
         return " + ".join(
-            f"{nodes} x {self.devices_per_node} {device.name}"
-            for nodes, device in kinds or [(self.nodes, self.device)]
+            f"{nodes} x {self.devices_per_node} {device.name}" for _, nodes, device in self.kinds
         )
+
+    @property
+    def kinds(self) -> Iterator[tuple[int, int, Device]]:
+        """First node, number of nodes and device of each group, or of the whole cluster."""
+        first = 0
+        for group in self.groups or (NodeGroup(nodes=self.nodes, device=self.device),):
+            yield first, group.nodes, group.device
+            first += group.nodes
 
     @property
     def ranks_of_groups(self) -> tuple[int, ...]:

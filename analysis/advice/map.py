@@ -26,7 +26,7 @@ from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError
 from gcsim.files import replacing
 from gcsim.scenarios.advice.asked import Asked
-from gcsim.scenarios.advice.break_even import alike, rate_key
+from gcsim.scenarios.advice.break_even import links_together, rate_key
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
@@ -111,7 +111,7 @@ def _axis(text: str, scenario: Scenario) -> Axis:
         raise InputError(message, place="--map", hint="try --map nodes,gpus")
     if name == "bandwidth":
         key, title, unit = f"cluster.{holder}.bandwidth", f"{holder}: bandwidth", "bit/s"
-        own, share = 8 * float(link.bandwidth), alike(scenario)
+        own, share = 8 * float(link.bandwidth), links_together(scenario)
     elif name == "latency":
         key, title, unit = f"cluster.{holder}.latency", f"{holder}: latency", "s"
         own = float(link.latency)

@@ -15,7 +15,7 @@ def header(scenario: Scenario, dense: Row | None) -> str:
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
-    network = cluster.network.name if cluster.nodes > 1 else None
+    network = cluster.at_one_nic.network.name if cluster.nodes > 1 else None
     now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
         f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.devices}, {rate}, "
@@ -28,7 +28,8 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     found = [_link(link)] if cluster.workers > 1 else []
-    if cluster.workers > 1 and (remote := f"{_kind(link)}_roce") in catalog.links():
+    one = cluster.at_one_nic.network if cluster.nodes > 1 else link
+    if cluster.workers > 1 and (remote := f"{_kind(one)}_roce") in catalog.links():
         found.append(f"RDMA: {remote}")
     if shipped:
         found.append("shipped traffic profiles")

@@ -91,8 +91,7 @@ def _compute(scenario: Scenario) -> str:
         return f"as measured in {shown(compute.profile)} ({described(compute.profile)})"
     if isinstance(compute, RecordedCompute):
         return "as measured when the gradients were recorded"
-    kinds = [group.device.name for group in scenario.cluster.groups]
-    devices = ", ".join(kinds or [scenario.cluster.device.name])
+    devices = ", ".join(device.name for _, _, device in scenario.cluster.kinds)
     return f"the catalogue's, of {scenario.model.name} on {devices}"
 
 

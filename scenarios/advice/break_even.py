@@ -53,14 +53,14 @@ def rate_key(scenario: Scenario) -> str | None:
     return f"cluster.{name}.bandwidth"
 
 
-def alike(scenario: Scenario) -> int:
+def links_together(scenario: Scenario) -> int:
     """Links with the rate of `rate_key` that carry the traffic of a node together: its NICs."""
     return scenario.cluster.nics_per_node if scenario.cluster.nodes > 1 else 1
 
 
 def at_rate(scenario: Scenario, rate: float) -> str:
     """Setting of a rate as in `--set`, for the rate of all NICs of a node together."""
-    return f"{rate_key(scenario)}={rate / alike(scenario):.6g} bit/s"
+    return f"{rate_key(scenario)}={rate / links_together(scenario):.6g} bit/s"
 
 
 def break_even(
@@ -99,14 +99,14 @@ def break_even(
     count = round(math.log(FASTEST / SLOWEST, _STEP))
     rates = [SLOWEST * (FASTEST / SLOWEST) ** (place / count) for place in range(count + 1)]
     spans = _spans(rates, labels, gains)
+    known = sorted({rate for curve in curves.values() for rate in curve.stated})
     turned = []
     for label in [label for label, span in spans.items() if isinstance(span, bool)]:
         stated = curves[label].stated
-        rates = sorted(stated)
-        rate = min(rates, key=lambda rate: abs(stated[rate]))
+        rate = min(known, key=lambda rate: abs(stated[rate]))
         if (drawn_gains(rate, [label])[label] > 0) is not (stated[rate] > 0):
             turned.append(label)
-    spans |= _spans(rates, turned, drawn_gains)
+    spans |= _spans(known, turned, drawn_gains)
     crossing = [label for label, span in spans.items() if not isinstance(span, bool)]
     progress()
     found = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gcsim.scenarios.advice.asked import LARGE_BUCKET, LOCAL
-from gcsim.scenarios.advice.break_even import alike, rate_key
+from gcsim.scenarios.advice.break_even import links_together, rate_key
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.findings import Change, Limits
 from gcsim.scenarios.result import Row
@@ -35,7 +35,8 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     holder = f"cluster.{'network' if nodes else 'intra_node'}"
     if key is not None:
         words = "twice the bandwidth" if nodes else "twice the bus's bandwidth"
-        yield words, (f"{key}={exact(2 * link.bandwidth / alike(scenario), 'bandwidth')}",), ""
+        twice = exact(2 * link.bandwidth / links_together(scenario), "bandwidth")
+        yield words, (f"{key}={twice}",), ""
         latency = exact(link.latency / 2, "time")
         halved = f"{holder}.latency={latency}", f"{holder}.latency_range=null"
         yield "half the latency", halved, ""
@@ -113,7 +114,7 @@ def limits(engine: Engine, labels: Sequence[str]) -> dict[str, Limits]:
     if key is not None:
         link = scenario.cluster.network if "network" in key else scenario.cluster.intra_node
         holder = key.removesuffix(".bandwidth")
-        quick = exact(_ALL * link.bandwidth / alike(scenario), "bandwidth")
+        quick = exact(_ALL * link.bandwidth / links_together(scenario), "bandwidth")
         fast = engine.rows([f"{key}={quick}"], labels) or now
         at_once = f"{holder}.latency=0 s", f"{holder}.latency_range=null"
         prompt = engine.rows(at_once, labels) or now

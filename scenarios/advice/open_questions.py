@@ -23,7 +23,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
     if not asked.says("training", "loop") and not asked.says("training", "overlap"):
         for name, words in (("ddp", "PyTorch, as the hook needs"), ("own", "no overlap")):
             yield _answer(words, f"--loop {name}", f"training.loop={name}")
-    link = cluster.network
+    link = cluster.at_one_nic.network
     if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
         if not asked.says("cluster", "network", "limited"):
             words = "bandwidth capped by tc or the provider"

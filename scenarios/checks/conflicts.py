@@ -15,7 +15,7 @@ from gcsim.errors import Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
-from gcsim.scenarios.sections.cluster import links_of, random_settings
+from gcsim.scenarios.sections.cluster import group_key, links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
 from gcsim.simulator.training import Fault, Faults, Training
 
@@ -193,7 +193,7 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
     if chosen not in _NEEDS:
         return
     place, instead = _NEEDS[chosen]
-    link = getattr(cluster, place)
+    link = getattr(cluster.at_one_nic, place)
     if link.switch_adds is None:
         yield document.problem(
             ("cluster", "collectives", "all_reduce"),
@@ -206,23 +206,19 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
 def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
     """NVLink and xGMI of other boards, by the catalogue's name, and switches that add where the
     device's own link has none. PCIe fits all boards; other figures are those of a user's board."""
-    node = 0
-    kinds = [(group.nodes, group.device) for group in cluster.groups]
-    for number, (nodes, device) in enumerate(kinds or [(cluster.nodes, cluster.device)]):
-        link = cluster.buses.get(node, cluster.intra_node)
-        node += nodes
+    for number, (first, _, device) in enumerate(cluster.kinds):
+        link = cluster.buses.get(first, cluster.intra_node)
         if device.bus is None or link.name.removesuffix("_ideal") == device.bus:
             continue
         named = link.name.startswith(("nvlink", "xgmi")) and link.name in catalog.links()
         adds = link.switch_adds is not None and catalog.link(device.bus).switch_adds is None
         if named or adds:
-            inside: Keys = ("intra_node",) if number == 0 else ("groups", number, "intra_node")
             own = "" if named else ", whose switch does not add"
             hint = f"write {device.bus}"
             if device.bus.startswith("pcie"):
                 hint += ", or a bridge's own figures: {like: nvlink3, bandwidth: 56 GB/s}"
             message = f" = {link.name}: {device.name} has {device.bus}{own}"
-            yield document.problem(("cluster", *inside), message, hint)
+            yield document.problem(group_key(number, "intra_node"), message, hint)
 
 
 def _media(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -332,7 +328,7 @@ def _alone(faults: Faults, last: Fault, nodes: int) -> bool:
 
 def _precision(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     own = "" if cluster.groups else "; or state the measured times under `compute`"
-    for device in [group.device for group in cluster.groups] or [cluster.device]:
+    for _, _, device in cluster.kinds:
         known = device.precisions
         if training.timed_as not in known and document.data.get("compute") is None:
             key_path: Keys = ("training", "precision")

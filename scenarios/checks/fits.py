@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -120,13 +121,10 @@ def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
     surely help, the others with the mildest."""
     texts: list[str] = []
     for one in sorted(found, key=lambda one: one.memory.low):
-        sure = [text for text in one.remedies if MAY_FIT not in text]
-        cures, has = sure or [*one.remedies] or [NOTHING], ""
-        if texts:
-            cures = cures[:1]
-        else:
-            has = f" of the {gib(one.memory.device or 0)} of {one.device}"
-        texts.append(f"{one.need}{has}; would fit: {' | '.join(cures)}")
+        cures = tuple(text for text in one.remedies if MAY_FIT not in text) or one.remedies
+        has = "" if texts else f" of the {gib(one.memory.device or 0)} of {one.device}"
+        told = replace(one, remedies=cures[:1] if texts else cures)
+        texts.append(f"{one.need}{has}; {told.cure}")
     return tuple(texts)
 
 
@@ -264,23 +262,22 @@ def _device(
 ) -> str | None:  # fmt: skip
     """The device of the least memory that holds it and is no slower, in the place of those with
     less; none for groups with unequal batches, which may go by the device."""
-    groups = scenario.cluster.groups
+    groups, stated = scenario.cluster.groups, scenario.training.device_memory
     if any(group.batch != 1 for group in groups):
         return None
-    least = scenario.cluster.device.effective_flop_rate
-    known = {
-        name: one.memory
-        for name, one in devices.items()
-        if one.memory and one.effective_flop_rate >= least
-    }
-    for name, size in sorted(known.items(), key=lambda item: item[1]):
+    replaced = [one for _, _, one in scenario.cluster.kinds]
+    for name, new in sorted(devices.items(), key=lambda item: item[1].memory or 0):
+        size = new.memory or 0
+        less = [n for n, old in enumerate(replaced) if (stated or old.memory or size) < size]
+        least = max((replaced[n].effective_flop_rate for n in less), default=math.inf)
+        if new.effective_flop_rate < least:
+            continue
         found = _with(scenario, choice, [*settings, ("", {"device_memory": size})])
         if found is not None and found.fits == "yes":
-            if scenario.training.device_memory is not None:
+            if stated is not None:
                 text = f"training.device_memory={gib(size)} ({name})"
             else:
-                less = [n for n, group in enumerate(groups) if (group.device.memory or size) < size]
-                places = [f"groups.{number}." for number in less] or [""]
+                places = [f"groups.{number}." for number in less] if groups else [""]
                 named = ", ".join(f"cluster.{place}device={name}" for place in places)
                 text = f"{named} ({gib(size)})"
             return _with_these(text, settings)

@@ -16,7 +16,13 @@ from gcsim.errors import Problem
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
-from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
+from gcsim.scenarios.sections.cluster import (
+    group_key,
+    matters,
+    random_settings,
+    slows,
+    timed_settings,
+)
 from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.recorded import warn_once
 from gcsim.scenarios.sections.transports import NONE, defaults, servers_add, transports
@@ -169,27 +175,22 @@ def _nics(document: Document, cluster: Cluster) -> Iterator[Problem]:
     """NICs without a channel: NCCL's search (src/graph/search.cc, `ncclTopoSearchRec`) leads each
     channel from a NIC through a GPU's lanes and takes its rate off both, so a GPU's lanes, once
     full, feed no further NIC."""
-    if cluster.nics_per_node == 1 or cluster.nodes == 1:
+    if cluster.nodes == 1 or cluster.collectives.transport != "nccl":
         return
-    node = 0
-    kinds = [(group.nodes, group.device) for group in cluster.groups]
-    for number, (nodes, device) in enumerate(kinds or [(cluster.nodes, cluster.device)]):
-        nic = cluster.nic(node).bandwidth / cluster.nics_per_node
-        node += nodes
+    for number, (first, _, device) in enumerate(cluster.kinds):
+        nic = cluster.nic(first).bandwidth / cluster.nics_per_node
         bus = device.bus or ""
         lanes = _LANES.get(bus.partition("_")[0] if bus.startswith("pcie") else bus)
         if lanes is None:
             continue
         used = cluster.devices_per_node * math.ceil(lanes * 10**9 / nic)
         if cluster.nics_per_node > used:
-            inside: Keys = ("groups", number) if number else ()
             boards = f"{cluster.devices_per_node} {device.name} ({lanes} GB/s each)"
             message = (
                 f" = {cluster.nics_per_node}: NCCL's channels use {used}: "
                 f"those fill the PCIe lanes of {boards}"
             )
-            key_path = ("cluster", *inside, "nics_per_node")
-            yield document.problem(key_path, message, f"write {used}")
+            yield document.problem(group_key(number, "nics_per_node"), message, f"write {used}")
 
 
 def _bus(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:

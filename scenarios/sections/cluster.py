@@ -29,7 +29,15 @@ from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.sections.link import LinkSection, build_link, carrier
 from gcsim.scenarios.sections.named_files import device_in, usual_bus
 from gcsim.scenarios.sections.transports import GROUPED, NONE, defaults, few_cores, on_machines
-from gcsim.simulator.cluster import Cluster, Collectives, NodeGroup, Racks, TransportName, several
+from gcsim.simulator.cluster import (
+    Cluster,
+    Collectives,
+    NodeGroup,
+    Racks,
+    TransportName,
+    one_of,
+    several,
+)
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Sums
 from gcsim.simulator.network.links import Link
@@ -232,7 +240,8 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
     together = min(nics) if transport in _ALL_NICS else 1
     groups, networks, buses = _groups(section, built, batch_size, together)
     network, bus = _slowest(networks), _slowest(buses)
-    if collectives.ring_over_tree_range and carrier(transport, network.name).endswith("TCP"):
+    wire = carrier(transport, one_of(network, together).name)
+    if collectives.ring_over_tree_range and wire.endswith("TCP"):
         collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
     return Cluster(
         nodes=largest,
@@ -341,6 +350,11 @@ def _collectives(section: Spelled) -> Collectives:
         grouped_range=grouped_range,
     )
     return section.value(Collectives, usual)
+
+
+def group_key(number: int, key: str) -> Keys:
+    """Key path of a setting of a group, or of the whole cluster's, where the first one's stand."""
+    return ("cluster", "groups", number, key) if number else ("cluster", key)
 
 
 def links_of(cluster: Cluster) -> dict[Keys, Link]:

@@ -29,7 +29,7 @@ from gcsim.scenarios.sections.file import RECORDED, plan_text
 from gcsim.scenarios.sections.link import plain_link
 from gcsim.scenarios.sections.recorded import is_recorded
 from gcsim.scenarios.sections.transports import NONE, defaults
-from gcsim.simulator.cluster import Collectives, one_of
+from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Sums
 from gcsim.simulator.training import Training
@@ -103,12 +103,12 @@ def _gradients(scenario: Scenario) -> dict[str, Any]:
 
 def _cluster(scenario: Scenario) -> dict[str, Any]:
     cluster = scenario.cluster
-    nics = cluster.nics_per_node
+    nics, one = cluster.nics_per_node, cluster.at_one_nic
     entries: dict[str, Any] = {
         "nodes": list(scenario.node_counts),
         "devices_per_node": cluster.devices_per_node,
         "device": _device(scenario, cluster.device),
-        "network": plain_link(one_of(cluster.network, nics)),
+        "network": plain_link(one.network),
         **({"nics_per_node": nics} if nics > 1 else {}),
     }
     if cluster.groups:
@@ -116,9 +116,7 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
         entries |= {"batch": "by_speed" if scenario.by_speed else "equal"}
         entries["groups"] = list(_groups(scenario))
     elif cluster.nics:
-        entries["nics"] = {
-            str(node): plain_link(one_of(nic, nics)) for node, nic in sorted(cluster.nics.items())
-        }
+        entries["nics"] = {str(node): plain_link(nic) for node, nic in sorted(one.nics.items())}
     if cluster.racks is not None:
         racks = cluster.racks
         entries["racks"] = {"nodes": racks.nodes, "uplink": plain_link(racks.uplink)}
@@ -147,7 +145,7 @@ def _groups(scenario: Scenario) -> Iterator[dict[str, Any]]:
         yield {
             "nodes": group.nodes,
             "device": _device(scenario, group.device, f"groups.{number}." if number else ""),
-            "network": plain_link(one_of(cluster.nic(first), cluster.nics_per_node)),
+            "network": plain_link(cluster.at_one_nic.nic(first)),
             **({"intra_node": plain_link(inside)} if cluster.crosses_intra_node else {}),
             **({} if scenario.by_speed else {"batch_size": batch}),
         }

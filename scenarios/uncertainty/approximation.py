@@ -78,7 +78,7 @@ class Drawn:
             for figure in one.figures
         }
         kinds = kinds_of_devices(cluster)
-        of = [group.device for group in cluster.groups] or [cluster.device]
+        of = [device for _, _, device in cluster.kinds]
         self._kind = [next(k for k in kinds if of[k] is device) for device in of]
         self._passes = {kind: passes_in(worlds, inputs, kind) for kind in kinds}
         fields = ("per_tensor", "per_bucket", "per_step", "passes")

@@ -210,7 +210,7 @@ class RoundPaths:
         kinds = [self._numbers(end) for end in ends]
         framing = self._framing
         extra = np.where(crosses, picoseconds(framing.network), picoseconds(framing.inside))
-        for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=False):
+        for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=True):
             if not uplink.any():
                 break
             first, which = _distinct(uplink)
@@ -244,7 +244,7 @@ class RoundPaths:
         name = out, sharing, into, meeting, *uplinks
         if name not in self._known:
             link = path(self._links[out], self._links[into], sharing, meeting)
-            for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=False):
+            for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=True):
                 link = through(link, cable, uplink, least) if uplink else link
             crosses = out >= self._first_card
             extra = self._framing.network if crosses else self._framing.inside

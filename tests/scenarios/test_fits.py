@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from gcsim.cli.app import app
 from gcsim.errors import InputError
+from gcsim.scenarios import catalog
 from gcsim.scenarios.checks.fits import SHARDED, DoesNotFitError, checkpointed, span
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import Scenario
@@ -82,6 +83,20 @@ def test_groups_have_the_remedies_of_nodes_that_are_alike(load: Any) -> None:
     assert any(text.startswith(named) for text in groups)
     both = [text.partition(" (")[0] for text in named.split(", ")]
     assert load("llama3_8b", *given, nodes, *both).compressors
+
+
+def test_a_device_instead_of_unlike_ones_is_no_slower_than_any_of_them(load: Any) -> None:
+    """A T4 has 16 GiB, a GeForce RTX 5090 32 and is the faster."""
+    nodes = "cluster={groups: [{nodes: 1, device: t4}, {nodes: 1, device: rtx_5090}]}"
+    with pytest.raises(DoesNotFitError) as refusal:
+        load("gpt3_1.3b", nodes, "cluster.network=100gbe")
+    (told,) = (one for one in refusal.value.misfit.remedies if "device=" in one)
+    names = re.findall(r"device=(\w+)", told)
+    assert names
+    known = catalog.devices()
+    for name in names:
+        rate = known["rtx_5090"].effective_flop_rate
+        assert known[name].effective_flop_rate >= rate
 
 
 @given(given=st.lists(st.integers(1, 400), min_size=2, max_size=6).map(sorted))

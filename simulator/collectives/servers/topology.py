@@ -39,8 +39,7 @@ class Topology:
         self.cluster = cluster
         self.capacities: dict[Hashable, Capacity] = {}  # by class of links
         self._levels = cluster.racks.levels if cluster.racks else ()
-        least = cluster.racks.least_shares(cluster.nics_per_node) if cluster.racks else ()
-        self._least = least[: len(self._levels)]
+        self._least = cluster.racks.least_shares(cluster.nics_per_node) if cluster.racks else ()
         self._paths: dict[tuple[Link | None, Link | None, int], Link] = {}
         self._one_uplink: set[Link] = set()
         for kind in kinds:
@@ -73,7 +72,7 @@ class Topology:
             link = inward(into)
         else:
             raise InternalError("a flow between two access points")
-        for (_, uplink), least in zip(self._levels[:above], self._least, strict=False):
+        for (_, uplink), least in zip(self._levels[:above], self._least[:above], strict=True):
             link = through(link, uplink, 1, least)
         if any(least > 1 for least in self._least[:above]):
             self._one_uplink.add(link)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import gcsim
 from gcsim.analysis.advice.advice import Advice, advice, lines
+from gcsim.analysis.advice.setting import assumed, header
 from gcsim.analysis.report import sections
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.paste import paste, paste_plan
@@ -156,6 +157,13 @@ def test_what_is_assumed_names_rdma_and_the_draws_at_every_width() -> None:
     texts = [" ".join(" ".join(lines(found, width)).split()) for width in (60, 80, 120)]
     assert all("RDMA: 100gbe_roce" in text for text in texts)
     assert all("80 % ranges over 8 draws of the uncertain inputs" in text for text in texts)
+
+
+def test_rdma_is_assumed_of_two_nics_as_of_one() -> None:
+    words = Words(model="lenet", device="v100", gpus=4, nodes=8, nics=2, network="25 Gbit/s")
+    scenario = asked(None, words).scenario
+    assert "RDMA: 25gbe_roce" in assumed(scenario, shipped=False)
+    assert "NCCL over TCP" in header(scenario, None)
 
 
 def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> None:

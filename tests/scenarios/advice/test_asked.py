@@ -239,6 +239,12 @@ def test_bfloat16_has_the_times_of_half_precision_and_gradients_are_asked_for_so
     assert "--set training.gradients=bf16" in [one.option for one in open_questions(question)]
 
 
+def test_a_cap_and_rdma_are_asked_for_whatever_the_number_of_nics() -> None:
+    one, two = (list(open_questions(asked(None, replace(WORDS, nics=n)))) for n in (None, 2))
+    assert one == two
+    assert {"--limited", "--network 25gbe_roce"} <= {answer.option for answer in two}
+
+
 def test_words_beside_a_scenario_take_the_place_of_its_settings() -> None:
     found = asked("lenet_2node", Words(nodes=4, device="v100", network="10 Gbit/s")).scenario
     assert (found.cluster.nodes, found.node_counts) == (4, (4,))

@@ -84,12 +84,13 @@ def test_networks_of_the_catalogue_are_carried_by_sockets_or_rdma(name: str) -> 
     assert carrier("gloo", name) == "Gloo over TCP"
 
 
+@pytest.mark.parametrize("nics", [1, 2])
 @pytest.mark.parametrize(("network", "widest"), [("25gbe", 2), ("25gbe_roce", Fraction(4, 3))])
 def test_ncclls_choice_between_ring_and_tree_is_less_sure_over_tcp(
-    tmp_path: Path, network: str, widest: Fraction
+    tmp_path: Path, network: str, widest: Fraction, nics: int
 ) -> None:
     text = TEXT.replace("10gbe", network).replace("DEVICE", "v100")
-    found = load(tmp_path, text).cluster.collectives
+    found = load(tmp_path, text, f"cluster.nics_per_node={nics}").cluster.collectives
     assert found.ring_over_tree_range == (1 / Fraction(widest), widest)
     named = load(tmp_path, text, "cluster.collectives.all_reduce=nccl_ring_simple")
     assert named.cluster.collectives.ring_over_tree_range is None

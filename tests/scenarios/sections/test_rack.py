@@ -33,22 +33,28 @@ cluster:
 compressors: [none]
 """
 REDUCE = CollectiveRecord(kind="all_reduce", sent=(1 << 26,), element=4)
+MERGE = CollectiveRecord(kind="tree_merge", sent=(1 << 26,), pulled=1 << 26)
 
 
 def seconds(record: CollectiveRecord, on: Cluster) -> int:
     return int(execute(record, np.zeros(on.workers, dtype=np.int64), on).max())
 
 
-def test_eight_nics_are_one_of_their_sum_but_for_a_message_of_its_own(tmp_path: Path) -> None:
+def test_eight_nics_are_one_of_their_sum(tmp_path: Path) -> None:
     rack = load(tmp_path, RACK).cluster
     one = load(tmp_path, RACK, "cluster.nics_per_node=1").cluster
     wide = replace(one, network=replace(one.network, bandwidth=8 * one.network.bandwidth))
     assert seconds(REDUCE, rack) == seconds(REDUCE, wide) < seconds(REDUCE, one)
-    merge = CollectiveRecord(kind="tree_merge", sent=(1 << 26,), pulled=1 << 26)
-    assert seconds(merge, rack) == seconds(merge, one)
     assert write(load(tmp_path, write(load(tmp_path, RACK).resolved)).resolved) == write(
         load(tmp_path, RACK).resolved
     )
+
+
+@pytest.mark.parametrize("network", ["infiniband_ndr", "{like: 25gbe, flow: 5 Gbit/s}"])
+def test_a_message_of_its_own_has_one_nic(tmp_path: Path, network: str) -> None:
+    text = RACK.replace("infiniband_ndr", network)
+    rack, one = (load(tmp_path, text, f"cluster.nics_per_node={nics}").cluster for nics in (8, 1))
+    assert seconds(MERGE, rack) == seconds(MERGE, one)
 
 
 def test_a_rail_optimised_fabric_is_a_rack_of_all_its_leaves_uplinks(tmp_path: Path) -> None:
@@ -64,8 +70,7 @@ def test_a_rail_optimised_fabric_is_a_rack_of_all_its_leaves_uplinks(tmp_path: P
     )
     assert seconds(REDUCE, wide) == seconds(REDUCE, full) < seconds(REDUCE, one)
     assert seconds(REDUCE, full) == seconds(REDUCE, flat) + up.latency_ps
-    merge = CollectiveRecord(kind="tree_merge", sent=(1 << 26,), pulled=1 << 26)
-    assert seconds(merge, one) == seconds(merge, full) == seconds(merge, flat) + 2 * up.latency_ps
+    assert seconds(MERGE, one) == seconds(MERGE, full) == seconds(MERGE, flat) + 2 * up.latency_ps
     again = load(tmp_path, write(load(tmp_path, RACK, rails).resolved)).cluster
     assert again == full
 
@@ -111,9 +116,21 @@ def test_nics_without_a_channel_are_a_warning(
     assert all(line.startswith("a.yaml:8:18: warning: cluster.nics_per_node") for line in found)
 
 
+def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nine NICs are one more than fills eight boards' lanes."""
+    chosen = "cluster.collectives={transport: custom, all_reduce: ring, all_gather: ring}"
+    load(tmp_path, RACK, "cluster.nics_per_node=9", chosen)
+    assert not [line for line in warnings(tmp_path, caplog) if "NCCL" in line]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
+        (
+            "intra_node: nvlink4",
+            "intra_node: nvlink4\n  collectives: {all_reduce: nccl_collnet_simple}",
+            "adds: cluster.network: {like: infiniband_ndr, switch_adds: 1}",
+        ),
         ("nics_per_node: 8", "nics_per_node: 0", "a.yaml:8:18: error: cluster.nics_per_node = 0"),
         ("nics_per_node: 8", "nics_per_node: 33", "cluster.nics_per_node = 33: must be at most 32"),
         (
