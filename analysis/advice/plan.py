@@ -49,7 +49,7 @@ def header(plan: Plan) -> str:
         f"deadline {_time(plan.deadline)}" if plan.deadline is not None else "",
         f"budget {_money(plan.budget)}" if plan.budget is not None else "",
     ]
-    said = [f"{job.model}, {_count(job.amount)} {unit}, {_count(job.batch)} a step", *limits]
+    said = [f"{job.model}, {_count(job.amount)} {unit}, {_count(job.batch)} per step", *limits]
     return ", ".join(filter(None, said))
 
 
