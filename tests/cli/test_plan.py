@@ -71,7 +71,7 @@ def test_numbers_and_times_are_read_as_written() -> None:
 def test_a_small_plan_is_told_and_written(folder: Path) -> None:
     table = gcsim("plan", *words(), *SET, "-o", "plan.md", folder=folder)
     assert table.returncode == 0, table.stderr
-    assert "lenet, 10 M samples, 256 a step, deadline 2 hours" in table.stdout
+    assert "lenet, 10 M samples, 256 per step, deadline 2 hours" in table.stdout
     assert "Choose" in table.stdout
     assert max(map(len, table.stdout.splitlines())) <= 100
     page = (folder / "plan.md").read_text(encoding="utf-8")
