@@ -37,7 +37,7 @@ from gcsim.scenarios.trained.known import with_trained
 
 FOLDER = Path(gcsim.__file__).parent.parent / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-MEASURED = ("bert_large_v100", "vit_b16_a100")
+MEASURED = ("bert_large_v100", "characters_widths", "vit_b16_a100")
 """No profile of these models is shipped."""
 
 
