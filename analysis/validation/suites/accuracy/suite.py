@@ -160,7 +160,7 @@ def _over(value: str, dense: str, measure: str) -> float | None:
 
 
 def trainings() -> Iterator[tuple[str, str, list[Outcome]]]:
-    """Tasks that ship, with their steps, their field and what was trained."""
+    """Tasks that ship, with their network and steps, their field, and the methods trained."""
     for scenario in (load_scenario(name) for name in make_shipped.SCENARIOS):
         yield from _trained(scenario, make_shipped.wanted(scenario))
     for scenario in (load_scenario(*one) for one in make_shipped.LONG):
@@ -189,7 +189,9 @@ def _trained(
         for one in every
         if one is not None and not one.untrained
     ]
-    yield f"{scenario.name}, {plan.steps:,} steps", field_of(scenario) or "", outcomes
+    network = scenario.model.name.rpartition(":")[2]
+    task = f"{scenario.name} ({network}), {plan.steps:,} steps"
+    yield task, field_of(scenario) or "", outcomes
 
 
 def _final(plan: Plan, tried: Tried) -> list[float]:
