@@ -69,6 +69,8 @@ class Advice(sections.Recommendation):
     measured: tuple[str, ...] = ()
     """Methods measured for this."""
     measured_s: float = 0.0
+    supposed: tuple[str, ...] = ()
+    """Facts that the question leaves out and the scenario states."""
 
     @property
     def break_even(self) -> tuple[BreakEven, ...]:
@@ -203,6 +205,7 @@ def advice(
         shipped=engine.came,
         measured=engine.measured,
         measured_s=engine.measured_s,
+        supposed=("PyTorch DDP",) if asked.supposed else (),
     )
     questions = tuple(open_questions(asked))
 
@@ -384,7 +387,8 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
         ways = any(of_the_bus(one.answer) for one in advice.findings.open)
         check = [f"{WHICH_WAY}\n"] if ways else []
         yield "Open", [*check, *(_opened(one, advice.use) for one in advice.findings.open)]
-    yield "Assumed", assumed(advice.scenario, shipped=bool(advice.shipped))
+    found = assumed(advice.scenario, shipped=bool(advice.shipped))
+    yield "Assumed", [*advice.supposed, *found]
     if advice.plans is not None:
         yield "By bucket", list(_by_bucket(advice.plans))
 

@@ -137,6 +137,8 @@ def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
     batch = "steps of at most the stated batch, in whole micro-batches"
     yield f"dense training takes the same number of steps on any number of GPUs; {batch}"
     precision = choice.point.work.site.scenario.training.precision
+    if plan.job.loop is None:
+        yield "PyTorch DDP"
     yield f"{precision} ({plan.settings:,} settings fit, {plan.simulated:,} simulated)"
 
 

@@ -23,6 +23,7 @@ from gcsim.analysis.plots.labels import joined
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.trained.table import ranked
 from gcsim.scenarios.result import Curve, Measure
+from gcsim.scenarios.trained.horizon import in_words
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 _POINTS = 200  # points over seconds at which a line's seeds are compared
@@ -112,7 +113,7 @@ def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> N
 def _text(row: TrainedRow) -> str:
     """Name of a method, and how it ended if it does not reach the target."""
     if row.too_short:
-        return f"{row.label} ({row.delays:.2g} delays)"
+        return f"{row.label} ({in_words(row.delays or 0)})"
     if row.speedup_to_target is None:
         return f"{row.label} ({row.reached} of {plural(len(row.ended), 'seed')})"
     return row.label

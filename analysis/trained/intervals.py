@@ -17,6 +17,7 @@ from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.trained.table import held, ranked, speedup_range
 from gcsim.scenarios.trained.bands import ALPHA
+from gcsim.scenarios.trained.horizon import in_words
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 _ROW = 0.29  # inches
@@ -72,7 +73,7 @@ def _interval(axes: Axes, place: int, row: TrainedRow, limits: tuple[float, floa
     if row.speedup_to_target is None:
         why = f"{row.reached} of {plural(len(row.ended), 'seed')} at the target"
         if row.too_short:
-            why = f"inconclusive: only {row.delays:.2g} delays"
+            why = f"inconclusive: only {in_words(row.delays or 0)}"
         axes.text(0.02, place, why, color=style.GREY, fontsize=8.5, **beside)
         return
     gain = row.speedup_to_target

@@ -132,9 +132,9 @@ def answer(result: TrainingResult) -> list[str]:
         rates = ", ".join(f"{row.label} ({row.learning_rate:g})" for row in edge)
         which = "all methods" if len(edge) == len(rows) else rates
         said.append(f"Best learning rate at the edge of those tried: {which}.")
-    for made in dict.fromkeys(row.made for row in rows if row.made):
-        methods = [row.label for row in rows if row.made == made]
-        which = "all methods" if len(methods) == len(rows) else ", ".join(methods)
+    if shipped := [row for row in rows if row.made]:
+        which = "all methods" if shipped == rows else ", ".join(row.label for row in shipped)
+        made = "; ".join(dict.fromkeys(row.made for row in shipped))
         said.append(
             f"Trajectories shipped with gcsim: {which} (trained on {made}); --fresh trains here."
         )

@@ -94,6 +94,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "loop": ("training", "loop"),
     "cost_per_hour": ("cost", "per_hour"),
 }
+SUPPOSED_LOOP = "training.loop=ddp"
+"""Loop of a question without a scenario's file: that of the hook which the answer deploys."""
 _HALF = ("fp16", "float16", "half", "halfprecision", "amp", "mixedprecision")
 _SPELLED: dict[str, dict[str, str]] = {
     "precision": dict.fromkeys(_HALF, "fp16")
@@ -142,6 +144,8 @@ class Asked:
     seed: int | None = None
     fitting: bool = True
     """Whether methods that do not fit in the devices' memory are left out."""
+    supposed: tuple[str, ...] = ()
+    """Overrides that stand for facts not stated."""
 
     @cached_property
     def scenario(self) -> Scenario:
@@ -160,6 +164,11 @@ class Asked:
             held = held[key]
         return True
 
+    @property
+    def says_loop(self) -> bool:
+        """Whether the framework that trains, or what it overlaps, is stated."""
+        return any(self.says("training", key) for key in ("loop", "framework", "overlap"))
+
     def changed(self, overrides: Sequence[str]) -> Scenario | None:
         """The question with settings as in `--set`; None where that is no scenario."""
         try:
@@ -169,7 +178,7 @@ class Asked:
         return replace(found, node_counts=found.node_counts[-1:])
 
     def _loaded(self, more: Sequence[str], *, warn: bool) -> Scenario:
-        given = (*self.overrides, *more)
+        given = (*self.supposed, *self.overrides, *more)
         document = deepcopy(self.document)
         return scenario_of(document, self.path, given, self.seed, warn=warn, fitting=self.fitting)
 
@@ -213,6 +222,8 @@ def asked(
         document, path = read_scenario(source)
     _put_into(document, said, called)
     found = Asked(document, path, (*_limit(words), *overrides), seed)
+    if path.name == f"{NAME}.yaml" and not found.says_loop:
+        found = replace(found, supposed=(SUPPOSED_LOOP,))
     if problems:
         try:
             found.scenario  # noqa: B018

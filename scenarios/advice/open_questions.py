@@ -20,9 +20,10 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         for way, words in _WAYS.items():
             setting = f"cluster.intra_node={bus}_{way}"
             yield _answer(words, f"--set {setting}", setting)
-    if not asked.says("training", "loop") and not asked.says("training", "overlap"):
+    if not asked.says_loop:
         for name, words in (("ddp", "PyTorch, as the hook needs"), ("own", "no overlap")):
-            yield _answer(words, f"--loop {name}", f"training.loop={name}")
+            if (setting := f"training.loop={name}") not in asked.supposed:
+                yield _answer(words, f"--loop {name}", setting)
     link = cluster.at_one_nic.network
     if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
         if not asked.says("cluster", "network", "limited"):

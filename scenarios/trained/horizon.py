@@ -64,7 +64,13 @@ def too_short(delays: float | None, steps: int, least: int = TELLING) -> str:
     if delays is None or round(delays, 6) >= least:
         return ""
     enough = f" ({math.ceil(steps * least / delays):,} steps)" if delays else ""
-    return f"{steps:,} steps span only {delays:.2g} delays; {least}{enough} are needed"
+    return f"{steps:,} steps span only {in_words(delays)}; {least}{enough} are needed"
+
+
+def in_words(delays: float) -> str:
+    """Number of delays, to two digits: "1 delay", "0.5 delays"."""
+    number = f"{delays:.2g}"
+    return f"{number} delay" if number == "1" else f"{number} delays"
 
 
 def foreseen(scenario: Scenario, steps: int) -> list[str]:

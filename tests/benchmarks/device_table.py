@@ -266,7 +266,7 @@ def _curves() -> Iterator[str]:
     yield "## Measured training rates"
     yield ""
     yield (
-        "Samples a second by batch, medians; the number of measurements behind `x`. Single rows "
+        "Samples per second by batch, medians; the number of measurements behind `x`. Single rows "
         "with framework and source: `scenarios/catalog/training_rates.csv`."
     )
     yield ""

@@ -29,6 +29,7 @@ cluster:
   network: 25gbe
   intra_node: nvlink2
   collectives: {transport: nccl}
+training: {loop: ddp}
 compressors: [none]
 seed: 0
 """
@@ -226,6 +227,16 @@ def test_precisions_are_read_as_people_write_them(word: str, setting: str) -> No
 @pytest.mark.parametrize("word", ["PyTorch DDP", "DistributedDataParallel", "DDP"])
 def test_loops_are_read_as_people_write_them(word: str) -> None:
     assert asked(None, replace(WORDS, loop=word)).document.data["training"]["loop"] == "ddp"
+
+
+def test_a_question_without_a_file_is_of_pytorchs_ddp_for_which_the_hook_is() -> None:
+    silent, own = asked(None, WORDS), asked(None, replace(WORDS, loop="own"))
+    stated = asked(None, replace(WORDS, loop="ddp"))
+    assert silent.scenario == stated.scenario != own.scenario
+    assert next(one.option for one in open_questions(silent)) == "--loop own"
+    assert not any(one.option.startswith("--loop") for one in open_questions(stated))
+    overlap = "training.overlap=none"
+    assert asked(None, WORDS, [overlap]).supposed == ()
 
 
 def test_another_width_is_no_mistyped_precision() -> None:
