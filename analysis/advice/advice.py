@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gcsim.analysis.advice.setting import assumed, header
 from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
-from gcsim.analysis.report.numbers import elapsed, percent, significant
+from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken
 from gcsim.analysis.report.paste import paste_plan
 from gcsim.analysis.report.selection import (
     Verdict,
@@ -367,10 +367,11 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
     """The advice in lines of at most `width` cells (60 to 100); code is never wrapped."""
     width = max(60, min(width, sections.WIDEST))
     found = textwrap.wrap(
-        header(advice.scenario, advice.verdict.dense),
+        unbroken(header(advice.scenario, advice.verdict.dense)),
         width,
         subsequent_indent=" " * sections.INDENT,
     )
+    found = [line.replace("\N{NO-BREAK SPACE}", " ") for line in found]
     for word, parts in _sections(advice):
         found += sections.section_lines(word, parts, width)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gcsim.analysis.report.numbers import bits, duration, elapsed
+from gcsim.analysis.report.numbers import bits, duration, elapsed, percent
 from gcsim.scenarios import catalog
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
@@ -15,6 +15,7 @@ def header(scenario: Scenario, dense: Row | None) -> str:
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
+    rate += " bus" if cluster.nodes == 1 < cluster.workers else ""
     network = cluster.at_one_nic.network.name if cluster.nodes > 1 else None
     now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
@@ -54,8 +55,7 @@ def _link(link: Link) -> str:
         low, high = (duration(float(end)) for end in link.latency_range)
         text += f" ({low.removesuffix(high[-3:])}-{high})"
     if link.trace is None:
-        share = f"{float(link.efficiency):.0%}".replace("%", "\N{NO-BREAK SPACE}%")
-        text += f", goodput {share}"
+        text += f", goodput {percent(float(link.efficiency))}"
         if link.efficiency_range is not None:
             low, high = (f"{float(end):.0%}" for end in link.efficiency_range)
             text += f" ({low.rstrip('%')}-{high.rstrip('%')})"

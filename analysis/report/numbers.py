@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 
@@ -97,6 +98,14 @@ def size(nbytes: int) -> str:
         if nbytes >= 1 << power:
             return f"{nbytes / (1 << power):.4g} {unit}"
     return f"{nbytes} B"
+
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|h|[KMG]iB|[kMGT]?B|[kMGT]bit/s)(?!\w))")
+
+
+def unbroken(text: str) -> str:
+    """The text with each unit kept beside its number, as a line is wrapped."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def percent(share: float) -> str:

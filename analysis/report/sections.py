@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
-from gcsim.analysis.report.numbers import elapsed, percent, significant, unit_of_time
+from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
 from gcsim.analysis.report.paste import paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s
 from gcsim.analysis.report.trust import DENSE
@@ -173,6 +173,7 @@ def _wrapped(parts: Sequence[str], room: int) -> list[str]:
             found.append(part)
             continue
         text = part if part.endswith(("\n", ":")) or number == len(parts) else f"{part};"
+        text = unbroken(text)
         longer = f"{found[-1]} {text}" if found and found[-1].endswith(";") else ""
         if longer and len(longer) <= room:
             found[-1] = longer
@@ -233,7 +234,7 @@ def _known(advice: Recommendation, row: Row) -> str:
     shown = advice.findings.known.get(row.label)
     words = _seeds(row) if row.seeds_trained is not None or shown is None else shown.words
     more = f", in {steps_as_dense(steps)}" if steps != 1 and shown is not None else ""
-    return f"known to train: {words}{more}".replace(" %", "\N{NO-BREAK SPACE}%")
+    return f"known to train: {words}{more}"
 
 
 def _safe(advice: Recommendation) -> list[str]:
