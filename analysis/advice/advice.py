@@ -26,13 +26,14 @@ from gcsim.analysis.report.selection import (
     verdict,
 )
 from gcsim.analysis.report.table import bottleneck
-from gcsim.analysis.report.wording import short
+from gcsim.analysis.report.trust import is_safe
+from gcsim.analysis.report.wording import listed, short
 from gcsim.files import json_text
 from gcsim.scenarios.advice.asked import Asked, Words, asked_of
-from gcsim.scenarios.advice.break_even import break_even, rate_key
+from gcsim.scenarios.advice.break_even import break_even, no_one_rate, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
-from gcsim.scenarios.advice.open_questions import WHICH_WAY, of_the_bus, open_questions
+from gcsim.scenarios.advice.open_questions import WHICH_WAY, is_choice, of_the_bus, open_questions
 from gcsim.scenarios.advice.other_code import other_code
 from gcsim.scenarios.checks.fits import checkpointed, gib, span
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
@@ -268,7 +269,10 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     """Break-evens, changes, limits and evidence, unless nothing is dense or one worker is alone."""
     if found.verdict.dense is None or found.workers == 1:
         return None
-    evidence = Findings(known=evidence_of(engine.scenario, _faster(found.verdict)))
+    evidence = Findings(
+        known=evidence_of(engine.scenario, _faster(found.verdict)),
+        no_one_rate=no_one_rate(engine.scenario),
+    )
     found = sections.Recommendation(
         result=replace(found.result, advice=evidence), verdict=found.verdict
     )
@@ -308,7 +312,12 @@ def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterato
         if chosen is None or rows is None:
             continue
         dense = rows[now.label]
-        if chosen.label != use.label or abs(dense.iteration_s / now.iteration_s - 1) > _MATTERS:
+        if is_choice(answer):
+            matters = rows[chosen.label].iteration_s < use.iteration_s
+        else:
+            apart = abs(dense.iteration_s / now.iteration_s - 1)
+            matters = chosen.label != use.label or apart > _MATTERS
+        if matters:
             speedup = ratio(rows[chosen.label], dense).median
             yield Open(answer=answer, dense_s=dense.iteration_s, use=chosen.label, speedup=speedup)
 
@@ -391,7 +400,7 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
     found = assumed(advice.scenario, shipped=bool(advice.shipped))
     yield "Assumed", [*advice.supposed, *found]
     if advice.plans is not None:
-        yield "By bucket", list(_by_bucket(advice.plans))
+        yield "By bucket", list(_by_bucket(advice, advice.plans))
 
 
 def _memory(advice: Advice) -> Iterator[str]:
@@ -412,7 +421,7 @@ def _memory(advice: Advice) -> Iterator[str]:
         if rows:
             ends = span(min(lows), max(highs)).removesuffix(" GiB")
             yield f"{words}{ends} of {gib(held.device)}\n"
-    yield from (f"{first.label} with {one}\n" for one in checkpointed(advice.scenario, first))
+    yield from (f"saves memory: {first.label} with {one}\n" for one in checkpointed(advice.scenario, first))
     yield from (f"does not fit: {text}\n" for text in advice.result.left_out)
 
 
@@ -428,7 +437,7 @@ def _opened(one: Open, use: Row | None) -> str:
 _GAIN = 0.01  # share of the time that makes a plan faster
 
 
-def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
+def _by_bucket(advice: Advice, plans: Sequence[Plan]) -> Iterator[str]:
     """The fastest plan, if faster than its methods alone, and its use."""
     if not plans:
         yield "nothing to choose: one bucket, or no other method that fits"
@@ -447,4 +456,8 @@ def _by_bucket(plans: Sequence[Plan]) -> Iterator[str]:
         gain = f"as fast as {alone} ({ends}x)"
     yield f"{elapsed(best.row.iteration_s)}, {gain}\n"
     yield f"of the gradient: {shares}\n"
+    steps = sections.steps_of(advice.verdict, advice.findings.known)
+    trusted = {row.label for row in advice.verdict.rows if is_safe(row)} | steps.keys()
+    if unknown := [short(label) for label in reversed(kinds) if label not in trusted]:
+        yield f"{sections.TRUST}: {listed(unknown)}\n"
     yield from map(sections.Line, paste_plan(best.choices))

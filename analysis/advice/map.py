@@ -82,7 +82,7 @@ class Map:
     gains: Values
     """`[methods, rows, columns]`: logarithm of the median speedup over the uncompressed one."""
     winner: NDArray[np.int64]  # fastest method
-    sure: NDArray[np.bool_]  # whether it surely is
+    sure: NDArray[np.bool_]  # whether it is surely faster than dense training, or that than the next
     costs: Values | None  # cost of 1,000 iterations with it, if a node's is stated
 
 
@@ -208,10 +208,11 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
     relative, estimate, worlds = times[..., 0], times[..., 1], times[..., 2:]
     gains = relative[:, :, :1] - relative
     order = np.argsort(-gains, axis=2, kind="stable")
-    winner, next_one = order[..., 0], order[..., min(1, len(labels) - 1)]
+    winner = order[..., 0]
+    rival = np.where(winner == 0, order[..., min(1, len(labels) - 1)], 0)
     rows, columns = np.indices(winner.shape)
     iterations = np.exp(estimate[rows, columns, winner])
-    lead = worlds[rows, columns, next_one] - worlds[rows, columns, winner]
+    lead = worlds[rows, columns, rival] - worlds[rows, columns, winner]
     return Map(
         x=x,
         y=y,

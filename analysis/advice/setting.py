@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gcsim.analysis.report.numbers import bits, duration, elapsed, percent
+from gcsim.analysis.report.wording import listed
 from gcsim.scenarios import catalog
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
@@ -28,14 +29,16 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
     """Facts taken from the catalogue, and the draws behind the ranges."""
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
-    found = [_link(link)] if cluster.workers > 1 else []
+    links = [link, *(cluster.at_one_nic.nics.values() if cluster.nodes > 1 else ())]
+    found = list(dict.fromkeys(map(_link, links))) if cluster.workers > 1 else []
     one = cluster.at_one_nic.network if cluster.nodes > 1 else link
     if cluster.workers > 1 and (remote := f"{_kind(one)}_roce") in catalog.links():
         found.append(f"RDMA: {remote}")
     if shipped:
         found.append("shipped traffic profiles")
     if cluster.devices_per_node > 1 and cluster.nodes > 1:
-        found.append(f"{cluster.intra_node.name} in a node")
+        buses = dict.fromkeys(bus.name for bus in (cluster.intra_node, *cluster.buses.values()))
+        found.append(f"{listed([*buses])} in a node")
     stored = scenario.training.gradients
     found += [scenario.training.precision, *([] if stored == "fp32" else [f"{stored} gradients"])]
     if cluster.workers > 1 and scenario.draws:

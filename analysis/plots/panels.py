@@ -17,7 +17,7 @@ from gcsim import units
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.selection import Verdict, largest_verdict, surely_faster
 from gcsim.analysis.report.sweep import recommendation, short_names
-from gcsim.analysis.report.trust import is_safe
+from gcsim.analysis.report.trust import DENSE, is_safe
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
@@ -50,7 +50,7 @@ class Cell:
     verdict: Verdict
     recommended: Row | None  # the method to use
     winner: Row | None  # fastest method to train with, if any
-    sure: bool  # whether it is faster than every other in the interval of its lead
+    sure: bool  # whether it is surely faster than dense training, or that than every other
 
     @property
     def risky(self) -> bool:
@@ -170,7 +170,9 @@ def _cell(result: Result) -> Cell:
     out = [*(row for row, _ in verdict.left_out), *verdict.not_trained]
     usable = [row for row in verdict.rows if not any(row is one for one in out)]
     winner = usable[0] if usable else None
-    sure = winner is not None and surely_faster(winner, usable[1:])
+    plain = [row for row in usable if row.compressor == DENSE]
+    others = usable[1:] if not plain or winner in plain else plain
+    sure = winner is not None and surely_faster(winner, others)
     use = recommendation(result).use
     return Cell(verdict=verdict, recommended=use, winner=winner, sure=sure)
 

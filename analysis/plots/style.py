@@ -39,9 +39,9 @@ PARTS = (
     ("input wait", "input_s", GREY, "\\\\\\\\"),
     ("forward", "forward_s", BLUE, ""),
     ("backward", "backward_s", SKY, ""),
-    ("encode", "encode_s", ORANGE, "////"),
+    ("hooks, encode", "encode_s", ORANGE, "////"),
     ("waiting for network", "exposed_communication_s", VERMILION, ""),
-    ("decode", "decode_s", PURPLE, "...."),
+    ("decode, copy", "decode_s", PURPLE, "...."),
     ("optimizer", "optimizer_s", GREEN, "--"),
 )
 """Name, field in seconds, colour, hatching (legible without colour)."""

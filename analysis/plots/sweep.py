@@ -48,7 +48,8 @@ Draw = Callable[[Axes, list[list[Cell | None]]], None]
 
 
 def winner_figure(result: SweepResult) -> Figure:
-    """The fastest method of each point of two keys or more, hatched where that is not sure."""
+    """The fastest method of each point of two keys or more, hatched where it may not beat
+    dense training, or dense training the others."""
     shown = swept(result)
     labels = list(shown.kinds)
     number = {label: place for place, label in enumerate(labels)}

@@ -1,4 +1,4 @@
-"""Map of winners: a cell has its method's colour, hatched where unsure."""
+"""Map of winners: a cell has its method's colour, hatched where unsure against dense training."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def legend_of(labels: Sequence[str], colours: Mapping[int, str], *, sure: bool) 
         for n in sorted(colours)
     ]
     if not sure:
-        found.append(Patch(facecolor="white", edgecolor=GREY, hatch=HATCH, label="not sure"))
+        found.append(Patch(facecolor="white", edgecolor=GREY, hatch=HATCH, label="not sure against dense"))
     return found

@@ -38,6 +38,7 @@ Section = tuple[str, Sequence[str]]
 """A word and its parts."""
 HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
 """Methods that send half precision, by preference."""
+TRUST = "train before you trust it"
 INDENT = 14
 WIDEST = 100
 """Cells of a line on a wide terminal."""
@@ -229,12 +230,14 @@ def _use(advice: Recommendation) -> list[str]:
 
 
 def _known(advice: Recommendation, row: Row) -> str:
-    """ "known to train: ResNet-50, ImageNet, 8 to 64 GPUs: 76.3 to 76.8 % (dense 76.2 %)" """
-    steps = steps_of(advice.verdict, advice.findings.known).get(row.label, 1.0)
+    """ "trained elsewhere: ResNet-50, ImageNet, 64 GPUs: 76.8 % (dense 76.2 %)"; of a row's own
+    training "trained: 3 of 3 seeds reach the target" """
     shown = advice.findings.known.get(row.label)
-    words = _seeds(row) if row.seeds_trained is not None or shown is None else shown.words
-    more = f", in {steps_as_dense(steps)}" if steps != 1 and shown is not None else ""
-    return f"known to train: {words}{more}"
+    if row.seeds_trained is not None or shown is None:
+        return f"trained: {_seeds(row)}"
+    steps = shown.steps_vs_dense
+    more = f", in {steps_as_dense(steps)}" if steps != 1 else ""
+    return f"trained elsewhere: {shown.words}{more}"
 
 
 def _safe(advice: Recommendation) -> list[str]:
@@ -265,7 +268,7 @@ def _try(advice: Recommendation) -> list[str]:
         if rivals:
             return [f"may be as fast: {', '.join(map(short, rivals[:3]))}"]
         return [uncompressed(advice.verdict) or "nothing: no other method is clearly faster"]
-    trust = "train before you trust it" if row.seeds_trained is None else _seeds(row)
+    trust = TRUST if row.seeds_trained is None else _seeds(row)
     return [*_row(advice, row), trust]
 
 
@@ -277,18 +280,23 @@ def _seeds(row: Row) -> str:
 
 
 def _pays(advice: Recommendation) -> list[str]:
+    if why := advice.findings.no_one_rate:
+        return [f"not computed, nor twice the bandwidth: {why}"]
     named = {row.label for row in (advice.use, advice.safe, advice.to_try) if row is not None}
     known = advice.findings.break_even
     ends = [one for one in known if one.rate is not None]
     ends = [one for one in ends if one.label in named] or ends
     never = [short(one.label) for one in known if one.rate is None and not one.pays]
-    always = [_always(one) for one in known if one.rate is None and one.pays]
+    always = [one for one in known if one.rate is None and one.pays]
     found = list(map(_end, ends))
-    if always:
-        found.append(f"{listed(always)} at any rate tried, up to {_rate(FASTEST)}")
+    sure = [short(one.label) for one in always if not _least(one)]
+    tried = f"at any rate tried, up to {_rate(FASTEST)}"
+    if sure:
+        found.append(f"{listed(sure)} {tried}")
+    found += [f"{short(one.label)} {tried}{least}" for one in always if (least := _least(one))]
     if never:
         found.append(f"{listed(never)} never on {advice.workers} workers")
-    shown = [*ends, *(one for one in known if one.rate is None and one.pays)]
+    shown = [*ends, *always]
     ranges = " (80 % range)" if any(one.low != one.high for one in shown) else ""
     return [f"faster than dense{ranges}:", *found] if found else []
 
@@ -301,16 +309,15 @@ def _end(one: BreakEven) -> str:
     ends = _two(low / size), _two(high / size)
     within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
     if high >= FASTEST:
-        within = f" ({ends[0]} or more)"
+        within = f" ({_rate(low)} or more)"
     elif low <= SLOWEST:
-        within = f" ({ends[1]} or less)"
+        within = f" ({_rate(high)} or less)"
     return f"{short(one.label)} below {_rate(one.rate)}{within}"
 
 
-def _always(one: BreakEven) -> str:
-    """ "TernGrad (410 Gbit/s or more)": the 10th percentile, where that is a rate tried"""
-    low = one.low if one.low is not None and one.low < FASTEST else None
-    return short(one.label) + ("" if low is None else f" ({_rate(low)} or more)")
+def _least(one: BreakEven) -> str:
+    """ " (410 Gbit/s or more)": the 10th percentile, where that is a rate tried"""
+    return f" ({_rate(one.low)} or more)" if one.low is not None and one.low < FASTEST else ""
 
 
 def _rate(value: float) -> str:

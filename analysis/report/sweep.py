@@ -187,7 +187,7 @@ def _answer(found: Recommendation | None, *, ranges: bool, lost: str) -> list[st
     risky = chosen is not None and not is_safe(chosen)
     pays: str = found.verdict.pays or "-"
     if pays in ("likely", "not known"):
-        pays = percent(found.verdict.probability or 0.0)
+        pays = "-" if best is None else percent(found.verdict.probability or 0.0)
     return [
         *_named(chosen, ranges=ranges, mark=" *" if risky else ""),
         *_named(best, ranges=ranges),
@@ -268,10 +268,11 @@ def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int)
     done = [one.verdict for one in found if one is not None]
     lost = f" {plural(failed, 'point')} failed." if failed else ""
     lost += f" {plural(unfit, 'point')} cannot run for want of memory." if unfit else ""
-    compared = [one.pays for one in done if one.pays is not None]
+    compared = [one for one in done if one.pays is not None]
     if not compared:
         return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"
-    open_ = len(compared) - compared.count("yes") - compared.count("no")
+    sure = sum(one.pays == "yes" for one in compared)
+    open_ = sum(one.pays not in ("yes", "no") and one.to_try is not None for one in compared)
     unknown = f" and may pay in {open_} more" if open_ else ""
     points = plural(len(compared), "point")
-    return f"Compression pays in {compared.count('yes')} of {points}{unknown}.{lost}"
+    return f"Compression pays in {sure} of {points}{unknown}.{lost}"

@@ -43,14 +43,23 @@ _WIDENED = 4  # most attempts at rates that hold the range and the printed rate
 
 def rate_key(scenario: Scenario) -> str | None:
     """Setting of the rate between workers; None where it is no single number."""
+    if scenario.cluster.workers == 1 or no_one_rate(scenario):
+        return None
+    return f"cluster.{'network' if scenario.cluster.nodes > 1 else 'intra_node'}.bandwidth"
+
+
+def no_one_rate(scenario: Scenario) -> str:
+    """Why the rate between workers is no single number, in words; empty where it is one."""
     cluster = scenario.cluster
-    if cluster.workers == 1:
-        return None
     one = cluster.network if cluster.nodes > 1 else cluster.intra_node
-    name = "network" if cluster.nodes > 1 else "intra_node"
-    if one.shared or one.up is not None or one.timed or cluster.nics or cluster.groups:
-        return None
-    return f"cluster.{name}.bandwidth"
+    why = {
+        "the nodes share one channel": one.shared,
+        "the link differs by direction": one.up is not None,
+        "the link's rate varies": one.timed,
+        "the groups of nodes differ": bool(cluster.groups),
+        "the nodes' links differ": bool(cluster.nics),
+    }
+    return next((words for words, true in why.items() if true), "")
 
 
 def links_together(scenario: Scenario) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gcsim.scenarios import catalog
@@ -26,15 +27,16 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
                 yield _answer(words, f"--loop {name}", setting)
     link = cluster.at_one_nic.network
     if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
-        if not asked.says("cluster", "network", "limited"):
-            words = "bandwidth capped by tc or the provider"
+        wired = WIRED.match(link.name)
+        if wired and not asked.says("cluster", "network", "limited"):
+            words = "tc or the provider caps the bandwidth and drops bursts"
             yield _answer(words, "--limited", "cluster.network.limited=true")
         remote = f"{link.name.removesuffix(', changed')}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():
             yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
     if min(cluster.nodes, cluster.devices_per_node) > 1 and not asked.says("training", "between"):
-        setting = "training.between=nodes"
-        yield _answer("compression only between nodes", f"--set {setting}", setting)
+        words = "the GPUs of a node sum first, then the nodes exchange"
+        yield _answer(words, f"--set {BETWEEN}", BETWEEN)
     precision = asked.scenario.training.precision
     if not asked.says("training", "precision"):
         yield _answer("", "--precision fp16", "training.precision=fp16")
@@ -43,6 +45,9 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         yield _answer("gradients stored so", f"--set {setting}", setting)
 
 
+BETWEEN = "training.between=nodes"
+WIRED = re.compile(r"\d+gbe|100mbit_ethernet")
+"""Names of Ethernet, whose rate `tc` or a provider may cap below the NIC's."""
 _WAYS = {
     "peer": "one PCIe switch: PIX or PXB",
     "across": "two sockets: NODE or SYS",
@@ -61,6 +66,11 @@ WHICH_WAY = (
 def of_the_bus(answer: Answer) -> bool:
     """Whether an answer is one of the ways between two GPUs."""
     return any(one.startswith("cluster.intra_node=") for one in answer.overrides)
+
+
+def is_choice(answer: Answer) -> bool:
+    """Whether an answer is a way to train, not a fact of the cluster."""
+    return BETWEEN in answer.overrides
 
 
 def _answer(words: str, option: str, setting: str) -> Answer:

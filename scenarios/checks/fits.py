@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +32,7 @@ MAY_FIT = "may fit"
 """In a remedy with which the high end of the estimate does not fit."""
 NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
 Setting = tuple[str, Mapping[str, Any]]
-"""Assignment as of `--set`, and the fields that it changes ("batch_size", or of the training)."""
+"""Options `--set`, and the fields that they change ("batch_size", or of the training)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Misfit:
 
     @property
     def cure(self) -> str:
-        """ "would fit: batch_size=4 | cluster.device=b200", or that nothing would." """
+        """ "would fit: --set batch_size=4 | --set cluster.device=b200", or that nothing would." """
         return f"would fit: {' | '.join(self.remedies) or NOTHING}"
 
     @property
@@ -153,7 +154,7 @@ def checkpointed(scenario: Scenario, choice: CompressorChoice) -> list[str]:
     has less; nothing where that does not fit."""
     if scenario.model.transformer is None or scenario.training.checkpointing == "full":
         return []
-    full: Setting = ("training.checkpointing=full", {"checkpointing": "full"})
+    full: Setting = (_set("training.checkpointing=full"), {"checkpointing": "full"})
     return [text for _, text in _mildest(scenario, choice, [[full]])]
 
 
@@ -197,13 +198,13 @@ def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
     cuts = [n for n in range(2, min(batch, _MOST_CUTS) + 1) if batch % n == 0]
     if cuts:
         yield (
-            (f"batch_size={batch // n}, training.accumulation={n * parts}",
+            (_set(f"batch_size={batch // n}", f"training.accumulation={n * parts}"),
              {"batch_size": batch // n, "accumulation": n * parts})
             for n in cuts
         )  # fmt: skip
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
-        yield ((f"training.checkpointing={one}", {"checkpointing": one}) for one in again)
+        yield ((_set(f"training.checkpointing={one}"), {"checkpointing": one}) for one in again)
     known = scenario.cluster.device.precisions
     name = "bf16" if "tf32" in known else "fp16"  # the same devices multiply bfloat16
     if training.precision in ("fp16", "bf16"):
@@ -211,8 +212,7 @@ def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
     half = {"precision": name, "gradients": name}
     if training.gradients == "fp32" and "fp16" in known:
         half = {key: value for key, value in half.items() if getattr(training, key) != value}
-        text = ", ".join(f"training.{key}={value}" for key, value in half.items())
-        yield iter([(text, half)])
+        yield iter([(_set(*(f"training.{key}={value}" for key, value in half.items())), half)])
 
 
 def _mildest(
@@ -226,7 +226,7 @@ def _mildest(
         if held is None or held.fits == "no" or (found and not sure):
             continue
         slower = "".join(_slower(scenario, change) for _, change in settings)
-        words = ", ".join(text for text, _ in settings)
+        words = " ".join(text for text, _ in settings)
         fits = "fits" if sure else MAY_FIT
         found = [(sure, f"{words} ({span(held.low, held.high)}: {fits}{slower})")]
         if sure:
@@ -275,15 +275,20 @@ def _device(
         found = _with(scenario, choice, [*settings, ("", {"device_memory": size})])
         if found is not None and found.fits == "yes":
             if stated is not None:
-                text = f"training.device_memory={gib(size)} ({name})"
+                text = f"{_set(f'training.device_memory={gib(size)}')} ({name})"
             else:
                 places = [f"groups.{number}." for number in less] if groups else [""]
-                named = ", ".join(f"cluster.{place}device={name}" for place in places)
+                named = _set(*(f"cluster.{place}device={name}" for place in places))
                 text = f"{named} ({gib(size)})"
             return _with_these(text, settings)
     return None
 
 
 def _with_these(text: str, settings: Sequence[Setting]) -> str:
-    """ "ZeRO-1 on 16 GPUs with training.precision=bf16" """
-    return " with ".join(filter(None, (text, ", ".join(words for words, _ in settings))))
+    """ "ZeRO-1 on 16 GPUs with --set training.precision=bf16" """
+    return " with ".join(filter(None, (text, " ".join(words for words, _ in settings))))
+
+
+def _set(*assignments: str) -> str:
+    """ "--set batch_size=4 --set training.accumulation=2" """
+    return " ".join(f"--set {shlex.quote(one)}" for one in assignments)

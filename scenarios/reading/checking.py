@@ -142,7 +142,8 @@ def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, v
         keys = _known_keys(model, key_path)
         hint = f"its keys: {', '.join(keys)}" if keys else ""
     elif kind in {"int_type", "int_from_float"} and isinstance(value, float):
-        hint = f"write {math.floor(value)} or {math.ceil(value)}" if math.isfinite(value) else ""
+        ends = dict.fromkeys((math.floor(value), math.ceil(value))) if math.isfinite(value) else ()
+        hint = f"write {' or '.join(map(str, ends))}" if ends else ""
     elif kind == "int_type" and isinstance(value, str) and value.isascii() and value.isdigit():
         hint = f"write {value}, without quotes"
     elif kind in EXPECTED and kind != "dict_type" and isinstance(value, list):

@@ -258,6 +258,7 @@ def test_speedups_that_are_open_stand_with_their_range(width: int) -> None:
                  {"none": between(0.5, 0.5), "topk": between(0.14, 0.26)})  # fmt: skip
     sharp = drawn(wide, {"none": between(0.5, 0.5), "topk": between(0.1999, 0.2001)})
     maybe = drawn(wide, {"none": between(0.5, 0.5), "topk": between(0.3, 0.6)})
+    hardly = drawn(wide, {"none": between(0.5, 0.5), "topk": between(0.4, 0.65)})
     failed = SweepPoint(values={"seed": 4}, failure=Failure(problems=(Problem(message="bad"),)))
     lines = rendered(
         [
@@ -266,6 +267,7 @@ def test_speedups_that_are_open_stand_with_their_range(width: int) -> None:
                 for n, rows in enumerate((wide, sharp, maybe), 1)
             ),
             failed,
+            known(point({"seed": 5}, *hardly), 1.0),
         ],
         width,
     )
@@ -276,8 +278,10 @@ def test_speedups_that_are_open_stand_with_their_range(width: int) -> None:
     assert "2 topk * 2.50 - topk 2.50 - yes" in text
     assert "3 none 1.00 - topk 1.11 0.88-1.52 66 %" in text
     assert "4 failed" in text
+    # 16 or 17 of 41 from 0.4 to 0.65 s are below 0.5: no method to try, and none that may pay
+    assert "5 none 1.00 - - - -" in text
     assert "range: 10th to 90th percentile over draws" in text.replace("\n", " ")
-    assert lines[-1].endswith("pays in 2 of 3 points and may pay in 1 more. 1 point failed.")
+    assert lines[-1].endswith("pays in 2 of 4 points and may pay in 1 more. 1 point failed.")
     assert "range" not in "\n".join(rendered(POINTS, width))
 
 

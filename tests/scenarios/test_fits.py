@@ -60,7 +60,7 @@ def test_every_remedy_fits(load: Any, model: str, given: list[str]) -> None:
     remedies = [one for one in refusal.value.misfit.remedies if not one.startswith(SHARDED)]
     assert remedies
     for text in remedies:
-        words = [word.partition(" (")[0] for word in re.split(", | with ", text)]
+        words = re.findall(r"--set (\S+)", text)
         scenario = load(model, *given, *words)
         held = scenario.memory_of(scenario.compressors[0])
         assert held.fits == ("perhaps" if ": may fit" in text else "yes")
@@ -78,10 +78,10 @@ def test_groups_have_the_remedies_of_nodes_that_are_alike(load: Any) -> None:
         found.append(refusal.value.misfit.remedies)
     alike, groups = found
     assert alike[-1].startswith(f"{SHARDED}2 on 16 GPUs")
-    named = "cluster.groups.0.device=mi300x, cluster.groups.1.device=mi300x"
-    assert groups == tuple(text.replace("cluster.device=mi300x", named) for text in alike)
+    named = "--set cluster.groups.0.device=mi300x --set cluster.groups.1.device=mi300x"
+    assert groups == tuple(text.replace("--set cluster.device=mi300x", named) for text in alike)
     assert any(text.startswith(named) for text in groups)
-    both = [text.partition(" (")[0] for text in named.split(", ")]
+    both = re.findall(r"--set (\S+)", named)
     assert load("llama3_8b", *given, nodes, *both).compressors
 
 
@@ -129,11 +129,11 @@ def test_a_smaller_micro_batch_keeps_the_batch_and_stated_memory_its_key(load: A
     with pytest.raises(DoesNotFitError) as refusal:
         load("gpt2_medium", "batch_size=12", "training.device_memory=20 GiB")
     smaller, again, *others = refusal.value.misfit.remedies
-    size, parts = (int(text.split(" ")[0].split("=")[1]) for text in smaller.split(", "))
+    size, parts = map(int, re.findall(r"=(\d+)", smaller))
     assert size * parts == 12
     # a forward pass again beside one and a backward pass of twice its FLOPs, but for the logits
     assert 25 <= int(again.partition("passes ")[2].split()[0]) <= 33
-    assert others[-1].startswith("training.device_memory=80 GiB (h100_sxm)")
+    assert others[-1].startswith("--set 'training.device_memory=80 GiB' (h100_sxm)")
 
 
 def test_a_method_that_does_not_fit_is_left_out(
@@ -173,7 +173,7 @@ def test_memory_with_checkpointing_is_that_of_a_scenario_with_it(load: Any) -> N
     (text,) = checkpointed(plain, plain.compressors[0])
     held = full.memory_of(full.compressors[0])
     assert text.startswith(
-        f"training.checkpointing=full ({span(held.low, held.high)}: fits; passes"
+        f"--set training.checkpointing=full ({span(held.low, held.high)}: fits; passes"
     )
     assert not checkpointed(full, full.compressors[0])
     small = load("resnet50")
@@ -202,7 +202,7 @@ def test_advice_says_what_would_fit() -> None:
     assert said.exit_code == 0
     assert "llama3_8b on h100_sxm: does not fit" in said.output
     assert "cluster.device=b200" in said.output
-    assert "training.checkpointing=full, training.gradients=bf16 or ZeRO-3" in " ".join(
+    assert "--set training.checkpointing=full --set training.gradients=bf16 or ZeRO-3" in " ".join(
         said.output.split()
     )
     assert " ms" not in said.output

@@ -86,6 +86,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("batch_size: 32", "batch_size: 0", "a.yaml:3:13: error: batch_size = 0: must be at least "
          "1"),
         ("batch_size: 32", "batch_size: 3.5", "= 3.5: must be a whole number; write 3 or 4"),
+        ("batch_size: 32", "batch_size: 1e+3", "= 1000.0: must be a whole number; write 1000"),
         ("batch_size: 32", "batch_size: '32'", "a whole number; write 32, without quotes"),
         ("batch_size: 32", "batch_size: true", "batch_size = true: must be a whole number"),
         ("batch_size: 32", "batch_size:", "batch_size = (nothing): must be a whole number; write "

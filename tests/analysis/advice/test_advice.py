@@ -24,7 +24,7 @@ from gcsim.analysis.report.selection import expected_s, largest_verdict
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.per_bucket import Plan
-from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Findings, Limits
+from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Evidence, Findings, Limits
 from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.storage.store import shipped_traces
@@ -137,7 +137,7 @@ def test_an_end_of_the_search_is_a_bound() -> None:
     found = advised()
     one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)
     below = replace(one, low=SLOWEST, high=80e9)
-    for end, shown in ((one, "0.29 or more"), (below, "80 or less")):
+    for end, shown in ((one, "290 Mbit/s or more"), (below, "80 Gbit/s or less")):
         text = " ".join(with_findings(found, Findings(break_even=(end,))).summary().split())
         assert f"faster than dense (80 % range): x below 75 Gbit/s ({shown})" in text
     always = BreakEven(label="x", rate=None, pays=True)
@@ -145,7 +145,7 @@ def test_an_end_of_the_search_is_a_bound() -> None:
     for end, shown in (
         (always, f": x {tried}"),
         (replace(always, low=FASTEST, high=FASTEST), f": x {tried}"),
-        (replace(always, low=4e9, high=FASTEST), f" (80 % range): x (4 Gbit/s or more) {tried}"),
+        (replace(always, low=4e9, high=FASTEST), f" (80 % range): x {tried} (4 Gbit/s or more)"),
     ):
         text = " ".join(with_findings(found, Findings(break_even=(end,))).summary().split())
         assert f"faster than dense{shown}" in text
@@ -166,6 +166,13 @@ def test_rdma_is_assumed_of_two_nics_as_of_one() -> None:
     assert "NCCL over TCP" in header(scenario, None)
 
 
+def test_the_links_of_all_groups_are_assumed() -> None:
+    words = Words(model="lenet", group=["2 x 4 v100 @ 25gbe", "2 x 4 a100_sxm_80gb @ 100gbe"])
+    told = assumed(asked(None, words).scenario, shipped=False)
+    assert [one.partition(":")[0] for one in told[:2]] == ["25gbe", "100gbe"]
+    assert "nvlink2 and nvlink3 in a node" in told
+
+
 def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> None:
     """On 1 Gbit/s PowerSGD sends 1/40 of half precision's bytes and is faster; a result on ImageNet
     is published of it, and none of gradient sampling, which is faster still."""
@@ -177,7 +184,7 @@ def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> N
     assert found.safe.compressor == "fp16"
     assert found.to_try.label not in found.findings.known
     text = found.summary()
-    assert "known to train: ResNet-18, CIFAR-10" in text
+    assert "trained elsewhere: ResNet-18, CIFAR-10" in text
     left = expected_s(found.safe) / expected_s(found.use)
     assert left > 1.3
     assert f"{significant(left)}x slower than Use" in text
@@ -297,6 +304,7 @@ def test_the_slowest_group_is_named() -> None:
     times = [one["forward_s"] + one["backward_s"] for one in (slow, fast)]
     (said,) = [one for one in found.summary().splitlines() if one.startswith("Groups")]
     assert f"t4 nodes compute {times[0] / times[1]:.3g}x as long as v100's, which wait" in said
+    assert "Break-even    not computed, nor twice the bandwidth: the groups" in found.summary()
 
 
 def test_a_probability_is_no_surer_than_its_draws() -> None:
@@ -428,13 +436,17 @@ def test_a_plan_by_bucket_is_told_and_its_hook_is_there() -> None:
     slow, fast = (replace(rows["topk"], iteration_s=t, iteration_draws_s=()) for t in (0.2, 0.1))
     elements = (10, 30, 20, 40)
     one = Plan(label="x", choices=choices, elements=elements, row=fast, alone=slow)
-    told = lines(replace(found, plans=(one,)), 80)
+    told = lines(replace(with_findings(found, Findings()), plans=(one,)), 80)
     code = paste_plan(choices)
     assert not [line for line in told if line.strip() not in code and len(line) > 80]
-    text = " ".join(line.strip() for line in told[-6:])
+    text = " ".join(line.strip() for line in told[-7:])
     # the last bucket's method comes first; 70, 20 and 10 of 100 elements; 0.2 s over 0.1 s
     assert "100 ms, 2.00x Top-k 1 % for all" in text
     assert "of the gradient: Top-k 1 % 70 %, fp16 20 %, dense 10 %" in text
+    assert "train before you trust it: Top-k 1 % import" in text  # fp16 is safe
+    seen = Evidence(steps_vs_dense=1.0, words="", source="")
+    evident = with_findings(found, Findings(known={"Top-k 1 %": seen}))
+    assert "trust it: Top-k" not in " ".join(lines(replace(evident, plans=(one,)), 80)[-7:])
     hook, *_ = eval(code[1].replace(".register(model)", ","), {"gcsim": gcsim})  # noqa: S307
     assert (hook.kind, hook.parameters.ratio) == ("topk", 0.01)
     assert {n: other.kind for n, other in hook._others.items()} == {0: "none", 2: "fp16"}

@@ -67,6 +67,9 @@ def test_speedups_between_simulated_points_are_those_of_the_engine(
         there = [rows[label].speedup_vs_dense for label in found.labels]
         assert np.exp(found.gains[:, row, column]) == pytest.approx(there, rel=0.05)
         assert found.costs is not None
+        winner = rows[found.labels[found.winner[row, column]]]
+        if winner.speedup_low is not None and abs(winner.speedup_low - 1) > 0.05:
+            assert found.sure[row, column] == (winner.speedup_low > 1)
         cost = rows[found.labels[found.winner[row, column]]].cost_per_1000_iterations
         assert found.costs[row, column] == pytest.approx(cost, rel=0.05)
 

@@ -91,6 +91,18 @@ def test_winners_and_speedups_stand_at_their_values() -> None:
     assert shown == {((x, y), fixed(2.0 if y < 2 else 1.0, 2)) for x in range(4) for y in range(3)}
 
 
+def test_a_method_that_beats_dense_training_is_sure_beside_one_as_fast() -> None:
+    result = swept_over(GRID, pays)
+    points = []
+    for point in result.points:
+        assert point.result is not None
+        dense, fast = point.result.rows
+        rows = (dense, fast, replace(fast, label="as fast"))
+        points.append(replace(point, result=replace(point.result, rows=rows)))
+    axes = winner_figure(replace(result, points=tuple(points))).axes[0]
+    assert not [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+
+
 def test_failed_points_are_empty_and_told() -> None:
     lost = {"cluster.nodes": 4, "cluster.network.bandwidth": "1 Gbit/s"}
     result = swept_over(GRID, pays, failed=lambda values: values == lost)

@@ -184,7 +184,7 @@ def test_the_bars_are_the_parts_in_milliseconds_stacked_without_gap(
 
 def test_parts_that_no_bar_has_are_left_out(result: Result) -> None:
     names = [name for name, *_ in parts_of(at_largest(result))]
-    assert names == ["forward", "backward", "encode", "waiting for network", "decode"]
+    assert names == ["forward", "backward", "hooks, encode", "waiting for network", "decode, copy"]
     assert parts_of(at_largest(busy(result))) == list(PARTS)
 
 
