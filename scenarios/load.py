@@ -23,6 +23,7 @@ from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.checks.conflicts import contradictions
 from gcsim.scenarios.checks.fits import DoesNotFitError, left_out, misfits
+from gcsim.scenarios.checks.implausible import implausible
 from gcsim.scenarios.checks.ineffective import idle
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.rate_trace import read_traces
@@ -142,14 +143,16 @@ def scenario_of(
     if problems or file is None or model is None:
         raise InputError(document.sorted(problems))
     buckets = _buckets(file)
-    without_effect = (
-        idle(
-            document, file, cluster, training, model=model, buckets=buckets, compressors=compressors
-        )
+    doubtful = (
+        [
+            *idle(document, file, cluster, training, model=model, buckets=buckets,
+                  compressors=compressors),
+            *implausible(document, file, cluster),
+        ]
         if warn
         else ()
-    )
-    for warning in without_effect:
+    )  # fmt: skip
+    for warning in doubtful:
         _LOG.warning("%s: warning: %s; %s", warning.place, warning.message, warning.hint)
     scenario = Scenario(
         name=file.name or path.stem,

@@ -312,13 +312,13 @@ def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterato
         if chosen is None or rows is None:
             continue
         dense = rows[now.label]
+        speedup = ratio(rows[chosen.label], dense).median
         if is_choice(answer):
-            matters = rows[chosen.label].iteration_s < use.iteration_s
+            matters = dense.iteration_s / speedup < use.iteration_s
         else:
             apart = abs(dense.iteration_s / now.iteration_s - 1)
             matters = chosen.label != use.label or apart > _MATTERS
         if matters:
-            speedup = ratio(rows[chosen.label], dense).median
             yield Open(answer=answer, dense_s=dense.iteration_s, use=chosen.label, speedup=speedup)
 
 

@@ -66,12 +66,14 @@ def breakdown_figure(result: Result) -> Figure:
             _bars(zoomed, rows, limit=cut, numbers=True)
             zoomed.set_yticks(range(len(rows)), [""] * len(rows))
             zoomed.set_xlabel(f"the first {cut * 1e3:g} ms of the same bars [ms]")
+        named = sum(0.5 + 0.083 * len(name) for name, *_ in parts)  # inches
         figure.legend(
             handles=[
                 Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=name)
                 for name, _, colour, hatch in parts
             ],
-            ncols=len(parts), loc="upper left", bbox_to_anchor=(left - 0.012, 1 - 0.36 / height),
+            ncols=len(parts), loc="upper left",
+            bbox_to_anchor=(max(0.0, min(left - 0.012, 1 - named / width)), 1 - 0.36 / height),
             frameon=False, handlelength=1.4,
             columnspacing=1.6 if len(parts) < len(style.PARTS) else 1.2,
         )  # fmt: skip

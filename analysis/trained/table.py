@@ -32,12 +32,14 @@ Column = tuple[str, Callable[[TrainedRow], str]]
 
 def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
     """Text of `gcsim train` on `width` terminal cells: table, notes, answer."""
+    table = _table(result, width)
+    delays = any(str(column.header).strip() == _DELAYS[0] for column in table.columns)
     return (
         Text(title(result), style="bold"),
         "",
-        _table(result, width),
+        table,
         "",
-        Text(legend(result)),
+        Text(legend(result, delays=delays)),
         "",
         Text("\n".join(answer(result))),
     )
@@ -81,8 +83,8 @@ def title(result: TrainingResult) -> str:
     )
 
 
-def legend(result: TrainingResult) -> str:
-    """Meanings of the columns."""
+def legend(result: TrainingResult, *, delays: bool = True) -> str:
+    """Meanings of the columns; with `delays` that of this one too, where a row has some."""
     seeds = len(result.rows[0].ended)
     said = (
         "Against dense float32 training. steps: until the target stays reached, on samples that "
@@ -91,7 +93,7 @@ def legend(result: TrainingResult) -> str:
         f"{plural(seeds, 'seed')}; range: {held(seeds)}, over draws of the uncertain inputs "
         "(0: not reached). reached: seeds that reach the target."
     )
-    if any(row.delays is not None for row in result.rows):
+    if delays and any(row.delays is not None for row in result.rows):
         said += (
             " delays: whole gradients that were sent, of methods that send parts; fewer than "
             f"{TELLING} ({TELLING_LOST} where the rest is lost) are inconclusive."

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim import units
-from gcsim.analysis.report.numbers import bits, duration, plural, significant, size, times
+from gcsim.analysis.report.numbers import bits, duration, elapsed, plural, significant, size, times
 from gcsim.cli.outcome import users_code
 from gcsim.compressors.conformance import CHECKS, Report, examine
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -85,7 +85,7 @@ def lines(scenario: Scenario) -> Iterator[Line]:
 def _compute(scenario: Scenario) -> str:
     compute = scenario.compute
     if isinstance(compute, PassTimes):
-        times = f"forward {1e3 * compute.forward:.4g} ms, backward {1e3 * compute.backward:.4g} ms"
+        times = f"forward {elapsed(compute.forward)}, backward {elapsed(compute.backward)}"
         return f"{times}, {compute.source}"
     if isinstance(compute, ProfiledCompute):
         return f"as measured in {shown(compute.profile)} ({described(compute.profile)})"

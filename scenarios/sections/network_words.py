@@ -29,7 +29,7 @@ _PORT = re.compile(
 _GIGABIT = re.compile(r"(?<=\d)\s?GB(?=\s?ethernet)", re.IGNORECASE)
 """Ethernet is named by gigabits, also where they are written GB."""
 _BYTES = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GM])(?:B/s|Bps)")
-_RATE = re.compile(r"[-+]?[\d.]+(?:\s+\S+|\S*/\S+)")
+_RATE = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?(?:\s+\S+|\S*/\S+)")
 """A number and a unit, known or not."""
 _MOBILE = {"3g", "4g", "5g"}
 

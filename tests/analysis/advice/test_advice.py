@@ -23,6 +23,7 @@ from gcsim.analysis.report.paste import paste, paste_plan
 from gcsim.analysis.report.selection import expected_s, largest_verdict
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.open_questions import BETWEEN
 from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Evidence, Findings, Limits
 from gcsim.scenarios.run import run
@@ -209,6 +210,18 @@ def test_an_open_question_is_answered_as_its_option_would_be() -> None:
         assert one.answer.option not in {other.answer.option for other in then.findings.open}
     said = advised(**words, loop="ddp", limited=False, precision="fp32")
     assert {one.answer.option for one in said.findings.open} <= {"--network 10gbe_roce"}
+
+
+@pytest.mark.parametrize(("bus", "gaining"), [("nvlink2", True), ("pcie3_x16", False)])
+def test_compression_between_nodes_is_named_where_it_gains(bus: str, gaining: bool) -> None:
+    """Where the GPUs of a node sum first, uncompressed gradients cross their bus."""
+    words: dict[str, Any] = {"model": "resnet18_cifar10", "gpus": 4, "network": "10gbe"}
+    here = f"cluster.intra_node={bus}"
+    found, then = advised(here, **words), advised(here, BETWEEN, **words)
+    assert found.use is not None
+    assert then.use is not None
+    assert (then.use.iteration_s < found.use.iteration_s) is gaining
+    assert any(BETWEEN in one.answer.overrides for one in found.findings.open) is gaining
 
 
 def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:

@@ -188,6 +188,15 @@ def test_parts_that_no_bar_has_are_left_out(result: Result) -> None:
     assert parts_of(at_largest(busy(result))) == list(PARTS)
 
 
+@pytest.mark.parametrize("label", ["dense", "a method with a name of some length"])
+def test_the_legend_of_all_parts_stays_in_the_picture(result: Result, label: str) -> None:
+    rows = tuple(replace(row, label=f"{label} {n}") for n, row in enumerate(busy(result).rows))
+    figure = breakdown_figure(replace(busy(result), rows=rows))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.width
+
+
 def test_a_line_from_the_5th_to_the_95th_percentile_where_something_is_random(
     result: Result,
 ) -> None:

@@ -256,6 +256,13 @@ def test_a_cap_and_rdma_are_asked_for_whatever_the_number_of_nics() -> None:
     assert {"--limited", "--network 25gbe_roce"} <= {answer.option for answer in two}
 
 
+@pytest.mark.parametrize(("network", "wired"), [("1gbe", True), ("wifi_802.11n", False)])
+def test_a_cap_is_asked_for_on_ethernet(network: str, wired: bool) -> None:
+    words = Words(model="lenet", device="rpi4", nodes=4, network=network)
+    options = [one.option for one in open_questions(asked(None, words))]
+    assert ("--limited" in options) is wired
+
+
 def test_words_beside_a_scenario_take_the_place_of_its_settings() -> None:
     found = asked("lenet_2node", Words(nodes=4, device="v100", network="10 Gbit/s")).scenario
     assert (found.cluster.nodes, found.node_counts) == (4, (4,))

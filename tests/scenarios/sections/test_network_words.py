@@ -44,3 +44,24 @@ def test_an_option_changes_a_network_that_is_a_rate(tmp_path: Path) -> None:
 def test_what_is_no_rate_is_refused_with_its_place(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, SCENARIO.format(network="13 Gbit/x", nic="10gbe"))
     assert problem.startswith("a.yaml:3:44: error: unknown unit 'Gbit/x'")
+
+
+@pytest.mark.parametrize(
+    ("words", "slip"),
+    [("400 Gbit/s", False), ("400 GB/s", True), ("1e3 Gbit/s", False), ("1e9 Gbit/s", True)],
+)
+def test_a_rate_that_no_nic_has_is_warned_of(
+    tmp_path: Path, words: str, slip: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ethernet is sold up to 800 Gbit/s."""
+    load(tmp_path, SCENARIO.format(network=words, nic="100gbe"))
+    assert ("a.yaml:3:44: warning: no NIC has " in caplog.text) is slip
+
+
+@pytest.mark.parametrize(("backward", "slip"), [("12 min", False), ("12 h", True)])
+def test_passes_of_hours_are_warned_of(
+    tmp_path: Path, backward: str, slip: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    passes = f"compute: {{forward: 3 min, backward: {backward}}}\n"
+    load(tmp_path, SCENARIO.format(network="10gbe", nic="25gbe") + passes)
+    assert ("warning: forward and backward take 12.05 h; state" in caplog.text) is slip
