@@ -421,7 +421,9 @@ def _memory(advice: Advice) -> Iterator[str]:
         if rows:
             ends = span(min(lows), max(highs)).removesuffix(" GiB")
             yield f"{words}{ends} of {gib(held.device)}\n"
-    yield from (f"saves memory: {first.label} with {one}\n" for one in checkpointed(advice.scenario, first))
+    yield from (
+        f"saves memory: {first.label} with {one}\n" for one in checkpointed(advice.scenario, first)
+    )
     yield from (f"does not fit: {text}\n" for text in advice.result.left_out)
 
 

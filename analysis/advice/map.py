@@ -82,7 +82,7 @@ class Map:
     gains: Values
     """`[methods, rows, columns]`: logarithm of the median speedup over the uncompressed one."""
     winner: NDArray[np.int64]  # fastest method
-    sure: NDArray[np.bool_]  # whether it is surely faster than dense training, or that than the next
+    sure: NDArray[np.bool_]  # whether it surely beats dense training, or that the next
     costs: Values | None  # cost of 1,000 iterations with it, if a node's is stated
 
 

@@ -50,7 +50,7 @@ class Cell:
     verdict: Verdict
     recommended: Row | None  # the method to use
     winner: Row | None  # fastest method to train with, if any
-    sure: bool  # whether it is surely faster than dense training, or that than every other
+    sure: bool  # whether it surely beats dense training, or that every other
 
     @property
     def risky(self) -> bool:

@@ -74,5 +74,7 @@ def legend_of(labels: Sequence[str], colours: Mapping[int, str], *, sure: bool) 
         for n in sorted(colours)
     ]
     if not sure:
-        found.append(Patch(facecolor="white", edgecolor=GREY, hatch=HATCH, label="not sure against dense"))
+        found.append(
+            Patch(facecolor="white", edgecolor=GREY, hatch=HATCH, label="not sure against dense")
+        )
     return found
