@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.findings import Answer
 from gcsim.scenarios.sections.link import carrier
+from gcsim.scenarios.sections.network_words import ETHERNET
 
 
 def open_questions(asked: Asked) -> Iterator[Answer]:
@@ -27,7 +27,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
                 yield _answer(words, f"--loop {name}", setting)
     link = cluster.at_one_nic.network
     if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
-        wired = WIRED.match(link.name)
+        wired = ETHERNET.match(link.name)
         if wired and not asked.says("cluster", "network", "limited"):
             words = "tc or the provider caps the bandwidth and drops bursts"
             yield _answer(words, "--limited", "cluster.network.limited=true")
@@ -46,8 +46,6 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
 
 
 BETWEEN = "training.between=nodes"
-WIRED = re.compile(r"\d+gbe|100mbit_ethernet")
-"""Names of Ethernet, whose rate `tc` or a provider may cap below the NIC's."""
 _WAYS = {
     "peer": "one PCIe switch: PIX or PXB",
     "across": "two sockets: NODE or SYS",

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from gcsim.errors import Problem
 from gcsim.scenarios.reading.document import Document
 from gcsim.scenarios.sections.file import ScenarioFile
+from gcsim.scenarios.sections.network_words import ETHERNET
 from gcsim.simulator.cluster import Cluster
 
 FASTEST_NIC = 200_000_000_000
 """Bytes per second: 1.6 Tbit/s, twice the fastest Ethernet on sale."""
 LONGEST_PASSES = 3600
 """Seconds of the passes of one iteration."""
-_ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 
 
 def implausible(document: Document, file: ScenarioFile, cluster: Cluster) -> Iterator[Problem]:
     """Rates of a NIC and times of the passes beyond what anything has."""
     link = cluster.at_one_nic.network
-    if cluster.nodes > 1 and _ETHERNET.match(link.name) and link.bandwidth > FASTEST_NIC:
+    if cluster.nodes > 1 and ETHERNET.match(link.name) and link.bandwidth > FASTEST_NIC:
         yield Problem(
             place=document.place(("cluster", "network")),
             message=f"no NIC has {float(link.bandwidth) * 8e-12:g} Tbit/s",

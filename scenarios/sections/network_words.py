@@ -13,7 +13,8 @@ from gcsim import units
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 
-_ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
+ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
+"""Begin of the names of Ethernet in the catalogue."""
 _BITS = re.compile(
     r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
     r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|bps|BPS|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
@@ -55,6 +56,6 @@ def network_of(said: str) -> str | dict[str, str]:
     if not rate:
         hint = 'write it like "25 Gbit/s", or 25gbe of `gcsim list links`'
         raise InputError(f"{said} is not a rate", hint=hint)
-    known = [one for name, one in catalog.links().items() if _ETHERNET.fullmatch(name)]
+    known = [one for name, one in catalog.links().items() if ETHERNET.fullmatch(name)]
     near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
     return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": plain}
