@@ -88,8 +88,8 @@ class Stop:
 class Partition:
     """Distribution of the data over the workers."""
 
-    dirichlet: Annotated[float, POSITIVE]
-    """The smaller, the more workers' classes differ; see `team.py`."""
+    dirichlet: Annotated[float, POSITIVE] | None = None
+    """The smaller, the more workers' classes differ (`shares.py`); None: iid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,6 @@ class Plan:
     any."""
     seeds: Annotated[int, Limits(least=1, most=64)] = 3
     stop: Stop = Stop()
-    partition: Partition | None = None
-    """None: iid."""
+    partition: Partition = Partition()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of forward and backward passes; auto: the GPU where there is one."""
