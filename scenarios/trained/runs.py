@@ -294,6 +294,21 @@ def unsupported(scenario: Scenario) -> list[Problem]:
     return found
 
 
+def mid_round(scenario: Scenario) -> list[str]:
+    """Methods whose workers change clients between synchronisations, in words."""
+    plan, found = plan_of(scenario), []
+    every = plan.partition.round
+    for choice in scenario.compressors if plan.partition.clients else ():
+        method, parameters = method_of(choice.kind, choice.parameters)
+        ends = range(every - 1, plan.steps - 1, every)
+        if any(method.phase(parameters, end) == "local" for end in ends):
+            found.append(
+                f"{choice.label}: workers change clients between two synchronisations; let each "
+                f"round (train.partition.round = {every}) end with one."
+            )
+    return found
+
+
 def learner(scenario: Scenario) -> ModelEntry:
     """Model with its task and loss."""
     entry = trained_on(scenario.model, scenario.train_task or None)

@@ -131,8 +131,9 @@ class Team:
         self._reduction = reduction
         self._micro_batches, self._samples = accumulation, batch * accumulation
         self._shares = Shares(
-            split.train, workers=workers, batch=batch, seed=seed, partition=partition
-        )
+            split.train, workers=workers, batch=batch, seed=seed, partition=partition,
+            accumulation=accumulation,
+        )  # fmt: skip
         self._needs_moments = "second_moments" in method.compressor.requires
         self._clip, self._autocast = clip, autocast
         self._device = torch.device(pick_device(device))
