@@ -124,7 +124,7 @@ def scenario_of(
         if not unread:
             cluster = build_cluster(file.cluster, file.batch_size)
             training = build_training(file.training, cluster, measured=file.compute is not None)
-            problems += contradictions(document, cluster, training, file.cluster.sizes)
+            problems += contradictions(document, cluster, training, file.cluster.sizes, file.train)
         model, mistakes = workload.model_of(document, file, path)
         problems += mistakes
         task = workload.task_of(document, file, path)

@@ -15,6 +15,7 @@ from gcsim.errors import Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
+from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.sections.cluster import group_key, links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
 from gcsim.simulator.training import Fault, Faults, Training
@@ -27,9 +28,14 @@ _SOME = 6  # algorithms named by a hint
 
 
 def contradictions(
-    document: Document, cluster: Cluster, training: Training, sizes: Sequence[int]
+    document: Document,
+    cluster: Cluster,
+    training: Training,
+    sizes: Sequence[int],
+    train: Spelled | None,
 ) -> list[Problem]:
-    """Problems of a file whose sections are right; `sizes`: ascending numbers of nodes."""
+    """Problems of a file whose sections are right; `sizes`: ascending numbers of nodes;
+    `train`: the section, if any."""
     return [
         *_too_many(document, cluster, training),
         *_no_such_nodes(document, cluster, training),
@@ -43,6 +49,7 @@ def contradictions(
         *_precision(document, cluster, training),
         *_between(document, cluster, training),
         *_groups(document, cluster, training),
+        *_clients(document, train),
     ]
 
 
@@ -337,3 +344,13 @@ def _precision(document: Document, cluster: Cluster, training: Training) -> Iter
                 f" = {training.precision!r}: device {device.name!r} has no times of training at it",
                 f"it has {', '.join(known)}{own}",
             )
+
+
+def _clients(document: Document, train: Spelled | None) -> Iterator[Problem]:
+    clients = None if train is None else getattr(train.partition, "clients", None)
+    if train is not None and clients is not None and clients < train.workers:
+        yield document.problem(
+            ("train", "partition", "clients"),
+            f" = {clients}: fewer than the {train.workers} of a round, one to a worker",
+            "raise it, or lower train.workers",
+        )
