@@ -71,6 +71,8 @@ class Advice(sections.Recommendation):
     measured_s: float = 0.0
     supposed: tuple[str, ...] = ()
     """Facts that the question leaves out and the scenario states."""
+    loop: str = ""
+    """Stated training loop other than PyTorch's DDP."""
 
     @property
     def break_even(self) -> tuple[BreakEven, ...]:
@@ -206,6 +208,7 @@ def advice(
         measured=engine.measured,
         measured_s=engine.measured_s,
         supposed=("PyTorch DDP",) if asked.supposed else (),
+        loop=loop if (loop := asked.stated("training", "loop")) and loop != "ddp" else "",
     )
     questions = tuple(open_questions(asked))
 
@@ -378,7 +381,10 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 
 def _sections(advice: Advice) -> Iterator[sections.Section]:
-    yield from sections.answer_sections(advice)
+    for word, parts in sections.answer_sections(advice):
+        hooked = advice.loop and any("gcsim.ddp_hook" in one for one in parts)
+        needs = f"# gcsim's hook needs DistributedDataParallel, not the loop {advice.loop!r}:"
+        yield word, [sections.Line(needs), *parts] if hooked else parts
     if slowest := bottleneck(advice.result):
         yield "Groups", [one.removeprefix("Bottleneck: ") for one in slowest]
     misfits = list(_memory(advice))

@@ -290,7 +290,7 @@ def _pays(advice: Recommendation) -> list[str]:
         found.append(f"{listed(never)} never on {advice.workers} workers")
     shown = [*ends, *(one for one in known if one.rate is None and one.pays)]
     ranges = " (80 % range)" if any(one.low != one.high for one in shown) else ""
-    return [f"faster than dense{ranges}:", *found] if found else []
+    return [f"faster than dense at this link's goodput{ranges}:", *found] if found else []
 
 
 def _end(one: BreakEven) -> str:
