@@ -247,13 +247,13 @@ def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _Seen) -> Fraction:
         return 2 * (devices - 1) * mode.bus + mode.net + 2 * nbytes / rate
     if mode.shape != "ring":
         tree, part = mode.shape == "nvls_tree", Fraction(devices - 1, devices)
-        hops = _levels(nodes) if tree else nodes > 1
+        levels = _levels(nodes) if tree else int(nodes > 1)
         moved, most = Fraction(2 * (ranks - 1) * nbytes, ranks), 2 * _NVLS * seen.inside * part
         if kind == "all_gather":
             moved, most = Fraction(nbytes), most * part / 2
         if nodes > 1:
             most = min(most, (1 + (tree and nodes == 2)) * rate)
-        return mode.bus + hops * mode.net + moved / most
+        return mode.bus + levels * mode.net + moved / most
     passes = 2 if kind == "all_reduce" else 1
     steps, crossing = passes * (ranks - 1), passes * (nodes - 1)
     latency = mode.base + (steps - crossing) * mode.bus + crossing * mode.net
