@@ -196,18 +196,19 @@ _NEEDS = {
 
 def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
     """NCCL's algorithms by name that need a switch that adds."""
-    chosen = cluster.collectives.all_reduce
-    if chosen not in _NEEDS:
-        return
-    place, instead = _NEEDS[chosen]
-    link = getattr(cluster.at_one_nic, place)
-    if link.switch_adds is None:
-        yield document.problem(
-            ("cluster", "collectives", "all_reduce"),
-            f" = {chosen!r}: no switch of cluster.{place} ({link.name}) adds",
-            "nccl_ring_simple, or a link whose switch adds: "
-            f"cluster.{place}: {instead.format(link.name)}",
-        )
+    for key in ("all_reduce", "all_gather"):
+        chosen = getattr(cluster.collectives, key)
+        if chosen not in _NEEDS:
+            continue
+        place, instead = _NEEDS[chosen]
+        link = getattr(cluster.at_one_nic, place)
+        if link.switch_adds is None:
+            yield document.problem(
+                ("cluster", "collectives", key),
+                f" = {chosen!r}: no switch of cluster.{place} ({link.name}) adds",
+                "nccl_ring_simple, or a link whose switch adds: "
+                f"cluster.{place}: {instead.format(link.name)}",
+            )
 
 
 def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
