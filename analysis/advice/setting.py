@@ -10,7 +10,7 @@ from gcsim.scenarios.sections.link import carrier
 from gcsim.simulator.network.links import Link
 
 NOT_CHECKED = "not checked: the device states none"
-"""Of the memory."""
+"""Said of the memory of a device without one."""
 
 
 def header(scenario: Scenario, dense: Row | None) -> str:
