@@ -218,7 +218,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "measure": None
         if found is None
         else {
-            "input": found.name, "unit": found.unit, "stated": found.stated, "by": found.command,
+            "input": found.name.replace(*_RATIO), "unit": found.unit, "stated": found.stated, "by": found.command,
             "below" if found.below else "above": found.end, "instead": machines(found.instead),
         },
         "does_not_fit": [

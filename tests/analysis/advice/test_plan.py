@@ -98,6 +98,7 @@ def test_a_ratio_of_times_to_measure_is_named_so(
         instead=fast.front[0], command="measure one step",
     )  # fmt: skip
     monkeypatch.setattr(Plan, "measure", measure)
+    assert document(fast)["measure"]["input"].startswith("measured times of compressed steps")
     text = said(fast)["Measure"]
     assert "measured times of compressed steps over predicted ones" in text
     assert "below 0.900 (assumed 1.00)" in text
