@@ -218,8 +218,9 @@ def document(plan: Plan) -> dict[str, Any]:
         "measure": None
         if found is None
         else {
-            "input": found.name.replace(*_RATIO), "unit": found.unit, "stated": found.stated, "by": found.command,
-            "below" if found.below else "above": found.end, "instead": machines(found.instead),
+            "input": found.name.replace(*_RATIO), "unit": found.unit, "stated": found.stated,
+            "by": found.command, "below" if found.below else "above": found.end,
+            "instead": machines(found.instead),
         },
         "does_not_fit": [
             {"offer": offer.name, "place": offer.place, **misfit.document()}
