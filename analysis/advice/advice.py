@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcsim.analysis.advice.setting import assumed, header
+from gcsim.analysis.advice.setting import NOT_CHECKED, assumed, header
 from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken
@@ -405,7 +405,10 @@ def _memory(advice: Advice) -> Iterator[str]:
     and what is left out."""
     first = advice.scenario.compressors[0]
     _, held = advice.scenario.tightest(first)
-    if held is None or held.device is None:
+    if held is None:
+        return
+    if held.device is None:
+        yield NOT_CHECKED
         return
     told = dict.fromkeys([advice.verdict.dense, advice.use])
     named = [row for row in told if row is not None and row.fits == "perhaps"]

@@ -131,6 +131,8 @@ def test_memory_is_that_of_all_methods_of_the_device() -> None:
     low = min(row.device_memory_low_bytes or 0 for row in found.rows) / 2**30
     high = max(row.device_memory_high_bytes or 0 for row in found.rows) / 2**30
     assert shown == f"Memory        {low:.3g}-{high:.3g} of 16 GiB"
+    unknown = advised(model="lenet", device="raspberry_pi_4b", network="1gbe").summary()
+    assert "Memory        not checked: the device states none" in unknown
 
 
 def test_an_end_of_the_search_is_a_bound() -> None:
