@@ -109,7 +109,8 @@ def entry_named(
 
 
 def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
-    """Entries that begin as a word does, nearest first: "v100x" as v100, "resnet5O" as resnet50."""
+    """Entries that begin as a word does, nearest first: "v100x" and "v1000" as v100, "resnet5O" as
+    resnet50."""
     from rapidfuzz import fuzz, process
 
     start = re.match(r"[^\W\d_]{3,}|[^\W\d_]?\d+", next(iter(_pieces(word)), ""))
@@ -122,6 +123,8 @@ def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
         for name, texts in titles.items()
         if any(begins.search(compact(text)) for text in (name, *texts))
     ]
+    if not own and re.fullmatch(r"[^\W\d_]\d{4,}", start[0]):  # a digit too many
+        return _family(start[0][:-1], titles)
     near = process.extract(word, own, scorer=fuzz.ratio, processor=str.casefold, limit=_SIMILAR)
     return [name for name, *_ in near]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-SLOWEST, FASTEST = 1e6, 1.6e12
+SLOWEST, FASTEST = 1e6, 6.4e12
 """Bits per second between which break-evens are searched."""
 
 

@@ -88,6 +88,9 @@ def loaded(scenario: str | os.PathLike[str] | Scenario) -> Scenario:
 def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]:
     """Unchecked contents of a scenario file, and its path; raises as `load_scenario`."""
     path, name = _find(os.fspath(path_or_name))
+    if path.suffix == ".py":
+        hint = f"a compressor of yours is {path.stem}:CLASS"
+        raise InputError("is Python, no scenario", place=name, hint=hint)
     document = read_file(path, name)
     if not isinstance(document.data, dict):
         place = document.place(())
@@ -125,7 +128,7 @@ def scenario_of(
         if not unread:
             cluster = build_cluster(file.cluster, file.batch_size)
             training = build_training(file.training, cluster, measured=file.compute is not None)
-            problems += contradictions(document, cluster, training, file.cluster.sizes)
+            problems += contradictions(document, cluster, training, file.cluster.sizes, file.train)
         model, mistakes = workload.model_of(document, file, path)
         problems += mistakes
         task = workload.task_of(document, file, path)
@@ -273,13 +276,18 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
 
 
 def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
-    if re.search(r":\d+$", problem.place):  # a line of the user's own compressor
+    absent = _ABSENT.search(problem.message)
+    if re.search(r":\d+$", problem.place) and not absent:  # a line of the user's own compressor
         return problem
-    inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
+    if problem.message == _BITS:
+        problem = replace(problem, hint="write steps: 7, which are 4 bits, or kind: QSGD 4 bit")
+    inner = tuple(problem.place.split(".")) if problem.place and not absent else ("kind",)
     place = document.location_of_key if "has no parameter" in problem.message else document.place
     return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)
 
 
+_ABSENT = re.compile(r"^cannot import compressor '[^']+': [\w.]+ has no '\w+'$")
+_BITS = "qsgd has no parameter 'bits'"
 _DENSE = "dense"  # label of kind `none`
 _LONGEST = 40  # characters of a parameter's value
 

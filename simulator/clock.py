@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.errors import InputError, InternalError, Problem
+from gcsim.errors import InputError, InternalError
 
 Picoseconds = int
 Times = NDArray[np.int64]
@@ -31,6 +31,10 @@ _ROOM = (
 )
 
 
+class TooLongError(InputError):
+    """A time that the clock has no room for."""
+
+
 def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
     """Nearest picosecond, half to even."""
     return round(Fraction(seconds) * PS_PER_SECOND)
@@ -44,46 +48,43 @@ def reading(time: float) -> Picoseconds:
 
 
 def check_room(iteration: int, end: Picoseconds) -> None:
-    """Raise `InputError` when an iteration would end beyond the clock."""
+    """Raise `TooLongError` when an iteration would end beyond the clock."""
     if end >= LIMIT:
-        raise InputError(
-            Problem(
-                message=f"iteration {iteration} would end after {end / PS_PER_SECOND:.3g} s, more "
-                f"than the {LIMIT / PS_PER_SECOND / 86400:.0f} days that the clock has room for",
-                hint="let training.iterations be fewer, or check the times of the step",
-            )
+        day = PS_PER_SECOND * 86400
+        raise TooLongError(
+            f"iteration {iteration} would end after {end / PS_PER_SECOND:.3g} s, more "
+            f"than the {LIMIT / day:.0f} days that the clock has room for",
+            hint=f"a step takes {end / (iteration + 1) / day:.2g} days: take a faster device or "
+            "link, or a smaller batch; of steps that differ, fewer training.iterations",
         )
 
 
 def check_range(starts: Times, duration: Picoseconds) -> None:
-    """Raise `InputError` when `duration` after the last entry is too long for a collective."""
+    """Raise `TooLongError` when `duration` after the last entry is too long for a collective."""
     end = int(starts.max()) + duration
     if end >= COLLECTIVE_LIMIT:
         raise too_long(duration) if duration >= COLLECTIVE_LIMIT // 2 else _too_late(end)
 
 
 def check_time(time: Picoseconds) -> None:
-    """Raise `InputError` when a time is too long for a collective."""
+    """Raise `TooLongError` when a time is too long for a collective."""
     if time >= COLLECTIVE_LIMIT:
         raise too_long(time)
 
 
-def too_long(duration: Picoseconds) -> InputError:
+def too_long(duration: Picoseconds) -> TooLongError:
     """Error for a collective that takes too long."""
-    return InputError(
-        Problem(
-            message=f"a collective would take some {duration / PS_PER_SECOND:.2g} s, {_ROOM}",
-            hint="check the link's bandwidth and latency, and cluster.sums",
-        )
+    return TooLongError(
+        f"a collective would take some {duration / PS_PER_SECOND:.2g} s, {_ROOM}",
+        hint="check the link's bandwidth and latency, and cluster.sums",
     )
 
 
-def _too_late(end: Picoseconds) -> InputError:
-    return InputError(
-        Problem(
-            message=f"a collective would end {end / PS_PER_SECOND:.3g} s after the start, {_ROOM}",
-            hint="let training.iterations be fewer, or check the times of the step and of links",
-        )
+def _too_late(end: Picoseconds) -> TooLongError:
+    return TooLongError(
+        f"a collective would end {end / PS_PER_SECOND:.3g} s after the start, {_ROOM}",
+        hint="check the times of the step and of links; of steps that differ, let "
+        "training.iterations be fewer",
     )
 
 

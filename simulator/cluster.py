@@ -49,6 +49,7 @@ AllGatherAlgorithm = Literal[
     "nccl_ring_ll",
     "nccl_ring_ll128",
     "nccl_ring_simple",
+    "nccl_nvls_simple",
 ]
 PushPullAlgorithm = Literal["auto", "parameter_server", "alltoall_allgather", "all_gather"]
 Servers = int | Literal["per_node"] | None

@@ -184,10 +184,12 @@ class GroupPlanner:
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
         """Plans as from `Planner.steps`."""
-        of_groups = [planner.steps(profile) for planner in self._planners]
+        unlike = {planner: planner.steps(profile) for planner in dict.fromkeys(self._planners)}
+        if len(unlike) == 1:
+            return unlike[self._planners[0]]
         return [
             [self._together(plans) for plans in zip(*of_phase, strict=True)]
-            for of_phase in zip(*of_groups, strict=True)
+            for of_phase in zip(*(unlike[planner] for planner in self._planners), strict=True)
         ]
 
     def _together(self, plans: Sequence[StepPlan]) -> StepPlan:
@@ -237,17 +239,31 @@ def planner_of(
     prices, together = prices or PriceList(cluster.device), together or _together(cluster, training)
     if not cluster.groups:
         return Planner(cluster, compute, training, prices, together)
-    planners = [
-        Planner(
+    first = first_alike(cluster, compute)
+    planners = {
+        number: Planner(
             cluster.all_like(number),
             compute.of_group(number),
             training,
-            prices if group.device is cluster.device else prices.beside(group.device),
+            prices if device is cluster.device else prices.beside(device),
             together,
         )
-        for number, group in enumerate(cluster.groups)
+        for number, device in ((number, cluster.groups[number].device) for number in set(first))
+    }
+    return GroupPlanner(cluster.ranks_of_groups, [planners[number] for number in first])
+
+
+def first_alike(cluster: Cluster, compute: ComputeTimes) -> list[int]:
+    """For each group the first one with its device and passes: only their links differ."""
+    passes = [compute.of_group(number) for number in range(len(cluster.groups))]
+    return [
+        next(
+            place
+            for place, (other, theirs) in enumerate(zip(cluster.groups, passes, strict=True))
+            if other.device is group.device and theirs == own
+        )
+        for group, own in zip(cluster.groups, passes, strict=True)
     ]
-    return GroupPlanner(cluster.ranks_of_groups, planners)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcsim.analysis.advice.setting import assumed, header
+from gcsim.analysis.advice.setting import NOT_CHECKED, assumed, header
 from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken
@@ -72,6 +72,8 @@ class Advice(sections.Recommendation):
     measured_s: float = 0.0
     supposed: tuple[str, ...] = ()
     """Facts that the question leaves out and the scenario states."""
+    loop: str = ""
+    """Stated training loop other than PyTorch's DDP."""
 
     @property
     def break_even(self) -> tuple[BreakEven, ...]:
@@ -207,6 +209,7 @@ def advice(
         measured=engine.measured,
         measured_s=engine.measured_s,
         supposed=("PyTorch DDP",) if asked.supposed else (),
+        loop=loop if (loop := asked.stated("training", "loop")) and loop != "ddp" else "",
     )
     questions = tuple(open_questions(asked))
 
@@ -387,7 +390,10 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 
 def _sections(advice: Advice) -> Iterator[sections.Section]:
-    yield from sections.answer_sections(advice)
+    for word, parts in sections.answer_sections(advice):
+        hooked = advice.loop and any("gcsim.ddp_hook" in one for one in parts)
+        needs = f"# gcsim's hook needs DistributedDataParallel, not the loop {advice.loop!r}:"
+        yield word, [sections.Line(needs), *parts] if hooked else parts
     if slowest := bottleneck(advice.result):
         yield "Groups", [one.removeprefix("Bottleneck: ") for one in slowest]
     misfits = list(_memory(advice))
@@ -408,7 +414,10 @@ def _memory(advice: Advice) -> Iterator[str]:
     and what is left out."""
     first = advice.scenario.compressors[0]
     _, held = advice.scenario.tightest(first)
-    if held is None or held.device is None:
+    if held is None:
+        return
+    if held.device is None:
+        yield NOT_CHECKED
         return
     told = dict.fromkeys([advice.verdict.dense, advice.use])
     named = [row for row in told if row is not None and row.fits == "perhaps"]

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from gcsim.analysis.report.numbers import percent, plural, scaled, significant
+from gcsim.analysis.advice.setting import NOT_CHECKED, carried, link_facts
+from gcsim.analysis.report.numbers import percent, scaled, significant
 from gcsim.analysis.report.sections import WIDEST, section_lines
 from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.report.wording import to_narrow
@@ -19,9 +20,12 @@ from gcsim.files import csv_text, json_text, write_text
 from gcsim.scenarios.checks.fits import Misfit, gib
 from gcsim.scenarios.planning.choice import SURE, Drawn, Measurement, Plan
 from gcsim.scenarios.planning.offers import Offer
+from gcsim.simulator.luck import doubted
 
 SCHEMA = 1
 _DAY = 24
+_RATIO = "gains of compression", "times of compressed steps"
+"""An input's name, whose figure is a ratio of times, where the figure is shown."""
 
 
 def parts(plan: Plan, width: int) -> tuple[RenderableType, ...]:
@@ -65,9 +69,10 @@ def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
         work, (low, high) = one.point.work, one.hours_range
         chances = [percent(chance) for chance in plan.probabilities(one) if chance is not None]
         mark = "> " if one is plan.choice else "  "
+        fits = "" if work.sure else ", may not fit"
         cut = f"{work.micro_batch} x {work.accumulation}"
         lines.append(
-            [mark + machines(one), one.point.choice.label, cut,
+            [mark + machines(one) + fits, one.point.choice.label, cut,
              *([work.checkpointing] if kept else []), significant(one.point.hours),
              f"{significant(low)}-{significant(high)}", _money(one.point.money), *chances]
         )  # fmt: skip
@@ -86,25 +91,34 @@ def sections(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     if choice is not None:
         yield "Choose", list(_choice(plan, choice))
         yield "Measure", [_measure(plan, plan.measure)]
+    else:
+        yield "Choose", ["none of the offers"]
     if plan.unfit:
         yield "Too small", [f"{_too_small(*pair)}\n" for pair in plan.unfit]
+    if plan.left_out:
+        yield "Left out", [f"{one.name} ({one.place}): {why}\n" for one, why in plan.left_out]
     if choice is not None:
         yield "Assumed", list(_assumed(plan, choice))
 
 
 def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
+    sure = choice.point.work.sure and not all(one.point.work.sure for one in plan.front)
     if plan.deadline is None and plan.budget is None:
-        yield f"{machines(choice)}, the cheapest (--deadline or --budget chooses otherwise)"
+        cheapest = f"the cheapest{' that surely fits' if sure else ''}"
+        yield f"{machines(choice)}, {cheapest} (--deadline or --budget chooses otherwise)"
     else:
         met = plan.met(choice)
         limits = [name for name in ("deadline", "budget") if getattr(plan, name) is not None]
         how = "fastest" if limits == ["budget"] else "cheapest"
-        least = f"the {how} that meets {' and '.join(limits)} in {percent(SURE)} of the worlds"
+        fits = "surely fits and " if sure else ""
+        least = (
+            f"the {how} that {fits}meets {' and '.join(limits)} in {percent(SURE)} of the worlds"
+        )
         most = (
             f"nothing meets {' and '.join(limits)} in {percent(SURE)} of the worlds; this does in"
         )
-        yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(met)}'}"
-    if choice.point.row.fits == "perhaps":
+        yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(doubted(met))}'}"
+    if not choice.point.work.sure:
         yield "which may not fit in its memory"
     yield f"check with: {command(plan, choice)}\n"
 
@@ -114,9 +128,9 @@ def _measure(plan: Plan, found: Measurement | None) -> str:
         return "no single measurement would change the choice" if len(plan.front) > 1 else "-"
     side = "below" if found.below else "above"
     unit = found.unit
-    bound = f"{side} {_figure(found.end, unit)} (stated {_figure(found.stated, unit)})"
-    what = to_narrow(found.command)
-    return f"{what}: with {found.name} {bound} it would be {machines(found.instead)}"
+    bound = f"{side} {_figure(found.end, unit)} (assumed {_figure(found.stated, unit)})"
+    what, name = to_narrow(found.command), found.name.replace(*_RATIO)
+    return f"{what}: with {name} {bound} it would be {machines(found.instead)}"
 
 
 def _figure(value: float, unit: str) -> str:
@@ -136,10 +150,17 @@ def _too_small(offer: Offer, misfit: Misfit) -> str:
 def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
     batch = "steps of at most the stated batch, in whole micro-batches"
     yield f"dense training takes the same number of steps on any number of GPUs; {batch}"
-    precision = choice.point.work.site.scenario.training.precision
+    scenario = choice.point.work.site.scenario
+    cluster = scenario.cluster
+    if cluster.workers > 1:
+        link = cluster.network if cluster.nodes > 1 else cluster.intra_node
+        yield f"{carried(scenario)}, {link_facts(link)}"
     if plan.job.loop is None:
         yield "PyTorch DDP"
-    yield f"{precision} ({plan.settings:,} settings fit, {plan.simulated:,} simulated)"
+    if choice.point.row.fits is None:
+        yield f"memory {NOT_CHECKED}"
+    tried = f"{plan.settings:,} settings fit, {plan.simulated:,} simulated"
+    yield f"{scenario.training.precision} ({tried})"
 
 
 def command(plan: Plan, one: Drawn) -> str:
@@ -197,12 +218,16 @@ def document(plan: Plan) -> dict[str, Any]:
         "measure": None
         if found is None
         else {
-            "input": found.name, "unit": found.unit, "stated": found.stated, "by": found.command,
-            "below" if found.below else "above": found.end, "instead": machines(found.instead),
+            "input": found.name.replace(*_RATIO), "unit": found.unit, "stated": found.stated,
+            "by": found.command, "below" if found.below else "above": found.end,
+            "instead": machines(found.instead),
         },
         "does_not_fit": [
             {"offer": offer.name, "place": offer.place, **misfit.document()}
             for offer, misfit in plan.unfit
+        ],
+        "left_out": [
+            {"offer": offer.name, "place": offer.place, "why": why} for offer, why in plan.left_out
         ],
         "settings": plan.settings,
         "simulated": plan.simulated,
@@ -258,4 +283,7 @@ def _money(value: float) -> str:
 
 
 def _time(hours: float) -> str:
-    return plural(round(hours), "hour") if hours < 2 * _DAY else f"{hours / _DAY:.3g} days"
+    for unit, size in (("days", _DAY), ("hours", 1.0)):
+        if hours >= 2 * size:
+            return f"{hours / size:.3g} {unit}"
+    return f"{hours * 60:.3g} minutes"

@@ -10,6 +10,9 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.link import carrier
 from gcsim.simulator.network.links import Link
 
+NOT_CHECKED = "not checked: the device states none"
+"""Said of the memory of a device without one."""
+
 
 def header(scenario: Scenario, dense: Row | None) -> str:
     """The cluster, and its dense iteration."""
@@ -17,12 +20,18 @@ def header(scenario: Scenario, dense: Row | None) -> str:
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
     rate += " bus" if cluster.nodes == 1 < cluster.workers else ""
-    network = cluster.at_one_nic.network.name if cluster.nodes > 1 else None
     now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
         f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.devices}, {rate}, "
-        f"{carrier(cluster.collectives.transport, network)}{now}"
+        f"{carried(scenario)}{now}"
     )
+
+
+def carried(scenario: Scenario) -> str:
+    """ "NCCL over TCP" """
+    cluster = scenario.cluster
+    network = cluster.at_one_nic.network.name if cluster.nodes > 1 else None
+    return carrier(cluster.collectives.transport, network)
 
 
 def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
@@ -30,7 +39,7 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     links = [link, *(cluster.at_one_nic.nics.values() if cluster.nodes > 1 else ())]
-    found = list(dict.fromkeys(map(_link, links))) if cluster.workers > 1 else []
+    found = list(dict.fromkeys(map(link_facts, links))) if cluster.workers > 1 else []
     one = cluster.at_one_nic.network if cluster.nodes > 1 else link
     if cluster.workers > 1 and (remote := f"{_kind(one)}_roce") in catalog.links():
         found.append(f"RDMA: {remote}")
@@ -51,7 +60,7 @@ def _kind(link: Link) -> str:
     return link.name.removesuffix(", changed")
 
 
-def _link(link: Link) -> str:
+def link_facts(link: Link) -> str:
     """Latency and goodput with their ranges."""
     text = f"{_kind(link)}: latency {duration(float(link.latency))}"
     if link.latency_range is not None:

@@ -137,7 +137,7 @@ def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, html.Html]]:
         ]
         for one in of_row
     ]
-    headings = ["input", "share of the variance", "stated", "low", "high", "to narrow it"]
+    headings = ["input", "share of the variance", "assumed", "low", "high", "to narrow it"]
     yield f"Uncertainties of {row.label}", html.table(headings, lines)
 
 

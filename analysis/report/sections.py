@@ -298,7 +298,7 @@ def _pays(advice: Recommendation) -> list[str]:
         found.append(f"{listed(never)} never on {advice.workers} workers")
     shown = [*ends, *always]
     ranges = " (80 % range)" if any(one.low != one.high for one in shown) else ""
-    return [f"faster than dense{ranges}:", *found] if found else []
+    return [f"faster than dense at this link's goodput{ranges}:", *found] if found else []
 
 
 def _end(one: BreakEven) -> str:

@@ -33,7 +33,7 @@ from gcsim.scenarios.running.keys import own_model_code
 from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
 from gcsim.scenarios.trained.horizon import foreseen
-from gcsim.scenarios.trained.runs import unsupported
+from gcsim.scenarios.trained.runs import mid_round, unsupported
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
 from gcsim.simulator.host import MANY, Host
@@ -269,7 +269,8 @@ def _to_target(scenario: Scenario) -> Iterator[Line]:
     if scenario.train is None:
         return
     found = [f"refused: {one.message}; {one.hint}" for one in unsupported(scenario)]
-    for number, text in enumerate([*found, *foreseen(scenario, scenario.train.steps)]):
+    found += [*mid_round(scenario), *foreseen(scenario, scenario.train.steps)]
+    for number, text in enumerate(found):
         yield ("train" if number == 0 else ""), text
 
 

@@ -24,7 +24,7 @@ def explain(
     *,
     scenario: Annotated[
         str, option("--scenario SCENARIO", "Scenario with the model, gradients and device.")
-    ] = "alexnet_32node",
+    ] = "digits_8",
     sets: SetOption = None,
     seed: SeedOption = None,
     as_json: JsonOption = False,
@@ -40,7 +40,7 @@ def explain(
 
     from gcsim.analysis.report.explained import parts
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly
+    from gcsim.cli.terminal import emit, emit_exactly, note
     from gcsim.compressors.named import method_named
     from gcsim.files import json_text
     from gcsim.scenarios.explained import chosen
@@ -57,6 +57,8 @@ def explain(
             changes = [*(sets or ()), f"compressors=[{asked}]"]
             loaded = scenario_of(document, path, changes, seed, warn=False)
             method = loaded.compressors[0].label
+    if not quiet:
+        note(f"scenario: {loaded.name} (--scenario takes another)")
     with watching(quiet) as progress:
         found = explained(loaded, chosen(loaded, method), progress)
     if as_json:

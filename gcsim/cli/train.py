@@ -42,7 +42,7 @@ def train(
     from gcsim.cli.terminal import emit, emit_exactly, note, note_trained_before, width
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.trained.horizon import foreseen
-    from gcsim.scenarios.trained.runs import plan_of
+    from gcsim.scenarios.trained.runs import mid_round, plan_of
     from gcsim.scenarios.trained.study import train as train_all
 
     with users_code():
@@ -52,7 +52,7 @@ def train(
         require_tensorboard("--tensorboard")
         options.check_writable(tensorboard, "--tensorboard")
     if not quiet:
-        note(*foreseen(loaded, plan_of(loaded).steps))
+        note(*mid_round(loaded), *foreseen(loaded, plan_of(loaded).steps))
     tell = (lambda _: None) if quiet else note
     with kept_on_interrupt(), watching(quiet) as progress:
         result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress, tell=tell)

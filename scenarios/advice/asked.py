@@ -155,14 +155,16 @@ class Asked:
 
     def says(self, *keys: str) -> bool:
         """Whether the file, a word or an override states a setting."""
+        return self.stated(*keys) is not None
+
+    def stated(self, *keys: str) -> Any:
+        """A setting as the file, a word or an override states it; None where none does."""
         document = deepcopy(self.document)
         apply(document, self.overrides)
         held: Any = document.data
         for key in keys:
-            if not isinstance(held, Mapping) or key not in held:
-                return False
-            held = held[key]
-        return True
+            held = held.get(key) if isinstance(held, Mapping) else None
+        return held
 
     @property
     def says_loop(self) -> bool:

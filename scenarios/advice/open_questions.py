@@ -8,7 +8,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.findings import Answer
 from gcsim.scenarios.sections.link import carrier
-from gcsim.scenarios.sections.network_words import ETHERNET
+from gcsim.scenarios.sections.network_words import ETHERNET, supposes_rdma
 
 
 def open_questions(asked: Asked) -> Iterator[Answer]:
@@ -25,15 +25,8 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         for name, words in (("ddp", "PyTorch, as the hook needs"), ("own", "no overlap")):
             if (setting := f"training.loop={name}") not in asked.supposed:
                 yield _answer(words, f"--loop {name}", setting)
-    link = cluster.at_one_nic.network
-    if cluster.nodes > 1 and carrier(cluster.collectives.transport, link.name).endswith("TCP"):
-        wired = ETHERNET.match(link.name)
-        if wired and not asked.says("cluster", "network", "limited"):
-            words = "tc or the provider caps the bandwidth and drops bursts"
-            yield _answer(words, "--limited", "cluster.network.limited=true")
-        remote = f"{link.name.removesuffix(', changed')}_roce"
-        if cluster.collectives.transport == "nccl" and remote in catalog.links():
-            yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
+    if cluster.nodes > 1:
+        yield from _of_the_network(asked)
     if min(cluster.nodes, cluster.devices_per_node) > 1 and not asked.says("training", "between"):
         words = "the GPUs of a node sum first, then the nodes exchange"
         yield _answer(words, f"--set {BETWEEN}", BETWEEN)
@@ -46,6 +39,25 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
 
 
 BETWEEN = "training.between=nodes"
+
+
+def _of_the_network(asked: Asked) -> Iterator[Answer]:
+    """Answers on the link between nodes: a cap, RDMA or TCP."""
+    cluster = asked.scenario.cluster
+    link = cluster.at_one_nic.network
+    if carrier(cluster.collectives.transport, link.name).endswith("TCP"):
+        wired = ETHERNET.match(link.name)
+        if wired and not asked.says("cluster", "network", "limited"):
+            words = "tc or the provider caps the bandwidth and drops bursts"
+            yield _answer(words, "--limited", "cluster.network.limited=true")
+        remote = f"{link.name.removesuffix(', changed')}_roce"
+        if cluster.collectives.transport == "nccl" and remote in catalog.links():
+            yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
+    said = asked.stated("cluster", "network")
+    if isinstance(said, str) and supposes_rdma(said):
+        yield _answer("TCP", f'--network "{said} TCP"', f'cluster.network="{said} TCP"')
+
+
 _WAYS = {
     "peer": "one PCIe switch: PIX or PXB",
     "across": "two sockets: NODE or SYS",

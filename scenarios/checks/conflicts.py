@@ -15,6 +15,7 @@ from gcsim.errors import Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
+from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.sections.cluster import group_key, links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
 from gcsim.simulator.training import Fault, Faults, Training
@@ -27,9 +28,14 @@ _SOME = 6  # algorithms named by a hint
 
 
 def contradictions(
-    document: Document, cluster: Cluster, training: Training, sizes: Sequence[int]
+    document: Document,
+    cluster: Cluster,
+    training: Training,
+    sizes: Sequence[int],
+    train: Spelled | None,
 ) -> list[Problem]:
-    """Problems of a file whose sections are right; `sizes`: ascending numbers of nodes."""
+    """Problems of a file whose sections are right; `sizes`: ascending numbers of nodes;
+    `train`: the section, if any."""
     return [
         *_too_many(document, cluster, training),
         *_no_such_nodes(document, cluster, training),
@@ -43,6 +49,7 @@ def contradictions(
         *_precision(document, cluster, training),
         *_between(document, cluster, training),
         *_groups(document, cluster, training),
+        *_clients(document, train),
     ]
 
 
@@ -189,18 +196,19 @@ _NEEDS = {
 
 def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
     """NCCL's algorithms by name that need a switch that adds."""
-    chosen = cluster.collectives.all_reduce
-    if chosen not in _NEEDS:
-        return
-    place, instead = _NEEDS[chosen]
-    link = getattr(cluster.at_one_nic, place)
-    if link.switch_adds is None:
-        yield document.problem(
-            ("cluster", "collectives", "all_reduce"),
-            f" = {chosen!r}: no switch of cluster.{place} ({link.name}) adds",
-            "nccl_ring_simple, or a link whose switch adds: "
-            f"cluster.{place}: {instead.format(link.name)}",
-        )
+    for key in ("all_reduce", "all_gather"):
+        chosen = getattr(cluster.collectives, key)
+        if chosen not in _NEEDS:
+            continue
+        place, instead = _NEEDS[chosen]
+        link = getattr(cluster.at_one_nic, place)
+        if link.switch_adds is None:
+            yield document.problem(
+                ("cluster", "collectives", key),
+                f" = {chosen!r}: no switch of cluster.{place} ({link.name}) adds",
+                "nccl_ring_simple, or a link whose switch adds: "
+                f"cluster.{place}: {instead.format(link.name)}",
+            )
 
 
 def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -337,3 +345,13 @@ def _precision(document: Document, cluster: Cluster, training: Training) -> Iter
                 f" = {training.precision!r}: device {device.name!r} has no times of training at it",
                 f"it has {', '.join(known)}{own}",
             )
+
+
+def _clients(document: Document, train: Spelled | None) -> Iterator[Problem]:
+    clients = None if train is None else getattr(train.partition, "clients", None)
+    if train is not None and clients is not None and clients < train.workers:
+        yield document.problem(
+            ("train", "partition", "clients"),
+            f" = {clients}: fewer than the {train.workers} of a round, one to a worker",
+            "raise it, or lower train.workers",
+        )

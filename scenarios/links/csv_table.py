@@ -85,7 +85,7 @@ def few(problems: list[Problem]) -> list[Problem]:
     """First problems only: a wrong separator makes all rows wrong."""
     if len(problems) <= _SHOWN:
         return problems
-    left = f"and {len(problems) - _SHOWN:,} rows more are wrong"
+    left = f"and {len(problems) - _SHOWN:,} more of the rows"
     return [*problems[:_SHOWN], Problem(place=problems[_SHOWN].place, message=left)]
 
 

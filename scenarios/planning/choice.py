@@ -2,7 +2,7 @@
 
 The choice is the cheapest point that meets the deadline and the budget in `SURE` of the drawn
 worlds, with a budget alone the fastest; where none does, the one that does so most often. Without
-either it is the cheapest.
+either it is the cheapest. Of points that meet them, those that surely fit come first.
 
 The measurement to make first is that of an uncertain input of which the fast or the slow third of
 the drawn worlds has another choice. Points that share the input (the same device, the same link)
@@ -89,6 +89,8 @@ class Plan:
     """Fastest first."""
     unfit: tuple[tuple[Offer, Misfit], ...]
     """Offers on which nothing fits."""
+    left_out: tuple[tuple[Offer, str], ...]
+    """Offers of which nothing is simulated, and why."""
     settings: int
     """Settings that fit: of offer, nodes, micro-batch, checkpointing and method."""
     simulated: int
@@ -110,9 +112,9 @@ class Plan:
         """The same, each point judged in some of the worlds."""
         return min(self.front, key=lambda one: self._rank(one, among(one)), default=None)
 
-    def _rank(self, one: Drawn, among: Mask | None) -> tuple[float, float]:
-        met = self.met(one, among)
-        return (-SURE, self._cost(one, among)) if met >= SURE else (-met, 0.0)
+    def _rank(self, one: Drawn, among: Mask | None) -> tuple[float, bool, float]:
+        met, unsure = self.met(one, among), not one.point.work.sure
+        return (-SURE, unsure, self._cost(one, among)) if met >= SURE else (-met, unsure, 0.0)
 
     def met(self, one: Drawn, among: Mask | None = None) -> float:
         """Share of worlds with deadline and budget met."""
@@ -219,15 +221,22 @@ def planned(
     drawn = []
     with watcher.task("front", len(front)) as task:
         for point in front:
-            drawn.append(_drawn(search, point))
+            with search.left_out(point.work):
+                drawn.append(_drawn(search, point))
             task.advance(note=point.work.site.offer.name)
     best = undominated([one.point for one in drawn])
+    served = {one.point.work.site.offer for one in drawn}
     unfit: list[tuple[Offer, Misfit]] = []
+    left_out = [pair for pair in search.too_long.items() if pair[0] not in served]
     for offer in known:
         at = [site for site in search.sites if site.offer is offer]
-        found = [search.misfit(site) for site in at]
-        if at and all(found):
-            unfit.append((offer, next(one for one in reversed(found) if one)))
+        if any(map(search.works, at)):
+            continue
+        if found := [one for site in at if (one := search.misfit(site))]:
+            unfit.append((offer, found[-1]))
+        else:
+            few = f"{offer.gpus} GPUs of a node, and {search.samples:,} samples of a step"
+            left_out.append((offer, f"{few}; would help: --batch"))
     return Plan(
         job=job,
         a_sample=search.a_sample,
@@ -235,6 +244,7 @@ def planned(
         budget=budget,
         front=tuple(next(d for d in drawn if d.point is point) for point in best),
         unfit=tuple(unfit),
+        left_out=tuple(left_out),
         settings=sum(len(w.choices) for site in search.sites for w in search.works(site)),
         simulated=simulated,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,6 +71,8 @@ def _cells(line: str) -> list[str]:
 
 def _columns(place: str, header: str) -> list[str]:
     columns = [cell.lower() for cell in _cells(header)]
+    if len(columns) == 1 and (odd := re.search(r"[;|\t]", header)):
+        raise InputError(f"{odd[0]!r} separates the columns", place=place, hint=_HEADER)
     problems = [
         Problem(place=place, message=f"the column {one!r} is missing", hint=_HEADER)
         for one in COLUMNS

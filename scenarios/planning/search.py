@@ -5,13 +5,14 @@ step's batch: micro-batch (a power of two), accumulation, checkpointing. Memory 
 with which a method surely fits, or, where none does, may fit. The engine of a run then says how
 long an iteration is with the stated figures. Works of which passes alone take longer and cost more
 than a point that is known are left out; that leaves the front of hours and money as it is, since
-no iteration is shorter than its passes.
+no iteration is shorter than its passes. A point that may not fit beats none that surely fits.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -26,6 +27,7 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import simulated_run
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained.evidence import evidence_of
+from gcsim.simulator.clock import TooLongError
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.models.transformer import Checkpointing
 
@@ -81,6 +83,8 @@ class Work:
     accumulation: int
     checkpointing: Checkpointing
     choices: tuple[CompressorChoice, ...]
+    sure: bool = True
+    """Whether these surely fit."""
 
     @property
     def samples(self) -> int:
@@ -116,6 +120,10 @@ class Point:
     hours: float
     money: float
 
+    def beats(self, hours: float, money: float, sure: bool) -> bool:
+        """Whether it is as good as others, which surely fit or not."""
+        return self.hours <= hours and self.money <= money and self.work.sure >= sure
+
 
 @dataclass(slots=True)
 class Search:
@@ -131,6 +139,8 @@ class Search:
     """Steps to the goal over dense training's, by method."""
     simulated: int = 0
     """Settings simulated."""
+    too_long: dict[Offer, str] = field(default_factory=dict)
+    """Offers with works of which a step takes longer than the clock has room for."""
     _known: dict[str, Known] = field(default_factory=dict)
     _prices: dict[str, PriceList] = field(default_factory=dict)
 
@@ -187,13 +197,18 @@ class Search:
         return model.input_shape[0] if model.input == "tokens" else 1
 
     @property
+    def samples(self) -> int:
+        """Samples of a step, at most."""
+        return int(self.job.batch / self.a_sample)
+
+    @property
     def _largest(self) -> int:
         profile = next(iter(self._known.values())).profile
         return max(layout.numel for layout in profile.buckets)
 
     def works(self, site: Site) -> list[Work]:
         """Works of a site with the methods that surely fit, or else may."""
-        most = int(self.job.batch / self.a_sample) // site.workers
+        most = self.samples // site.workers
         by_formula = site.scenario.model.transformer is not None
         again: tuple[Checkpointing, ...] = ("none", "selective", "full")
         found = []
@@ -211,19 +226,16 @@ class Search:
                     ):
                         held = scenario.memory_of(choice, self._largest)
                         fits = "yes" if held is None or held.fits is None else held.fits
-                        found.append((fits, replace(work, choices=(choice,))))
+                        if fits != "no":
+                            found.append(replace(work, choices=(choice,), sure=fits == "yes"))
                 micro *= 2
-        for wanted in ("yes", "perhaps"):
-            chosen = [work for fits, work in found if fits == wanted]
-            if chosen:
-                return _joined(chosen)
-        return []
+        return _joined([work for work in found if work.sure] or found)
 
     def misfit(self, site: Site) -> Misfit | None:
         """Least that a training needs where no work of a site fits, and what would help, of other
         devices those offered; None where some work fits, or where there are more GPUs than samples
         of a step."""
-        if self.works(site) or site.workers * self.a_sample > self.job.batch:
+        if site.workers > self.samples or self.works(site):
             return None
         choices = site.scenario.compressors
         kept: Checkpointing = "full" if site.scenario.model.transformer is not None else "none"
@@ -273,6 +285,15 @@ class Search:
                 work=work, choice=choice, row=row, hours=hours, money=hours * work.site.price
             )
 
+    @contextmanager
+    def left_out(self, work: Work) -> Iterator[None]:
+        """Leave out a work of which a step takes too long."""
+        try:
+            yield
+        except TooLongError as error:
+            where = f"{work.site.nodes} x {work.site.offer.gpus}"
+            self.too_long.setdefault(work.site.offer, f"{where}: {error.problems[0].message}")
+
     def hours(self, work: Work, row: Row) -> float:
         """Hours of the training at the row's iteration."""
         steps = self.job.amount / (work.samples * self.a_sample) * self.steps[row.label]
@@ -289,8 +310,9 @@ class Search:
         rest = [pair for of_site in bounds for pair in of_site[1:]]
         with self.progress.task("settings", len(first) + len(rest)) as task:
             for (hours, money), work in (*first, *rest):
-                if not any(one.hours <= hours and one.money <= money for one in found):
-                    found = undominated([*found, *self.points(work)])
+                if not any(one.beats(hours, money, work.sure) for one in found):
+                    with self.left_out(work):
+                        found = undominated([*found, *self.points(work)])
                 task.advance(note=work.site.offer.name)
         return found
 
@@ -298,8 +320,8 @@ class Search:
 def undominated(points: Iterable[Point]) -> list[Point]:
     """Points that no other beats, the fastest first; the first of equal ones."""
     found: list[Point] = []
-    for point in sorted(points, key=lambda one: (one.hours, one.money)):
-        if not found or point.money < found[-1].money:
+    for point in sorted(points, key=lambda one: (one.hours, one.money, not one.work.sure)):
+        if not any(one.beats(point.hours, point.money, point.work.sure) for one in found):
             found.append(point)
     return found
 

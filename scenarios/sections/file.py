@@ -176,14 +176,14 @@ def build_plan(section: Spelled) -> Plan:
     return section.value(
         Plan,
         learning_rate=rates,
-        partition=partition.value(Partition) if isinstance(partition, Spelled) else None,
+        partition=partition.value(Partition) if isinstance(partition, Spelled) else Partition(),
     )
 
 
 def plan_text(plan: Plan, task: str, loss: str) -> dict[str, Any]:
     """Section that reads back to a plan."""
     rates = plan.learning_rate.values
-    alike = _IID if plan.partition is None else text_of(plan.partition)
+    alike = text_of(plan.partition, brief=True) or _IID
     written: Any = {"values": list(rates)} if len(rates) > 1 else rates[0]
     own = {"loss": loss} if loss else {}
     return {"task": task, **own, **text_of(plan, learning_rate=written, partition=alike)}

@@ -1,7 +1,8 @@
 """Words of people for a network: a rate alone, with or without a card, a plug or a protocol.
 
 A rate is the catalogue's Ethernet of that rate, or the nearest one at that rate, with its latency,
-goodput and ranges: "25G", "10 GbE", "7 Gbit/s", "Mellanox 100 Gb/s".
+goodput and ranges: "25G", "10 GbE", "7 Gbit/s", "Mellanox 100 Gb/s". From 200 Gbit/s on it is RoCE,
+as such cards are run, unless TCP is said: TCP leaves most of their rate unused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from gcsim.scenarios import catalog
 
 ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 """Begin of the names of Ethernet in the catalogue."""
+_ROCE = re.compile(r"\d+gbe_roce")
+_TCP = re.compile(r"\btcp", re.IGNORECASE)
+_REMOTE = units.parse("200 Gbit/s", "bandwidth")
 _BITS = re.compile(
     r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
     r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|bps|BPS|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
@@ -46,16 +50,24 @@ def network_of(said: str) -> str | dict[str, str]:
         plain = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
     elif of_bytes := _BYTES.fullmatch(plain):
         plain = f"{of_bytes['rate']} {of_bytes['prefix']}B/s"
-    else:
+    elif not plain.startswith("-"):
         try:
             return catalog.link(plain).name
         except InputError as error:
             if "; there are" in str(error) or not _RATE.fullmatch(plain):
                 return said
-    rate = units.parse(plain, "bandwidth")
-    if not rate:
+    rate = units.parse(plain.removeprefix("-"), "bandwidth")
+    if not rate or plain.startswith("-"):
         hint = 'write it like "25 Gbit/s", or 25gbe of `gcsim list links`'
         raise InputError(f"{said} is not a rate", hint=hint)
-    known = [one for name, one in catalog.links().items() if ETHERNET.fullmatch(name)]
+    kind = ETHERNET if rate < _REMOTE or _TCP.search(said) else _ROCE
+    known = [one for name, one in catalog.links().items() if kind.fullmatch(name)]
     near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
     return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": plain}
+
+
+def supposes_rdma(said: str) -> bool:
+    """Whether a word for a network names a rate at which RDMA is supposed."""
+    found = network_of(said)
+    name = found if isinstance(found, str) else found["like"]
+    return name.endswith("_roce") and not re.search("roce|rdma", said, re.IGNORECASE)

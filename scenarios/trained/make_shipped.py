@@ -2,9 +2,9 @@
 
 An hour on one core: the scenario's methods, and all with their defaults (a warm-up takes a tenth of
 the steps); methods of papers' tables. Files of this code are kept, so the command resumes. A file
-of other code that trains to the same bits, until steps of every kind have come, on the same kind of
-processor, becomes one of this code, with its kernels. One thread: equal seeds give equal files on
-processors of one kind with equal versions, which the files name.
+of other code that trains alike (`confirmed`) becomes one of this code, with its kernels. One
+thread: equal seeds give equal files on processors of one kind with equal versions, which the files
+name.
 
     nice python -m gcsim.scenarios.trained.make_shipped --long [characters_long | …]
 
@@ -15,11 +15,13 @@ gcsim's code changes. Two commands with different names train side by side.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.errors import InputError
@@ -48,6 +50,8 @@ LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Scenarios of long trajectories, with changes: all seeds to be made, of which a scenario states
 those that have come for most of its methods; text at three widths."""
+_SAME, _NEAR = 0.001, 0.1
+"""Relative differences of one training on two processors: median of losses, most of the rest."""
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
 """Parameter that counts the steps before a method compresses."""
 
@@ -136,8 +140,9 @@ def keep(path: Path, code: str, tried: Tried) -> None:
 
 
 def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | None:
-    """The file as this code's, if this code trains the same until steps of every kind have come
-    (losses, held-out results, every byte), with the kernels of this code's first step."""
+    """The file as this code's, if this code trains the same until steps of every kind have come,
+    with the kernels of this code's first step. Another processor adds in another order: half of the
+    losses are equal to `_SAME`, and bytes and held-out results to `_NEAR`."""
     (choice,) = scenario.compressors
     first, came, until = found.trajectories[0], set[object](), 0
     for window in first.windows:
@@ -152,12 +157,26 @@ def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | N
     if known is None or not isinstance(trained, Trajectory):
         return None
     shown = replace(trained, losses=tuple(map(shipped.shown, trained.losses)))
-    if _launching(known, None) != _launching(shown, None):
+    apart = (abs(a - b) / max(a, b) for a, b in zip(known.losses, shown.losses, strict=True))
+    before, now = (asdict(replace(_launching(one, None), losses=())) for one in (known, shown))
+    if median(apart) > _SAME or not _alike(before, now):
         return None
     phases = (phase for window in reversed(trained.windows) for phase in window.phases)
     launched = {_kind(phase): phase.steps[0].exchanges for phase in phases}
     trajectories = tuple(_launching(one, launched) for one in found.trajectories)
     return replace(found, code=run.code, trajectories=trajectories)
+
+
+def _alike(one: object, other: object) -> bool:
+    """Whether plain values are equal, numbers to `_NEAR`."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        pairs = zip(one, other, strict=False)
+        return len(one) == len(other) and all(_alike(*pair) for pair in pairs)
+    if isinstance(one, float | int) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=_NEAR, abs_tol=1e-6)
+    return one == other
 
 
 def _kind(phase: Phase) -> object:

@@ -30,7 +30,7 @@ from gcsim.traces.stage1.own_code import own_code
 from gcsim.traces.tasks.folder import PREFIX, fingerprint
 from gcsim.traces.training import shipped
 from gcsim.traces.training.loop import Rules, advance, asked_for, load, write
-from gcsim.traces.training.plan import Plan
+from gcsim.traces.training.plan import Partition, Plan
 from gcsim.traces.training.trajectory import Trajectory
 
 _READ = 64  # samples at a time
@@ -64,6 +64,7 @@ class Run:
         """Facts of the training common to learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
         micro_batches, precision = scenario.training.accumulation, scenario.training.precision
+        partition = _stated(plan.partition)
         return {
             "compressor": self.choice.kind,
             "parameters": self.choice.parameters,
@@ -72,7 +73,10 @@ class Run:
             "buckets": asdict(scenario.buckets),
             **({"accumulation": micro_batches} if micro_batches > 1 else {}),
             **({"precision": precision} if precision != "fp32" else {}),
-            "plan": {k: v for k, v in _stated(plan).items() if k not in _OTHERWISE},
+            "plan": {
+                **{k: v for k, v in _stated(plan).items() if k not in _OTHERWISE},
+                **({"partition": partition} if partition else {}),
+            },
             "stop": plan.stop.diverged,
         }
 
@@ -170,7 +174,7 @@ class Run:
             optimizer=plan.optimizer,
             limits=(scenario.buckets.first, scenario.buckets.cap),
             seed=self.seed,
-            dirichlet=None if plan.partition is None else plan.partition.dirichlet,
+            partition=plan.partition,
             device=plan.device,
             clip=plan.clip,
             autocast=scenario.training.precision == "bf16",
@@ -191,7 +195,7 @@ class Run:
             return advance(team, fresh, self.rules, self.path, until=self.until, told=stage.advance)
 
 
-def _stated(value: ModelEntry | Plan) -> dict[str, object]:
+def _stated(value: ModelEntry | Plan | Partition) -> dict[str, object]:
     """Fields other than by default: a further field renames no file."""
     default = {field.name: field.default for field in fields(value)}
     return {k: v for k, v in asdict(value).items() if getattr(value, k) != default[k]}
@@ -287,6 +291,21 @@ def unsupported(scenario: Scenario) -> list[Problem]:
         message = "with fewer workers the mean gradient would differ: trajectories cannot lose any"
         hint = "give --set training.faults=null, or estimate the deaths with: gcsim run"
         found.append(Problem(place="training.faults", message=message, hint=hint))
+    return found
+
+
+def mid_round(scenario: Scenario) -> list[str]:
+    """Methods whose workers change clients between synchronisations, in words."""
+    plan, found = plan_of(scenario), []
+    every = plan.partition.round
+    for choice in scenario.compressors if plan.partition.clients else ():
+        method, parameters = method_of(choice.kind, choice.parameters)
+        ends = range(every - 1, plan.steps - 1, every)
+        if any(method.phase(parameters, end) == "local" for end in ends):
+            found.append(
+                f"{choice.label}: workers change clients between two synchronisations; let each "
+                f"round (train.partition.round = {every}) end with one."
+            )
     return found
 
 

@@ -45,7 +45,16 @@ from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import together
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.plans import CHECKS, DENSE, STEP_CHECKS, Planner, objects_of, shared, streaming
+from gcsim.simulator.plans import (
+    CHECKS,
+    DENSE,
+    STEP_CHECKS,
+    Planner,
+    first_alike,
+    objects_of,
+    shared,
+    streaming,
+)
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.events.even_cluster import Together
@@ -368,11 +377,11 @@ def approximations(
     prices: PriceList,
     seed: int,
 ) -> list[Approximation]:
-    """A rank of each group that `nodes` nodes have; without groups one."""
-    groups = with_nodes(drawn.cluster(0), nodes).groups
+    """A rank of each unlike group that `nodes` nodes have; without groups one."""
+    cluster = with_nodes(drawn.cluster(0), nodes)
     found: list[Approximation] = []
-    for number in range(max(1, len(groups))):
-        device = groups[number].device if number else drawn.cluster(0).device
+    for number in sorted({0, *first_alike(cluster, compute)}):
+        device = cluster.groups[number].device if number else cluster.device
         found.append(
             Approximation(
                 drawn, nodes, training, compute.of_group(number), profiles,

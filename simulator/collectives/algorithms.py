@@ -118,10 +118,10 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         ("all_gather", mode.name): Algorithm(
             title=mode.title("all_gather"),
             prepare=partial(nccl.prepare_allgather, mode=mode),
-            traffic=lambda call: ring_allgather.ring(call).traffic(call.fabric.devices),
+            traffic=partial(nccl.allgather_traffic, mode=mode),
         )
         for mode in nccl.MODES
-        if mode.shape == "ring"
+        if mode.shape in {"ring", "nvls"}
     },
     ("all_gather", "parameter_server"): Algorithm(
         title="parameter server all-gather",

@@ -318,8 +318,8 @@ def algorithm_name(kind: Kind, sent: Sequence[int], element: int, cluster: Clust
     `element`: bytes per element of a vector to reduce."""
     asked = _asked(kind, sent, element, cluster)
     if asked == "nccl":
-        nbytes = sent[0] if kind == "all_reduce" else sum(sent)
-        return nccl_allreduce.choose(kind, nbytes, cluster).name
+        nbytes, equal = _tuned(kind, sent)
+        return nccl_allreduce.choose(kind, nbytes, cluster, equal=equal).name
     return asked
 
 
@@ -328,13 +328,19 @@ def ring_or_tree(record: CollectiveRecord, cluster: Cluster) -> tuple[str, str, 
     no such choice, or not for all ranks."""
     if record.scope != "all":
         return None
-    sent = sizes_sent(record, cluster.workers)
-    if record.kind != "all_reduce" or record.by_servers:
+    sent, kind = sizes_sent(record, cluster.workers), record.kind
+    if kind not in {"all_reduce", "all_gather"} or record.by_servers:
         return None
-    if _asked("all_reduce", sent, record.element, cluster) != "nccl":
+    if _asked(kind, sent, record.element, cluster) != "nccl":
         return None
-    ring, tree, border = nccl_allreduce.ring_and_tree("all_reduce", sent[0], cluster)
+    nbytes, equal = _tuned(kind, sent)
+    ring, tree, border = nccl_allreduce.ring_and_tree(kind, nbytes, cluster, equal=equal)
     return None if tree is None else (ring.name, tree.name, border)
+
+
+def _tuned(kind: Kind, sent: Sequence[int]) -> tuple[int, bool]:
+    """Bytes that NCCL's tuner sees, and whether the ranks' are equal."""
+    return (sent[0], True) if kind == "all_reduce" else (sum(sent), len(set(sent)) == 1)
 
 
 def _asked(kind: Kind, sent: Sequence[int], element: int, cluster: Cluster) -> str:

@@ -9,25 +9,26 @@ nodes, W the line rate of the network NIC (of the bus for one node), with the co
     nvls tree  bus + 2 floor(log2 N) net + 2 (p - 1)/p n / B
     collnet    2 (p/N - 1) bus + net + 2 n / W
 
-and half of the ring's steps for an all-gather, which has the ring alone. B is the smaller of W
-(twice W for the tree of two nodes) and 1.7 (1 - N/p) times the NVLink's rate. A Simple ring's
-latency between nodes counts 1.4 times.
+and half of the ring's steps for an all-gather. B is the smaller of W (twice W for the tree of two
+nodes) and 1.7 (1 - N/p) times the NVLink's rate; an NVLS all-gather of equal blocks takes n over
+the smaller of W between nodes and 0.85 (1 - N/p)^2 times the NVLink's rate. A Simple ring's latency
+between nodes counts 1.4 times in an all-reduce.
 
 The choice is carried out in the tuner's terms: every rank begins `base` later; a hop costs the
 path's latency and the table's, and carries `share` of the path's rate; the ring is
 `rings/allreduce.py`, the tree `double_tree_allreduce.py` in NCCL's pieces, the others are
-`switch_allreduce.py`. On equal links without latency and with one device per node a ring takes the
+`in_network.py`. On equal links without latency and with one device per node a ring takes the
 tuner's time (without the 1.4); overlap of slices and channels is in the table's latencies.
 
 Assumptions: devices of capability 8.0 or more with an Intel host; two channels; LL128 for one
 device per node or over NVLink, not over PCIe. Of NVLink the tuner knows the goodput, as NCCL's own
 rates of its links are (20 to 40 GB/s of 25 to 50); of a NIC the line rate. Ceilings of single
-channels, CollNet within a node over NVSwitch, PAT, and NVLS all-gathers (as fast as the ring's) are
-left out. The tuner knows no link's latency: NCCL's transports report none.
+channels, CollNet within a node over NVSwitch, and PAT are left out. The tuner knows no link's
+latency: NCCL's transports report none.
 
 Source: NCCL 2.28.3 to 2.30, src/graph/tuning.cc (`ncclTunerConstantsDefaults`,
-`ncclTopoTuneModel`, `treeCorrectionFactor`, `ncclTopoGetAlgoTime`), src/enqueue.cc (chunk sizes),
-and src/device/all_reduce.h.
+`ncclTopoTuneModel`, `treeCorrectionFactor`, `ncclTopoGetAlgoTime`), src/enqueue.cc (chunk sizes,
+`updateCollCostTable`), and src/device/all_reduce.h.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from gcsim.simulator.clock import Picoseconds, Times, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.call import Call, Prepared
 from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce
-from gcsim.simulator.collectives.rings import allreduce
+from gcsim.simulator.collectives.in_network import InNetwork
+from gcsim.simulator.collectives.rings import allgather, allreduce
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
-from gcsim.simulator.collectives.switch_allreduce import SwitchAllReduce
 from gcsim.simulator.fabric.round_paths import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
@@ -122,6 +123,11 @@ _POSTING = Fraction(1, 10**6)
 """Least seconds per step inside a node while a ring also crosses the network; Simple: three."""
 _NVLS = Fraction(85, 100)
 """Share of the NVLink's rate that the tuner gives to NVLS."""
+_GATHERED = Fraction(917, 1000)
+"""Share that an NVLS all-gather reaches: eight H100 with 374 GB/s had 300 for 1 GB, 7/8 of the
+result over its time, and 350 with the ring (NVIDIA/nccl issue 1506)."""
+_MOST_GATHERED = 32
+"""Devices of a node in an NVLS all-gather (`NCCL_MAX_NVLS_ARITY`)."""
 _EXPOSED = {mode.protocol: mode.net for mode in MODES if mode.shape == "tree"}
 """Network latency of a ring with one device per node, where nothing hides it."""
 _CORRECTION: dict[Protocol, tuple[int, ...]] = {
@@ -138,12 +144,14 @@ class _Seen(NamedTuple):
     rate: Fraction  # W
     inside: Fraction  # of the NVLink; 0 over PCIe
     adds: tuple[bool, bool]  # whether switches add: inside nodes, between them
+    gathered: int  # most devices of a node in an NVLS all-gather
 
     @staticmethod
-    def of(cluster: Cluster) -> _Seen:
+    def of(cluster: Cluster, *, equal: bool = True) -> _Seen:
         bus, line = cluster.intra_node, cluster.network
         inside = bus.bandwidth * bus.efficiency if cluster.nvlink else Fraction(0)
         alone = cluster.nodes == 1
+        heads = _MOST_GATHERED if alone else min(cluster.nics_per_node, _MOST_GATHERED)
         return _Seen(
             nodes=cluster.nodes,
             devices_per_node=cluster.devices_per_node,
@@ -153,15 +161,18 @@ class _Seen(NamedTuple):
                 bool(inside) and bus.switch_adds is not None and cluster.devices_per_node > 1,
                 line.switch_adds is not None and not alone,
             ),
+            gathered=heads if equal else 0,
         )
 
-    @property
-    def shapes(self) -> set[Shape]:
-        """Algorithms of an all-reduce."""
-        found: set[Shape] = {"ring", "tree"}
+    def shapes(self, kind: Kind) -> set[Shape]:
+        """Algorithms to choose from."""
         inside, between = self.adds
+        found: set[Shape] = {"ring"}
         if inside and (between or self.nodes == 1):
             found.add("nvls")
+        if kind == "all_gather":
+            return found if self.devices_per_node <= self.gathered else {"ring"}
+        found.add("tree")
         if inside and self.nodes > 1:
             found.add("nvls_tree")
         if between and not inside:
@@ -172,7 +183,7 @@ class _Seen(NamedTuple):
 def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
     """Modes that the tuner chooses from."""
     seen = cluster if isinstance(cluster, _Seen) else _Seen.of(cluster)
-    shapes = seen.shapes if kind == "all_reduce" else {"ring"}
+    shapes = seen.shapes(kind)
     return [
         mode
         for mode in MODES
@@ -181,16 +192,19 @@ def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
     ]
 
 
-def choose(kind: Kind, nbytes: int, cluster: Cluster) -> Mode:
-    """The tuner's mode; `nbytes` of the vector, or of all gathered blocks together."""
-    ring, tree, border = ring_and_tree(kind, nbytes, cluster)
+def choose(kind: Kind, nbytes: int, cluster: Cluster, *, equal: bool = True) -> Mode:
+    """The tuner's mode; `nbytes` of the vector, or of all gathered blocks together, which may be
+    `equal`: PyTorch broadcasts others, by rings."""
+    ring, tree, border = ring_and_tree(kind, nbytes, cluster, equal=equal)
     return ring if tree is None or cluster.collectives.ring_over_tree < border else tree
 
 
-def ring_and_tree(kind: Kind, nbytes: int, cluster: Cluster) -> tuple[Mode, Mode | None, Fraction]:
+def ring_and_tree(
+    kind: Kind, nbytes: int, cluster: Cluster, *, equal: bool = True
+) -> tuple[Mode, Mode | None, Fraction]:
     """The ring and the other mode predicted to be fastest, mostly a tree, and the least
-    `ring_over_tree` with which the tuner takes that; an all-gather has the ring alone."""
-    return _fastest(kind, nbytes, _Seen.of(cluster))
+    `ring_over_tree` with which the tuner takes that; None where a ring is all there is."""
+    return _fastest(kind, nbytes, _Seen.of(cluster, equal=equal))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -229,14 +243,17 @@ def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _Seen) -> Fraction:
             rate *= Fraction(correction[size], 10)
         hops = 2 * (devices - 1) * mode.bus + _levels(nodes) * mode.net
         return mode.base + hops + 2 * nbytes / rate
-    if mode.shape == "nvls" and nodes == 1:
-        return mode.bus + nbytes / (_NVLS * rate)
     if mode.shape == "collnet":
         return 2 * (devices - 1) * mode.bus + mode.net + 2 * nbytes / rate
     if mode.shape != "ring":
-        doubled, levels = (1, 1) if mode.shape == "nvls" else (1 + (nodes == 2), _levels(nodes))
-        rate = min(doubled * rate, 2 * _NVLS * seen.inside * Fraction(devices - 1, devices))
-        return mode.bus + levels * mode.net + Fraction(2 * (ranks - 1) * nbytes, ranks) / rate
+        tree, part = mode.shape == "nvls_tree", Fraction(devices - 1, devices)
+        levels = _levels(nodes) if tree else int(nodes > 1)
+        moved, most = Fraction(2 * (ranks - 1) * nbytes, ranks), 2 * _NVLS * seen.inside * part
+        if kind == "all_gather":
+            moved, most = Fraction(nbytes), most * part / 2
+        if nodes > 1:
+            most = min(most, (1 + (tree and nodes == 2)) * rate)
+        return mode.bus + levels * mode.net + moved / most
     passes = 2 if kind == "all_reduce" else 1
     steps, crossing = passes * (ranks - 1), passes * (nodes - 1)
     latency = mode.base + (steps - crossing) * mode.bus + crossing * mode.net
@@ -277,6 +294,8 @@ def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
 
 def prepare_allgather(call: Call, mode: Mode) -> Prepared:
     """All-gather in this mode; unequal blocks travel whole."""
+    if mode.shape == "nvls":
+        return _gathered_by_switch(call, mode)
     base, fabric = _told(call, mode)
     return _Later(base, ring_allgather(call.sent, fabric.ring_links()))
 
@@ -290,17 +309,46 @@ def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
     return allreduce.ring(call).traffic(call.fabric.devices)
 
 
-def _by_switch(call: Call, mode: Mode) -> SwitchAllReduce:
-    mode = _on(mode, call.cluster)
-    tree = None
-    leaders = Fabric.of(replace(call.cluster, devices_per_node=1))
+def allgather_traffic(call: Call, mode: Mode) -> Traffic:
+    """Traffic of an all-gather."""
+    if mode.shape == "nvls":
+        return _gathered_by_switch(call, mode).traffic
+    return allgather.ring(call).traffic(call.fabric.devices)
+
+
+def _by_switch(call: Call, mode: Mode) -> InNetwork:
+    mode, bus = _on(mode, call.cluster), call.cluster.intra_node
     share = call.cluster.network.switch_adds or Fraction(1)
-    share = share if mode.shape != "nvls_tree" else Fraction(1)
-    leaders = leaders.framed(Framing(share=share, network=mode.net))
-    if mode.shape == "nvls_tree":
-        tree = _tree(call, mode, leaders)
+    leaders = _leaders(call, mode, share if mode.shape != "nvls_tree" else Fraction(1))
     hops = 2 * (call.cluster.devices_per_node - 1) if mode.shape == "collnet" else 1
-    return SwitchAllReduce(call, leaders, tree=tree, inside=picoseconds(hops * mode.bus))
+    return InNetwork(
+        call,
+        leaders,
+        sent=call.nbytes,
+        result=call.nbytes,
+        share=bus.switch_adds,
+        tree=_tree(call, mode, leaders) if mode.shape == "nvls_tree" else None,
+        inside=picoseconds(hops * mode.bus),
+    )
+
+
+def _gathered_by_switch(call: Call, mode: Mode) -> InNetwork:
+    result = sum(call.sent)
+    return InNetwork(
+        call,
+        _leaders(call, mode, Fraction(1)),
+        sent=result // call.cluster.nodes,
+        result=result,
+        share=_GATHERED,
+        tree=None,
+        inside=picoseconds(mode.bus),
+    )
+
+
+def _leaders(call: Call, mode: Mode, share: Fraction) -> Fabric:
+    """A rank per node, at a share of the network's rate."""
+    leaders = Fabric.of(replace(call.cluster, devices_per_node=1))
+    return leaders.framed(Framing(share=share, network=mode.net))
 
 
 def _tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:

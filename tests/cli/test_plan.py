@@ -36,7 +36,7 @@ def words(**changed: str | None) -> list[str]:
         ({"samples": "many"}, "--samples: error: 'many' is not a number above 0", "10B"),
         ({"samples": None}, "--samples: error: is missing: lenet reads samples", "--samples 10M"),
         ({"tokens": "1M"}, "--samples: error: is missing: lenet reads samples", "--samples 10M"),
-        ({"deadline": "3 moons"}, "--deadline: error: '3 moons' is not a time above 0", "40 h"),
+        ({"deadline": "3 moons"}, "--deadline: error: '3 moons' is not a time above 0", "minute"),
         ({"budget": "0"}, "--budget: error: '0' is not a number above 0", "5000"),
         ({"batch": "-1"}, "--batch: error: '-1' is not a number above 0", "5000"),
         ({"model": "lenett"}, "'lenett'", "lenet"),
@@ -63,6 +63,7 @@ def test_numbers_and_times_are_read_as_written() -> None:
         1500,
     ]
     assert [hours(text) for text in ("3 days", "40 h", "1 hour", "1.5 weeks")] == [72, 40, 1, 252]
+    assert [hours(text) for text in ("3 minutes", "30 min")] == [0.05, 0.5]
     for text in ("0", "1x", "e3"):
         with pytest.raises(InputError):
             count_of(text)

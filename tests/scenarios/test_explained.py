@@ -140,8 +140,9 @@ def test_the_command_shows_it_in_80_cells(scenario: Scenario) -> None:
 def test_a_method_that_the_scenario_has_not_is_run_with_its_defaults(scenario: Scenario) -> None:
     del scenario
     here = Path.cwd()
-    done = gcsim("explain", "fp16", "--scenario", "s.yaml", "-q", folder=here)
+    done = gcsim("explain", "fp16", "--scenario", "s.yaml", folder=here)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("scenario: s (--scenario takes another)")
     assert done.stdout.startswith("fp16 on ")
     stated = gcsim(
         "explain", "{kind: topk, ratio: 10 %}", "--scenario", "s.yaml", "--json", "-q", folder=here

@@ -150,6 +150,10 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("  - none", "  - 5", "a.yaml:17:5: error: compressors.0 = 5: must be text"),
         ("ratio: 0.01", "ration: 0.01", "a.yaml:18:34: error: topk has no parameter 'ration'; did "
          "you mean 'ratio'?"),
+        ("kind: topk, label: top 1 %, ratio: 0.01", "kind: qsgd, bits: 4",
+         "write steps: 7, which are 4 bits"),
+        ("kind: topk, label: top 1 %, ratio: 0.01", "kind: 'gcsim.errors:Nope'",
+         "a.yaml:18:12: error: cannot import compressor 'gcsim.errors:Nope': gcsim.errors has no"),
         ("ratio: 0.01", "ratio: 0", "a.yaml:18:41: error: topk.ratio = 0"),
         ("ratio: 0.01", "ratio: .nan", "a.yaml:18:41: error: topk.ratio = nan"),
         ("ratio: 0.01", "ratio: few", "a.yaml:18:41: error: topk.ratio = 'few'"),
@@ -198,6 +202,8 @@ def test_an_unknown_name_suggests_a_shipped_scenario() -> None:
         load_scenario("alexnet_32nodes")
     with pytest.raises(InputError, match=r"no_such\.yaml: error: No such file"):
         load_scenario("no_such.yaml")
+    with pytest.raises(InputError, match=r"is Python, .* a compressor of yours is test_load:CLASS"):
+        load_scenario(__file__)
 
 
 # --- options ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from gcsim.simulator.devices.clocks import Clocks, stage_name
 from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.plans import planner_of
+from gcsim.simulator.plans import first_alike, planner_of
 from gcsim.simulator.predict import Prediction, predict, schedule_of_period
 from gcsim.simulator.steps.events import steady, step
 from gcsim.simulator.steps.events.message_ring import RingPrograms
@@ -211,6 +211,18 @@ def test_groups_of_one_kind_are_todays_cluster_to_the_picosecond() -> None:
     ):
         plain = iteration(replace(alike, groups=()), passes(5), **training)
         assert iteration(alike, passes(5, 5), **training) == plain
+
+
+def test_groups_of_one_device_and_passes_share_plans_that_they_would_have_anyway() -> None:
+    """A copy of a device is another device, whose plans are made again."""
+    times = passes(5, 7, 5, 9)
+
+    def four(third: Any) -> Cluster:
+        return replace(two(FAST, SLOW, third, SLOW), nodes=8)
+
+    assert first_alike(four(FAST), times) == [0, 1, 0, 3]
+    assert first_alike(four(replace(FAST)), times) == [0, 1, 2, 3]
+    assert iteration(four(FAST), times) == iteration(four(replace(FAST)), times)
 
 
 def test_each_group_has_the_factors_of_stages_timed_on_its_own_device() -> None:

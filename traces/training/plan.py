@@ -86,10 +86,23 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Distribution of the data over the workers."""
+    """Distribution of the data over the workers, or over clients, of which as many take part in
+    a round as there are workers. Only data are a client's: momentum, error feedback and batch
+    statistics stay with the worker, and a client has no state that could be out of date."""
 
-    dirichlet: Annotated[float, POSITIVE]
-    """The smaller, the more workers' classes differ; see `team.py`."""
+    clients: Count | None = None
+    """Shares of the data, at least as many as workers; None: a share for each worker."""
+    round: Count = 1
+    """Steps that a worker trains on a client's data: a local method's interval in practice."""
+    dirichlet: Annotated[float, POSITIVE] | None = None
+    """The smaller, the more the shares' classes differ (`shares.py`); None: iid."""
+
+    def __post_init__(self) -> None:
+        if self.clients is None and self.round > 1:
+            raise InputError(
+                f"a round of {self.round:,} steps has no effect without clients",
+                hint="add clients, e.g. clients: 100, or leave round out",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +123,6 @@ class Plan:
     any."""
     seeds: Annotated[int, Limits(least=1, most=64)] = 3
     stop: Stop = Stop()
-    partition: Partition | None = None
-    """None: iid."""
+    partition: Partition = Partition()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of forward and backward passes; auto: the GPU where there is one."""

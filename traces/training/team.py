@@ -18,14 +18,6 @@ Assumes float32. A step is a function of (seed, step), weights and state; on a G
 kernels repeat themselves. The optimisers (SGD, Adam, AdamW of one flat vector) are torch's
 functional forms, to the same bits as its classes, which load torch's compiler for their first step
 (2 s).
-
-Each worker sees its share of the data, in an order of its own. iid: one keyed permutation of all
-samples is dealt out in turn, as `torch.utils.data.DistributedSampler` does. Otherwise worker w
-draws its share of each class, q_w ~ Dirichlet(alpha * prior), from the samples left (T.-M. H. Hsu,
-H. Qi, M. Brown, "Measuring the effects of non-identical data distribution for federated visual
-classification", 2019, arXiv:1909.06335, section 3): alpha = 100 is nearly iid, 0.1 leaves a worker
-with one or two classes. All have equally many samples. A worker repeats its share, each time in
-another order, without the rest of an epoch that fills no batch: a function of (seed, worker, step).
 """
 
 from __future__ import annotations
@@ -34,7 +26,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +47,6 @@ from gcsim.compressors.lockstep import (
 from gcsim.compressors.meter import Meter
 from gcsim.compressors.mistakes import new_member
 from gcsim.compressors.participation import participate
-from gcsim.compressors.random import stream
 from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError
 from gcsim.traces.buckets import bucket_layouts
@@ -73,7 +64,8 @@ from gcsim.traces.stage1.metered import metered_exchange
 from gcsim.traces.stage1.quality import ErrorMeter, ErrorMetrics
 from gcsim.traces.tasks.split import Indices, Samples, Split
 from gcsim.traces.training import checkpoint, one_pass
-from gcsim.traces.training.plan import Optimizer
+from gcsim.traces.training.plan import Optimizer, Partition
+from gcsim.traces.training.shares import Shares
 
 _EVALUATED = 256
 """Samples of an evaluating forward pass."""
@@ -121,8 +113,8 @@ class Team:
         optimizer: Optimizer,
         limits: tuple[int, int],
         seed: int,
+        partition: Partition,
         accumulation: int = 1,
-        dirichlet: float | None = None,
         reduction: Reduction = in_rank_order,
         device: str = "cpu",
         at_once: bool = True,
@@ -130,17 +122,18 @@ class Team:
         autocast: bool = False,
     ) -> None:
         """`batch` counts the samples of a micro-batch, `accumulation` the micro-batches of a step.
-        `limits` are DDP's, in bytes: of the first bucket, of the others; `dirichlet` as in
-        `Shares`, `device` as in `pick_device`; without `at_once` each worker has a pass of its own,
-        as with `autocast`: products of passes in bfloat16, weights and gradients in float32. `clip`
-        is the largest norm of a worker's gradient in its step; None: any. Raises `InputError` for
-        an untrainable model or data."""
+        `limits` are DDP's, in bytes: of the first bucket, of the others; `device` as in
+        `pick_device`; without `at_once` each worker has a pass of its own, as with `autocast`:
+        products of passes in bfloat16, weights and gradients in float32. `clip` is the largest norm
+        of a worker's gradient in its step; None: any. Raises `InputError` for an untrainable model
+        or data."""
         self._entry, self._split, self._method, self._seed = entry, split, method, seed
         self._reduction = reduction
         self._micro_batches, self._samples = accumulation, batch * accumulation
         self._shares = Shares(
-            split.train, workers=workers, batch=batch, seed=seed, dirichlet=dirichlet
-        )
+            split.train, workers=workers, batch=batch, seed=seed, partition=partition,
+            accumulation=accumulation,
+        )  # fmt: skip
         self._needs_moments = "second_moments" in method.compressor.requires
         self._clip, self._autocast = clip, autocast
         self._device = torch.device(pick_device(device))
@@ -498,66 +491,3 @@ class _Stepper:
             beta1=self._momentum, beta2=self._chosen.beta2,
             weight_decay=self._chosen.weight_decay,
         )  # fmt: skip
-
-
-class Shares:
-    """The shares of `workers` workers in `samples`."""
-
-    def __init__(
-        self, samples: Samples, *, workers: int, batch: int, seed: int, dirichlet: float | None
-    ) -> None:
-        """`dirichlet` is alpha; None: iid. Raises `InputError` where a share fills no batch, or the
-        samples have no classes to deal out by."""
-        each = len(samples) // workers
-        if each < batch:
-            raise InputError(
-                f"{len(samples):,} samples for {workers} workers are {each:,} each, fewer than "
-                f"the {batch:,} of a batch",
-                place="train.workers",
-                hint="lower train.workers or batch_size, or take more data",
-            )
-        self._batch, self._seed = batch, seed
-        self._batches = each // batch
-        if dirichlet is None:
-            dealt = stream(seed, 0, 0, "shares").permutation(len(samples))
-            self._shares = [dealt[worker::workers][:each] for worker in range(workers)]
-        else:
-            self._shares = _by_class(samples, workers, each, seed, dirichlet)
-        self._epoch = lru_cache(maxsize=2 * workers)(self._in_order)
-
-    def indices(self, worker: int, step: int) -> Indices:
-        """Numbers of the samples of a worker's batch, int64 `[batch]`."""
-        epoch, place = divmod(step, self._batches)
-        return self._epoch(worker, epoch)[place * self._batch : (place + 1) * self._batch]
-
-    def _in_order(self, worker: int, epoch: int) -> Indices:
-        order = stream(self._seed, epoch, 0, "epoch", worker)
-        return order.permutation(self._shares[worker])
-
-
-def _by_class(samples: Samples, workers: int, each: int, seed: int, alpha: float) -> list[Indices]:
-    labels = samples.labels
-    if labels is None:
-        raise InputError(
-            "its samples have no classes by which workers' data could differ",
-            place="train.partition",
-            hint="write partition: iid, or choose a task with one label a sample",
-        )
-    drawn = stream(seed, 0, 0, "shares")
-    classes, numbers = np.unique(labels, return_inverse=True)
-    pools = [
-        list(drawn.permutation(np.flatnonzero(numbers == number))) for number in range(len(classes))
-    ]
-    prior = np.array([len(pool) for pool in pools]) / len(labels)
-    shares = []
-    for _ in range(workers):
-        wanted = drawn.multinomial(each, drawn.dirichlet(alpha * prior))
-        share: list[int] = []
-        for pool, number in zip(pools, wanted, strict=True):
-            share += pool[:number]
-            del pool[:number]
-        while len(share) < each:  # of classes that ran out: what is left of the largest
-            largest = max(pools, key=len)
-            share.append(largest.pop())
-        shares.append(np.array(share, dtype=np.int64))
-    return shares

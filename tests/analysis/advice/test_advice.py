@@ -132,6 +132,8 @@ def test_memory_is_that_of_all_methods_of_the_device() -> None:
     low = min(row.device_memory_low_bytes or 0 for row in found.rows) / 2**30
     high = max(row.device_memory_high_bytes or 0 for row in found.rows) / 2**30
     assert shown == f"Memory        {low:.3g}-{high:.3g} of 16 GiB"
+    unknown = advised(model="lenet", device="raspberry_pi_4b", network="1gbe").summary()
+    assert "Memory        not checked: the device states none" in unknown
 
 
 def test_an_end_of_the_search_is_a_bound() -> None:
@@ -140,16 +142,25 @@ def test_an_end_of_the_search_is_a_bound() -> None:
     below = replace(one, low=SLOWEST, high=80e9)
     for end, shown in ((one, "290 Mbit/s or more"), (below, "80 Gbit/s or less")):
         text = " ".join(with_findings(found, Findings(break_even=(end,))).summary().split())
-        assert f"faster than dense (80 % range): x below 75 Gbit/s ({shown})" in text
+        assert (
+            f"faster than dense at this link's goodput (80 % range): x below 75 Gbit/s ({shown})"
+            in text
+        )
     always = BreakEven(label="x", rate=None, pays=True)
-    tried = "at any rate tried, up to 1,600 Gbit/s"
+    tried = "at any rate tried, up to 6,400 Gbit/s"
     for end, shown in (
         (always, f": x {tried}"),
         (replace(always, low=FASTEST, high=FASTEST), f": x {tried}"),
         (replace(always, low=4e9, high=FASTEST), f" (80 % range): x {tried} (4 Gbit/s or more)"),
     ):
         text = " ".join(with_findings(found, Findings(break_even=(end,))).summary().split())
-        assert f"faster than dense{shown}" in text
+        assert f"faster than dense at this link's goodput{shown}" in text
+
+
+def test_a_hook_is_not_for_another_loop_than_ddp() -> None:
+    needs = "# gcsim's hook needs DistributedDataParallel, not the loop 'horovod':"
+    for loop, said in ((None, False), ("ddp", False), ("horovod", True)):
+        assert (needs in advised(loop=loop, network="1gbe", nodes=8).summary()) is said
 
 
 def test_what_is_assumed_names_rdma_and_the_draws_at_every_width() -> None:

@@ -50,6 +50,9 @@ def test_words_are_the_scenario_of_a_file(tmp_path: Path) -> None:
         ("10gbe", "10gbe"),
         ("100mbit_ethernet", "100mbit_ethernet"),
         ("infiniband_edr", "infiniband_edr"),
+        ("400 Gbit/s", "400gbe_roce"),
+        ("200 GbE TCP", "200gbe"),
+        ("400gbe", "400gbe"),
     ],
 )
 def test_a_rate_alone_is_ethernet_of_that_rate(said: str, name: str) -> None:
@@ -76,6 +79,7 @@ def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
     [
         (Words(network="25 Gbits/s"), "--network", "unknown unit 'Gbits/s'", "Gbit/s"),
         (Words(network="0 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
+        (Words(network="-25 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
         (Words(network="10 gx"), "--network", "unknown unit 'gx'", "Gbit/s"),
         (Words(network="5G"), "--network", "unknown link '5G'", "there are 5g_50mbit,"),
         (Words(network=""), "--network", "", ""),
@@ -237,6 +241,19 @@ def test_a_question_without_a_file_is_of_pytorchs_ddp_for_which_the_hook_is() ->
     assert not any(one.option.startswith("--loop") for one in open_questions(stated))
     overlap = "training.overlap=none"
     assert asked(None, WORDS, [overlap]).supposed == ()
+
+
+def test_tcp_is_asked_for_where_a_rate_supposes_rdma() -> None:
+    words = replace(WORDS, network="400 Gbit/s")
+    (one,) = (one for one in open_questions(asked(None, words)) if one.words == "TCP")
+    there = asked(None, words).changed(one.overrides)
+    assert there is not None
+    assert (
+        there.cluster.network
+        == asked(None, replace(WORDS, network="400gbe")).scenario.cluster.network
+    )
+    named = open_questions(asked(None, replace(WORDS, network="400gbe_roce")))
+    assert "TCP" not in [one.words for one in named]
 
 
 def test_another_width_is_no_mistyped_precision() -> None:

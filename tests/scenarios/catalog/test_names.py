@@ -194,6 +194,7 @@ def test_at_least_nine_of_ten_phrasings_are_understood_or_asked_back() -> None:
     ("kind", "word", "first"),
     [
         ("device", "v100x", "v100"),
+        ("device", "h1000", "h100_sxm"),
         ("model", "resnet5O", "resnet50"),
         ("device", "RTX 3080", "rtx_3090"),
         ("device", "Jetson Nano", "jetson_agx_xavier"),

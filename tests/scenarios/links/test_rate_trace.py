@@ -159,7 +159,7 @@ def test_a_file_that_is_wrong_throughout_is_not_listed_throughout(tmp_path: Path
     with pytest.raises(InputError) as caught:
         csv(tmp_path, "seconds,mbit_per_second\n" + "0;1\n" * 500)
     assert len(caught.value.problems) == 6
-    assert "and 495 rows more are wrong" in str(caught.value.problems[-1])
+    assert "and 495 more of the rows" in str(caught.value.problems[-1])
 
 
 def test_a_files_path_counts_from_the_scenarios_folder_and_an_options_from_here(

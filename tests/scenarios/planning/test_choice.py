@@ -19,12 +19,13 @@ EVEN = np.arange(WORLDS) / (WORLDS - 1)
 
 
 def point(
-    hours: Sequence[float] | Any, price: float, draws: Any = None, link: str = "ten"
-) -> Drawn:
+    hours: Sequence[float] | Any, price: float, draws: Any = None, link: str = "ten",
+    sure: bool = True,
+) -> Drawn:  # fmt: skip
     """Hours by world of machines at a price an hour; `draws` of their network's rate."""
     cluster = SimpleNamespace(network=SimpleNamespace(name=link), device=SimpleNamespace(name="t4"))
     site: Any = SimpleNamespace(price=price, scenario=SimpleNamespace(cluster=cluster))
-    work: Any = SimpleNamespace(site=site)
+    work: Any = SimpleNamespace(site=site, sure=sure)
     values = np.array(hours, dtype=float)
     middle = float(np.median(values))
     nothing: Any = None
@@ -41,7 +42,7 @@ def point(
 def plan(*front: Drawn, deadline: float | None = None, budget: float | None = None) -> Plan:
     return Plan(
         job=Job(model="lenet", amount=1.0, batch=1.0), a_sample=1, deadline=deadline,
-        budget=budget, front=front, unfit=(), settings=1, simulated=1,
+        budget=budget, front=front, unfit=(), left_out=(), settings=1, simulated=1,
     )  # fmt: skip
 
 
@@ -77,6 +78,14 @@ def test_eight_worlds_of_ten_are_enough_and_seven_are_not() -> None:
     assert plan(other, sure, deadline=6).choice is sure
     unsure = point([5] * 7 + [9] * 3, 1)
     assert plan(other, unsure, deadline=6).choice is other
+
+
+def test_what_surely_fits_is_chosen_before_what_may_not() -> None:
+    doubtful, sure = point([8, 12], 5, sure=False), point([3, 5], 15)
+    assert plan(sure, doubtful).choice is sure
+    assert plan(sure, doubtful, deadline=20).choice is sure
+    assert plan(sure, doubtful, budget=65).choice is doubtful  # what alone meets it
+    assert plan(doubtful).choice is doubtful
 
 
 def test_probabilities_are_shares_of_worlds_and_never_certain() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -172,16 +173,23 @@ def test_a_mistake_in_an_offer_has_its_line() -> None:
     assert "batch_siz" in str(refusal.value)
 
 
+def plain(hours: float, money: float, sure: bool = True) -> Point:
+    work: Any = SimpleNamespace(sure=sure)
+    return Point(work=work, choice=NOTHING, row=NOTHING, hours=hours, money=money)
+
+
+def test_what_may_not_fit_beats_nothing_that_surely_fits() -> None:
+    doubtful, sure, beaten = plain(1, 1, sure=False), plain(2, 2), plain(3, 3, sure=False)
+    assert undominated([beaten, sure, doubtful]) == [doubtful, sure]
+    assert undominated([plain(1, 1, sure=False), plain(1, 1)]) == [plain(1, 1)]
+
+
 PAIRS = st.lists(st.tuples(*[st.integers(0, 6).map(float)] * 2), max_size=12)
 
 
 @given(PAIRS)
 def test_what_is_undominated_is_beaten_by_nothing(pairs: list[tuple[float, float]]) -> None:
-    nothing: Any = None
-    points = [
-        Point(work=nothing, choice=nothing, row=nothing, hours=hours, money=money)
-        for hours, money in pairs
-    ]
+    points = [plain(hours, money) for hours, money in pairs]
     found = [(one.hours, one.money) for one in undominated(points)]
     assert set(found) == naive(points)
     assert len(found) == len(set(found))

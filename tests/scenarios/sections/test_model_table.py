@@ -113,7 +113,7 @@ def test_a_file_that_is_no_table_is_told(
 def test_many_wrong_rows_are_not_told_one_by_one(tmp_path: Path) -> None:
     told = problems(tmp_path, "name,shape,forward_flops\n" + "a;b;c\n" * 40)
     assert len(told) == 6
-    assert "and 35 rows more are wrong" in told[-1]
+    assert "and 35 more of the rows" in told[-1]
 
 
 def test_a_missing_table_is_told_at_its_key(tmp_path: Path) -> None:

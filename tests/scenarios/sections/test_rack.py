@@ -147,6 +147,11 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
             "switch adds: cluster.intra_node: nvlink4",
         ),
         (
+            "intra_node: nvlink4",
+            "intra_node: nvlink3\n  collectives: {all_gather: nccl_nvls_simple}",
+            "cluster.collectives.all_gather = 'nccl_nvls_simple': no switch of cluster.intra_node",
+        ),
+        (
             "network: infiniband_ndr",
             "network: 5g_measured",
             "cluster.nics_per_node: error: 8 NICs per node on",

@@ -84,6 +84,12 @@ TRAINED: dict[str, tuple[str, ...]] = {
     "training.precision": ("training.precision=bf16",),
     "train.seeds": ("train.seeds=2",),
     "train.partition": ("train.partition={dirichlet: 0.3}",),
+    "train.partition.clients": (
+        "train.partition={clients: 20}", "train.partition={clients: 30}",
+    ),
+    "train.partition.round": (
+        "train.partition={clients: 20}", "train.partition={clients: 20, round: 2}",
+    ),
     "train.partition.dirichlet": (
         "train.partition={dirichlet: 0.3}", "train.partition={dirichlet: 3}",
     ),

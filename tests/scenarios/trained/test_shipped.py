@@ -166,7 +166,7 @@ def test_of_other_code_that_trains_alike_the_kernels_are_renewed(
     own = {make_shipped._kind(first): first.steps[0].exchanges}
     new = tuple(make_shipped._launching(one, own) for one in made.trajectories)
     assert shipped.read(path) == replace(made, trajectories=new)
-    wrong = tuple(replace(one, losses=tuple(2 * x for x in one.losses)) for one in old)
+    wrong = tuple(replace(one, losses=tuple(1.01 * x for x in one.losses)) for one in old)
     shipped.write(path, replace(made, code="of another", trajectories=wrong))
     del work[:]
     make_shipped.make(shipped.FOLDER)

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.errors import InputError, InternalError
-from gcsim.simulator.clock import Times
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Times, TooLongError
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events.communicator import Communicator, Request
 from gcsim.simulator.steps.events.input_loader import Loader
@@ -198,5 +198,5 @@ def test_a_loader_that_keeps_nothing_is_our_bug() -> None:
 
 def test_times_beyond_the_clock_are_reported() -> None:
     plan = StepPlan(compute=compute(2**61, 2**60), buckets=(bucket(0),))
-    with pytest.raises(InputError, match="53 days"):
-        simulate(plan, ranks=2, execute=fixed, iterations=2)
+    with pytest.raises(TooLongError, match=r"iteration 1 .* 53 days .* a step takes 40 days"):
+        simulate(plan, ranks=2, execute=fixed, iterations=2)  # 1.5 * 2**61 ps each

@@ -22,7 +22,8 @@ import gcsim
 from gcsim.traces.models.building import build_model, trainable
 from gcsim.traces.models.losses import sample_losses
 from gcsim.traces.tasks.registry import make_split
-from gcsim.traces.training.team import Shares
+from gcsim.traces.training.plan import Partition
+from gcsim.traces.training.shares import Shares
 from tests.forked import ranks
 from tests.traces.training.world import BATCH, entry
 
@@ -53,7 +54,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 def trained(rank: int, kind: str, parameters: dict[str, Any], group: Any) -> torch.Tensor:
     made = entry()
     data = make_split(made, SEED).train
-    shares = Shares(data, workers=RANKS, batch=BATCH, seed=SEED, dirichlet=None)
+    shares = Shares(data, workers=RANKS, batch=BATCH, seed=SEED, partition=Partition())
     net = build_model(made, seed=SEED)
     model = DistributedDataParallel(net, bucket_cap_mb=CAP / 2**20)
     hook = gcsim.ddp_hook(kind, seed=SEED, process_group=group, **parameters).register(model)

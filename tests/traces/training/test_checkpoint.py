@@ -15,7 +15,7 @@ from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.state import CannotBeKeptError
 from gcsim.errors import InputError
 from gcsim.traces.training import checkpoint
-from gcsim.traces.training.plan import Optimizer
+from gcsim.traces.training.plan import Optimizer, Partition
 from gcsim.traces.training.team import Method
 from tests.traces.training.world import method, team, weights
 
@@ -56,8 +56,15 @@ def test_every_method_with_options_goes_on_with_the_same_bits(kind: str, tmp_pat
     goes_on(method(kind, **given), tmp_path)
 
 
-def goes_on(chosen: Method, tmp_path: Path) -> None:
-    first, second = team(chosen), team(chosen)
+@pytest.mark.parametrize("kind", ["topk", "local_sgd"])
+def test_a_round_of_clients_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+    """From the middle of a round, the second of two steps."""
+    clients = Partition(clients=20, round=2, dirichlet=0.3)
+    goes_on(method(kind, **SHORT.get(kind, {})), tmp_path, clients)
+
+
+def goes_on(chosen: Method, tmp_path: Path, partition: Partition = Partition()) -> None:  # noqa: B008
+    first, second = (team(chosen, partition=partition) for _ in range(2))
     path = tmp_path / "kept"
     for number in range(3):
         first.step(number, 0.05)

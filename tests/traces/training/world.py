@@ -15,7 +15,7 @@ from gcsim.compressors.options.method import method_of
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.traces.models.registry import ModelEntry, own_model, trained_on
 from gcsim.traces.tasks.registry import make_split
-from gcsim.traces.training.plan import Optimizer
+from gcsim.traces.training.plan import Optimizer, Partition
 from gcsim.traces.training.team import Method, Team
 from gcsim.traces.training.trajectory import Trajectory
 
@@ -153,13 +153,14 @@ def team(
     at_once: bool = True,
     clip: float | None = None,
     autocast: bool = False,
+    partition: Partition = Partition(),  # noqa: B008 (frozen)
 ) -> Team:
     """In two buckets."""
     made = entry(model)
     return Team(
         made, make_split(made, seed), chosen, workers=workers, batch=batch, optimizer=optimizer,
         accumulation=accumulation, limits=limits, seed=seed, reduction=reduction,
-        at_once=at_once, clip=clip, autocast=autocast,
+        at_once=at_once, clip=clip, autocast=autocast, partition=partition,
     )  # fmt: skip
 
 

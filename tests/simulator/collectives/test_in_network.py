@@ -1,5 +1,5 @@
-"""All-reduces that switches add up, against closed forms worked out message by message in Python,
-and against an event simulation in which vectors cross cables and switches piece by piece.
+"""Collectives in switches, against closed forms worked out message by message in Python, and
+against an event simulation in which vectors and blocks cross cables and switches piece by piece.
 
 On links without random delays; entries differ. The tuner's times are worked out by hand from
 src/graph/tuning.cc; rates of real machines are those of `gcsim validate racks`.
@@ -18,9 +18,10 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives import nccl
 from gcsim.simulator.collectives.call import Call
+from gcsim.simulator.collectives.dispatch import algorithm_name
 from gcsim.simulator.network.links import Link
 from tests.simulator import world
 from tests.simulator.world import skews, times
@@ -29,6 +30,7 @@ MODE = {mode.name: mode for mode in nccl.MODES}
 NVLINK = replace(world.link(400 * 10**9, Fraction(0)), name="nvlink", switch_adds=Fraction(3, 4))
 NIC = world.link(50 * 10**9, Fraction(2, 10**6))
 SHARP = replace(NIC, switch_adds=Fraction(1, 2))
+GATHERS = Fraction(917, 1000)  # of NVLink, by an NVLS all-gather
 PS = 10**12
 
 
@@ -39,6 +41,13 @@ def cluster(nodes: int, devices: int, network: Link = NIC, bus: Link = NVLINK) -
 def finishes(on: Cluster, mode: str, nbytes: int, starts: list[int]) -> list[int]:
     call = Call(sent=(nbytes,) * on.workers, element=4, cluster=on)
     found: list[int] = nccl.prepare_allreduce(call, MODE[mode])(times(starts)).tolist()
+    return found
+
+
+def gathered(on: Cluster, block: int, starts: list[int]) -> list[int]:
+    call = Call(sent=(block,) * on.workers, cluster=on)
+    prepared = nccl.prepare_allgather(call, MODE["nccl_nvls_simple"])
+    found: list[int] = prepared(times(starts)).tolist()
     return found
 
 
@@ -75,17 +84,20 @@ Wait = Generator[simpy.Event, Any, None]
 
 
 class Pieces:
-    """A vector's pieces go up from devices to a node's switch and from nodes to the network's, and
-    down again. A switch passes a piece on when all below it have sent theirs."""
+    """Pieces go up from devices to a node's switch and from nodes to the network's, and down again.
+    A switch passes a vector's piece on when all below it have sent theirs, a block's at once."""
 
-    def __init__(self, on: Cluster, starts: list[int], nbytes: int, pieces: int) -> None:
-        self.env, self.on = simpy.Environment(), on
+    def __init__(
+        self, on: Cluster, starts: list[int], nbytes: int, pieces: int, *, gather: bool = False
+    ) -> None:
+        self.env, self.on, self.gather = simpy.Environment(), on, gather
         self.cables: dict[Hashable, simpy.Resource] = {}
         self.arrived: Counter[Hashable] = Counter()
         self.finishes = [Fraction(0)] * on.workers
         size = Fraction(nbytes * PS, pieces)
-        self.bus = size / (on.intra_node.bandwidth * (on.intra_node.switch_adds or 1))
-        self.nic = size / (on.network.bandwidth * (on.network.switch_adds or 1))
+        bus, nic = (GATHERS, 1) if gather else (on.intra_node.switch_adds, on.network.switch_adds)
+        self.bus = size / (on.intra_node.bandwidth * (bus or 1))
+        self.nic = size / (on.network.bandwidth * (nic or 1))
         self.bus *= on.devices_per_node > 1
         self.nic *= on.nodes > 1
         for rank, start in enumerate(starts):
@@ -104,17 +116,18 @@ class Pieces:
         yield self.after(Fraction(start + 25_000_000))
         for piece in range(pieces):
             yield from self.cross(("bus up", rank), self.bus)
-            self.env.process(self.up(rank // self.on.devices_per_node, piece))
+            name = rank * self.gather, piece
+            self.env.process(self.up(rank // self.on.devices_per_node, name))
 
-    def up(self, node: int, piece: int) -> Wait:
+    def up(self, node: int, piece: tuple[int, int]) -> Wait:
         self.arrived[node, piece] += 1
-        if self.arrived[node, piece] < self.on.devices_per_node:
+        if self.arrived[node, piece] < self.on.devices_per_node and not self.gather:
             return
         half = Fraction(20_000_000, 2) * (self.on.nodes > 1)  # the NIC's 2 us and the tuner's 18
         yield from self.cross(("NIC out", node), self.nic)
         yield self.after(half)
         self.arrived[piece] += 1
-        if self.arrived[piece] < self.on.nodes:
+        if self.arrived[piece] < self.on.nodes and not self.gather:
             return
         for other in range(self.on.nodes):
             self.env.process(self.down(other, half))
@@ -156,6 +169,43 @@ def test_switches_that_pass_pieces_on_take_a_piece_per_cable_longer(
         assert other - 1 <= one <= other + more + 1
 
 
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(2, 4)),
+    rates=st.tuples(*[st.integers(10**9, 10**12)] * 2),
+    block=st.integers(1, 10**8),
+    pieces=st.integers(1, 20),
+    late=st.lists(st.integers(0, 10**9), min_size=12, max_size=12) | st.just([0] * 12),
+)
+def test_switches_that_pass_blocks_on_take_all_of_them_over_the_slowest_cable(
+    shape: tuple[int, int], rates: tuple[int, int], block: int, pieces: int, late: list[int]
+) -> None:
+    """Early ranks' blocks may have passed before the last entry, at which the closed form begins;
+    its pieces are infinitely many."""
+    bus, network = (
+        replace(link, bandwidth=Fraction(rate))
+        for link, rate in zip((NVLINK, SHARP), rates, strict=True)
+    )
+    on = cluster(*shape, network, bus)
+    starts = late[: on.workers]
+    simulated = Pieces(on, starts, block, pieces, gather=True)
+    slowest = max(simulated.bus, simulated.nic) * pieces * on.workers
+    early = slowest if any(starts) else 0
+    more = 2 * (simulated.bus + simulated.nic)
+    closed = gathered(on, block, starts)
+    for one, other in zip(simulated.finishes, closed, strict=True):
+        assert other - 1 - early <= one <= other + more + 1
+
+
+@pytest.mark.parametrize(
+    ("on", "block"), [(cluster(1, 16), 10**6), (cluster(4, 2, SHARP), 10**6)], ids=["one", "nodes"]
+)
+def test_a_gather_brings_every_block_to_every_device_once(on: Cluster, block: int) -> None:
+    """Over NVLink at 0.917 of 400 GB/s, or over a NIC of 50 and 2 us besides the tuner's 43."""
+    latency, rate = (25, GATHERS * 400) if on.nodes == 1 else (45, Fraction(50))
+    expected = latency * 10**6 + round(on.workers * block * 1000 / rate)
+    assert gathered(on, block, [0] * on.workers) == [expected] * on.workers
+
+
 @pytest.mark.parametrize(
     ("mode", "nbytes", "on", "microseconds"),
     [
@@ -190,7 +240,41 @@ def test_the_tuners_times(mode: str, nbytes: int, on: Cluster, microseconds: flo
 )
 def test_switches_that_add_decide_what_the_tuner_may_take(on: Cluster, shapes: set[str]) -> None:
     assert {mode.shape for mode in nccl.enabled("all_reduce", on)} == shapes
-    assert {mode.shape for mode in nccl.enabled("all_gather", on)} == {"ring"}
+
+
+WITH_NICS = replace(cluster(8, 8, SHARP), nics_per_node=8)
+
+
+@pytest.mark.parametrize(
+    ("on", "microseconds"),
+    [
+        (cluster(1, 16), 25 + 1e6 / (0.85 * 400e3 * (15 / 16) ** 2)),
+        (WITH_NICS, 43 + 1e6 / 50e3),
+        (replace(WITH_NICS, nics_per_node=9), 43 + 1e6 / 50e3),
+        (replace(WITH_NICS, nics_per_node=7), None),  # a NIC per device
+        (replace(cluster(8, 8), nics_per_node=8), None),  # no SHARP
+        (cluster(1, 32), 25 + 1e6 / (0.85 * 400e3 * (31 / 32) ** 2)),
+        (cluster(1, 33), None),  # NCCL_MAX_NVLS_ARITY
+        (cluster(1, 16, bus=replace(NVLINK, switch_adds=None)), None),
+    ],
+)
+def test_the_tuners_time_of_a_gather_of_a_megabyte(on: Cluster, microseconds: float | None) -> None:
+    assert ("nvls" in {mode.shape for mode in nccl.enabled("all_gather", on)}) == bool(microseconds)
+    if microseconds:
+        found = nccl.predicted(MODE["nccl_nvls_simple"], "all_gather", 10**6, on)
+        assert float(found) * 1e6 == pytest.approx(microseconds, rel=1e-6)
+
+
+def test_gathers_go_by_the_switch_from_more_than_eight_devices_on_and_if_blocks_are_equal() -> None:
+    """On eight devices an LL ring is faster to begin with, then LL128 and Simple: by hand, LL takes
+    10.8 us and n / 161 GB/s, LL128 27.3 and n / 420, NVLS 25 and n / 260."""
+    sizes = [1 << power for power in range(10, 31)]
+    assert {nccl.choose("all_gather", nbytes, cluster(1, 8)).shape for nbytes in sizes} == {"ring"}
+    on = replace(cluster(1, 16), collectives=Collectives(transport="nccl"))
+    blocks = [2**19] * 16
+    assert algorithm_name("all_gather", blocks, 1, on) == "nccl_nvls_simple"
+    blocks[0] += 1
+    assert algorithm_name("all_gather", blocks, 1, on) == "nccl_ring_ll128"
 
 
 def test_a_long_vector_in_a_node_goes_by_the_switch_and_a_short_one_by_ll() -> None:

@@ -1,0 +1,104 @@
+"""Text of a plan: the offers that are left out and why, what is assumed, and doubtful points."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gcsim.analysis.advice.plan import document, header, sections, table
+from gcsim.scenarios.planning.choice import Measurement, Plan, planned
+from gcsim.scenarios.planning.offers import Offer
+from gcsim.scenarios.planning.search import Job
+from gcsim.scenarios.uncertainty.worlds import FACTORS
+
+SETTINGS = ("compressors=[none, fp16]", "uncertainty.draws=20")
+
+
+def offer(device: str, gpus: int, nodes: int, network: str = "10gbe") -> Offer:
+    return Offer(
+        place="offers.csv:2", name=device, device=device, gpus=gpus, nodes=nodes, network=network,
+        price=1.0,
+    )  # fmt: skip
+
+
+def plan(*offers: Offer, deadline: float | None = None, **job: Any) -> Plan:
+    given: dict[str, Any] = {"model": "lenet", "amount": 1e7, "batch": 4096.0, **job}
+    return planned(Job(**given, overrides=SETTINGS), offers, deadline=deadline)
+
+
+def said(found: Plan) -> dict[str, str]:
+    return {word: " ".join(texts) for word, texts in sections(found)}
+
+
+@pytest.fixture(scope="module")
+def fast() -> Plan:
+    """Two nodes, the faster of one and two; neither is in time."""
+    return plan(offer("v100", 1, 2), deadline=1e-6, model="resnet50", batch=256.0)
+
+
+def test_an_offer_of_which_nothing_is_simulated_is_told_with_the_reason() -> None:
+    """8e9 parameters times 524,288 tokens are 2.5e16 FLOPs, six of each; a Raspberry Pi does less
+    than 1e10 a second, and the clock ends after 4.6e6 s."""
+    offers = offer("h100_sxm", 8, 16), offer("raspberry_pi_4b", 1, 1, "1gbe")
+    found = plan(*offers, model="llama3_8b", batch=2.0**19)
+    text = said(found)
+    assert text["Choose"] == "none of the offers"
+    assert text["Too small"].startswith("h100_sxm")  # on 8 nodes: 16 have more GPUs than samples
+    assert "raspberry_pi_4b (offers.csv:2): 1 x 1: iteration 0 would end" in text["Left out"]
+    assert "53 days" in text["Left out"]
+    assert [one["offer"] for one in document(found)["left_out"]] == ["raspberry_pi_4b"]
+
+
+def test_a_node_of_more_gpus_than_samples_of_a_step_is_left_out() -> None:
+    text = said(plan(offer("v100", 4, 2), batch=2.0))
+    assert set(text) == {"Choose", "Left out"}
+    assert "4 GPUs of a node, and 2 samples of a step; would help: --batch" in text["Left out"]
+
+
+def test_the_network_and_a_memory_that_nobody_states_are_assumed(fast: Plan) -> None:
+    assert "NCCL over TCP, 10gbe: latency" in said(fast)["Assumed"]
+    assert "memory" not in said(fast)["Assumed"]
+    alone = said(plan(offer("raspberry_pi_4b", 1, 1, "1gbe")))["Assumed"]
+    assert "memory not checked: the device states none" in alone
+    assert "TCP" not in alone
+
+
+def test_a_probability_is_the_same_in_table_and_sentence(fast: Plan) -> None:
+    """At least 1 %: 20 worlds tell no more."""
+    _, lines = table(fast)
+    assert [line[-1].replace("\N{NO-BREAK SPACE}", " ") for line in lines] == ["1 %"] * len(lines)
+    assert "this does in 1\N{NO-BREAK SPACE}%" in said(fast)["Choose"]
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"), [(0.05, "3 minutes"), (1.5, "90 minutes"), (40, "40 hours"), (72, "3 days")]
+)
+def test_a_deadline_is_told_in_a_unit_of_its_size(fast: Plan, hours: float, text: str) -> None:
+    assert header(replace(fast, deadline=hours)).endswith(f"deadline {text}")
+
+
+def test_what_may_not_fit_is_marked_in_its_row_and_passed_over(fast: Plan) -> None:
+    (sure, *_) = fast.front
+    point = replace(sure.point, work=replace(sure.point.work, sure=False))
+    doubtful = replace(sure, point=point, hours=sure.hours / 2)
+    found = replace(fast, front=(doubtful, sure), deadline=None)
+    _, (first, second) = table(found)
+    assert first[0].endswith(", may not fit")
+    assert second[0].startswith("> ")
+    assert "the cheapest that surely fits" in said(found)["Choose"]
+
+
+def test_a_ratio_of_times_to_measure_is_named_so(
+    fast: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = Measurement(
+        name=f"{FACTORS[1]} (your code)", unit="", stated=1.0, end=0.9, below=True,
+        instead=fast.front[0], command="measure one step",
+    )  # fmt: skip
+    monkeypatch.setattr(Plan, "measure", measure)
+    assert document(fast)["measure"]["input"].startswith("measured times of compressed steps")
+    text = said(fast)["Measure"]
+    assert "measured times of compressed steps over predicted ones" in text
+    assert "below 0.900 (assumed 1.00)" in text
