@@ -280,7 +280,7 @@ def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
     if re.search(r":\d+$", problem.place) and not absent:  # a line of the user's own compressor
         return problem
     if problem.message == _BITS:
-        problem = replace(problem, hint="write steps: 7, which are 4 bits, or kind: QSGD 4 bit")
+        problem = replace(problem, hint="write steps: 7 for 4 bits, 127 for 8, or kind: QSGD 4 bit")
     inner = tuple(problem.place.split(".")) if problem.place and not absent else ("kind",)
     place = document.location_of_key if "has no parameter" in problem.message else document.place
     return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)

@@ -69,7 +69,8 @@ def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
         work, (low, high) = one.point.work, one.hours_range
         chances = [percent(chance) for chance in plan.probabilities(one) if chance is not None]
         mark = "> " if one is plan.choice else "  "
-        fits = "" if work.sure else ", may not fit"
+        doubt = f", memory {NOT_CHECKED}" if one.point.row.fits is None else ", may not fit"
+        fits = "" if work.sure else doubt
         cut = f"{work.micro_batch} x {work.accumulation}"
         lines.append(
             [mark + machines(one) + fits, one.point.choice.label, cut,
@@ -155,7 +156,7 @@ def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
     if cluster.workers > 1:
         link = cluster.network if cluster.nodes > 1 else cluster.intra_node
         yield f"{carried(scenario)}, {link_facts(link)}"
-    if plan.job.loop is None:
+    if plan.supposed:
         yield "PyTorch DDP"
     if choice.point.row.fits is None:
         yield f"memory {NOT_CHECKED}"

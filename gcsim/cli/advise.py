@@ -43,7 +43,7 @@ def advise(
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16.")
     ] = None,
     loop: Annotated[
-        str | None, option("--loop NAME", "ddp, horovod, paddle, deepspeed or own.")
+        str | None, option("--loop NAME", "ddp (without a file), horovod, paddle, deepspeed, own.")
     ] = None,
     limited: Annotated[
         bool | None, option("--limited/--nic", "Whether tc or the provider caps the bandwidth.")

@@ -212,6 +212,7 @@ def asked(
     problems = [*unknown, *problems]
     trace = None if source is None else _trace(source)
     timed = source is not None and Path(source).suffix in (".json", ".gz")  # by torch.profiler
+    in_file = False
     if source is None or trace is not None or (timed and Path(source).is_file()):
         if trace is not None:
             said = {"model": RECORDED, **said}
@@ -221,10 +222,10 @@ def asked(
             settings["compute"] = {"profile": source}
         document, path = Document(name=NAME, data=settings), Path.cwd() / f"{NAME}.yaml"
     else:
-        document, path = read_scenario(source)
+        (document, path), in_file = read_scenario(source), True
     _put_into(document, said, called)
     found = Asked(document, path, (*_limit(words), *overrides), seed)
-    if path.name == f"{NAME}.yaml" and not found.says_loop:
+    if not in_file and not found.says_loop:
         found = replace(found, supposed=(SUPPOSED_LOOP,))
     if problems:
         try:

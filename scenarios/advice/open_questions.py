@@ -25,7 +25,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         for name, words in (("ddp", "PyTorch, as the hook needs"), ("own", "no overlap")):
             if (setting := f"training.loop={name}") not in asked.supposed:
                 yield _answer(words, f"--loop {name}", setting)
-    if cluster.nodes > 1:
+    if cluster.nodes > 1 and not cluster.groups:
         yield from _of_the_network(asked)
     if min(cluster.nodes, cluster.devices_per_node) > 1 and not asked.says("training", "between"):
         words = "the GPUs of a node sum first, then the nodes exchange"
@@ -53,8 +53,7 @@ def _of_the_network(asked: Asked) -> Iterator[Answer]:
         remote = f"{link.name.removesuffix(', changed')}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():
             yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
-    said = asked.stated("cluster", "network")
-    if isinstance(said, str) and supposes_rdma(said):
+    elif isinstance(said := asked.stated("cluster", "network"), str) and supposes_rdma(said):
         yield _answer("TCP", f'--network "{said} TCP"', f'cluster.network="{said} TCP"')
 
 

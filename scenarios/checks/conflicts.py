@@ -200,9 +200,20 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
         chosen = getattr(cluster.collectives, key)
         if chosen not in _NEEDS:
             continue
+        from gcsim.simulator.collectives import nccl  # loads numba
+
+        if chosen in {mode.name for mode in nccl.enabled(key, cluster)}:
+            continue
         place, instead = _NEEDS[chosen]
         link = getattr(cluster.at_one_nic, place)
-        if link.switch_adds is None:
+        if link.switch_adds is not None:
+            yield document.problem(
+                ("cluster", "collectives", key),
+                f" = {chosen!r}: NCCL has it between nodes where their network adds (SHARP), "
+                "for a gather with a NIC per device, of at most 32 per node",
+                "nccl_ring_simple",
+            )
+        else:
             yield document.problem(
                 ("cluster", "collectives", key),
                 f" = {chosen!r}: no switch of cluster.{place} ({link.name}) adds",

@@ -18,11 +18,13 @@ LONGEST_PASSES = 3600
 
 def implausible(document: Document, file: ScenarioFile, cluster: Cluster) -> Iterator[Problem]:
     """Rates of a NIC and times of the passes beyond what anything has."""
-    link = cluster.at_one_nic.network
-    if cluster.nodes > 1 and ETHERNET.match(link.name) and link.bandwidth > FASTEST_NIC:
+    one = cluster.at_one_nic
+    links = [one.network, *one.nics.values()] if cluster.nodes > 1 else []
+    most = max((link.bandwidth for link in links if ETHERNET.match(link.name)), default=0)
+    if most > FASTEST_NIC:
         yield Problem(
             place=document.place(("cluster", "network")),
-            message=f"no NIC has {float(link.bandwidth) * 8e-12:g} Tbit/s",
+            message=f"no NIC has {float(most) * 8e-12:g} Tbit/s",
             hint="write Gbit/s unless bytes are meant",
         )
     passes = file.compute

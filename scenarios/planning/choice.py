@@ -94,6 +94,8 @@ class Plan:
     settings: int
     """Settings that fit: of offer, nodes, micro-batch, checkpointing and method."""
     simulated: int
+    supposed: tuple[str, ...] = ()
+    """As of a question."""
 
     def probabilities(self, one: Drawn) -> tuple[float | None, float | None]:
         """Probability of meeting the deadline, and the budget; None where there is none."""
@@ -225,9 +227,8 @@ def planned(
                 drawn.append(_drawn(search, point))
             task.advance(note=point.work.site.offer.name)
     best = undominated([one.point for one in drawn])
-    served = {one.point.work.site.offer for one in drawn}
     unfit: list[tuple[Offer, Misfit]] = []
-    left_out = [pair for pair in search.too_long.items() if pair[0] not in served]
+    left_out = [pair for pair in search.too_long.items() if pair[0] not in search.served]
     for offer in known:
         at = [site for site in search.sites if site.offer is offer]
         if any(map(search.works, at)):
@@ -247,6 +248,7 @@ def planned(
         left_out=tuple(left_out),
         settings=sum(len(w.choices) for site in search.sites for w in search.works(site)),
         simulated=simulated,
+        supposed=search.supposed,
     )
 
 

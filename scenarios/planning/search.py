@@ -139,6 +139,10 @@ class Search:
     """Steps to the goal over dense training's, by method."""
     simulated: int = 0
     """Settings simulated."""
+    served: set[Offer] = field(default_factory=set)
+    """Offers with simulated works."""
+    supposed: tuple[str, ...] = ()
+    """As of a question."""
     too_long: dict[Offer, str] = field(default_factory=dict)
     """Offers with works of which a step takes longer than the clock has room for."""
     _known: dict[str, Known] = field(default_factory=dict)
@@ -147,6 +151,7 @@ class Search:
     def __post_init__(self) -> None:
         questions = self._questions()
         first = questions[0][1]
+        self.supposed = first.supposed
         engine = Engine(first, progress=self.progress, tell=self.tell)
         for choice in first.scenario.compressors:
             found = engine.known(choice, first.scenario)
@@ -225,9 +230,9 @@ class Search:
                         site.workers > 1 or choice.kind == site.scenario.compressors[0].kind
                     ):
                         held = scenario.memory_of(choice, self._largest)
-                        fits = "yes" if held is None or held.fits is None else held.fits
-                        if fits != "no":
-                            found.append(replace(work, choices=(choice,), sure=fits == "yes"))
+                        if held is None or held.fits != "no":
+                            sure = held is None or held.fits == "yes"
+                            found.append(replace(work, choices=(choice,), sure=sure))
                 micro *= 2
         return _joined([work for work in found if work.sure] or found)
 
@@ -279,7 +284,9 @@ class Search:
 
     def points(self, work: Work) -> Iterator[Point]:
         """The work with each of its methods, as stated."""
-        for choice, row in zip(work.choices, self.result(work).rows, strict=True):
+        rows = self.result(work).rows
+        self.served.add(work.site.offer)
+        for choice, row in zip(work.choices, rows, strict=True):
             hours = self.hours(work, row)
             yield Point(
                 work=work, choice=choice, row=row, hours=hours, money=hours * work.site.price

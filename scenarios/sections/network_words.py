@@ -18,6 +18,7 @@ ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 """Begin of the names of Ethernet in the catalogue."""
 _ROCE = re.compile(r"\d+gbe_roce")
 _TCP = re.compile(r"\btcp", re.IGNORECASE)
+_RDMA = re.compile(r"(?<![a-z])(?:rdma|roce)", re.IGNORECASE)
 _REMOTE = units.parse("200 Gbit/s", "bandwidth")
 _BITS = re.compile(
     r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
@@ -26,8 +27,8 @@ _BITS = re.compile(
 )
 """Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "10GBASE-T"."""
 _PORT = re.compile(
-    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?"
-    r"|(?<!fast )ethernet)(?!\w)",
+    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?|rdma"
+    r"|roce\s?(?:v\d)?|(?<!fast )ethernet)(?!\w)",
     re.IGNORECASE,
 )
 """Words that name a card, a plug or a protocol, no rate."""
@@ -36,6 +37,7 @@ _GIGABIT = re.compile(r"(?<=\d)\s?GB(?=\s?ethernet)", re.IGNORECASE)
 _BYTES = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GM])(?:B/s|Bps)")
 _RATE = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?(?:\s+\S+|\S*/\S+)")
 """A number and a unit, known or not."""
+_BELOW_ZERO = re.compile(r"-\s*[\d.]")
 _MOBILE = {"3g", "4g", "5g"}
 
 
@@ -50,7 +52,7 @@ def network_of(said: str) -> str | dict[str, str]:
         plain = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
     elif of_bytes := _BYTES.fullmatch(plain):
         plain = f"{of_bytes['rate']} {of_bytes['prefix']}B/s"
-    elif not plain.startswith("-"):
+    elif not _BELOW_ZERO.match(plain):
         try:
             return catalog.link(plain).name
         except InputError as error:
@@ -60,7 +62,8 @@ def network_of(said: str) -> str | dict[str, str]:
     if not rate or plain.startswith("-"):
         hint = 'write it like "25 Gbit/s", or 25gbe of `gcsim list links`'
         raise InputError(f"{said} is not a rate", hint=hint)
-    kind = ETHERNET if rate < _REMOTE or _TCP.search(said) else _ROCE
+    remote = _RDMA.search(said) or (rate >= _REMOTE and not _TCP.search(said))
+    kind = _ROCE if remote else ETHERNET
     known = [one for name, one in catalog.links().items() if kind.fullmatch(name)]
     near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
     return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": plain}
@@ -70,4 +73,4 @@ def supposes_rdma(said: str) -> bool:
     """Whether a word for a network names a rate at which RDMA is supposed."""
     found = network_of(said)
     name = found if isinstance(found, str) else found["like"]
-    return name.endswith("_roce") and not re.search("roce|rdma", said, re.IGNORECASE)
+    return name.endswith("_roce") and not _RDMA.search(said)

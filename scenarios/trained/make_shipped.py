@@ -156,8 +156,10 @@ def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | N
     known, trained = asked_for(first, run.rules, until), run.perform(SilentProgress())
     if known is None or not isinstance(trained, Trajectory):
         return None
+    if len(known.losses) != len(trained.losses):
+        return None
     shown = replace(trained, losses=tuple(map(shipped.shown, trained.losses)))
-    apart = (abs(a - b) / max(a, b) for a, b in zip(known.losses, shown.losses, strict=True))
+    apart = (abs(a - b) / max(a, b, _SAME) for a, b in zip(known.losses, shown.losses, strict=True))
     before, now = (asdict(replace(_launching(one, None), losses=())) for one in (known, shown))
     if median(apart) > _SAME or not _alike(before, now):
         return None
@@ -167,15 +169,15 @@ def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | N
     return replace(found, code=run.code, trajectories=trajectories)
 
 
-def _alike(one: object, other: object) -> bool:
-    """Whether plain values are equal, numbers to `_NEAR`."""
+def _alike(one: object, other: object, name: str = "") -> bool:
+    """Whether plain values are equal, bytes and figures that are no whole numbers to `_NEAR`."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_alike(one[key], other[key], key) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         pairs = zip(one, other, strict=False)
-        return len(one) == len(other) and all(_alike(*pair) for pair in pairs)
-    if isinstance(one, float | int) and isinstance(other, float | int):
-        return math.isclose(one, other, rel_tol=_NEAR, abs_tol=1e-6)
+        return len(one) == len(other) and all(_alike(*pair, name) for pair in pairs)
+    if isinstance(one, float) or name in ("sent", "pulled"):
+        return math.isclose(one, other, rel_tol=_NEAR, abs_tol=1e-6)  # type: ignore[arg-type]
     return one == other
 
 

@@ -1,13 +1,13 @@
 """The shares of the data that the workers of a training see.
 
-Each worker sees its share of the data, in an order of its own, or that of a client, which changes
-from round to round. iid: one keyed permutation of all
-samples is dealt out in turn, as `torch.utils.data.DistributedSampler` does. Otherwise worker w
-draws its share of each class, q_w ~ Dirichlet(alpha * prior), from the samples left (T.-M. H. Hsu,
-H. Qi, M. Brown, "Measuring the effects of non-identical data distribution for federated visual
-classification", 2019, arXiv:1909.06335, section 3): alpha = 100 is nearly iid, 0.1 leaves a worker
-with one or two classes. All have equally many samples. A worker repeats its share, each time in
-another order, without the rest of an epoch that fills no batch: a function of (seed, worker, step).
+Each worker sees its share of the data in an order of its own, or with clients the share of another
+client in each round. iid: one keyed permutation of all samples is dealt out in turn, as
+`torch.utils.data.DistributedSampler` does. Otherwise worker w draws its share of each class,
+q_w ~ Dirichlet(alpha * prior), from the samples left (T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the
+effects of non-identical data distribution for federated visual classification", 2019,
+arXiv:1909.06335, section 3): alpha = 100 is nearly iid, 0.1 leaves a worker with one or two
+classes. All have equally many samples. A worker repeats its share, each time in another order,
+without the rest of an epoch that fills no batch: a function of (seed, worker, step).
 
 With clients, the data are dealt to them likewise, and each round draws as many as there are workers
 without replacement, one to a worker (federated averaging: H. B. McMahan et al., "Communication-

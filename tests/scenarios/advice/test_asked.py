@@ -53,6 +53,7 @@ def test_words_are_the_scenario_of_a_file(tmp_path: Path) -> None:
         ("400 Gbit/s", "400gbe_roce"),
         ("200 GbE TCP", "200gbe"),
         ("400gbe", "400gbe"),
+        ("25 Gbit/s RDMA", "25gbe_roce"),
     ],
 )
 def test_a_rate_alone_is_ethernet_of_that_rate(said: str, name: str) -> None:

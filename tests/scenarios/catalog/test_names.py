@@ -94,20 +94,20 @@ UNDERSTOOD = {
     ("network", "infiniband_ndr"): "NDR | NDR 400",
     ("network", "100gb_infiniband"): "100Gb InfiniBand",
     ("network", "25gbe_roce"): "25G RoCE | 25GbE RoCEv2 | 25G RDMA",
-    ("network", "100gbe_roce"): "100 GbE RoCE",
+    ("network", "100gbe_roce"): "100 GbE RoCE | 100G RDMA",
     ("network", "efa_100gb"): "EFA 100",
     ("network", "wifi_802.11ac"): "WiFi 5 | 802.11ac",
     ("network", "lte"): "4G | LTE",
     ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s",
-    ("network", "200gbe"): "25 GBps | 25 GB/s",
-    ("network", "400gbe"): "400G | 800G",
+    ("network", "200gbe_roce"): "25 GBps | 25 GB/s",
+    ("network", "400gbe_roce"): "400G | 800G | 400 Gbit/s RDMA",
+    ("network", "400gbe"): "400G TCP",
 }
 """By kind and entry: the words for it, apart by |."""
 
 ASKED_BACK = [
     ("device", "P100"),
     ("device", "p100-16g"),
-    ("network", "100G RDMA"),
     ("network", "TCP"),
     ("network", "pcie"),
     ("model", "BERT"),

@@ -152,6 +152,11 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
             "cluster.collectives.all_gather = 'nccl_nvls_simple': no switch of cluster.intra_node",
         ),
         (
+            "intra_node: nvlink4",
+            "intra_node: nvlink4\n  collectives: {all_gather: nccl_nvls_simple}",
+            "NCCL has it between nodes where their network adds (SHARP), for a gather with a NIC",
+        ),
+        (
             "network: infiniband_ndr",
             "network: 5g_measured",
             "cluster.nics_per_node: error: 8 NICs per node on",

@@ -21,8 +21,9 @@ from gcsim.scenarios.trained.result import TrainingResult
 from gcsim.scenarios.trained.runs import Run
 from gcsim.scenarios.trained.search import train_all
 from gcsim.scenarios.trained.study import train
+from gcsim.traces.profile import Phase
 from gcsim.traces.training import shipped
-from gcsim.traces.training.trajectory import Trajectory
+from gcsim.traces.training.trajectory import Trajectory, Window
 from tests.scenarios.trained.here import SMALL, here
 
 
@@ -166,12 +167,32 @@ def test_of_other_code_that_trains_alike_the_kernels_are_renewed(
     own = {make_shipped._kind(first): first.steps[0].exchanges}
     new = tuple(make_shipped._launching(one, own) for one in made.trajectories)
     assert shipped.read(path) == replace(made, trajectories=new)
-    wrong = tuple(replace(one, losses=tuple(1.01 * x for x in one.losses)) for one in old)
-    shipped.write(path, replace(made, code="of another", trajectories=wrong))
-    del work[:]
-    make_shipped.make(shipped.FOLDER)
-    assert work
-    assert shipped.read(path) == made
+    other = tuple(replace(one, losses=tuple(1.01 * x for x in one.losses)) for one in old)
+    heavier = tuple(replace(one, windows=tuple(map(_with_more_bytes, one.windows))) for one in old)
+    for wrong in (other, heavier):
+        shipped.write(path, replace(made, code="of another", trajectories=wrong))
+        make_shipped.make(shipped.FOLDER)
+        assert shipped.read(path) == made
+
+
+def _with_more_bytes(window: Window) -> Window:
+    """A window whose collectives have a fifth more bytes."""
+
+    def more(phase: Phase) -> Phase:
+        (step,) = phase.steps
+        exchanges = tuple(
+            replace(
+                each,
+                collectives=tuple(
+                    replace(one, sent=tuple(n * 6 // 5 for n in one.sent))
+                    for one in each.collectives
+                ),
+            )
+            for each in step.exchanges
+        )
+        return replace(phase, steps=(replace(step, exchanges=exchanges),))
+
+    return replace(window, phases=tuple(map(more, window.phases)))
 
 
 @pytest.mark.parametrize("damage", [b"", b"half", lzma.compress(b'{"code": 3}')])
