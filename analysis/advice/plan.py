@@ -119,7 +119,7 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
             f"nothing meets {' and '.join(limits)} in {percent(SURE)} of the worlds; this does in"
         )
         yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(doubted(met))}'}"
-    if not choice.point.work.sure:
+    if choice.point.row.fits == "perhaps":
         yield "which may not fit in its memory"
     yield f"check with: {command(plan, choice)}\n"
 
