@@ -151,7 +151,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("ratio: 0.01", "ration: 0.01", "a.yaml:18:34: error: topk has no parameter 'ration'; did "
          "you mean 'ratio'?"),
         ("kind: topk, label: top 1 %, ratio: 0.01", "kind: qsgd, bits: 4",
-         "write steps: 7, which are 4 bits"),
+         "write steps: 7 for 4 bits, 127 for 8"),
         ("kind: topk, label: top 1 %, ratio: 0.01", "kind: 'gcsim.errors:Nope'",
          "a.yaml:18:12: error: cannot import compressor 'gcsim.errors:Nope': gcsim.errors has no"),
         ("ratio: 0.01", "ratio: 0", "a.yaml:18:41: error: topk.ratio = 0"),
