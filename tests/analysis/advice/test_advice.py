@@ -210,7 +210,7 @@ def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> N
 def test_an_open_question_is_answered_as_its_option_would_be() -> None:
     """As near as an estimate of the worlds is that knows fewer methods' messages; then nobody asks
     again."""
-    words: dict[str, Any] = {"model": "resnet20_cifar10", "nodes": 4, "network": "10gbe"}
+    words: dict[str, Any] = {"model": "resnet18_cifar10", "nodes": 4, "network": "10gbe"}
     found = advised(**words)
     assert found.findings.open
     for one in found.findings.open:

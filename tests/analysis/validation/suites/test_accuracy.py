@@ -218,7 +218,7 @@ def test_without_a_training_nothing_is_kept() -> None:
 @pytest.mark.long
 def test_the_shipped_tasks_are_compared() -> None:
     (found,) = chosen(["accuracy"])
-    tasks = {one.task.partition(",")[0] for one in found.find().agreements}
+    tasks = {one.task.partition(" ")[0] for one in found.find().agreements}
     assert {"digits_8", "characters_8", *make_shipped.PAPERS} <= tasks
 
 
