@@ -95,7 +95,7 @@ class Plan:
     """Settings that fit: of offer, nodes, micro-batch, checkpointing and method."""
     simulated: int
     supposed: tuple[str, ...] = ()
-    """As of a question."""
+    """Overrides that stand for facts which the question leaves out."""
 
     def probabilities(self, one: Drawn) -> tuple[float | None, float | None]:
         """Probability of meeting the deadline, and the budget; None where there is none."""

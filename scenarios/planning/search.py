@@ -142,7 +142,7 @@ class Search:
     served: set[Offer] = field(default_factory=set)
     """Offers with simulated works."""
     supposed: tuple[str, ...] = ()
-    """As of a question."""
+    """Overrides that stand for facts which the question leaves out."""
     too_long: dict[Offer, str] = field(default_factory=dict)
     """Offers with works of which a step takes longer than the clock has room for."""
     _known: dict[str, Known] = field(default_factory=dict)
