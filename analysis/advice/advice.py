@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcsim.analysis.advice.setting import NOT_CHECKED, assumed, header
+from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, assumed, header
 from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken
@@ -208,7 +208,7 @@ def advice(
         shipped=engine.came,
         measured=engine.measured,
         measured_s=engine.measured_s,
-        supposed=("PyTorch DDP",) if asked.supposed else (),
+        supposed=(SUPPOSED,) if asked.supposed else (),
         loop=loop if (loop := asked.stated("training", "loop")) and loop != "ddp" else "",
     )
     questions = tuple(open_questions(asked))

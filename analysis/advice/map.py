@@ -34,7 +34,7 @@ from gcsim.scenarios.uncertainty.ranges import interval
 
 COLUMNS, ROWS = 24, 16
 _SIMULATED = (12, 8)
-_DRAWN = (12, 3)
+_DRAWN = (_SIMULATED[0], 3)
 _TIMES = 16  # default factor from the scenario's value to the axis' ends
 FORMATS = (".png", ".svg", ".pdf")
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from gcsim.analysis.advice.setting import NOT_CHECKED, carried, link_facts
+from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, carried, link_facts
 from gcsim.analysis.report.numbers import percent, scaled, significant
 from gcsim.analysis.report.sections import WIDEST, section_lines
 from gcsim.analysis.report.table import bare_table
@@ -157,7 +157,7 @@ def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
         link = cluster.network if cluster.nodes > 1 else cluster.intra_node
         yield f"{carried(scenario)}, {link_facts(link)}"
     if plan.supposed:
-        yield "PyTorch DDP"
+        yield SUPPOSED
     if choice.point.row.fits is None:
         yield f"memory {NOT_CHECKED}"
     tried = f"{plan.settings:,} settings fit, {plan.simulated:,} simulated"

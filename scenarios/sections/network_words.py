@@ -15,7 +15,7 @@ from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 
 ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
-"""Begin of the names of Ethernet in the catalogue."""
+"""Beginning of the names of Ethernet in the catalogue."""
 _ROCE = re.compile(r"\d+gbe_roce")
 _TCP = re.compile(r"\btcp", re.IGNORECASE)
 _RDMA = re.compile(r"(?<![a-z])(?:rdma|roce)", re.IGNORECASE)
@@ -48,18 +48,19 @@ def network_of(said: str) -> str | dict[str, str]:
     if said in catalog.links():
         return said
     plain = " ".join(_PORT.sub(" ", _GIGABIT.sub("Gb", said)).split()) or said
+    below = _BELOW_ZERO.match(plain)
     if (bits := _BITS.fullmatch(plain)) and plain.lower() not in _MOBILE:
         plain = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
     elif of_bytes := _BYTES.fullmatch(plain):
         plain = f"{of_bytes['rate']} {of_bytes['prefix']}B/s"
-    elif not _BELOW_ZERO.match(plain):
+    elif not below:
         try:
             return catalog.link(plain).name
         except InputError as error:
             if "; there are" in str(error) or not _RATE.fullmatch(plain):
                 return said
-    rate = units.parse(plain.removeprefix("-"), "bandwidth")
-    if not rate or plain.startswith("-"):
+    rate = 0 if below else units.parse(plain, "bandwidth")
+    if not rate:
         hint = 'write it like "25 Gbit/s", or 25gbe of `gcsim list links`'
         raise InputError(f"{said} is not a rate", hint=hint)
     remote = _RDMA.search(said) or (rate >= _REMOTE and not _TCP.search(said))
