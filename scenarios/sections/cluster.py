@@ -240,9 +240,10 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
     together = min(nics) if transport in _ALL_NICS else 1
     groups, networks, buses = _groups(section, built, batch_size, together)
     network, bus = _slowest(networks), _slowest(buses)
-    wire = carrier(transport, one_of(network, together).name)
-    if collectives.ring_over_tree_range and wire.endswith("TCP"):
-        collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
+    if collectives.ring_over_tree_range:
+        wire = carrier(transport, one_of(network, together).name)
+        if wire.endswith("TCP"):
+            collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
     return Cluster(
         nodes=largest,
         devices_per_node=section.devices_per_node,
