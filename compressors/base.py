@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
@@ -53,6 +53,8 @@ class CompressorParameters(BaseModel):
     are strict: true and "0.01" are no numbers; a list may stand for a tuple."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Hints for names of other methods' parameters."""
 
     @model_validator(mode="before")
     @classmethod

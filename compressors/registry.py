@@ -101,12 +101,11 @@ def compressor_class(name: str) -> type[Compressor]:
         raise _not_imported(
             name, f"{type(error).__name__}: {error}", mistakes.users_line(error)
         ) from error
-    first = f"{getattr(imported, '__file__', None) or module}:1"
     if not hasattr(imported, attribute):
-        raise _not_imported(name, f"{module} has no {attribute!r}", first)
+        raise _not_imported(name, f"{module} has no {attribute!r}", "")
     found = getattr(imported, attribute)
     if not (isinstance(found, type) and issubclass(found, Compressor)):
-        place = mistakes.location_of(found) or first
+        place = mistakes.location_of(found) or f"{getattr(imported, '__file__', None) or module}:1"
         raise InputError(f"{name!r} is not a subclass of gcsim.Compressor", place=place)
     if not isinstance(getattr(found, "about", None), About):
         raise InputError(
@@ -140,9 +139,10 @@ def checked_parameters(
             key = ".".join(str(part) for part in fault["loc"])
             if fault["type"] == "extra_forbidden":
                 message = f"{name} has no parameter {key!r}"
-                hint = did_you_mean(key, cls.Parameters.model_fields)
-                if owners := _owners(key):
-                    hint = f"{hint}; {key!r} belongs to {', '.join(owners)}"
+                if not (hint := cls.Parameters.instead.get(key, "")):
+                    hint = did_you_mean(key, cls.Parameters.model_fields)
+                    if owners := _owners(key):
+                        hint = f"{hint}; {key!r} belongs to {', '.join(owners)}"
             else:
                 said = fault["msg"].removeprefix("Value error, ")
                 said = said[:1].lower() + said[1:]

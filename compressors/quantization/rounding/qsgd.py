@@ -29,7 +29,7 @@ too; its code of all levels, zeros too, is longer for s = 1 to 23).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -66,6 +66,9 @@ MAX_BUCKET = 65535
 
 
 class QsgdParameters(CompressorParameters):
+    instead: ClassVar[dict[str, str]] = {
+        "bits": "write steps: 7 for 4 bits, 127 for 8, or kind: QSGD 4 bit"
+    }
     steps: int = Field(
         7,
         ge=1,
