@@ -145,9 +145,6 @@ def demand_whole(faults: int) -> None:
             raise damaged(what)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
 def _add(
     start: int, stop: int, tensors: Any, table: Any, at: Any, sizes: Any, k: Any, flags: Any,

@@ -507,9 +507,6 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
     return body.view(dtype)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
 def _write_headers(
     heads: Any, at: Any, codec: int, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any

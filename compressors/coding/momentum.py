@@ -75,9 +75,6 @@ def local_step(
     return tensor(direction, gradient)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
 def _add_momentum(
     start: int, stop: int, tiles: Any, u: Any, v: Any, gradient: Any, m: Any, nesterov: bool,

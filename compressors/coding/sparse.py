@@ -255,9 +255,6 @@ def scatter_add(
     demand_ascending(bad[0])
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
 def _scatter(
     start: int, stop: int, tiles: Any, places: Any, values: Any, firsts: Any, table: Any,

@@ -148,9 +148,6 @@ def _values(form: Narrow | None, weight: float, device: torch.device) -> Tensor:
     return torch.from_numpy(weight * decoding_table(form)).to(device)
 
 
-# --- primitives: all tensors of a bucket ---------------------------------------------------------
-
-
 @counted_as(
     lambda _, values, segments, form, *__, **___: [
         launch(
@@ -177,9 +174,6 @@ def cast(
             codes if form.bits == 8 else codes.view(np.uint16), at, *form.patterns,
         )  # fmt: skip
     return tensor(scales, factors) if fit else factors
-
-
-# --- loops -----------------------------------------------------------------------------------
 
 
 @loop

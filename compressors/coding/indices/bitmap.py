@@ -92,9 +92,6 @@ def unite(bits: Tensor, others: Tensor, numbers: Tensor) -> None:
         set_bits(array(numbers), union)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
 def _take_tiles(
     start: int, stop: int, tiles: Any, places: Any, values: Any, bits: Any, begins: Any, out: Any

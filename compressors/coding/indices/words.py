@@ -271,9 +271,6 @@ def demand_right(unordered: int, strange: int) -> None:
         raise damaged("a level is no normal float32")
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
 def _sign_words(
     start: int, stop: int, tiles: Any, indices: Any, values: Any, firsts: Any, table: Any,

@@ -24,9 +24,6 @@ MAX_HALVINGS = 24
 """Most passes of `optimal_bounds` over a cell."""
 
 
-# --- primitives -----------------------------------------------------------------------------------
-
-
 def _moving(
     kind: KernelClass, name: str, of_element: int, of_cell: int
 ) -> Callable[..., list[KernelCost]]:
@@ -64,9 +61,6 @@ def optimal_bounds(values: Tensor, cells: Cells) -> Tensor:
     bounds = np.empty(cells.total, dtype=np.float32)
     loops.in_tiles(_optimal_bounds, cells.spans, loops.array(values), bounds)
     return loops.tensor(bounds, values)
-
-
-# --- loops ----------------------------------------------------------------------------------------
 
 
 @loops.loop

@@ -199,9 +199,6 @@ class written_to:  # noqa: N801 - as `written_back`
                 one.__exit__(*raised)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
 def _times(rows: int, columns: int, first: int, width: int, size: int) -> int:
     """Rows of a narrow matrix treated as one, where the stripe spans the matrix."""

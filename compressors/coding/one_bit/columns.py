@@ -162,9 +162,6 @@ def column_sums(
     return found
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
 def _sum_tiles(
     start: int, stop: int, tiles: Any, values: Any, added: Any, offsets: Any, sizes: Any,

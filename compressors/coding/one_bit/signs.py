@@ -155,9 +155,6 @@ def fold_signs(
     return fresh
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loops.loop
 def _code_tiles(
     start: int, stop: int, tiles: Any, g: Any, u: Any, p: Any, scales: Any, table: Any, cells: Any,

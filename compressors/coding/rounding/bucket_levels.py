@@ -44,9 +44,6 @@ def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
     return float(((inside - low) * (high - inside) + (given - inside).square()).sum())
 
 
-# --- primitives: all tensors of a bucket ---------------------------------------------------------
-
-
 def _searching(
     tables: Tensor, values: object, cells: Cells, count: int, *_: object
 ) -> list[KernelCost]:

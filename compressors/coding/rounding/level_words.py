@@ -73,9 +73,6 @@ def decoded_levels(
     return tensor(codes, body)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
 def _count(start: int, stop: int, spans: Any, codes: Any, steps: int, bits: Any, sent: Any) -> None:
     for t in range(start, stop):

@@ -159,9 +159,6 @@ def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: 
     add_rounded(out, levels, levels.numbers, found.at + head, form, weight)
 
 
-# --- primitives: all tensors of a bucket ---------------------------------------------------------
-
-
 def _rounding(
     _: object, values: object, levels: Levels, keys: object, out: object, at: object, form: Form,
     bounds: object = None,

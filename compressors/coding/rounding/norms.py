@@ -95,9 +95,6 @@ def table_errors(
     return np.array([float(errors[first : first + count].sum()) for first, count in parts])
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 def _by_cell(
     values: NDArray[np.float32], cells: Cells, what: int, tiles: NDArray[np.int64] | None = None,
     norms: Numbers = _NONE, levels: Numbers = _NONE,

@@ -98,9 +98,6 @@ def coordinate_descent(model: Histogram, levels: Numbers, sweeps: int) -> Number
     return found
 
 
-# --- loops -----------------------------------------------------------------------------------
-
-
 @loop
 def _descend(
     levels: Any, sweeps: int, edges: Any, masses_above: Any, means_above: Any, density: Any

@@ -98,9 +98,6 @@ def means_of_signs(sizes: Tensor, k: Column) -> Tensor:
     return loops.tensor(np.stack((means[0], 0 - means[1]), axis=1), sizes)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loops.loop
 def _sum_rows(sizes: Any, counts: Any, begins: Any, sums: Any) -> None:
     """Sums of blocks of magnitudes, so many of each row, from its begin on."""

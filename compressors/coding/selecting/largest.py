@@ -123,9 +123,6 @@ def _no_marks() -> Marks:
     return Marks.room(torch.empty(0), Segments.behind([]), 0.0)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
 def _bound(
     start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, limits: Any

@@ -240,9 +240,6 @@ def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     return tensor(places, values), tensor(own[places], values)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @inlined
 def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> None:
     """Inside a loop: the positions where `mask` (uint8, 0 or 1, `words` its view) is 1. `places`

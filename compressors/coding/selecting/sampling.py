@@ -177,9 +177,6 @@ def lift(
         )  # fmt: skip
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @summing_loop
 def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
     values = values[start:stop]

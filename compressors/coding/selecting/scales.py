@@ -143,9 +143,6 @@ def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
     return tensor(exact, scales), tensor(inverses.astype(np.float32), scales)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
 def _saturate_tiles(
     start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any,

@@ -136,9 +136,6 @@ def check_k(n: Any, k: Any) -> None:
         raise InternalError(f"cannot select {k} of {n} elements")
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
 def stride_of(n: int, k: int) -> int:
     """Distance of the samples that bound the k-th largest of n; 0 when a sample does not pay."""

@@ -83,9 +83,6 @@ def _draw_pieces(
     return tensor(positions, like)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @inlined
 def _ones(word: np.uint64) -> int:
     # counts of 2, 4 and 8 bits in place; the product adds up the bytes in the highest one
