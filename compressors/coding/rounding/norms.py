@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,10 +109,7 @@ def _by_cell(
 
 
 @loops.loop
-def _walk(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any, what: int,
-    norms: Any, levels: Any, found: Any,
-) -> None:  # fmt: skip
+def _walk(start, stop, tiles, values, table, firsts, sizes, what, norms, levels, found):
     room = np.empty(1, dtype=np.uint32)
     pattern = room.view(np.float32)
     for tile in range(start, stop):
@@ -149,7 +146,7 @@ def _walk(
 
 
 @loops.loop
-def _root(total: float) -> np.float32:
+def _root(total) -> np.float32:
     """The square root, at most the largest float32 (infinity and NaN stay)."""
     root = np.sqrt(total)
     if np.isfinite(root):
