@@ -108,11 +108,9 @@ def compressor_class(name: str) -> type[Compressor]:
         place = mistakes.location_of(found) or f"{getattr(imported, '__file__', None) or module}:1"
         raise InputError(f"{name!r} is not a subclass of gcsim.Compressor", place=place)
     if not isinstance(getattr(found, "about", None), About):
-        raise InputError(
-            f"{name!r} does not say what it is",
-            place=mistakes.location_of_class(found),
-            hint="give it `about = About(...)`",
-        )
+        message = f"{name!r} does not say what it is"
+        hint = "give it `about = About(...)`"
+        raise InputError(message, place=mistakes.location_of_class(found), hint=hint)
     return found
 
 

@@ -345,11 +345,9 @@ class Recording:
                 hint="record with a smaller start, or train for longer",
             )
         if self.iterations == 0:
-            raise InputError(
-                "the loop ended before an iteration was recorded",
-                place="recording.step",
-                hint="call recording.step(loss) at the end of each iteration",
-            )
+            message = "the loop ended before an iteration was recorded"
+            hint = "call recording.step(loss) at the end of each iteration"
+            raise InputError(message, place="recording.step", hint=hint)
         self._finish()
 
     def _finish(self) -> None:

@@ -26,11 +26,9 @@ def seen_model(model: nn.Module) -> nn.Module:
     """The module that owns the parameters, inside wrappers that exchange or compile. Raises
     `InputError` for anything but a module, or one with parts of its parameters on other ranks."""
     if not isinstance(model, torch.nn.Module):
-        raise InputError(
-            f"record() takes a torch.nn.Module, not {type(model).__name__}",
-            place="model",
-            hint="gcsim.record_scenario(scenario, folder) records a scenario",
-        )
+        message = f"record() takes a torch.nn.Module, not {type(model).__name__}"
+        hint = "gcsim.record_scenario(scenario, folder) records a scenario"
+        raise InputError(message, place="model", hint=hint)
     while True:
         inner = getattr(model, _WRAPPERS.get(type(model).__name__, "_orig_mod"), None)
         if not isinstance(inner, torch.nn.Module):
@@ -75,11 +73,8 @@ class FirstBatch:
         forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises `InputError` when
         no tensor was passed, or none of the batch's size."""
         if self._given is None:
-            raise InputError(
-                "backward() was called, but the model's forward was not",
-                place="model",
-                hint="pass the module that the loop calls",
-            )
+            message = "backward() was called, but the model's forward was not"
+            raise InputError(message, place="model", hint="pass the module that the loop calls")
         args, kwargs = self._given
         self.release()
         tensors = [*_tensors([*args, *kwargs.values()])]
