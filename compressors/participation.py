@@ -46,9 +46,11 @@ def participate(
         before = _fingerprint(bucket) if unmodified else 0
         exchange = member.exchange(bucket, step)
         if not isinstance(exchange, Generator):
-            message = f"exchange() returned {type(exchange).__name__}, not a generator"
-            hint = "yield the collectives that it needs, at least behind an `if False:`"
-            raise InputError(message, place=mistakes.location_of_class(cls), hint=hint)
+            raise InputError(
+                f"exchange() returned {type(exchange).__name__}, not a generator",
+                place=mistakes.location_of_class(cls),
+                hint="yield the collectives that it needs, at least behind an `if False:`",
+            )
         update = yield from _guarded(exchange, cls, title, finite)
         if unmodified and _fingerprint(bucket) != before:
             message = "exchange() modified bucket.gradient"

@@ -26,9 +26,11 @@ def seen_model(model: nn.Module) -> nn.Module:
     """The module that owns the parameters, inside wrappers that exchange or compile. Raises
     `InputError` for anything but a module, or one with parts of its parameters on other ranks."""
     if not isinstance(model, torch.nn.Module):
-        message = f"record() takes a torch.nn.Module, not {type(model).__name__}"
-        hint = "gcsim.record_scenario(scenario, folder) records a scenario"
-        raise InputError(message, place="model", hint=hint)
+        raise InputError(
+            f"record() takes a torch.nn.Module, not {type(model).__name__}",
+            place="model",
+            hint="gcsim.record_scenario(scenario, folder) records a scenario",
+        )
     while True:
         inner = getattr(model, _WRAPPERS.get(type(model).__name__, "_orig_mod"), None)
         if not isinstance(inner, torch.nn.Module):

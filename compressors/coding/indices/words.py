@@ -287,7 +287,7 @@ def _sign_words(start, stop, tiles, indices, values, firsts, table, levels, memo
 
 
 @loop
-def _list_chosen(chosen, first, size, words, at) -> int:
+def _list_chosen(chosen, first, size, words, at):
     """List a block's chosen elements in words[at:], from index `first` on; return the list's end.
     `chosen` is uint8, 0 or 1, and zero behind `size`."""
     eights = chosen.view(np.uint64)
