@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gcsim.compressors import mistakes
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.properties import Properties
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Worker
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.opened import noting
 

@@ -48,7 +48,7 @@ BANDWIDTH = {kind: (place + 1) * 3e9 for place, kind in enumerate(KERNEL_CLASSES
 FLOP_RATE = 5e12
 
 
-class KnownDevice:
+class KnownDevice(DeviceClock):
     """A clock on a device that costs exactly launches + bytes / bandwidth + FLOPs / rate; kernels
     inside of compressors take a microsecond."""
 
