@@ -58,13 +58,13 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
     from gcsim.scenarios.calibration.kernels import time_compressors
     from gcsim.scenarios.calibration.machine import processor
     from gcsim.simulator.devices.device import Device
-    from gcsim.traces.timing.clock import CpuClock
+    from gcsim.traces.timing.clock import DeviceClock
     from gcsim.traces.timing.kernel_cases import CASES
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        clock = CpuClock()
+        clock = DeviceClock("cpu")
         with progress.task("live: classes of kernels", len(CASES)) as task:
             cases = time_cases(
                 clock, sizes=SIZES[:-2], repeats=3, advance=lambda note: task.advance(note=note)

@@ -51,7 +51,7 @@ from gcsim.simulator.host import DTYPES
 from gcsim.traces.live import pick_device
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.timing.allocator import keep_freed_memory
-from gcsim.traces.timing.clock import DeviceClock, clock_for
+from gcsim.traces.timing.clock import DeviceClock
 from gcsim.traces.timing.kernel_cases import CASES
 from gcsim.traces.timing.kernels import Site
 from gcsim.traces.timing.steps import StepTimes, time_steps
@@ -127,7 +127,7 @@ def calibrate_device(
     entries = [(shipped_model(model), batch) for model, batch in models]
     with _threads(threads):
         keep_freed_memory()
-        timer = clock or clock_for(kind)
+        timer = clock or DeviceClock(kind)
         conditions, repeats = machine.conditions(kind), 3 if quick else _REPEATS[kind]
         sizes = CLASS_SIZES[:-2] if quick else CLASS_SIZES
         with progress.task("classes of kernels", len(CASES)) as task:

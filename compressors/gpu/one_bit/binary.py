@@ -51,9 +51,6 @@ def _width(cells: Cells) -> int:
     return min(_WIDEST, 1 << max(0, int(cells.size.max(initial=1)) - 1).bit_length())
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _about(values, first, length, centre, WIDTH: tl.constexpr):
     """Sums over a cell of d = v - centre and of |d|, and the number of d >= 0; float64."""

@@ -48,9 +48,6 @@ def column_levels(
     return lines
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _sum(
     values, added, sums, all_sums, table, parts, ADD: tl.constexpr, ROWS: tl.constexpr,

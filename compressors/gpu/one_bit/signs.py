@@ -77,9 +77,6 @@ def _fold_parts(
     )  # fmt: skip
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _fold(
     values, mixed, coded, scales, sums, bits, m, c, a, b, piece, frame, table, parts,

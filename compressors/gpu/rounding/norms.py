@@ -67,9 +67,6 @@ def table_errors(
     return np.array(joined(sums, there(parts.firsts, values.device), SQUARES).tolist())
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _moments(values, found, programs, table, parts, BLOCK: tl.constexpr):
     program = tl.program_id(0)

@@ -67,9 +67,6 @@ def _parts(values: Tensor, segments: Segments) -> Parts:
     return parts_in_blocks(values, segments.length, segments.begin, numbers)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit(do_not_specialize=["most"])
 def _saturate(
     values, state, found, programs, ended, wanted, most: tl.uint64, table, parts,
