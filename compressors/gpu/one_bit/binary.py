@@ -1,5 +1,5 @@
 """Levels of cells of a bucket on a GPU: the kernels of `coding/one_bit/binary.py`. One program
-works on a cell; sums are float64 in an order of their own (`reductions.py`)."""
+works on a cell; sums are float64 in an order of their own."""
 
 from __future__ import annotations
 

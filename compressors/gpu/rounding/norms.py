@@ -1,5 +1,5 @@
 """Norms, sums and errors of cells on a GPU: the kernels of `coding/rounding/norms.py`, with sums in
-another order than the loops' (`reductions.py`)."""
+another order than the loops'."""
 
 from __future__ import annotations
 

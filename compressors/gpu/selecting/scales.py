@@ -1,5 +1,5 @@
 """Sampling scales on a GPU: the kernels of `coding/selecting/scales.py`. Moments are added up by
-block, then by tensor, where the next scale is computed without waiting (sums: `reductions.py`)."""
+block, then by tensor, where the next scale is computed without waiting."""
 
 from __future__ import annotations
 
