@@ -80,7 +80,7 @@ profiles: $(VENV)/run.stamp  ## traffic that comes with gcsim and is stale, meas
 	OMP_NUM_THREADS=1 $(BIN)/python -m gcsim.scenarios.advice.make_shipped
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
-	$(BIN)/python -m gcsim.cli.gallery > docs/compressors.md
+	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.gallery > docs/compressors.md
 
 commands: $(VENV)/run.stamp  ## docs/commands.md
 	$(BIN)/python -m typer gcsim.cli.app utils docs --name gcsim --title Commands --output docs/commands.md

@@ -10,7 +10,7 @@ with a sample's forward FLOPs in 3 x 3 convolutions of stride 1 (F33, which Wino
 speeds up) and in other layers (F), three products per forward one (backward has two), the rate R of
 large matrix products, the bandwidth B of a copy, and the elements A that layers put out (norms,
 activations and backward read them again). Coefficients are shared by a processor family; `factor`
-is the device's. `gcsim.analysis.calibration.layer_model.fit` fits them (errors: `docs/devices.md`).
+is the device's. `tests/benchmarks/layer_model_fit.py` fits them (errors: `docs/devices.md`).
 """
 
 from __future__ import annotations
