@@ -74,10 +74,10 @@ host: $(VENV)/dev.stamp  ## docs/host-time.md, compressors/launches.csv: what a 
 	mv build/launches.csv compressors/launches.csv
 
 trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
-	$(BIN)/python -m gcsim.scenarios.trained.make_shipped
+	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.shipped_trajectories
 
 profiles: $(VENV)/run.stamp  ## traffic that comes with gcsim and is stale, measured again: an hour
-	OMP_NUM_THREADS=1 $(BIN)/python -m gcsim.scenarios.advice.make_shipped
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python -m tests.benchmarks.shipped_profiles
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
 	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.gallery > docs/compressors.md
