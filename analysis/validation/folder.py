@@ -65,8 +65,7 @@ class Folder:
     path: Path
     document: Document
     file: row_files.SuiteFile
-    values: dict[str, float] = field(default_factory=dict)
-    """Fitted values so far."""
+    values: dict[str, float] = field(default_factory=dict)  # fitted values so far
     _runs: dict[str, Stated] = field(default_factory=dict)
     _drawn: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 

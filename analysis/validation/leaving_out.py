@@ -45,10 +45,8 @@ if TYPE_CHECKING:
     from gcsim.analysis.validation.judge import Report
 
 Values = NDArray[np.float64]
-LEAST, MOST = 0.7, 0.9
-"""Required coverage of steps, each source alike."""
-CLOSE = 1.05
-"""Ratio of widths up to which the file is not stale."""
+LEAST, MOST = 0.7, 0.9  # required coverage of steps, each source alike
+CLOSE = 1.05  # ratio of widths up to which the file is not stale
 _COMMAND = "python -m gcsim.analysis.validation.leaving_out"
 _SHARE = 0.8
 _EDGE = (1 - _SHARE) / 2

@@ -56,8 +56,7 @@ _UNITS: tuple[Unit, ...] = ("s", "samples/s", "bytes")
 """Units beside seconds; bytes are those of a worker's iteration."""
 _HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
-Changes = dict[str, Any]
-"""Keys of a scenario, maybe dotted, and values."""
+Changes = dict[str, Any]  # keys of a scenario, maybe dotted, and values
 
 
 class FitSection(Section):
@@ -68,8 +67,7 @@ class FitSection(Section):
     high: float
     unit: str = ""
     series: str = "all"
-    given: bool = False
-    """Stated by a user for the own machine: shown, not counted as a fit."""
+    given: bool = False  # stated by a user for the own machine: shown, not counted as a fit
     catalogue: float | None = None
     """Value without a fit, if the key is no figure of the cluster or the training."""
 

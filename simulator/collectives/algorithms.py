@@ -41,12 +41,10 @@ class Algorithm:
 
     title: str
     prepare: Callable[[Call], Prepared]
-    traffic: Callable[[Call], Traffic]
-    """Traffic of a call of several ranks, for the hosts' work."""
+    traffic: Callable[[Call], Traffic]  # traffic of a call of several ranks, for the hosts' work
     ring: Callable[[Call], Program | None] | None = None
     """Program of one ring, two of which may run at a time; None for an empty call."""
-    stages_itself: bool = False
-    """The algorithm accounts for copies between device and host."""
+    stages_itself: bool = False  # the algorithm accounts for copies between device and host
 
     @staticmethod
     def of(title: str, module: _Collective, *, stages_itself: bool = False) -> Algorithm:

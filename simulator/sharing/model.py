@@ -19,8 +19,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
 from gcsim.simulator.network.rate_trace import RateTrace
 
-Capacity = Fraction | RateTrace
-"""Bytes per second."""
+Capacity = Fraction | RateTrace  # bytes per second
 Ended = Callable[[int, Picoseconds], Mapping[int, Picoseconds]]
 """Called at each end `(place, time)`; returns start times of further flows, none before."""
 
@@ -29,8 +28,7 @@ Ended = Callable[[int, Picoseconds], Mapping[int, Picoseconds]]
 class FlowClass:
     """Flows of equal size, start and kinds of links."""
 
-    nbytes: int | Fraction
-    """Bytes of one flow; a fraction for equal stripes."""
+    nbytes: int | Fraction  # bytes of one flow; a fraction for equal stripes
     loads: Mapping[Any, int]
     """Flows on one link, by class of links; one that crosses it twice counts twice."""
 

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from gcsim.analysis.validation.statistics import grouped, judged
 from gcsim.analysis.validation.suite import Point
 
-SIDE = 6
-"""Least points on either side of a cut: a bias of fewer is chance."""
-CLEAR = 0.03
-"""Least bias that counts: repeated measurements differ by 1 to 3 %."""
+SIDE = 6  # least points on either side of a cut: a bias of fewer is chance
+CLEAR = 0.03  # least bias that counts: repeated measurements differ by 1 to 3 %
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
 

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Maker = Callable[[Path], None]
-"""Writes a file."""
+Maker = Callable[[Path], None]  # writes a file
 
 
 def points_csv(reports: Sequence[Report]) -> str:
@@ -268,8 +267,7 @@ def _on_terminal(lines: Sequence[str], width: int) -> Iterator[RenderableType]:
 
 
 _MARKS = re.compile(r"\*+|\[([^]]*)\]\([^)]*\)")
-_NUMBER = 16
-"""Characters of the longest cell of a column of numbers."""
+_NUMBER = 16  # characters of the longest cell of a column of numbers
 
 
 def _spread(points: Sequence[Point]) -> Iterator[str]:
