@@ -47,6 +47,7 @@ from gcsim.scenarios.scenario import DdpBuckets
 from gcsim.scenarios.sections.cluster import ClusterSection, build_cluster
 from gcsim.scenarios.sections.file import DDP, TRAINING, buckets_of, build_training
 from gcsim.scenarios.tensor_groups import fused, grouped, merged_ends
+from gcsim.simulator.between_nodes import as_stored
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
@@ -55,7 +56,6 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
-from gcsim.simulator.half_gradients import as_stored
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training

@@ -146,7 +146,7 @@ class Training(fields.Setting):
     precision: PassPrecision = "fp32"
     """Precision of passes; bf16 (bfloat16 products, float32 weights) has the times of fp16."""
     gradients: GradientType = "fp32"
-    """Type of stored gradients, and of those exchanged uncompressed (`half_gradients.py`); fp16 or
+    """Type of stored gradients, and of those exchanged uncompressed (`between_nodes.py`); fp16 or
     bf16 for codes in half precision throughout."""
     overlap: Overlap | None = None  # None: not stated; runs as `ddp`, delayed by `exposed`
     exposed: fields.Probability = Fraction(0)

@@ -46,16 +46,10 @@ def suite_of(path: Path, name: str, find: Callable[[], Findings] | None = None) 
         about=page.get("Measured", ""),
         fitted_on=page.get("Fitted", ""),
         missing=page.get("Missing", ""),
-        bounds=tuple(
-            Bound(
-                one.name, tuple(one.series), statistic=one.statistic, limit=one.limit,
-                target=one.target,
-            )
-            for one in file.bounds
-        ),
+        bounds=tuple(one.value(Bound) for one in file.bounds),
         find=find or Folder(path, document, file).findings,
         figure_x=file.figure_x,
-    )  # fmt: skip
+    )
 
 
 @dataclass(eq=False)

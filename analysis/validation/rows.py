@@ -38,10 +38,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gcsim.analysis.validation.suite import Statistic, Unit
+from gcsim.analysis.validation.suite import Bound, Unit
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file, read_text
+from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.stated import StatedFile
 
 COLUMNS = frozenset({
@@ -80,16 +81,6 @@ class LeftOutSection(Section):
     count: int = 0
 
 
-class BoundSection(Section):
-    """Text of a `Bound`."""
-
-    name: str
-    series: list[str] = []  # noqa: RUF012
-    statistic: Statistic = "median"
-    limit: float = 0.0
-    target: float | None = None
-
-
 class SuiteFile(Section):
     """Contents of `suite.yaml`."""
 
@@ -104,7 +95,7 @@ class SuiteFile(Section):
     groups: dict[str, Changes] = {}  # noqa: RUF012
     fit: dict[str, FitSection] = {}  # noqa: RUF012
     left_out: dict[str, LeftOutSection] = {}  # noqa: RUF012
-    bounds: Annotated[list[BoundSection], Field(min_length=1)]
+    bounds: Annotated[list[Annotated[Spelled, As(Bound)]], Field(min_length=1)]
 
 
 def schema_json() -> dict[str, Any]:

@@ -24,7 +24,6 @@ class Cut:
     """Cut of a series in two."""
 
     axis: str  # "ranks" or "size"
-    at: float  # the largest value below
     below: tuple[Point, ...]
     above: tuple[Point, ...]
     apart: float  # difference of the two biases
@@ -56,13 +55,7 @@ def cuts(points: Sequence[Point]) -> Iterator[Cut]:
                 continue
             low, high = _bias(below), _bias(above)
             if min(abs(low), abs(high)) > CLEAR and low * high < 0:
-                yield Cut(
-                    axis=axis,
-                    at=value(below[-1]),
-                    below=tuple(below),
-                    above=tuple(above),
-                    apart=abs(low - high),
-                )
+                yield Cut(axis=axis, below=tuple(below), above=tuple(above), apart=abs(low - high))
 
 
 def by_value(points: Sequence[Point], axis: str) -> dict[float, list[Point]]:
