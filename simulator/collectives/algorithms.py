@@ -98,12 +98,12 @@ ALGORITHMS |= {
     ("all_reduce", "parameter_server"): Algorithm(
         title="parameter server all-reduce",
         prepare=parameter_server.prepare_allreduce,
-        traffic=parameter_server.allreduce_traffic,
+        traffic=lambda call: parameter_server.traffic(call, call.nbytes),
     ),
     ("all_gather", "parameter_server"): Algorithm(
         title="parameter server all-gather",
         prepare=parameter_server.prepare_allgather,
-        traffic=parameter_server.allgather_traffic,
+        traffic=lambda call: parameter_server.traffic(call, sum(call.sent)),
     ),
     **{
         ("all_reduce", mode.name): Algorithm(
