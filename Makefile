@@ -30,7 +30,7 @@ validate: $(VENV)/run.stamp  ## predictions against measured clusters, with thei
 	$(BIN)/gcsim validate -o build/validation
 
 validation: $(VENV)/run.stamp  ## docs/validation.md and its figures
-	$(BIN)/python -m gcsim.analysis.validation.report.write docs
+	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.validation_page docs
 
 fuzz: $(VENV)/dev.stamp  ## mutated files of all kinds (docs/fuzzing.md); COUNT, SEED, FIRST, ONLY=name,name
 	$(BIN)/python -m tests.fuzz $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(ONLY),--only $(ONLY))
