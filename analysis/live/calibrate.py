@@ -20,8 +20,7 @@ from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round, Str
 from gcsim.scenarios.progress import Progress
 from gcsim.traces.stage1.machine import usable
 
-SECONDS = 120.0
-"""Time limit of each part; they take ten or less."""
+SECONDS = 120.0  # time limit of each part; they take ten or less
 _KERNELS = 4.0  # seconds for the compressors' own kernels
 _SIDES = (95, 375, 1060, 1500)
 _ALONE = 50  # steps

@@ -56,8 +56,7 @@ from gcsim.traces.timing.kernel_cases import CASES
 from gcsim.traces.timing.kernels import Site
 from gcsim.traces.timing.steps import StepTimes, time_steps
 
-SECONDS = 45.0
-"""Time for the compressors' kernels."""
+SECONDS = 45.0  # time for the compressors' kernels
 QUICK_SECONDS = 8.0
 LIMIT = {False: 280.0, True: 45.0}
 """Seconds of all of it on a GPU, quick or not: whole stages take what the rest leaves."""
@@ -73,16 +72,11 @@ class Calibration:
     """A measured device and its measurements."""
 
     device: Device
-    samples: tuple[TimedKernel, ...]
-    """torch's kernels alone."""
-    sites: tuple[Site, ...]
-    """Kernels inside compressors."""
-    sums: Mapping[str, float]
-    """Bytes per second that Gloo adds on the host, by type."""
-    framework: Mapping[_Code, CodeCost]
-    """Cost of PyTorch's own exchange and a hook's, on the host."""
-    copies: Mapping[Way, Coefficients] = field(default_factory=dict)
-    """Copies of a GPU."""
+    samples: tuple[TimedKernel, ...]  # torch's kernels alone
+    sites: tuple[Site, ...]  # kernels inside compressors
+    sums: Mapping[str, float]  # bytes per second that Gloo adds on the host, by type
+    framework: Mapping[_Code, CodeCost]  # cost of PyTorch's own exchange and a hook's, on the host
+    copies: Mapping[Way, Coefficients] = field(default_factory=dict)  # copies of a GPU
     additions: Mapping[str, float] = field(default_factory=dict)
     """Bytes per second that a GPU adds, by type."""
 
