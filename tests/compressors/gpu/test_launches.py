@@ -28,7 +28,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("cser", {}),
     ("omnireduce", {}),
 ]
-"""Others are bounded for any number of tensors: test_selected.py, test_launches_of_rounding.py."""
+"""Others are bounded for any number of tensors: test_bounded_launches.py."""
 
 
 @pytest.mark.long
