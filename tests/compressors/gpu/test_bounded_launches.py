@@ -58,7 +58,7 @@ MOST: list[tuple[str, dict[str, Any], int, int]] = [
 """Launches, and tensors that the host reads, of an encoding and a decoding; of both ways where a
 server or an owner codes the mean again. A message of variable length takes one wait for its length
 (Ok-Topk sends two; indices whose coder depends on k are read with the headers)."""
-QUICK = ("topk", "ef_signsgd", "onebit_sgd", "dryden", "orq")
+QUICK = ("topk", "ef_signsgd", "orq")
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
