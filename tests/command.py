@@ -22,9 +22,9 @@ those of the main job are looked for by tests that have one."""
 _SHOWS = ("GCSIM_DEBUG", "COLUMNS")
 
 
-def gcsim(*arguments: object, folder: Path, pictures: bool = False, **variables: str) -> Finished:
-    """What `gcsim ARGUMENTS` leaves behind in `folder`, where a run draws `pictures` if asked to;
-    the user's modules are read afresh."""
+def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
+    """What `gcsim ARGUMENTS` leaves behind in `folder`, where a run draws no figures; the user's
+    modules are read afresh."""
     given = [str(argument) for argument in arguments]
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
     loaded = set(sys.modules)
@@ -39,8 +39,7 @@ def gcsim(*arguments: object, folder: Path, pictures: bool = False, **variables:
             patch.setenv(name, value)
         for name, stream in zip(("stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
-        if not pictures:
-            draw_none(patch)
+        draw_none(patch)
         code = _main(given)
     for name in set(sys.modules) - loaded:
         file = getattr(sys.modules[name], "__file__", None)
