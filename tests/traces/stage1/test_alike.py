@@ -34,12 +34,12 @@ def both(methods: dict[str, dict[str, Any]], blocks: int) -> list[list[TrafficPr
     entry = MODELS["gpt2_medium"]
     assert entry.transformer is not None
     network = replace(
-        entry.transformer, blocks=blocks, width=128, heads=4, kv_heads=4, inner=512,
-        vocabulary=512, positions=32, sequence=32,
+        entry.transformer, blocks=blocks, width=256, heads=4, kv_heads=4, inner=1024,
+        vocabulary=1024, positions=64, sequence=64,
     )  # fmt: skip
     facts, parameters = facts_and_parameters(replace(entry, transformer=network), 1)
     trace = SyntheticTrace(facts, parameters, open_fits(None)[0], workers=2, iterations=2, seed=0)
-    layouts = bucket_layouts(parameters, first=1 << 16, cap=1 << 17)
+    layouts = bucket_layouts(parameters, first=1 << 18, cap=1 << 19)
     subjects = [
         Subject(
             kind=kind, compressor=compressor_class(kind), parameters=check_parameters(kind, given)
