@@ -23,7 +23,8 @@ _SHOWS = ("GCSIM_DEBUG", "COLUMNS")
 
 
 def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
-    """What `gcsim ARGUMENTS` leaves behind in `folder`; the user's modules are read afresh."""
+    """What `gcsim ARGUMENTS` leaves behind in `folder`, where a run draws no figures; the user's
+    modules are read afresh."""
     given = [str(argument) for argument in arguments]
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
     loaded = set(sys.modules)
@@ -38,6 +39,7 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
             patch.setenv(name, value)
         for name, stream in zip(("stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
+        draw_none(patch)
         code = _main(given)
     for name in set(sys.modules) - loaded:
         file = getattr(sys.modules[name], "__file__", None)
@@ -47,11 +49,18 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
     return subprocess.CompletedProcess(given, code, out, err)
 
 
-def invoked(arguments: Sequence[str], **options: Any) -> Result:
+def invoked(arguments: Sequence[str], *, pictures: bool = False, **options: Any) -> Result:
     """What typer's `CliRunner` makes of the arguments; it would build all commands each time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.testing._get_command", lambda _: _command())
+        if not pictures:
+            draw_none(patch)
         return CliRunner().invoke(app, list(arguments), **options)
+
+
+def draw_none(patch: pytest.MonkeyPatch) -> None:
+    """Let runs draw no figures, which take a second each; the main job's are drawn."""
+    patch.setattr("gcsim.analysis.write.FIGURES", {})
 
 
 def as_a_user(cache: Path) -> dict[str, str]:

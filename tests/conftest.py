@@ -55,12 +55,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second each, of a whole cluster; the main job's are drawn."""
-    monkeypatch.setattr("gcsim.analysis.write.FIGURES", {})
-
-
 def pytest_configure() -> None:
     """Processes that tests start hear signals, also where nohup or a shell's `&` started pytest."""
     for number, usual in (

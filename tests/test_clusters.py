@@ -9,7 +9,7 @@ import pytest
 
 from tests.command import gcsim
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_pictures")]
+pytestmark = pytest.mark.long
 
 ALEXNET, RESNET50, RESNET18 = 4 * 61_100_840, 4 * 25_557_032, 4 * 11_173_962
 GPT2, VIT, BERT = 4 * 124_439_808, 4 * 86_567_656, 4 * 335_141_888

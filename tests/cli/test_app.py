@@ -186,8 +186,8 @@ def test_json_on_stdout_is_exactly_results_json(tmp_path: Path, more: list[str])
 
 @pytest.mark.usefixtures("simulated")
 def test_files_go_to_runs_and_the_scenarios_name_or_where_one_says(tmp_path: Path) -> None:
-    gcsim("run", SCENARIO, "-q")
-    gcsim("run", SCENARIO, "-q", "-o", "elsewhere/deep")
+    for where in ((), ("-o", "elsewhere/deep")):
+        invoked(("run", SCENARIO, "-q", *where), pictures=True)
     names = {
         "report.html", "results.json", "results.csv", "speedup.png", "breakdown.png",
         "timeline.json", "scenario.yaml",

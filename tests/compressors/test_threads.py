@@ -39,16 +39,15 @@ def _run(
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
-def test_payloads_and_updates_are_equal_on_one_two_and_three_threads(
+def test_payloads_and_updates_are_equal_on_one_and_three_threads(
     name: str, parameters: Given, team: Callable[..., Any], threads: Callable[[int], None]
 ) -> None:
     threads(1)
     payloads, updates = _run(team, name, parameters)
-    for count in (2, 3):
-        threads(count)
-        again, updates_again = _run(team, name, parameters)
-        assert len(again) == len(payloads)
-        for here, there in zip(payloads, again, strict=True):
-            assert all(map(torch.equal, here, there)), f"a payload on {count} threads"
-        equal = torch.allclose if name in MATRIX_PRODUCTS else torch.equal
-        assert all(map(equal, updates, updates_again)), f"an update on {count} threads"
+    threads(3)
+    again, updates_again = _run(team, name, parameters)
+    assert len(again) == len(payloads)
+    for here, there in zip(payloads, again, strict=True):
+        assert all(map(torch.equal, here, there))
+    equal = torch.allclose if name in MATRIX_PRODUCTS else torch.equal
+    assert all(map(equal, updates, updates_again))

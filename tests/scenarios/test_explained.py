@@ -33,10 +33,12 @@ compressors: [none, {kind: topk, ratio: 0.01, label: mine}, qsgd, {kind: cser}, 
 """
 
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
 @pytest.fixture
 def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     rows = "".join(f"fc{n}.weight,200x100,40000\n" for n in range(3))
     Path("net.csv").write_text(f"name,shape,forward_flops\n{rows}")
     Path("s.yaml").write_text(FILE)

@@ -11,7 +11,6 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Result, Row, fastest_first
 from gcsim.scenarios.run import run, simulated_run
+from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.known import with_trained
 
@@ -45,7 +45,6 @@ OWN = ["uncertainty.discrepancy=false"]
 """Factors that no input explains widen the worlds of a range, and move no estimate."""
 
 
-@cache
 def result_of(name: str) -> Result:
     """At all sizes, of the methods whose traffic is shipped."""
     scenario = load_scenario(name, OWN)
@@ -61,14 +60,6 @@ def result_of(name: str) -> Result:
 
 HEAVY = ("alexnet_32node_nccl_servers", "compressor_zoo")
 """Seconds each."""
-quick = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.long) if name in HEAVY else name
-        for name in NAMES
-        if name not in MEASURED
-    ],
-)
 
 
 def check_rows(result: Result) -> None:
@@ -139,27 +130,8 @@ def check_forms(result: Result) -> None:
         assert list(heights) == [row.speedup_vs_dense for row in rows]
 
 
-@quick
-def test_the_estimate_is_the_median_of_the_worlds_in_its_range(name: str) -> None:
-    check_rows(result_of(name))
-
-
-@quick
-def test_rows_are_in_the_order_of_what_is_printed_and_the_improbable_is_not_tried(
-    name: str,
-) -> None:
-    for found in verdicts(result_of(name)):
-        check_verdict(found)
-
-
-@quick
-def test_terminal_page_csv_and_json_have_one_number(name: str) -> None:
-    check_forms(result_of(name))
-
-
-@quick
-def test_advice_has_the_number_of_the_run_and_tries_nothing_improbable(name: str) -> None:
-    result, scenario = result_of(name), load_scenario(name, OWN)
+def check_advice(result: Result, scenario: Scenario) -> None:
+    """Advice has the number of the run and tries nothing improbable."""
     for found in verdicts(result):
         assert found.dense is not None
         nodes = found.dense.nodes
@@ -182,16 +154,33 @@ def test_advice_has_the_number_of_the_run_and_tries_nothing_improbable(name: str
             assert uncompressed(found) in " ".join(answer(replace(result, rows=rows)))
 
 
-@quick
-def test_curves_stand_as_the_throughputs_of_the_worlds_do(name: str) -> None:
+def check_curves(result: Result) -> None:
     """A curve's height is that of the row whose iteration it is, in the same worlds."""
-    for found in verdicts(result_of(name)):
+    for found in verdicts(result):
         assert found.dense is not None
         for row in found.rows:
             height = relative_throughput(row)
             unit = height / (row.speedup_vs_dense or 1)  # dense training's, about
             assert unit == pytest.approx(relative_throughput(found.dense), rel=0.35)
             assert 0 < height <= row.workers * 1.001
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name in HEAVY else name
+        for name in NAMES
+        if name not in MEASURED
+    ],
+)
+def test_text_page_csv_json_and_advice_have_the_estimate_of_the_worlds(name: str) -> None:
+    result = result_of(name)
+    check_rows(result)
+    for found in verdicts(result):
+        check_verdict(found)
+    check_forms(result)
+    check_advice(result, load_scenario(name, OWN))
+    check_curves(result)
 
 
 @pytest.mark.long

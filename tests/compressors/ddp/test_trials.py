@@ -15,20 +15,19 @@ from tests.compressors.ddp.trials import SITUATIONS
 CASES = carried()
 
 
-Results = Callable[[str], list[list[list[str]]]]
+Results = Callable[[str], list[Any]]
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Results of two ranks' job, which are started once for both jobs."""
+    """Results of two ranks, by job, each of which starts once."""
 
     @cache
-    def outcome() -> list[Any]:
-        return start_ranks(
-            tmp_path_factory.mktemp("2"), 2, "some_trials", "situations", timeout=200
-        )
+    def outcome(job: str) -> list[Any]:
+        (found,) = start_ranks(tmp_path_factory.mktemp("2"), 2, job, timeout=200)
+        return found
 
-    return lambda job: outcome()[job == "situations"]
+    return outcome
 
 
 def expect_nothing(of_ranks: list[list[list[str]]], cases: Sequence[tuple[str, Any]]) -> None:

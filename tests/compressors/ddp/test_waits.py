@@ -22,7 +22,7 @@ from gcsim.compressors.registry import create
 from gcsim.compressors.requests import AllGather
 from gcsim.compressors.state import plain, tensors_in
 from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
-from tests.compressors.gpu.test_launches_of_rounding import Operators
+from tests.compressors.gpu.test_bounded_launches import Operators
 from tests.compressors.shared import layout_of_shapes
 from tests.compressors.standin import pretended_gpu
 

@@ -28,7 +28,7 @@ ALIKE: list[tuple[str, dict[str, Any]]] = [
     ("cser", {}),
     ("omnireduce", {}),
 ]
-"""Others are bounded for any number of tensors: test_selected.py, test_launches_of_rounding.py."""
+"""Others are bounded for any number of tensors: test_bounded_launches.py."""
 
 
 @pytest.mark.long
@@ -62,19 +62,22 @@ def test_launches_and_waits_do_not_grow_with_tensors(
 
 FIXED: list[tuple[str, dict[str, Any]]] = [
     ("qsgd", {}),
+    ("ef_signsgd", {}),
+    ("orq", {}),
     ("qsgd", {"coding": "digits"}),
     ("terngrad", {"shared": False}),
     ("natural", {}),
     ("scaled_sign", {}),
-    ("ef_signsgd", {}),
     ("bingrad_b", {}),
-    ("orq", {}),
     ("nuqsgd", {}),
 ]
 """Methods whose messages have one length."""
 
 
-@pytest.mark.parametrize(("name", "parameters"), FIXED)
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [*FIXED[:3], *(pytest.param(*each, marks=pytest.mark.long) for each in FIXED[3:])],
+)
 def test_what_arrives_is_checked_in_one_wait_at_the_end(
     name: str, parameters: dict[str, Any], team: Callable[..., Any]
 ) -> None:

@@ -71,7 +71,7 @@ def test_payloads_and_updates_are_the_loops(
     assert max(seen) <= ON_HOST
 
 
-@pytest.mark.parametrize("too_many", ["resample", "rescale"])
+@pytest.mark.parametrize("too_many", ["resample", pytest.param("rescale", marks=pytest.mark.long)])
 def test_dgc_treats_samples_of_many_tensors_together(
     too_many: str, team: Callable[..., Any]
 ) -> None:

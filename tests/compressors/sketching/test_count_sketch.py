@@ -64,11 +64,3 @@ def test_updates_follow_the_published_algorithm_step_by_step(
         error[hit] = moved[hit] = 0
     (record,) = crew.listener.collectives
     assert record.sent == (4 * 5 * 80,) * count  # 32 r c bits
-
-
-def test_tables_do_not_depend_on_the_number_of_threads(
-    team: Any, normal: Draw, same_on_any_threads: Any
-) -> None:
-    values, keys = normal(300_001), team("count_sketch", [(1,)]).workers[0].keys(0)
-    (table,) = same_on_any_threads(lambda: (sketch(values, keys, 5000),))
-    same_on_any_threads(lambda: (estimate(table, 300_001, keys),))

@@ -141,8 +141,8 @@ def test_at_the_rate_both_take_the_same_time_and_beyond_it_their_order_flips() -
 
 def test_a_method_without_a_rate_is_faster_everywhere_or_nowhere() -> None:
     engine = Engine(question(network="100 Gbit/s"))
-    every = [choice.label for choice in engine.scenario.compressors[1:]]
-    for one in break_even(engine, every, (), lambda: None):
+    some = [choice.label for choice in engine.scenario.compressors[1::3]]
+    for one in break_even(engine, some, (), lambda: None):
         if one.rate is not None:
             continue
         for rate in (1e6, 1e9, 1e11):

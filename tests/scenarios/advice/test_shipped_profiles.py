@@ -55,7 +55,7 @@ def test_what_advice_compares_is_there(model: str) -> None:
         assert profile.model.samples_per_worker == scenario.batch_size
 
 
-@pytest.mark.parametrize("model", ["cnn_digits", "lenet"])
+@pytest.mark.parametrize("model", [pytest.param("lenet", marks=pytest.mark.long), "cnn_digits"])
 def test_they_are_what_a_run_measures(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from gcsim.cli.app import app
+from gcsim.cli.app import _command
 from gcsim.scenarios.advice.changes import candidates
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.scenario import Scenario
@@ -49,7 +47,7 @@ def check(scenario: Scenario, path: Path, settings: tuple[str, ...]) -> None:
 
 
 def exists(command: str) -> bool:
-    found: Any = typer.main.get_command(app)
+    found = _command()
     for word in command.split()[1:]:
         found = found.commands.get(word)
     return found is not None

@@ -56,12 +56,16 @@ def rate_at(rate: Rate, now: int) -> tuple[Fraction, int | None]:
 def rates_of(flows: list[Flow], capacity: dict[Any, Fraction]) -> dict[Flow, Fraction]:
     rates = dict.fromkeys(flows, Fraction(0))
     rising = set(flows)
+    on: dict[Any, list[Flow]] = {name: [] for flow in flows for name in flow.crosses}
+    for flow in flows:
+        for name in flow.crosses:
+            on[name].append(flow)
     while rising:
         room = {}
-        for name in {name for flow in rising for name in flow.crosses}:
-            used = sum((rates[f] * f.crosses.count(name) for f in flows), Fraction(0))
-            movers = sum(f.crosses.count(name) for f in rising)
-            room[name] = (capacity[name] - used) / movers
+        for name, crossing in on.items():
+            if movers := sum(flow in rising for flow in crossing):
+                used = sum((rates[flow] for flow in crossing), Fraction(0))
+                room[name] = (capacity[name] - used) / movers
         step = min(room.values())
         for flow in rising:
             rates[flow] += step

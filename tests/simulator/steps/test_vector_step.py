@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
@@ -125,61 +124,7 @@ def compute(forward: int, *parts: int, rest: int = 0) -> ComputeTimes:
     return ComputeTimes(forward=forward, backward=sum(parts) + rest, parts=parts, provenance="test")
 
 
-# Metamorphic laws
-
-
-@given(data=st.data(), ranks=st.integers(1, 6), how=CARRIED)
-def test_a_pace_of_one_is_no_pace(data: st.DataObject, ranks: int, how: CarryOut) -> None:
-    plan = data.draw(plans())
-    arguments: dict[str, Any] = {"ranks": ranks, "execute": how, "iterations": 3}
-    same(
-        simulate(plan, **arguments), simulate(plan, slowdown=lambda _: np.ones(ranks), **arguments)
-    )
-
-
-@given(data=st.data(), ranks=st.integers(2, 6), how=st.sampled_from([fixed, lagging]))
-def test_ranks_may_change_places(data: st.DataObject, ranks: int, how: CarryOut) -> None:
-    plan, slowdown = data.draw(plans()), data.draw(pacings(ranks))
-    order = np.array(data.draw(st.permutations(range(ranks))))
-    back = np.argsort(order)
-
-    def swapped(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-        late: Times = how(wanted, starts[back], server_time, key)[order]
-        return late
-
-    def slowdowns(iteration: int) -> NDArray[np.float64] | None:
-        factors = slowdown(iteration)
-        return None if factors is None else factors[order]
-
-    run = simulate(plan, ranks=ranks, execute=how, iterations=2, slowdown=slowdown)
-    other = simulate(plan, ranks=ranks, execute=swapped, iterations=2, slowdown=slowdowns)
-    np.testing.assert_array_equal(run.finish[:, order], other.finish)
-    for part in PARTS:
-        np.testing.assert_array_equal(run.parts[part][:, order], other.parts[part])
-
-
-@given(data=st.data(), ranks=st.integers(2, 6), late=st.integers(0, 5))
-def test_one_slow_rank_delays_nobody_before_the_first_collective(
-    data: st.DataObject, ranks: int, late: int
-) -> None:
-    plan = data.draw(plans())
-    factors = np.ones(ranks)
-    factors[late % ranks] = 5.0
-
-    def first_entry(slowdown: NDArray[np.float64]) -> Times | None:
-        seen: list[Times] = []
-
-        def watch(wanted: CollectiveRecord, starts: Times, server_time: int, key: int) -> Times:
-            seen.append(starts.copy())
-            return fixed(wanted, starts, server_time, key)
-
-        simulate(plan, ranks=ranks, execute=watch, slowdown=lambda _: slowdown)
-        return seen[0] if seen else None
-
-    even, slow = first_entry(np.ones(ranks)), first_entry(factors)
-    if even is not None and slow is not None:
-        others = np.arange(ranks) != late % ranks
-        np.testing.assert_array_equal(even[others], slow[others])
+# A metamorphic law
 
 
 @given(data=st.data(), ranks=st.integers(1, 6), factor=st.integers(2, 1000))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.signs import lost_by, pack_signs, put_sign_bits
@@ -66,19 +65,6 @@ def test_scales_neither_vanish_nor_overflow(magnitude: float, norm: Any) -> None
     values[::3] *= -1
     _, scales = fold(values, 10_000, norm)
     assert float(scales) == float(values[1])
-
-
-def test_sums_do_not_depend_on_the_number_of_threads(
-    normal: Draw, same_on_any_threads: Any
-) -> None:
-    values = normal(600_001)
-
-    def run() -> tuple[Tensor, ...]:
-        coded, scales = torch.zeros_like(values), torch.zeros(7)
-        bits, scales = fold(values, 100_000, coded=coded, scales=scales)
-        return (bits, scales, *fold(values, 100_000, coded=coded, scales=scales), coded)
-
-    same_on_any_threads(run)
 
 
 @pytest.mark.parametrize(("n", "length"), [(1, 1), (9, 9), (9, 2), (5000, 5000), (5000, 37)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -133,21 +131,6 @@ def test_damaged_codes_are_refused() -> None:
     ):
         with pytest.raises(InputError, match="damaged"):
             add_packed_levels(out, packed, norms, size=5, steps=7, bits=4, weight=1.0)
-
-
-def test_codes_and_norms_do_not_depend_on_the_number_of_threads(
-    normal: Draw, same_on_any_threads: Any
-) -> None:
-    values = normal(400_001)
-
-    def run() -> list[torch.Tensor]:
-        norms = bucket_norms(values, 777, "l2")
-        packed = encode_levels(values, norms, KEY, size=777, steps=3, bits=3)
-        out = torch.zeros_like(values)
-        add_packed_levels(out, packed, norms, size=777, steps=3, bits=3, weight=1.0)
-        return [norms, bucket_norms(values, 300_000, "l2"), packed, out]
-
-    same_on_any_threads(run)
 
 
 def test_the_meter_counts_one_pass_and_its_random_bits(normal: Draw) -> None:

@@ -72,7 +72,7 @@ def test_draws_of_one_block_are_independent() -> None:
     # All 2^4 outcomes of p = (.5, .2, .7, .4) against the products; chi-square with 15 degrees of
     # freedom exceeds 44.3 with probability 1e-4.
     p = torch.tensor([0.5, 0.2, 0.7, 0.4])
-    draws = 20_000
+    draws = 10_000
     seen = Counter(tuple(drawn(p, 1.0, seed).tolist()) for seed in range(draws))
     statistic = 0.0
     for chosen in itertools.product([0, 1], repeat=4):
@@ -84,7 +84,7 @@ def test_draws_of_one_block_are_independent() -> None:
 
 def test_light_blocks_are_independent_of_each_other_and_within() -> None:
     # Pairs of p = .05 in the same block and in neighbouring blocks: both with probability .0025.
-    n, draws = 32, 20_000
+    n, draws = 32, 10_000
     together = torch.zeros(n, n, dtype=torch.float64)
     for seed in range(draws):
         hit = torch.zeros(n, dtype=torch.float64)

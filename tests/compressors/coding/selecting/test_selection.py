@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -95,16 +93,6 @@ def test_a_full_block_between_empty_ones_is_found() -> None:
     values[-1] = 1.0
     indices, _, _ = passing(values, alone(values), 0.5)
     assert indices.tolist() == [*range(2 * BLOCK, 3 * BLOCK), 5 * BLOCK + 2]
-
-
-def test_results_do_not_depend_on_the_number_of_threads(
-    normal: Draw, same_on_any_threads: Any
-) -> None:
-    def run() -> tuple[Tensor, ...]:
-        memory = normal(700_001, 3)
-        return (*add_and_take(memory, normal(700_001, 4), 9_000), memory)
-
-    same_on_any_threads(run)
 
 
 # --- the k largest in every corner ------------------------------------------------------------

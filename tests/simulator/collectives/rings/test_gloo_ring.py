@@ -244,7 +244,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("p", [2, 3, 7, 16])
+@pytest.mark.parametrize("p", [2, 3, 7, pytest.param(16, marks=pytest.mark.long)])
 @pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
 @pytest.mark.parametrize("size", SIZES)
 def test_allreduce_is_the_simulation(p: int, skew: str, size: str) -> None:
@@ -272,7 +272,7 @@ def test_allreduce_of_64_ranks_is_the_simulation(nbytes: int) -> None:
         assert finishes.tolist() == allreduce_oracle(starts, nbytes, hops, 4)
 
 
-@pytest.mark.parametrize("p", [2, 3, 8, 17])
+@pytest.mark.parametrize("p", [2, 3, 8, pytest.param(17, marks=pytest.mark.long)])
 @pytest.mark.parametrize("skew", ["none", "one late", "ascending", "descending", "ties"])
 @pytest.mark.parametrize(
     "sizes", [[250_000], [250_001], [1], [1_000_000, 0, 40_000], [10, 3_000_000]]
