@@ -21,7 +21,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
     short = facts.get("too_short", {})
     too_short = inconclusive(short.items())
     if facts["seeds"] == 1:
-        alone = "One seed of training tells no method apart: iterations are compared."
+        alone = "One training seed cannot separate the methods: iterations are compared."
         return [alone, *too_short]
     if not found.until_target:
         return []

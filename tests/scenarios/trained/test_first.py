@@ -321,8 +321,8 @@ def shown(**rows: tuple[float, float, float, bool]) -> TrainingResult:
                 "b": (0.9, 0.7, 1.1, False),
                 "c": (0.5, 0.4, 0.6, False),
             },
-            "Not told apart on 4 nodes from dense training in the time to accuracy 0.9: a, b "
-            "(paired t-test over 3 seeds, Holm's correction for 3 methods, 10 %).",
+            "No significant difference from dense training in the time to accuracy 0.9 on 4 "
+            "nodes: a, b (paired t-test over 3 seeds, Holm's correction for 3 methods, 10 %).",
             [],
         ),
         (
@@ -332,7 +332,7 @@ def shown(**rows: tuple[float, float, float, bool]) -> TrainingResult:
                 "b": (1.3, 1.2, 1.4, True),
                 "c": (1.1, 0.9, 1.2, False),
             },
-            "a, b reach accuracy 0.9 first on 4 nodes, not told apart from each other: 1.30x to "
+            "a, b reach accuracy 0.9 first on 4 nodes, with no significant difference: 1.30x to "
             "1.50x as fast as dense training (paired t-test over 3 seeds, Holm's",
             [],
         ),
@@ -356,7 +356,7 @@ def test_one_seed_names_no_winner(folder: Path) -> None:
     assert not any(row.leads for row in result.rows)
     text = plain(parts(result, 100), 100)
     assert not [line for line in text.splitlines() if line.startswith(FASTEST)]
-    assert "One seed: training does not tell them apart." in text
+    assert "One seed cannot separate the methods." in text
     assert "further seed" not in text
 
 

@@ -358,7 +358,7 @@ def test_of_one_seed_a_run_tells_what_it_came_to_and_compares_iterations(tmp_pat
         assert one.steps_to_target_vs_dense == wanted.steps_against_dense
         assert one.speedup_to_target is None
     said = found.summary().replace("\n", " ")
-    assert "One seed of training tells no method apart" in said
+    assert "One training seed cannot separate the methods" in said
     assert "! not counted: nothing: trained, 0 of 1 seeds reached the target" in said
     assert "to target" not in said
 
