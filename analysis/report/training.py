@@ -28,7 +28,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
     best, sentences = found.to_try, []
     if best is not None and best.steps_to_target_vs_dense is not None:
         sentences.append(
-            f"Trained, {best.label} reached {facts['target']} in "
+            f"In training, {best.label} reached {facts['target']} in "
             f"{steps_as_dense(best.steps_to_target_vs_dense)}."
         )
     if not any(row.speedups_to_target and (estimate(row) or 0) > 1 for row in found.rows):

@@ -163,7 +163,7 @@ def test_python_values_and_yaml_texts_are_the_same_grid() -> None:
         # a wrong key is told once, a wrong value with the value
         (["cluster.nodez=1,2", "batch_size=8,x"],
          ["--grid cluster.nodez: error: unknown key 'nodez' in cluster; did you mean 'nodes'?",
-          "--grid batch_size=x: error: batch_size = 'x': must be a whole number; such as 32"]),
+          "--grid batch_size=x: error: batch_size = 'x': must be a whole number; for example 32"]),
         (["seed"], ["--grid seed: error: no values; write --grid key=value,value"]),
         (["seed=1,,2", "batch_size=[1"],
          ["--grid seed: error: a value is empty; write null for nothing",

@@ -163,7 +163,7 @@ def test_rates_that_diverge_are_told_so_and_smaller_ones_proposed(folder: Path) 
     grid = "train.learning_rate={values: [1.0e+5, 1.0e+8]}"
     train(loaded(folder, grid, "compressors=[none]", "train.seeds=1"), tell=told.append)
     (text,) = told
-    assert "with learning rates of 100000, 1e+08 it diverges. The search goes on" in text
+    assert "with learning rates of 100000, 1e+08 it diverges. The search continues" in text
     assert "set train.learning_rate={values: [1e+04, 3.3e+04]}" in text
 
 

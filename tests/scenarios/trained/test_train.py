@@ -344,7 +344,7 @@ def test_a_run_tells_what_training_came_to(scenario: Scenario) -> None:
     }
     said = found.summary().replace("\n", " ")
     assert "! not counted: nothing: trained, 0 of 2 seeds reached the target" in said
-    assert re.search(r"(Trained, .* reached|First at|No trained method reaches) accuracy 0.6", said)
+    assert re.search(r"(In training, .* reached|No trained method reaches) accuracy 0.6", said)
     assert "to target" in said
 
 
