@@ -175,8 +175,8 @@ def test_python_values_and_yaml_texts_are_the_same_grid() -> None:
         (["seed=7,7"], ["--grid seed=7: error: appears twice"]),
         ([], ["--grid: error: nothing to sweep over; write --grid key=value,value"]),
         ({"seed": range(1000), "batch_size": range(1, 1001)},
-         ["--grid: error: 1,000,000 points are too many; at most 100,000 are taken on"]),
-        ({"seed": [{1, 2}]}, ["--grid seed: error: {1, 2} cannot stand in a scenario"]),
+         ["--grid: error: 1,000,000 points are too many; at most 100,000 are allowed"]),
+        ({"seed": [{1, 2}]}, ["--grid seed: error: {1, 2} cannot be a value in a scenario"]),
         # the same bandwidth, and so the same scenario
         (["cluster.network.bandwidth=1 Gbit/s,1000 Mbit/s"],
          ["--grid cluster.network.bandwidth=1000 Mbit/s: error: is the same scenario as "
