@@ -159,7 +159,7 @@ def test_python_values_and_yaml_texts_are_the_same_grid() -> None:
     ("grid", "said"),
     [
         (["cluster.nodes=0"], ["--grid cluster.nodes=0: error: cluster.nodes = 0: must be at "
-                               "least 1; such as [1, 2, 4]"]),
+                               "least 1; for example [1, 2, 4]"]),
         # a wrong key is told once, a wrong value with the value
         (["cluster.nodez=1,2", "batch_size=8,x"],
          ["--grid cluster.nodez: error: unknown key 'nodez' in cluster; did you mean 'nodes'?",
