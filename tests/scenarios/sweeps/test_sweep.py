@@ -286,7 +286,7 @@ def test_a_point_that_does_not_fit_is_a_row_without_times(tmp_path: Path) -> Non
     assert (last["fits"], last["label"], last["iteration_s"]) == ("no", "dense", "")
     assert read_sweep(tmp_path / "out").to_csv() == found.to_csv()
     answer, notes = notes_on(found)
-    assert answer.endswith("1 point cannot run for want of memory.")
+    assert answer.endswith("1 point cannot run: too little memory.")
     assert "would fit: " in notes[-1]
     assert [line[1] for line in table_of(found)[1]] == ["dense", "does not fit"]
 
