@@ -392,7 +392,7 @@ def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent
     for curve, other in zip(known.curves, trained.curves, strict=True):
         assert replace(curve, seconds=()) == replace(other, seconds=())
         assert curve.seconds == pytest.approx(other.seconds, rel=0.01)
-    assert "Over its training adaptive sends" in found.summary(full=True).replace("\n", " ")
+    assert "Over the whole training adaptive sends" in found.summary(full=True).replace("\n", " ")
 
 
 def test_a_method_that_does_not_get_there_is_not_recommended(tmp_path: Path) -> None:
