@@ -30,7 +30,7 @@ validate: $(VENV)/run.stamp  ## predictions against measured clusters, with thei
 	$(BIN)/gcsim validate -o build/validation
 
 validation: $(VENV)/run.stamp  ## docs/validation.md and its figures
-	$(BIN)/python -m gcsim.analysis.validation.report.write docs
+	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.validation_page docs
 
 fuzz: $(VENV)/dev.stamp  ## mutated files of all kinds (docs/fuzzing.md); COUNT, SEED, FIRST, ONLY=name,name
 	$(BIN)/python -m tests.fuzz $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) $(if $(ONLY),--only $(ONLY))
@@ -74,13 +74,13 @@ host: $(VENV)/dev.stamp  ## docs/host-time.md, compressors/launches.csv: what a 
 	mv build/launches.csv compressors/launches.csv
 
 trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
-	$(BIN)/python -m gcsim.scenarios.trained.make_shipped
+	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.shipped_trajectories
 
 profiles: $(VENV)/run.stamp  ## traffic that comes with gcsim and is stale, measured again: an hour
-	OMP_NUM_THREADS=1 $(BIN)/python -m gcsim.scenarios.advice.make_shipped
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python -m tests.benchmarks.shipped_profiles
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md
-	$(BIN)/python -m gcsim.cli.gallery > docs/compressors.md
+	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.gallery > docs/compressors.md
 
 commands: $(VENV)/run.stamp  ## docs/commands.md
 	$(BIN)/python -m typer gcsim.cli.app utils docs --name gcsim --title Commands --output docs/commands.md

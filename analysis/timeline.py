@@ -50,8 +50,7 @@ from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result, Span, Timeline
 
-LIMIT = 60_000
-"""Spans of a trace."""
+LIMIT = 60_000  # spans of a trace
 
 HOW = (
     "Open this file in https://ui.perfetto.dev (it stays on your machine) or chrome://tracing. A "
@@ -277,8 +276,7 @@ def _last(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}{more}" if ranks else ""
 
 
-MOST = 400
-"""Values of a counter."""
+MOST = 400  # values of a counter
 
 _COMPUTE, _EXCHANGE, _WAITING = "computing", "exchanging", "waiting"
 _MESSAGES = "mean message rate"

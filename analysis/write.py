@@ -25,8 +25,7 @@ from gcsim.scenarios.running import kept
 from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.traces.stage1.cache import version
 
-Writer = Callable[[Any, Path], None]
-"""Function that writes a result, or a figure of it, to a path."""
+Writer = Callable[[Any, Path], None]  # function that writes a result, or a figure of it, to a path
 
 
 def to_csv(result: Result) -> str:
@@ -122,8 +121,7 @@ TABLES: dict[str, dict[str, Writer]] = {
 }
 REPORT = "report.html"
 FORMS = ("png", "svg", "pdf")
-FAULTS_ONLY = {"faults.png"}
-"""Pictures only of a scenario with `training.faults`."""
+FAULTS_ONLY = {"faults.png"}  # pictures only of a scenario with `training.faults`
 
 
 def write_results(result: Result, folder: Path, *, cache: bool = False) -> tuple[Path, ...]:

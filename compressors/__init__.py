@@ -16,7 +16,7 @@ from gcsim.lazy import offered
 if TYPE_CHECKING:
     from pydantic import Field
 
-    from gcsim.compressors.base import About, Compressor, Ratio, Worker
+    from gcsim.compressors.base import About, Compressor, ErrorFeedback, Properties, Ratio, Worker
     from gcsim.compressors.base import CompressorParameters as Parameters
     from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
     from gcsim.compressors.coding.frames import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gcsim.compressors.coding.integers.packing import pack_bits, packed_bytes, unpack_bits
     from gcsim.compressors.coding.one_bit.signs import pack_signs, unpack_signs
     from gcsim.compressors.conformance import check
-    from gcsim.compressors.error_feedback import ErrorFeedback
     from gcsim.compressors.lazy_torch import Tensor, torch
     from gcsim.compressors.loops import (
         array,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
         written_back,
     )
     from gcsim.compressors.meter import batched, count_random, kernel, unpriced
-    from gcsim.compressors.properties import Properties
     from gcsim.compressors.random import bits64, fraction64, random_key, stream
     from gcsim.compressors.requests import (
         AllGather,
@@ -61,15 +59,14 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "pydantic": "Field",
-    "gcsim.compressors.base": "About Compressor CompressorParameters>Parameters Ratio Worker",
+    "gcsim.compressors.base": "About Compressor CompressorParameters>Parameters ErrorFeedback "
+    "Properties Ratio Worker",
     "gcsim.compressors.bucket": "Bucket BucketLayout TensorSlice bucket_state",
     "gcsim.compressors.coding.frames": "Frame as_bytes decoder frames_of from_bytes pack_frame "
     "split_body",
     "gcsim.compressors.coding.integers.packing": "pack_bits packed_bytes unpack_bits",
     "gcsim.compressors.coding.one_bit.signs": "pack_signs unpack_signs",
     "gcsim.compressors.conformance": "check",
-    "gcsim.compressors.error_feedback": "ErrorFeedback",
-    "gcsim.compressors.properties": "Properties",
     "gcsim.compressors.lazy_torch": "Tensor torch",
     "gcsim.compressors.loops": "array in_parallel inlined loop partial_sums summing_loop tensor "
     "written_back",

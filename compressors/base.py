@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
@@ -29,7 +29,6 @@ from typing_extensions import TypeVar
 
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, WithoutServer
 from gcsim.compressors.sharing import fill_once
 
@@ -53,6 +52,8 @@ class CompressorParameters(BaseModel):
     are strict: true and "0.01" are no numbers; a list may stand for a tuple."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Hints for names of other methods' parameters."""
 
     @model_validator(mode="before")
     @classmethod
@@ -88,6 +89,36 @@ class Worker:
     rank: int
     count: int
     seed: int
+
+
+Replicas = Literal["identical", "meet", "differ"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Properties:
+    """Promises of a method, which the checker tests."""
+
+    unbiased: bool = False
+    """The mean over the method's own randomness of the update is the mean gradient."""
+
+    error_bound: Callable[[Tensor], float] | None = None
+    """Bound on the mean of |Q(v) - v|^2 for a float32 v `[n]`, one worker without memory at its
+    first settled step; as sharp as the theory that the method cites."""
+
+    error_is_exact: bool = False
+    """The mean of |Q(v) - v|^2 equals `error_bound(v)`."""
+
+    conserves: bool = False
+    """Nothing is lost: the undelivered part is held back (`Compressor.residual_of`)."""
+
+    replicas: Replicas = "identical"
+    """identical: after each step; meet: after each window; differ: never the same model."""
+
+    scale_free: bool = False
+    """The update does not depend on the gradient's scale: signs, Adam's direction."""
+
+    exact: bool = False
+    """Lossless: the update is the mean gradient, up to float32 rounding."""
 
 
 P = TypeVar("P", bound=CompressorParameters, default=Any)
@@ -195,3 +226,29 @@ def add_all(
     """Decode all payloads of a reply by `add`; see `Compressor.mean_of`."""
     for payload in [received] if isinstance(received, torch.Tensor) else received:
         add(payload, layout, out, weight, **known)
+
+
+class ErrorFeedback(Compressor[P]):
+    """A compressor with a residual by bucket, unless its parameter turns it off: a = e + g, Q(a)
+    travels, e = a - Q(a) (F. Seide et al., "1-bit stochastic gradient descent", Interspeech 2014;
+    S. Karimireddy et al., ICML 2019, arXiv:1901.09847)."""
+
+    def __init__(self, worker: Worker, parameters: P) -> None:
+        super().__init__(worker, parameters)
+        self.residual: dict[int, Tensor] = {}
+        """Residual by bucket: float32 `[n]`, all that was not sent (`bucket_state`)."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a residual, as `error_feedback` (or `residual`) says."""
+        chosen = self.parameters
+        return bool(getattr(chosen, "error_feedback", getattr(chosen, "residual", True)))
+
+    def corrected(self, bucket: Bucket) -> Tensor:
+        """The residual with the gradient added, in its memory; else the gradient. float32 `[n]`."""
+        if not self.remembers:
+            return bucket.gradient
+        return bucket_state(self.residual, bucket).add_(bucket.gradient)
+
+    def residual_of(self, bucket: Bucket) -> Tensor | None:
+        return bucket_state(self.residual, bucket).clone() if self.remembers else None

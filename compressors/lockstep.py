@@ -168,10 +168,8 @@ def _run_request(requests: Sequence[Request], seen: Observer, reduction: Reducti
     if isinstance(first, AllReduce):
         kinds = [f"{t.dtype} {list(t.shape)}" for t in tensors]
         if len(set(kinds)) != 1:
-            raise RefusedRequestError(
-                f"all-reduce of tensors that differ in shape or dtype: {_unlike(kinds)}",
-                hint="they are added element by element",
-            )
+            message = f"all-reduce of tensors that differ in shape or dtype: {_unlike(kinds)}"
+            raise RefusedRequestError(message, hint="they are added element by element")
         try:
             reduced = reduction(tensors, first.op)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -223,10 +221,8 @@ def _all_to_all(
             raise RefusedRequestError(f"all-to-all: {count} workers, {len(own)} payloads")
     lengths = {payload.nbytes for own in handed for payload in own}
     if not variable and len(lengths) != 1:
-        raise RefusedRequestError(
-            f"all-to-all of unequal payloads: {min(lengths)} to {max(lengths)} bytes",
-            hint="say `variable=True`",
-        )
+        message = f"all-to-all of unequal payloads: {min(lengths)} to {max(lengths)} bytes"
+        raise RefusedRequestError(message, hint="say `variable=True`")
     seen.collective(CollectiveRecord(kind="all_to_all", sent=sent, variable=variable))
     by_receiver = zip(*handed, strict=True)
     return [seen.payloads(list(parts), parts=True) for parts in by_receiver]

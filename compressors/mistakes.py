@@ -102,10 +102,8 @@ def own_mistakes(cls: type[Compressor], method: str = "exchange") -> Iterator[No
         if isinstance(error, InputError):
             raise _located(error, place, location_of_class(cls, method)) from error
         said = f": {error}" if str(error) else ""
-        raise InputError(
-            f"{cls.__name__} raised {type(error).__name__}{said}",
-            place=place or location_of_class(cls, method),
-        ) from error
+        message = f"{cls.__name__} raised {type(error).__name__}{said}"
+        raise InputError(message, place=place or location_of_class(cls, method)) from error
 
 
 def users_line(error: BaseException) -> str:

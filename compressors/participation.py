@@ -53,11 +53,9 @@ def participate(
             )
         update = yield from _guarded(exchange, cls, title, finite)
         if unmodified and _fingerprint(bucket) != before:
-            raise InputError(
-                "exchange() modified bucket.gradient",
-                place=mistakes.location_of_class(cls),
-                hint="clone what is to be changed: all compressors see the same gradients",
-            )
+            message = "exchange() modified bucket.gradient"
+            hint = "clone what is to be changed: all compressors see the same gradients"
+            raise InputError(message, place=mistakes.location_of_class(cls), hint=hint)
         if fault := _fault_of(update, bucket, finite is True):
             raise InputError(
                 fault[0], place=mistakes.location_of_return(exchange, cls), hint=fault[1]
@@ -74,10 +72,8 @@ def _in_one_piece(bucket: Bucket) -> Bucket:
         if tensor.dtype != torch.float32 or tensor.shape != (bucket.layout.numel,):
             given = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
             wanted = f"float32 [{bucket.layout.numel}]"
-            raise InputError(
-                f"the bucket's {what} is {given}, its layout says {wanted}",
-                hint="flatten the bucket's gradients, one after the other, in float32",
-            )
+            hint = "flatten the bucket's gradients, one after the other, in float32"
+            raise InputError(f"the bucket's {what} is {given}, its layout says {wanted}", hint=hint)
     moment = None if moment is None else moment.contiguous()
     return replace(bucket, gradient=gradient.contiguous(), second_moment=moment)
 
@@ -114,11 +110,9 @@ def check_finite(bucket: Bucket) -> None:
     for piece, part in bucket.layout.views(bucket.gradient):
         wrong = int((~part.isfinite()).sum())
         if wrong:
-            raise InputError(
-                f"{wrong} of {piece.numel} elements of the gradient are not finite",
-                place=piece.name,
-                hint="NaN or infinity: lower the learning rate or the loss scale",
-            )
+            message = f"{wrong} of {piece.numel} elements of the gradient are not finite"
+            hint = "NaN or infinity: lower the learning rate or the loss scale"
+            raise InputError(message, place=piece.name, hint=hint)
 
 
 @contextmanager

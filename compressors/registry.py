@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gcsim.compressors import mistakes
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
-from gcsim.compressors.properties import Properties
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Worker
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.opened import noting
 
@@ -101,19 +100,16 @@ def compressor_class(name: str) -> type[Compressor]:
         raise _not_imported(
             name, f"{type(error).__name__}: {error}", mistakes.users_line(error)
         ) from error
-    first = f"{getattr(imported, '__file__', None) or module}:1"
     if not hasattr(imported, attribute):
-        raise _not_imported(name, f"{module} has no {attribute!r}", first)
+        raise _not_imported(name, f"{module} has no {attribute!r}", "")
     found = getattr(imported, attribute)
     if not (isinstance(found, type) and issubclass(found, Compressor)):
-        place = mistakes.location_of(found) or first
+        place = mistakes.location_of(found) or f"{getattr(imported, '__file__', None) or module}:1"
         raise InputError(f"{name!r} is not a subclass of gcsim.Compressor", place=place)
     if not isinstance(getattr(found, "about", None), About):
-        raise InputError(
-            f"{name!r} does not say what it is",
-            place=mistakes.location_of_class(found),
-            hint="give it `about = About(...)`",
-        )
+        message = f"{name!r} does not say what it is"
+        hint = "give it `about = About(...)`"
+        raise InputError(message, place=mistakes.location_of_class(found), hint=hint)
     return found
 
 
@@ -140,9 +136,10 @@ def checked_parameters(
             key = ".".join(str(part) for part in fault["loc"])
             if fault["type"] == "extra_forbidden":
                 message = f"{name} has no parameter {key!r}"
-                hint = did_you_mean(key, cls.Parameters.model_fields)
-                if owners := _owners(key):
-                    hint = f"{hint}; {key!r} belongs to {', '.join(owners)}"
+                if not (hint := cls.Parameters.instead.get(key, "")):
+                    hint = did_you_mean(key, cls.Parameters.model_fields)
+                    if owners := _owners(key):
+                        hint = f"{hint}; {key!r} belongs to {', '.join(owners)}"
             else:
                 said = fault["msg"].removeprefix("Value error, ")
                 said = said[:1].lower() + said[1:]

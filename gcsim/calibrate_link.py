@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 Operation = Callable[[], object]
-Job = tuple[str, str]
-"""Collective, and type of its elements."""
+Job = tuple[str, str]  # collective, and type of its elements
 
 _GROWTH = 4
 _BATCH_SECONDS = 2e-3

@@ -82,14 +82,12 @@ class Key:
     name: str
 
 
-INTERNAL: Final = object()
-"""Beside the type of a field that no file states."""
+INTERNAL: Final = object()  # beside the type of a field that no file states
 
 STATED: Final = object()
 """Beside the type of a field that a file states always, though it has a default in Python."""
 
-SHOWN: Final = object()
-"""Beside the type of a field that is written even where it is as by default."""
+SHOWN: Final = object()  # beside the type of a field that is written even where it is as by default
 
 Value = TypeVar("Value")
 RangeOf = tuple[Value, Value] | None
@@ -107,11 +105,9 @@ Whole = Annotated[int, Limits(least=0, most=1 << 62)]
 Text = Annotated[str, Limits(least=1)]
 Factor = Annotated[Fraction, Limits(above=0, most=1_000_000)]
 """Factor on a time or an amount. Beyond the limit a step is days long."""
-Variation = Annotated[Fraction, Limits(least=0, most=10)]
-"""Standard deviation over mean."""
+Variation = Annotated[Fraction, Limits(least=0, most=10)]  # standard deviation over mean
 Probability = Annotated[Fraction, Limits(least=0, most=1)]
-Part = Annotated[Fraction, Limits(least=0, below=1)]
-"""Part of a whole that is never all taken."""
+Part = Annotated[Fraction, Limits(least=0, below=1)]  # part of a whole that is never all taken
 
 
 class Setting:

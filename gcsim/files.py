@@ -37,11 +37,9 @@ try:
 except ImportError:  # not on every system
     fcntl = None  # type: ignore[assignment]
 
-_MINE = ".gcsim-"
-"""In the names of what is temporary, beside the file or folder that it becomes."""
+_MINE = ".gcsim-"  # in the names of what is temporary, beside the file or folder that it becomes
 
-_MIXED = f"{_MINE}mixed"
-"""In a folder of results, while its files are replaced."""
+_MIXED = f"{_MINE}mixed"  # in a folder of results, while its files are replaced
 
 
 def cache_folder() -> Path:

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-LARGEST = 64 << 20
-"""Bytes of the largest file that is read."""
-_FIRST = 3
-"""Mistakes of a file that are told."""
+LARGEST = 64 << 20  # bytes of the largest file that is read
+_FIRST = 3  # mistakes of a file that are told
 
 
 def read_object(

@@ -26,10 +26,8 @@ Source = gzip.GzipFile | BufferedReader
 Fault = Literal["is cut short", "is no JSON", "is nested too deeply"]
 
 _HEAD = 512
-_CHUNK = 1 << 22
-"""Bytes read at a time."""
-_LONGEST = 1 << 24
-"""A single value longer than this is no value of a log but an error in the JSON."""
+_CHUNK = 1 << 22  # bytes read at a time
+_LONGEST = 1 << 24  # a single value longer than this is no value of a log but an error in the JSON
 _SIGN = re.compile(r"[^ \t\r\n]")
 
 
@@ -40,8 +38,7 @@ class Where:
     line: int
     column: int
     character: int
-    item: int
-    """Entries of lists that were read before."""
+    item: int  # entries of lists that were read before
 
 
 @contextmanager

@@ -24,12 +24,9 @@ _IDLE = re.compile(
 _MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
 _VARIANTS = {"ti", "s", "g", "cifar"}
 """Parts of a name that make another entry: an L40 is no L40S, VGG-16 for CIFAR is no VGG-16."""
-_NEAR = 78
-"""Per cent: "B200" is no mistyped "h200", "alexnt" is "alexnet"."""
-_FEW = 3
-"""Letters of which each tells a name: "GH200" is no mistyped "h200"."""
-_SIMILAR = 4
-"""Entries of a word's family that a message names."""
+_NEAR = 78  # per cent: "B200" is no mistyped "h200", "alexnt" is "alexnet"
+_FEW = 3  # letters of which each tells a name: "GH200" is no mistyped "h200"
+_SIMILAR = 4  # entries of a word's family that a message names
 _COUNTED = (
     re.compile(r"(?:\d+ ?[x\u00d7*] ?|(?:dual|quad) )(?=\D|\d+ ?[gm])(.+)", re.IGNORECASE),
     re.compile(r"(.+?)(?:\s|(?<=\d))[x\u00d7*] ?\d+", re.IGNORECASE),

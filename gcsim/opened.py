@@ -24,11 +24,9 @@ from typing import Any
 class Notes:
     """Everything that a module's code has opened in this process, as absolute paths."""
 
-    files: set[str] = field(default_factory=set)
-    """Opened for reading; some may not exist."""
+    files: set[str] = field(default_factory=set)  # opened for reading; some may not exist
     written: set[str] = field(default_factory=set)
-    folders: set[str] = field(default_factory=set)
-    """Their names were listed."""
+    folders: set[str] = field(default_factory=set)  # their names were listed
     modules: set[str] = field(default_factory=set)
     """Files of modules that were imported meanwhile and are no library's."""
     unseen: bool = False

@@ -31,8 +31,7 @@ from gcsim.simulator.plans import Planner, kinds_of
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import Compute, Costs, Exchange, TrafficProfile, weighted
 
-FUSED: KernelClass = "streaming"
-"""Class of kernels that a compiler fuses."""
+FUSED: KernelClass = "streaming"  # class of kernels that a compiler fuses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,24 +64,16 @@ class Explained:
     scenario: str
     label: str
     device: str
-    estimated: tuple[str, ...]
-    """Kernel classes with prices not measured on the device."""
+    estimated: tuple[str, ...]  # kernel classes with prices not measured on the device
     nodes: int
     workers: int
-    kernels: tuple[Kernel, ...]
-    """Kernels by stage, the dearest first."""
-    collectives: tuple[Carried, ...]
-    """Collectives by bucket, in order."""
-    seconds: float
-    """Time of all kernels."""
-    framework_s: float
-    """Framework's code around the exchanges, half before, half behind."""
-    encode_s: float
-    """Kernels up to a bucket's last collective, and the code before."""
-    decode_s: float
-    """Kernels after it, and the code behind."""
-    fused_s: float
-    """`seconds` with each stretch's element-wise kernels fused."""
+    kernels: tuple[Kernel, ...]  # kernels by stage, the dearest first
+    collectives: tuple[Carried, ...]  # collectives by bucket, in order
+    seconds: float  # time of all kernels
+    framework_s: float  # framework's code around the exchanges, half before, half behind
+    encode_s: float  # kernels up to a bucket's last collective, and the code before
+    decode_s: float  # kernels after it, and the code behind
+    fused_s: float  # `seconds` with each stretch's element-wise kernels fused
 
     def document(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -21,8 +21,7 @@ from gcsim.scenarios.reading.checking import invalid
 
 Number = int | Fraction
 Names = Mapping[str, Number]
-Each = Sequence[tuple[Names, int]]
-"""Names of equal tensors, or of a bucket, and their number."""
+Each = Sequence[tuple[Names, int]]  # names of equal tensors, or of a bucket, and their number
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: Fraction, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,

@@ -276,18 +276,13 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
 
 
 def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
-    absent = _ABSENT.search(problem.message)
-    if re.search(r":\d+$", problem.place) and not absent:  # a line of the user's own compressor
+    if re.search(r":\d+$", problem.place):  # a line of the user's own compressor
         return problem
-    if problem.message == _BITS:
-        problem = replace(problem, hint="write steps: 7 for 4 bits, 127 for 8, or kind: QSGD 4 bit")
-    inner = tuple(problem.place.split(".")) if problem.place and not absent else ("kind",)
+    inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
     place = document.location_of_key if "has no parameter" in problem.message else document.place
     return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)
 
 
-_ABSENT = re.compile(r"^cannot import compressor '[^']+': [\w.]+ has no '\w+'$")
-_BITS = "qsgd has no parameter 'bits'"
 _DENSE = "dense"  # label of kind `none`
 _LONGEST = 40  # characters of a parameter's value
 

@@ -16,8 +16,7 @@ from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import PassTimes
 from gcsim.traces.training.plan import Plan
 
-MOST_WORKERS = 1024
-"""Most workers whose gradients are compressed; a cluster may have more."""
+MOST_WORKERS = 1024  # most workers whose gradients are compressed; a cluster may have more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +25,12 @@ class LiveGradients:
 
     workers: Annotated[int, Limits(least=1, most=MOST_WORKERS)] = 2
     """Virtual workers with their own mini-batches and shared weights."""
-    warmup_steps: Annotated[int, Limits(least=0)] = 20
-    """Dense SGD steps before the first gradient."""
+    warmup_steps: Annotated[int, Limits(least=0)] = 20  # dense SGD steps before the first gradient
     iterations: Annotated[int, Limits(least=1, most=100_000)] = 4
     """Consecutive iterations with gradients."""
     learning_rate: Annotated[float, POSITIVE] = 0.01
     momentum: Annotated[float, Limits(least=0, below=1)] = 0.9
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: the GPU if any."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: the GPU if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +38,14 @@ class RecordedGradients:
     """Replay of a stored trace."""
 
     trace: Path
-    workers: int | None
-    """Workers of the trace to use; None: all."""
+    workers: int | None  # workers of the trace to use; None: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticGradients:
     """Gradients drawn from distributions fitted to recorded ones."""
 
-    fit: Path | None
-    """File of the fit; None: gcsim's."""
+    fit: Path | None  # file of the fit; None: gcsim's
     workers: int
     iterations: int
 
@@ -61,8 +56,7 @@ class CompressorChoice:
 
     kind: str
     label: str
-    parameters: dict[str, object]
-    """Checked, defaults filled in."""
+    parameters: dict[str, object]  # checked, defaults filled in
     implementation: str = ""
     """Stated code that carries it out (`catalog/implementations.py`); "": gcsim's."""
     via: str = ""
@@ -94,36 +88,24 @@ class Scenario:
     """Input of a run."""
 
     name: str
-    model: ModelEntry
-    """Model, with the task that it is trained on."""
-    batch_size: int
-    """Samples per worker and micro-batch."""
+    model: ModelEntry  # model, with the task that it is trained on
+    batch_size: int  # samples per worker and micro-batch
     gradients: LiveGradients | RecordedGradients | SyntheticGradients
-    cluster: Cluster
-    """At its largest: `max(node_counts)` nodes."""
-    training: Training
-    """On that cluster."""
-    node_counts: tuple[int, ...]
-    """The sweep, ascending."""
+    cluster: Cluster  # at its largest: `max(node_counts)` nodes
+    training: Training  # on that cluster
+    node_counts: tuple[int, ...]  # the sweep, ascending
     compressors: tuple[CompressorChoice, ...]
     buckets: DdpBuckets
-    compute: PassTimes | ProfiledCompute | RecordedCompute | None
-    """None: the catalogue's."""
-    draws: int
-    """Worlds drawn from what is not known; 0: stated figures only."""
-    discrepancy: bool
-    """Whether worlds' steps have their own factors (`uncertainty/discrepancy.py`)."""
+    compute: PassTimes | ProfiledCompute | RecordedCompute | None  # None: the catalogue's
+    draws: int  # worlds drawn from what is not known; 0: stated figures only
+    discrepancy: bool  # whether worlds' steps have their own factors (`uncertainty/discrepancy.py`)
     seed: int
-    train: Plan | None = None
-    """Plan of `gcsim train`, if any."""
-    train_task: str = ""
-    """Task of `gcsim train`; "" for the model's own."""
-    train_loss: str = ""
-    """Its loss, `package.module:function`; "": cross-entropy."""
+    train: Plan | None = None  # plan of `gcsim train`, if any
+    train_task: str = ""  # task of `gcsim train`; "" for the model's own
+    train_loss: str = ""  # its loss, `package.module:function`; "": cross-entropy
     by_speed: bool = False
     """Whether groups' batches follow their devices' speeds (`running/simulate.py`)."""
-    cost_per_hour: float | None = None
-    """Cost of a node per hour, in any currency, if stated."""
+    cost_per_hour: float | None = None  # cost of a node per hour, in any currency, if stated
     resolved: dict[str, object]
     """The file with every default, in plain values with units, to run again."""
     left_out: tuple[str, ...] = ()

@@ -47,6 +47,7 @@ from gcsim.scenarios.scenario import DdpBuckets
 from gcsim.scenarios.sections.cluster import ClusterSection, build_cluster
 from gcsim.scenarios.sections.file import DDP, TRAINING, buckets_of, build_training
 from gcsim.scenarios.tensor_groups import fused, grouped, merged_ends
+from gcsim.simulator.between_nodes import as_stored
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
@@ -55,7 +56,6 @@ from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
-from gcsim.simulator.half_gradients import as_stored
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
@@ -93,12 +93,9 @@ class EntrySection(Section):
 
     encode: list[_Kernel] | None = None
     decode: list[_Kernel] | None = None
-    per_payload: list[_Kernel] | None = None
-    """Kernels of decode, once per payload."""
-    busy: Formula | None = None
-    """Measured seconds of a device's computation."""
-    copied: Formula | None = None
-    """Bytes between device and host, over `cluster.intra_node`."""
+    per_payload: list[_Kernel] | None = None  # kernels of decode, once per payload
+    busy: Formula | None = None  # measured seconds of a device's computation
+    copied: Formula | None = None  # bytes between device and host, over `cluster.intra_node`
     in_host: Formula | None = None
     """Bytes copied in each rank's host memory (`cluster.host.per_copied_byte`)."""
     all_reduce: Formula | None = None
@@ -111,8 +108,7 @@ class EntrySection(Section):
     """Straight to rank 0; as broadcast and scatter only without a model."""
     scatter: Formula | None = None
     send: Formula | None = None
-    element: Count = 4
-    """Bytes, of an all-reduce."""
+    element: Count = 4  # bytes, of an all-reduce
     dtype: str = "float32"
     times: Formula = 1
     inside: Count | None = None
@@ -147,8 +143,7 @@ class TrafficSection(Section):
     part: Annotated[int, Field(ge=1)] | None = None
     """Most elements of a message: a bucket is exchanged in parts, one by one, the first with its
     `t` tensors and `whole` elements."""
-    by_tensor: bool = False
-    """Formulas are per tensor, summed over a bucket."""
+    by_tensor: bool = False  # formulas are per tensor, summed over a bucket
     optimizer: list[_Kernel] = []  # noqa: RUF012
     """Kernels over all elements and tensors, after the last bucket."""
     slower: dict[KernelClass, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012
@@ -170,8 +165,7 @@ class StepSection(Section):
     step: PositiveDuration | None = None
     """Forward and backward of one device; None: the catalogue's."""
     forward: PositiveDuration | None = None
-    backward: PositiveDuration | None = None
-    """Both, instead of `step`."""
+    backward: PositiveDuration | None = None  # both, instead of `step`
     optimizer: list[_Kernel] = []  # noqa: RUF012
     """Optimiser's kernels in that time, outside both passes."""
 
@@ -232,12 +226,10 @@ def stated(
 
 BARE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, source="")
 """Device of clusters without computation."""
-BACKWARD = BARE.backward_over_forward
-"""Default ratio of backward to forward."""
+BACKWARD = BARE.backward_over_forward  # default ratio of backward to forward
 
 
-Shape = tuple[int, ...]
-"""Elements, or rows and columns, of a tensor."""
+Shape = tuple[int, ...]  # elements, or rows and columns, of a tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 
-SMALL = 8192
-"""Elements below which MG-WFBP never sends alone."""
+SMALL = 8192  # elements below which MG-WFBP never sends alone
 
 
 def merged_ends(

@@ -16,16 +16,12 @@ from numpy.typing import NDArray
 from gcsim.errors import InputError, InternalError
 
 Picoseconds = int
-Times = NDArray[np.int64]
-"""Picoseconds by rank."""
+Times = NDArray[np.int64]  # picoseconds by rank
 
 PS_PER_SECOND = 10**12
-LIMIT = 2**62
-"""Picoseconds, 53 days: later times are refused, so that a sum of two fits 64 bits."""
-COLLECTIVE_LIMIT = LIMIT // 4
-"""Picoseconds, 13 days: a sum of a few such times fits 64 bits."""
-NO_COST = Fraction(0)
-"""Seconds per byte of what is free."""
+LIMIT = 2**62  # picoseconds, 53 days: later times are refused, so that a sum of two fits 64 bits
+COLLECTIVE_LIMIT = LIMIT // 4  # picoseconds, 13 days: a sum of a few such times fits 64 bits
+NO_COST = Fraction(0)  # seconds per byte of what is free
 _ROOM = (
     f"more than the {COLLECTIVE_LIMIT / PS_PER_SECOND / 86400:.0f} days that the clock has room for"
 )

@@ -61,8 +61,7 @@ _ONE = Fraction(1)
 class Collectives(Setting):
     """Algorithms for each kind of request."""
 
-    transport: TransportName = "textbook"
-    """Library whose choices "auto" follows; custom: no "auto"."""
+    transport: TransportName = "textbook"  # library whose choices "auto" follows; custom: no "auto"
     library: LibraryName = "pytorch2"
     """Framework of the transport; sets a scenario's default prices."""
     all_reduce: AllReduceAlgorithm = "auto"
@@ -111,19 +110,14 @@ class Collectives(Setting):
 class Racks(Setting):
     """Nodes grouped under switches with possibly slower uplinks."""
 
-    nodes: Count
-    """Nodes per rack, in order; the last rack may have fewer."""
-    uplink: Link
-    """From a rack's switch to the others', each direction; its latency is added."""
+    nodes: Count  # nodes per rack, in order; the last rack may have fewer
+    uplink: Link  # from a rack's switch to the others', each direction; its latency is added
     uplinks: Count = 1
     """Equal uplinks of a rack. Messages share the sum of their rates; what one NIC sends crosses
     one of them."""
-    pod: Count | None = None
-    """Racks per pod, in order; None: the switches of all racks meet at one."""
-    pod_uplink: Link | None = None
-    """From a pod's switch to the others', as `uplink`."""
-    pod_uplinks: Count = 1
-    """Equal uplinks of a pod, as `uplinks`."""
+    pod: Count | None = None  # racks per pod, in order; None: the switches of all racks meet at one
+    pod_uplink: Link | None = None  # from a pod's switch to the others', as `uplink`
+    pod_uplinks: Count = 1  # equal uplinks of a pod, as `uplinks`
 
     @property
     def levels(self) -> tuple[tuple[int, Link], ...]:
@@ -168,8 +162,7 @@ class NodeGroup:
 
     nodes: int
     device: Device
-    batch: Fraction = _ONE
-    """Samples of a worker's micro-batch, over the scenario's."""
+    batch: Fraction = _ONE  # samples of a worker's micro-batch, over the scenario's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +172,7 @@ class Cluster:
 
     nodes: int
     devices_per_node: int
-    device: Device
-    """Device of all nodes, or of the first group's."""
+    device: Device  # device of all nodes, or of the first group's
     groups: tuple[NodeGroup, ...] = ()
     """Groups of unlike nodes, in the nodes' order; empty: all are alike."""
     network: Link
@@ -201,12 +193,9 @@ class Cluster:
     buses: Mapping[int, Link] = field(default_factory=dict)
     """Links inside a node that differ from `intra_node`, by node: what rings, rounds and trees
     cross. Copies to host memory, leaders, servers and switches that add have `intra_node`."""
-    racks: Racks | None = None
-    """None: one ideal switch."""
-    shared_bus: bool = False
-    """A node's devices share the rate of `intra_node` (one PCIe switch)."""
-    host: Host | None = None
-    """Processors that carry collectives' messages; None: at no cost."""
+    racks: Racks | None = None  # None: one ideal switch
+    shared_bus: bool = False  # a node's devices share the rate of `intra_node` (one PCIe switch)
+    host: Host | None = None  # processors that carry collectives' messages; None: at no cost
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
     """Rates at which a worker, or an all-reduce's server, adds."""
 

@@ -33,8 +33,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds, reading
 from gcsim.simulator.training import Faults
 
-Missing = frozenset[int]
-"""Absent nodes."""
+Missing = frozenset[int]  # absent nodes
 Needed = Callable[[Missing], Collection[int]]
 """Nodes that the others cannot go on without, given the missing ones."""
 Stretch = tuple[Picoseconds, Picoseconds, int]
@@ -47,16 +46,11 @@ class FaultyRun:
     """Outcome of a run."""
 
     iterations: int
-    samples: int
-    """Samples of finished iterations."""
-    throughput: float
-    """Samples per second of the whole run."""
-    restarts: int
-    """New process groups; with a parameter server, returned nodes."""
-    lost: float
-    """Seconds without an iteration that counts."""
-    stretches: tuple[Stretch, ...] = ()
-    """In time order; nothing between them counts."""
+    samples: int  # samples of finished iterations
+    throughput: float  # samples per second of the whole run
+    restarts: int  # new process groups; with a parameter server, returned nodes
+    lost: float  # seconds without an iteration that counts
+    stretches: tuple[Stretch, ...] = ()  # in time order; nothing between them counts
 
 
 def run_with_faults(

@@ -38,5 +38,4 @@ def goodput(failures: Failures, nodes: int) -> float:
     return work / (mean * math.exp(restart) * math.expm1(whole))
 
 
-_NEVER = 700.0
-"""Exponent near that of the largest float."""
+_NEVER = 700.0  # exponent near that of the largest float

@@ -54,22 +54,17 @@ from gcsim.fields import BytesPerSecond, Limits, RangeOf, Seconds, Setting
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 
 Count = NDArray[np.int64]
-MANY = 4096
-"""More cores than any machine's processes use."""
+MANY = 4096  # more cores than any machine's processes use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
     """Traffic of a cluster's processes in one collective: ranks, then parameter servers."""
 
-    ends: Count
-    """`[n]`: messages sent plus received."""
-    nbytes: Count
-    """`[n]`: bytes sent plus received."""
-    machines: Count
-    """`[n]`: each process's machine."""
-    copied: int = 0
-    """Bytes that each rank copies out of the library's own buffer."""
+    ends: Count  # `[n]`: messages sent plus received
+    nbytes: Count  # `[n]`: bytes sent plus received
+    machines: Count  # `[n]`: each process's machine
+    copied: int = 0  # bytes that each rank copies out of the library's own buffer
 
     @staticmethod
     def none(ranks: int, devices: int) -> Traffic:
@@ -103,10 +98,8 @@ class Traffic:
 class Work:
     """Work of a host for one collective, picoseconds."""
 
-    beside: Picoseconds = 0
-    """W: beside the network's transfers."""
-    after: Picoseconds = 0
-    """C: after them, `dispatch` included."""
+    beside: Picoseconds = 0  # W: beside the network's transfers
+    after: Picoseconds = 0  # C: after them, `dispatch` included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +108,11 @@ class Host(Setting):
 
     cores: Annotated[int, Limits(least=1, most=MANY)] = MANY
     """Cores of one machine; `MANY`: one per process."""
-    per_message: Seconds = Fraction(0)
-    """Seconds per message, both ends together."""
+    per_message: Seconds = Fraction(0)  # seconds per message, both ends together
     per_message_range: RangeOf[Seconds] = None
-    per_byte: Seconds = Fraction(0)
-    """Seconds per byte of a message, both ends together."""
+    per_byte: Seconds = Fraction(0)  # seconds per byte of a message, both ends together
     per_byte_range: RangeOf[Seconds] = None
-    per_call: Seconds = Fraction(0)
-    """Seconds per process and collective."""
+    per_call: Seconds = Fraction(0)  # seconds per process and collective
     per_call_range: RangeOf[Seconds] = None
     per_copied_byte: Seconds = Fraction(0)
     """Seconds per byte copied out of the library's own buffer."""

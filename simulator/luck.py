@@ -37,8 +37,7 @@ class Luck:
     iterations: int | None
     batches: Sequence[float]
     """Means in seconds, in order; equally many of equal length met the same luck in two methods."""
-    error: float | None
-    """Standard error, in seconds."""
+    error: float | None  # standard error, in seconds
 
 
 def batch_means(times: Times, round_length: int) -> tuple[float, ...]:

@@ -34,8 +34,7 @@ Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
 sharded ones the memory alone is known."""
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 _CONTEXT = (0.5e9, 2e9)
-_SLACK = 0.1
-"""Most of the rest that the allocator holds beyond it."""
+_SLACK = 0.1  # most of the rest that the allocator holds beyond it
 _EXCHANGE = 6
 _FLOAT, _HALF = 4, 2
 

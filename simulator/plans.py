@@ -26,8 +26,7 @@ from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
 
-DENSE = "none"
-"""Compressor for which a framework needs no hook."""
+DENSE = "none"  # compressor for which a framework needs no hook
 CHECKS, STEP_CHECKS = (
     Compute(
         stage="encode",

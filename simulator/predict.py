@@ -38,8 +38,7 @@ from gcsim.simulator.steps.step_plan import Span, StepPlan
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import Phase, TrafficProfile
 
-LONGEST = 2000
-"""Steps of a round in which all recorded steps of a phase occur equally often."""
+LONGEST = 2000  # steps of a round in which all recorded steps of a phase occur equally often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,29 +46,23 @@ class Prediction:
     """Mean seconds of an iteration on its slowest rank, over whole periods."""
 
     workers: int
-    iteration: float
-    """forward + backward + encode + exposed + decode + optimizer + input."""
+    iteration: float  # forward + backward + encode + exposed + decode + optimizer + input
     forward: float
     backward: float
     encode: float
     communication: float
-    exposed: float
-    """The device is idle, not waiting for input."""
+    exposed: float  # the device is idle, not waiting for input
     decode: float
     optimizer: float
-    input: float
-    """The device waits for a batch."""
+    input: float  # the device waits for a batch
     iteration_p5: float | None
     iteration_p95: float | None
     """Smallest iterations that 5 %, 95 % of the rank's do not exceed; None if nothing varies."""
     iteration_error: float | None
     """Standard error of `iteration`; None where nothing is random, or for a single iteration."""
-    iterations: int | None = None
-    """Iterations in the means; None if all are equal."""
-    batches: tuple[float, ...] = ()
-    """Batch means behind the error (`luck.Luck`), if any."""
-    algorithms: tuple[str, ...]
-    """Sorted titles of the collective algorithms used."""
+    iterations: int | None = None  # iterations in the means; None if all are equal
+    batches: tuple[float, ...] = ()  # batch means behind the error (`luck.Luck`), if any
+    algorithms: tuple[str, ...]  # sorted titles of the collective algorithms used
     sample_phase: str
     spans: tuple[Span, ...]
     """A step of the most frequent communicating phase, from its first rank's begin on."""

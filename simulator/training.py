@@ -36,11 +36,9 @@ Worker = Annotated[int, fields.Index("worker")]
 class InputLoading(fields.Setting):
     """Loader of each worker, one batch after the other."""
 
-    batch: fields.Seconds
-    """Seconds for a worker's batch; with accumulation, a micro-batch."""
+    batch: fields.Seconds  # seconds for a worker's batch; with accumulation, a micro-batch
     batch_range: fields.RangeOf[fields.Seconds] = None
-    prefetch: Batches = 2
-    """Finished batches that may wait before the loader stops."""
+    prefetch: Batches = 2  # finished batches that may wait before the loader stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +63,14 @@ class Fault(fields.Setting):
 
     node: Annotated[int, fields.Limits(least=0)]
     at: fields.Seconds
-    down: fields.PositiveSeconds | None = None
-    """Seconds until it is back; None: never."""
+    down: fields.PositiveSeconds | None = None  # seconds until it is back; None: never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults(fields.Setting):
     """Deaths over a run."""
 
-    horizon: fields.PositiveSeconds
-    """Seconds of the whole run."""
+    horizon: fields.PositiveSeconds  # seconds of the whole run
     restart: fields.Seconds
     """Seconds that all workers lose when a process group forms anew (elastic restart)."""
     deaths: Annotated[tuple[Fault, ...], fields.Limits(least=1, most=1_000)]
@@ -84,12 +80,9 @@ class Faults(fields.Setting):
 class Failures(fields.Setting):
     """Failures of a long training, and the checkpoints against them (`goodput.py`)."""
 
-    mtbf: fields.PositiveSeconds
-    """Mean seconds between failures of one node."""
-    restart: fields.Seconds
-    """Seconds from a failure until the training runs again."""
-    checkpoint: fields.PositiveSeconds
-    """Seconds for which a checkpoint stops the training."""
+    mtbf: fields.PositiveSeconds  # mean seconds between failures of one node
+    restart: fields.Seconds  # seconds from a failure until the training runs again
+    checkpoint: fields.PositiveSeconds  # seconds for which a checkpoint stops the training
     every: fields.PositiveSeconds | None = None
     """Seconds of training between two checkpoints; None: the best."""
 
@@ -130,13 +123,11 @@ class Framework(fields.Setting):
     comes before a bucket's first collective (hooks, copies into the bucket), half after the last
     (write back); a step without exchange costs nothing."""
 
-    per_tensor: fields.Seconds = Fraction(0)
-    """Seconds per tensor of a bucket."""
+    per_tensor: fields.Seconds = Fraction(0)  # seconds per tensor of a bucket
     per_tensor_range: fields.RangeOf[fields.Seconds] = None
     per_bucket: fields.Seconds = Fraction(0)
     per_bucket_range: fields.RangeOf[fields.Seconds] = None
-    per_step: fields.Seconds = Fraction(0)
-    """Seconds per step with an exchange between nodes."""
+    per_step: fields.Seconds = Fraction(0)  # seconds per step with an exchange between nodes
     per_step_range: fields.RangeOf[fields.Seconds] = None
     passes: fields.Variation = Fraction(0)
     """Reads and writes of each stored gradient element, at the rate of `streaming` kernels."""
@@ -155,10 +146,9 @@ class Training(fields.Setting):
     precision: PassPrecision = "fp32"
     """Precision of passes; bf16 (bfloat16 products, float32 weights) has the times of fp16."""
     gradients: GradientType = "fp32"
-    """Type of stored gradients, and of those exchanged uncompressed (`half_gradients.py`); fp16 or
+    """Type of stored gradients, and of those exchanged uncompressed (`between_nodes.py`); fp16 or
     bf16 for codes in half precision throughout."""
-    overlap: Overlap | None = None
-    """None: not stated; runs as `ddp`, delayed by `exposed`."""
+    overlap: Overlap | None = None  # None: not stated; runs as `ddp`, delayed by `exposed`
     exposed: fields.Probability = Fraction(0)
     """Share of the time from a bucket's gradients to the end of backward that its exchange waits:
     from `ddp` (0) to `none` (1)."""
@@ -166,8 +156,7 @@ class Training(fields.Setting):
     interference: Interference = Interference()
     shared_node: SharedNode = SharedNode()
     code: Code = Code()
-    reducer: Framework = Framework()
-    """Around the dense exchange."""
+    reducer: Framework = Framework()  # around the dense exchange
     hook: Framework = Framework()
     """Around any other method's exchange, the framework's own work included."""
     between: Literal["workers", "nodes"] = "workers"
@@ -178,28 +167,21 @@ class Training(fields.Setting):
     encode_on: Literal["compute", "side", "communicator"] = "compute"
     """Stream on which a bucket's exchange computes; communicator: the collectives' own, so that
     exchanges of two buckets never overlap."""
-    side_slowdown: fields.Factor = Fraction(1)
-    """Factor on encoding and decoding on a side stream."""
+    side_slowdown: fields.Factor = Fraction(1)  # factor on encoding and decoding on a side stream
     concurrent_collectives: Literal[1, 2] = 1
     """Collectives under way at a time: 1 as in NCCL, 2 as Gloo's two threads."""
     optimizer: fields.Seconds = Fraction(0)
     """Seconds after a worker's last bucket is decoded; 0: included in backward."""
-    accumulation: Batches = 1
-    """Micro-batches per iteration; only the last exchanges."""
+    accumulation: Batches = 1  # micro-batches per iteration; only the last exchanges
     checkpointing: Checkpointing = "none"
     """Activations that the backward pass computes again, of a model by formula."""
-    flash_attention: bool = True
-    """Whether attention keeps no scores."""
-    sequence: Tokens | None = None
-    """Tokens of a sample, of a model by formula; None: the model's."""
+    flash_attention: bool = True  # whether attention keeps no scores
+    sequence: Tokens | None = None  # tokens of a sample, of a model by formula; None: the model's
     optimizer_state: Literal["adam", "momentum", "none"] = "adam"
     """State that the optimizer keeps; it affects no time."""
-    device_memory: fields.Bytes | None = None
-    """Memory of a device; None: the catalogue's."""
-    local_steps: Batches = 1
-    """Iterations per exchange."""
-    input: InputLoading | None = None
-    """None: batches are always ready."""
+    device_memory: fields.Bytes | None = None  # memory of a device; None: the catalogue's
+    local_steps: Batches = 1  # iterations per exchange
+    input: InputLoading | None = None  # None: batches are always ready
     on_host: frozenset[Kind] = frozenset()
     """Kinds of jobs on the cores of the worker's machine (`Cluster.host`), one core per worker,
     shared by the machine's workers; others have a device of their own."""
@@ -211,8 +193,7 @@ class Training(fields.Setting):
     iterations: Annotated[int, fields.Limits(least=1, most=100_000)] = 100
     """Consecutive iterations over which random times are averaged; memory limits them."""
     faults: Faults | None = None
-    failures: Failures | None = None
-    """None: the training never fails, and writes no checkpoints."""
+    failures: Failures | None = None  # None: the training never fails, and writes no checkpoints
 
     @property
     def timed_as(self) -> Precision:

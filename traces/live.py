@@ -62,11 +62,8 @@ def pick_device(name: str) -> str:
         raise InputError(f"unknown device {name!r}", place="device", hint="auto, cpu or cuda")
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
-        raise InputError(
-            "torch sees no GPU here",
-            place="device",
-            hint='use device "auto" or "cpu", or install a build of torch for your GPU',
-        )
+        hint = 'use device "auto" or "cpu", or install a build of torch for your GPU'
+        raise InputError("torch sees no GPU here", place="device", hint=hint)
     return "cuda" if there and name != "cpu" else "cpu"
 
 
@@ -108,11 +105,9 @@ class LiveTrainer:
             loss, _ = self._pass(0, samples)
             if not math.isfinite(loss):
                 with own_mistakes(self._entry, self._model, "training"):
-                    raise InputError(
-                        f"training diverged: the loss of warm-up step {number} is {loss}",
-                        place="learning_rate",
-                        hint=f"choose a lower one than {self._learning_rate:g}",
-                    )
+                    message = f"training diverged: the loss of warm-up step {number} is {loss}"
+                    hint = f"choose a lower one than {self._learning_rate:g}"
+                    raise InputError(message, place="learning_rate", hint=hint)
             self._advance(self._gradients())
             yield loss
 
@@ -193,11 +188,9 @@ class LiveTrainer:
         idle = [name for name, g in zip(self._names, found, strict=True) if g is None]
         if idle:
             with own_mistakes(self._entry, self._model, "training"):
-                raise InputError(
-                    "gets no gradient: the output does not depend on it",
-                    place=f"parameter {idle[0]}",
-                    hint="freeze it with requires_grad_(False), or take it out of the model",
-                )
+                message = "gets no gradient: the output does not depend on it"
+                hint = "freeze it with requires_grad_(False), or take it out of the model"
+                raise InputError(message, place=f"parameter {idle[0]}", hint=hint)
         return [gradient for gradient in found if gradient is not None]
 
     def _advance(self, mean: list[Tensor]) -> None:

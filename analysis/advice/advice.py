@@ -61,19 +61,13 @@ _PLANNED = 2  # methods whose mixture with dense buckets is tried
 class Advice(sections.Recommendation):
     """Method to use on a cluster, and the change that helps most."""
 
-    scenario: Scenario
-    """At its largest size alone."""
-    plans: tuple[Plan, ...] | None = None
-    """Plans by bucket if asked for, fastest first."""
-    shipped: tuple[str, ...] = ()
-    """Methods with shipped traffic."""
-    measured: tuple[str, ...] = ()
-    """Methods measured for this."""
+    scenario: Scenario  # at its largest size alone
+    plans: tuple[Plan, ...] | None = None  # plans by bucket if asked for, fastest first
+    shipped: tuple[str, ...] = ()  # methods with shipped traffic
+    measured: tuple[str, ...] = ()  # methods measured for this
     measured_s: float = 0.0
-    supposed: tuple[str, ...] = ()
-    """Facts that the question leaves out and the scenario states."""
-    loop: str = ""
-    """Stated training loop other than PyTorch's DDP."""
+    supposed: tuple[str, ...] = ()  # facts that the question leaves out and the scenario states
+    loop: str = ""  # stated training loop other than PyTorch's DDP
 
     @property
     def break_even(self) -> tuple[BreakEven, ...]:

@@ -10,10 +10,8 @@ from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.link import carrier
 from gcsim.simulator.network.links import Link
 
-SUPPOSED = "PyTorch DDP"
-"""Said of a question that leaves its loop out."""
-NOT_CHECKED = "not checked: the device states none"
-"""Said of the memory of a device without one."""
+SUPPOSED = "PyTorch DDP"  # said of a question that leaves its loop out
+NOT_CHECKED = "not checked: the device states none"  # said of the memory of a device without one
 
 
 def header(scenario: Scenario, dense: Row | None) -> str:

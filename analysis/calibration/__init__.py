@@ -1,1 +1,1 @@
-"""Links and layer models fitted to a user's own measurements."""
+"""Links fitted to a user's own measurements."""

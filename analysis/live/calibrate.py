@@ -20,8 +20,7 @@ from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round, Str
 from gcsim.scenarios.progress import Progress
 from gcsim.traces.stage1.machine import usable
 
-SECONDS = 120.0
-"""Time limit of each part; they take ten or less."""
+SECONDS = 120.0  # time limit of each part; they take ten or less
 _KERNELS = 4.0  # seconds for the compressors' own kernels
 _SIDES = (95, 375, 1060, 1500)
 _ALONE = 50  # steps
@@ -58,13 +57,13 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
     from gcsim.scenarios.calibration.kernels import time_compressors
     from gcsim.scenarios.calibration.machine import processor
     from gcsim.simulator.devices.device import Device
-    from gcsim.traces.timing.clock import CpuClock
+    from gcsim.traces.timing.clock import DeviceClock
     from gcsim.traces.timing.kernel_cases import CASES
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        clock = CpuClock()
+        clock = DeviceClock("cpu")
         with progress.task("live: classes of kernels", len(CASES)) as task:
             cases = time_cases(
                 clock, sizes=SIZES[:-2], repeats=3, advance=lambda note: task.advance(note=note)

@@ -38,8 +38,7 @@ from typing import ClassVar
 from gcsim.errors import InputError, Problem
 from gcsim.signals import shielded, stoppable
 
-NIC = "net0"
-"""Network interface inside each rank's namespace."""
+NIC = "net0"  # network interface inside each rank's namespace
 CONTROLS = ("cubic", "reno")
 """Congestion controls, the first one allowed in a namespace. Linux ships with the first and always
 allows the second; a model-based one (BBR) would shape traffic again."""
@@ -237,10 +236,8 @@ def _started(process: int) -> str:
     return text.rpartition(")")[2].split()[19]
 
 
-SEGMENT = 1448
-"""Bytes of data in a full segment."""
-CHARGED = 1514
-"""Bytes charged for it."""
+SEGMENT = 1448  # bytes of data in a full segment
+CHARGED = 1514  # bytes charged for it
 _FEWEST, _MOST = 4, 44  # segments of a frame: fewer, and interrupts rule; more, the kernel refuses
 _FRAME_SECONDS = Fraction(1, 1000)
 _HEADERS = CHARGED - SEGMENT

@@ -36,10 +36,8 @@ from gcsim.simulator.training import Framework, Noise, Training
 from gcsim.traces.profile import PassTimes, TrafficProfile, weighted
 
 PREDICTIONS = "predictions.json"
-LARGE = 1_000_000
-"""Bytes of each rank in a large collective."""
-SLOW = 100 * 10**6
-"""Bits per second up to which collectives wait for the link."""
+LARGE = 1_000_000  # bytes of each rank in a large collective
+SLOW = 100 * 10**6  # bits per second up to which collectives wait for the link
 ON_HOST: frozenset[Kind] = frozenset({"forward", "backward", "encode", "decode", "optimizer"})
 """Work of the ranks' processors: all."""
 

@@ -30,15 +30,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-AHEAD = 0.02
-"""Seconds from an announcement to its instant."""
-RECORDED = 2
-"""Iterations with recorded gradients."""
+AHEAD = 0.02  # seconds from an announcement to its instant
+RECORDED = 2  # iterations with recorded gradients
 _LEARNING_RATE = 0.01
 _TENTHS_APART = 2.563
 """Standard deviations in a normal distribution's middle 80 %: a few pauses do not count."""
-clock: Callable[[], float] = time.monotonic
-"""Common to a machine's processes."""
+clock: Callable[[], float] = time.monotonic  # common to a machine's processes
 
 
 def common_start() -> float:

@@ -25,16 +25,12 @@ STEPS = (
     (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
 )
 """Ticks of a logarithmic axis within a decade, coarse to fine."""
-WHISKERS = 8
-"""Number per curve of training."""
+WHISKERS = 8  # number per curve of training
 APART, REACH = 0.08, 0.56
 """Octaves between the points of two methods at a size, and between the first and the last."""
-LEGEND = 0.25
-"""Largest share of a chart's height: on a phone long legends scroll."""
-CURVES = 480
-"""Pixels of a chart of training."""
-ROW = 26
-"""Pixels of a bar."""
+LEGEND = 0.25  # largest share of a chart's height: on a phone long legends scroll
+CURVES = 480  # pixels of a chart of training
+ROW = 26  # pixels of a bar
 
 
 def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:

@@ -25,10 +25,8 @@ from gcsim.analysis.report.sections import Line, Section, joined
 from gcsim.analysis.report.table import Column
 from gcsim.scenarios.result import Row
 
-Html = Markup
-"""Text that is markup already."""
-Chart = dict[str, Any]
-"""Data, layout and settings of one Plotly figure."""
+Html = Markup  # text that is markup already
+Chart = dict[str, Any]  # data, layout and settings of one Plotly figure
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("vendor/plotly-basic.min.js", "vendor/dataTables.min.js", "report.js")

@@ -27,10 +27,8 @@ _FILES = {
     "breakdown.png": "",
 }
 """Files beside a report."""
-SPEEDUPS = 480
-"""Pixels of the chart."""
-RANGED = 12
-"""Fastest methods that have whiskers."""
+SPEEDUPS = 480  # pixels of the chart
+RANGED = 12  # fastest methods that have whiskers
 
 
 def run_page(result: Result, command: str) -> str:

@@ -20,16 +20,13 @@ from gcsim.analysis.report.numbers import elapsed, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
-NOW_AND_THEN = ("input_s", "optimizer_s")
-"""Drawn only if a row has them."""
+NOW_AND_THEN = ("input_s", "optimizer_s")  # drawn only if a row has them
 
-DOT = 0.008
-"""Share of the axis below which a line is not drawn."""
+DOT = 0.008  # share of the axis below which a line is not drawn
 
 KNOWN = f"\n(upper line, in brackets: {PERCENTILES} over draws of the uncertain inputs)"
 
-DWARFED = 1.8
-"""Slowest iteration over the second panel's scale that makes it drawn."""
+DWARFED = 1.8  # slowest iteration over the second panel's scale that makes it drawn
 
 
 def breakdown_figure(result: Result) -> Figure:

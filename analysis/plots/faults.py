@@ -26,10 +26,8 @@ from gcsim.scenarios.result import FaultyRuns, Outage, Progress, Result
 
 UNITS = (("h", 3600.0, 2.0), ("min", 60.0, 2.0), ("s", 1.0, 0.0))
 """Time units: name, seconds, and the fewest that a run must last."""
-INSTANTS = 1200
-"""Points of the middle panel."""
-NAMED = 12
-"""Dead nodes up to which all are named."""
+INSTANTS = 1200  # points of the middle panel
+NAMED = 12  # dead nodes up to which all are named
 
 _LEFT, _PLOT, _GAP, _TOP, _BOTTOM = 1.08, 6.4, 0.16, 0.48, 0.62
 _HEIGHTS = (3.6, 1.35)
@@ -38,8 +36,7 @@ _BAR, _LABEL = 0.24, 0.21  # inches
 _DEATH: dict[str, Any] = {"color": style.VERMILION, "linewidth": 0.8, "linestyle": (0, (5, 2))}
 _RETURN: dict[str, Any] = {"color": style.GREEN, "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
 
-Line = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Seconds, and samples used by then."""
+Line = tuple[NDArray[np.float64], NDArray[np.float64]]  # seconds, and samples used by then
 
 
 def faults_figure(result: Result) -> Figure:

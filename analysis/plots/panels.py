@@ -23,8 +23,7 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
 
-PANELS = 12
-"""Most panels of one picture."""
+PANELS = 12  # most panels of one picture
 _LONGEST = 24  # letters of a value on an axis
 
 

@@ -19,8 +19,7 @@ from gcsim.scenarios.result import Result, Row
 
 Point = tuple[float, float]
 
-LEAST = 1e-8
-"""NMSE of an exact update as drawn, or the smallest above zero if smaller."""
+LEAST = 1e-8  # NMSE of an exact update as drawn, or the smallest above zero if smaller
 
 
 def pareto_figure(result: Result) -> Figure:

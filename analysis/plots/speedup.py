@@ -23,8 +23,7 @@ from gcsim.scenarios.result import PERCENTILES, Result, Row
 
 IDEAL = "ideal"
 _IDEAL_LOOK: dict[str, Any] = {"color": style.GREY, "linewidth": 1.2, "linestyle": (0, (2, 2))}
-LABEL_INCHES = 0.23
-"""Distance of two labels; smaller with many methods."""
+LABEL_INCHES = 0.23  # distance of two labels; smaller with many methods
 SMALL_LABEL_INCHES = 0.135
 
 

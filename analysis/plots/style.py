@@ -65,10 +65,8 @@ _ABOUT: dict[str, dict[str, None]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 """Metadata by format, without date or program."""
-MANY = 16
-"""Number of methods above which most are muted."""
-FOREMOST = 8
-"""Methods then not muted, beside the uncompressed exchange."""
+MANY = 16  # number of methods above which most are muted
+FOREMOST = 8  # methods then not muted, beside the uncompressed exchange
 _SHORT_AXIS = 100
 """Ratio of its ends below which a logarithmic axis has more than one label per decade."""
 

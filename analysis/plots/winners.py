@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from gcsim.analysis.plots.style import COLOURS, FAINT, GREY
 
-NOBODY = -1
-"""Number of no winner: the cell stays empty."""
+NOBODY = -1  # number of no winner: the cell stays empty
 NOT_SAFE = "fastest is not safe: train before you trust a method"
 OPAQUE = 0.75
 HATCH = "////"

@@ -34,10 +34,8 @@ from gcsim.analysis.report.wording import (
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
-NAMED = 4
-"""Rivals of the method to try that are named."""
-LARGE_ERROR = 0.5
-"""NMSE above which an NMSE of 1 is explained."""
+NAMED = 4  # rivals of the method to try that are named
+LARGE_ERROR = 0.5  # NMSE above which an NMSE of 1 is explained
 
 NO_SPEEDUP = "The scenario has no row of kind `none`, so there is no speedup to state."
 SYNTHETIC_ANSWER = (

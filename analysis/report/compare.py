@@ -19,10 +19,8 @@ from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
 
-NAMED = 12
-"""Settings named of those that differ."""
-LONGEST = 28
-"""Cells of a setting's value."""
+NAMED = 12  # settings named of those that differ
+LONGEST = 28  # cells of a setting's value
 _SOURCES = {"source", "estimate", "fingerprint", "description", "name"}
 """Keys that add nothing to the values beside them."""
 

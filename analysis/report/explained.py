@@ -12,8 +12,7 @@ from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.analysis.report.table import bare_table
 from gcsim.scenarios.explained import Explained, Kernel
 
-MOST = 12
-"""Kernels of a stage with a line of their own."""
+MOST = 12  # kernels of a stage with a line of their own
 
 
 def parts(found: Explained) -> tuple[RenderableType, ...]:

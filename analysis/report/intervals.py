@@ -80,8 +80,7 @@ def range_of(row: Row) -> str:
     return f"{elapsed(row.iteration_p5_s)} to {elapsed(row.iteration_p95_s)}"
 
 
-MOST = 0.5
-"""Share of a width that the named inputs explain."""
+MOST = 0.5  # share of a width that the named inputs explain
 _CHANCE = 6.6
 """Squared correlation times draws that counts as chance, once in a hundred inputs (the square of
 the normal distribution's 99.5th percentile)."""

@@ -34,14 +34,12 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.link import carrier
 
-Section = tuple[str, Sequence[str]]
-"""A word and its parts."""
+Section = tuple[str, Sequence[str]]  # a word and its parts
 HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
 """Methods that send half precision, by preference."""
 TRUST = "train before you trust it"
 INDENT = 14
-WIDEST = 100
-"""Cells of a line on a wide terminal."""
+WIDEST = 100  # cells of a line on a wide terminal
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -253,8 +251,7 @@ def _safe(advice: Recommendation) -> list[str]:
     return [*found, f"{significant(left)}x slower than Use"] if left > _LEFT else found
 
 
-_SKEWED = 0.1
-"""Relative difference of a median ratio and the ratio of the medians that is told."""
+_SKEWED = 0.1  # relative difference of a median ratio and the ratio of the medians that is told
 _OPEN = 0.05  # probability of being faster above which a method is too close to call
 _LEFT = 1.3  # expected time of the safe method over that of the one to use, above which it is told
 

@@ -36,8 +36,7 @@ from gcsim.errors import InternalError
 from gcsim.scenarios.result import Result, Row, error_of, fastest_first, known_to_target, pace
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 
-EVEN = 0.5
-"""Probability of paying below which a method is not one to try."""
+EVEN = 0.5  # probability of paying below which a method is not one to try
 LIKELY, UNLIKELY = 2 / 3, 1 / 3
 """Probabilities from which compression is likely, and up to which unlikely, to pay."""
 
@@ -48,26 +47,20 @@ Pays = Literal["yes", "likely", "not known", "unlikely", "no"]
 class Verdict:
     """Verdict at one size."""
 
-    rows: tuple[Row, ...]
-    """All rows, fastest first."""
-    dense: Row | None
-    """The uncompressed row that speedups are against."""
-    pays: Pays | None
-    """None without methods to compare, or without dense training."""
+    rows: tuple[Row, ...]  # all rows, fastest first
+    dense: Row | None  # the uncompressed row that speedups are against
+    pays: Pays | None  # None without methods to compare, or without dense training
     safe: Row | None
     """The fastest with practically the dense update, if it surely pays or nothing is dense."""
-    best: Row | None
-    """The method that may be the fastest; None if none is fit for training."""
+    best: Row | None  # the method that may be the fastest; None if none is fit for training
     to_try: Row | None
     """The best method, if at least as likely as not faster than uncompressed training."""
     probability: float | None
     """Probability that the best method is faster than uncompressed training; None without one."""
     rivals: tuple[Row, ...]
     """Other methods that nobody surely beats and that may be tried, fastest first."""
-    by_luck: bool
-    """Whether more iterations would decide what is open."""
-    left_out: tuple[tuple[Row, str], ...]
-    """Methods unfit for training, fastest first, and why."""
+    by_luck: bool  # whether more iterations would decide what is open
+    left_out: tuple[tuple[Row, str], ...]  # methods unfit for training, fastest first, and why
 
     @property
     def foremost(self) -> tuple[Row, ...]:

@@ -17,8 +17,7 @@ _CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
 _TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
 """Facts about the gradients stated in a note, if known."""
 
-SYNTHETIC = "synthetic"
-"""Word in results.json for gradients drawn from fitted distributions."""
+SYNTHETIC = "synthetic"  # word in results.json for gradients drawn from fitted distributions
 
 SYNTHETIC_NOTE = "synthetic gradients: drawn from fitted distributions, not recorded"
 """Note in figures of such results."""

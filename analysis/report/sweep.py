@@ -33,17 +33,13 @@ from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.trained.evidence import evidence_of
 
-GAP = 2
-"""Cells between two columns."""
-NARROWEST = 6
-"""Cells of a column of text on the narrowest terminal."""
+GAP = 2  # cells between two columns
+NARROWEST = 6  # cells of a column of text on the narrowest terminal
 
-_EXPLAINED = 4
-"""Most reasons why points do not fit; results.json has all."""
+_EXPLAINED = 4  # most reasons why points do not fit; results.json has all
 NUMBERS = ("speedup\n[x]", "range\n[x]")
 """Headings of a method's numbers; the second if something has a range."""
-COST = "cost/1000\niterations"
-"""Heading of the cost of the method to use, if a node's is stated."""
+COST = "cost/1000\niterations"  # heading of the cost of the method to use, if a node's is stated
 
 FOOTNOTE = (
     "use, try: the methods named by `gcsim run` at the point's largest cluster; * changes the "

@@ -30,12 +30,9 @@ from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
 """Marks before labels that may be the fastest, of the safe one, of those not counted."""
-PERIODIC = " *"
-"""Mark after the label of a method whose iterations differ."""
-HEADING = "method"
-"""Heading of the labels."""
-NARROW_LABEL = 24
-"""Terminal cells at which wrapped labels are still readable."""
+PERIODIC = " *"  # mark after the label of a method whose iterations differ
+HEADING = "method"  # heading of the labels
+NARROW_LABEL = 24  # terminal cells at which wrapped labels are still readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

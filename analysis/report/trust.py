@@ -17,18 +17,14 @@ import math
 from gcsim.analysis.report.numbers import significant
 from gcsim.scenarios.result import Result, Row
 
-DENSE = "none"
-"""Registered name of the uncompressed exchange."""
-NO_MEMORY = "none"
-"""`Row.memory` of a method whose steps stand alone."""
+DENSE = "none"  # registered name of the uncompressed exchange
+NO_MEMORY = "none"  # `Row.memory` of a method whose steps stand alone
 SAFE_NMSE = 2e-5
-NO_BETTER = 1.0
-"""NMSE of an update of zero."""
+NO_BETTER = 1.0  # NMSE of an update of zero
 ASTRAY = 0.2
 """Cosine similarity below which an update without memory has next to nothing of the gradient: at
 best scaling it leaves 1 - 0.2^2 = 96 % of the squared gradient."""
-ASTRAY_WITH_MEMORY = 0.02
-"""The same where the rest is held back."""
+ASTRAY_WITH_MEMORY = 0.02  # the same where the rest is held back
 SUM_COSINE, SUM_SLACK = 0.7, 0.1
 """Cosine above which an update counts as a sum, if its scale is this near the number of workers."""
 

@@ -14,8 +14,7 @@ from gcsim.scenarios.uncertainty.close_pairs import TIE
 
 SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
 CLOSE = "too close to call"
-LONGEST = 26
-"""Characters of a label; longer ones are shortened at every width."""
+LONGEST = 26  # characters of a label; longer ones are shortened at every width
 
 
 def short(row_or_label: Row | str) -> str:

@@ -27,12 +27,10 @@ from gcsim.scenarios.trained.horizon import in_words
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 _POINTS = 200  # points over seconds at which a line's seeds are compared
-FOREMOST = 16
-"""Methods that stand out."""
+FOREMOST = 16  # methods that stand out
 _ERRORS = (90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.2, 0.1)
 """Distances of ticks from 100 %."""
-_LEAST = 0.05
-"""Shortest distance from 100 % that is drawn."""
+_LEAST = 0.05  # shortest distance from 100 % that is drawn
 _FAR = 20.0
 """Distances from 100 % beyond this many of the target's are cut off, where others reach it."""
 _NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
@@ -41,10 +39,8 @@ _TARGET: dict[str, Any] = {
     "color": style.GREY, "linewidth": 1.0, "linestyle": (0, (4, 2)), "zorder": 0.8,
 }  # fmt: skip
 _HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 1.4}
-_WIDE, _TALL, _BEFORE = 4.4, 4.1, 0.62
-"""Inches of a panel's axes, and before them."""
-_LABEL, _LETTER = 0.2, 0.072
-"""Inches of a name's height, and of a letter."""
+_WIDE, _TALL, _BEFORE = 4.4, 4.1, 0.62  # inches of a panel's axes, and before them
+_LABEL, _LETTER = 0.2, 0.072  # inches of a name's height, and of a letter
 Points = NDArray[np.float64]
 
 

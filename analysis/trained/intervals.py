@@ -22,8 +22,7 @@ from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 _ROW = 0.29  # inches
 _AROUND = 1.15  # inches above and below the rows
-_WIDEST = 8.0
-"""Most ratio of the axis' end to the extreme speedup; whiskers beyond have an arrow."""
+_WIDEST = 8.0  # most ratio of the axis' end to the extreme speedup; whiskers beyond have an arrow
 
 
 def gains_figure(result: TrainingResult) -> Figure:

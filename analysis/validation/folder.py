@@ -46,16 +46,10 @@ def suite_of(path: Path, name: str, find: Callable[[], Findings] | None = None) 
         about=page.get("Measured", ""),
         fitted_on=page.get("Fitted", ""),
         missing=page.get("Missing", ""),
-        bounds=tuple(
-            Bound(
-                one.name, tuple(one.series), statistic=one.statistic, limit=one.limit,
-                target=one.target,
-            )
-            for one in file.bounds
-        ),
+        bounds=tuple(one.value(Bound) for one in file.bounds),
         find=find or Folder(path, document, file).findings,
         figure_x=file.figure_x,
-    )  # fmt: skip
+    )
 
 
 @dataclass(eq=False)
@@ -65,8 +59,7 @@ class Folder:
     path: Path
     document: Document
     file: row_files.SuiteFile
-    values: dict[str, float] = field(default_factory=dict)
-    """Fitted values so far."""
+    values: dict[str, float] = field(default_factory=dict)  # fitted values so far
     _runs: dict[str, Stated] = field(default_factory=dict)
     _drawn: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 

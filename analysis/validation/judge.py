@@ -16,12 +16,9 @@ from gcsim.analysis.validation.statistics import Errors, by_series, errors, judg
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InputError
 
-MOST_FITTED = 1 / 3
-"""Share of a series' points that may serve a fit."""
-LEAST_ROWS = 2
-"""Least measurements behind a fitted factor; one alone is met whatever is believed."""
-MOST_FACTORS = 2 / 3
-"""Most fitted factors per measurement that served."""
+MOST_FITTED = 1 / 3  # share of a series' points that may serve a fit
+LEAST_ROWS = 2  # least measurements behind a fitted factor; one alone is met whatever is believed
+MOST_FACTORS = 2 / 3  # most fitted factors per measurement that served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +38,13 @@ class Report:
 
     suite: Suite
     findings: Findings
-    series: dict[str, Errors]
-    """Errors by series, without those entirely fitted."""
+    series: dict[str, Errors]  # errors by series, without those entirely fitted
     lines: dict[str, Errors]
     """Lines of the report: a series, or the parts of a mixture (`report/series.py`)."""
-    overall: Errors | None
-    """Errors of times and rates; bytes are inputs of predictions."""
+    overall: Errors | None  # errors of times and rates; bytes are inputs of predictions
     decisions: Decisions | None
     bounds: tuple[Kept, ...]
-    seconds: float
-    """Duration of the prediction here."""
+    seconds: float  # duration of the prediction here
 
     @property
     def kept(self) -> bool:

@@ -13,7 +13,7 @@ all other sources, each of equal weight, inside the middle 80 %. In turn:
 
 A source is a repository or a suite; its rates of the device are left out as well.
 
-    python -m gcsim.analysis.validation.leaving_out    # scenarios/catalog/discrepancy.yaml
+    python -m tests.benchmarks.discrepancy    # scenarios/catalog/discrepancy.yaml, in a checkout
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,9 +34,8 @@ from numpy.typing import NDArray
 from gcsim.analysis.validation.decisions import TIE
 from gcsim.analysis.validation.registry import SUITES
 from gcsim.analysis.validation.suite import DENSE, Point
-from gcsim.files import write_text
 from gcsim.scenarios.uncertainty import discrepancy
-from gcsim.scenarios.uncertainty.discrepancy import FILE, SourceSection, Widths, shipped
+from gcsim.scenarios.uncertainty.discrepancy import FILE, Widths, shipped
 from gcsim.scenarios.uncertainty.worlds import draw
 from gcsim.simulator.luck import doubted
 
@@ -45,11 +43,9 @@ if TYPE_CHECKING:
     from gcsim.analysis.validation.judge import Report
 
 Values = NDArray[np.float64]
-LEAST, MOST = 0.7, 0.9
-"""Required coverage of steps, each source alike."""
-CLOSE = 1.05
-"""Ratio of widths up to which the file is not stale."""
-_COMMAND = "python -m gcsim.analysis.validation.leaving_out"
+LEAST, MOST = 0.7, 0.9  # required coverage of steps, each source alike
+CLOSE = 1.05  # ratio of widths up to which the file is not stale
+COMMAND = "python -m tests.benchmarks.discrepancy"
 _SHARE = 0.8
 _EDGE = (1 - _SHARE) / 2
 _WIDEST = 5.0
@@ -289,53 +285,9 @@ def fault(reports: Sequence[Report]) -> str:
     now = widths(*(misses(reports, stated=stated) for stated in (False, True)))
     pairs = [(getattr(now, name), getattr(shipped().widths, name)) for name in Widths.model_fields]
     if any(abs(math.log(one / other)) > math.log(CLOSE) for one, other in pairs):
-        return f"{FILE.name} is of other predictions: {_COMMAND}"
+        return f"{FILE.name} is of other predictions: {COMMAND}"
     for kind, found in left_out(reports).items():
         held = statistics.fmean(one.steps_held for one in found)
         if not LEAST <= held <= MOST:
             return f"{kind}: ranges hold {held:.0%} of the steps, not {LEAST:.0%} to {MOST:.0%}"
     return ""
-
-
-def file_text(catalogue: Misses, stated: Misses) -> str:
-    """Contents of the file."""
-    sources = list(dict.fromkeys([*catalogue.sources, *stated.sources]))
-    lines = [
-        "# Factors on whole steps: docs/model/uncertainty.md. Written by",
-        f"# `{_COMMAND}`.",
-        f"widths: {_flow(widths(catalogue, stated))}",
-        "sources:",
-    ]
-    for name in sources:
-        rest = set(sources) - {name}
-        own = [each.of([name]) for each in (catalogue, stated)]
-        section = SourceSection(
-            steps=max(len(each.steps) for each in own),
-            gains=max(len(each.gains) for each in own),
-            without=widths(catalogue.of(rest), stated.of(rest)),
-        )
-        lines += [
-            f"  {name}:",
-            f"    steps: {section.steps}",
-            f"    gains: {section.gains}",
-            f"    without: {_flow(section.without)}",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _flow(found: Widths) -> str:
-    return "{" + ", ".join(f"{name}: {value:.4g}" for name, value in found) + "}"
-
-
-def main(path: Path = FILE) -> None:
-    """Run all suites, and write the file."""
-    from gcsim.analysis.validation.judge import run_suite
-    from gcsim.analysis.validation.registry import chosen
-
-    reports = [run_suite(suite) for suite in chosen()]
-    found = (misses(reports, stated=stated) for stated in (False, True))
-    write_text(path, file_text(*found))
-
-
-if __name__ == "__main__":
-    main()

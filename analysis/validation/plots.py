@@ -33,8 +33,7 @@ from gcsim.analysis.validation.statistics import by_series, grouped, judged
 from gcsim.analysis.validation.suite import DENSE, Point
 from gcsim.errors import InternalError
 
-BAND = 0.1
-"""Relative error at the grey band's edge."""
+BAND = 0.1  # relative error at the grey band's edge
 NAMES = {"s": "time [s]", "samples/s": "throughput [samples/s]", "bytes": "size [B]", "x": "[x]"}
 """Titles of an axis, by unit."""
 _LINE_INCHES = 0.15

@@ -38,10 +38,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gcsim.analysis.validation.suite import Statistic, Unit
+from gcsim.analysis.validation.suite import Bound, Unit
 from gcsim.errors import InputError
 from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import Document, read_file, read_text
+from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.stated import StatedFile
 
 COLUMNS = frozenset({
@@ -56,8 +57,7 @@ _UNITS: tuple[Unit, ...] = ("s", "samples/s", "bytes")
 """Units beside seconds; bytes are those of a worker's iteration."""
 _HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
-Changes = dict[str, Any]
-"""Keys of a scenario, maybe dotted, and values."""
+Changes = dict[str, Any]  # keys of a scenario, maybe dotted, and values
 
 
 class FitSection(Section):
@@ -68,8 +68,7 @@ class FitSection(Section):
     high: float
     unit: str = ""
     series: str = "all"
-    given: bool = False
-    """Stated by a user for the own machine: shown, not counted as a fit."""
+    given: bool = False  # stated by a user for the own machine: shown, not counted as a fit
     catalogue: float | None = None
     """Value without a fit, if the key is no figure of the cluster or the training."""
 
@@ -80,16 +79,6 @@ class LeftOutSection(Section):
     what: str
     rule: str
     count: int = 0
-
-
-class BoundSection(Section):
-    """Text of a `Bound`."""
-
-    name: str
-    series: list[str] = []  # noqa: RUF012
-    statistic: Statistic = "median"
-    limit: float = 0.0
-    target: float | None = None
 
 
 class SuiteFile(Section):
@@ -106,7 +95,7 @@ class SuiteFile(Section):
     groups: dict[str, Changes] = {}  # noqa: RUF012
     fit: dict[str, FitSection] = {}  # noqa: RUF012
     left_out: dict[str, LeftOutSection] = {}  # noqa: RUF012
-    bounds: Annotated[list[BoundSection], Field(min_length=1)]
+    bounds: Annotated[list[Annotated[Spelled, As(Bound)]], Field(min_length=1)]
 
 
 def schema_json() -> dict[str, Any]:

@@ -20,17 +20,12 @@ class Errors:
     """Relative errors of points that served no fit."""
 
     points: int
-    median: float
-    """Median of the absolute errors."""
-    p90: float
-    """Their 90th percentile, interpolated between order statistics."""
-    bias: float
-    """Median of the signed errors; above 0 predicts too much."""
-    unfitted_median: float | None
-    """`median` by the catalogue alone, over the points it can predict."""
+    median: float  # median of the absolute errors
+    p90: float  # their 90th percentile, interpolated between order statistics
+    bias: float  # median of the signed errors; above 0 predicts too much
+    unfitted_median: float | None  # `median` by the catalogue alone, over the points it can predict
     unfitted_p90: float | None
-    worst: tuple[Point, ...]
-    """Largest absolute error first."""
+    worst: tuple[Point, ...]  # largest absolute error first
 
 
 def judged(points: Sequence[Point]) -> list[Point]:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
-DENSE = "none"
-"""Method of the uncompressed exchange, the reference of decisions."""
+DENSE = "none"  # method of the uncompressed exchange, the reference of decisions
 
 IN_ALL = "in all"
 
@@ -26,39 +25,28 @@ Unit = Literal["s", "samples/s", "bytes", "x"]
 class Point:
     """A measurement and its predictions."""
 
-    name: str
-    """Unique in its suite, e.g. "all-reduce 16 MB, 4 ranks, 100 Mbit/s"."""
-    series: str
-    """Line of the report for similar points."""
+    name: str  # unique in its suite, e.g. "all-reduce 16 MB, 4 ranks, 100 Mbit/s".
+    series: str  # line of the report for similar points
     unit: Unit
     measured: float
-    predicted: float
-    """Prediction with the suite's fitted factors."""
-    unfitted: float | None
-    """Prediction by the catalogue alone, if it can."""
-    fitted: bool = False
-    """Whether it served the fit: shown, not judged."""
-    source: str
-    """Citation: publication or data file, and the place in it."""
+    predicted: float  # prediction with the suite's fitted factors
+    unfitted: float | None  # prediction by the catalogue alone, if it can
+    fitted: bool = False  # whether it served the fit: shown, not judged
+    source: str  # citation: publication or data file, and the place in it
     workers: int
     nbytes: float = 0
     """Bytes of a message: of the reduced vector; in training of the piece of a worker's gradient or
     payload exchanged at once (the mean of differing ones, all of it if unknown); 0 if unknown."""
     setting: str = ""
     """Points of one setting (model, network, workers) are choices between methods; "" without."""
-    method: str = ""
-    """The compressor, or `DENSE`; "" where no choice is made."""
-    panel: str = ""
-    """Small multiple with its curve; "" without."""
-    curve: str = ""
-    """Its curve in the panel."""
-    x: float | None = None
-    """Its place on the curve, e.g. workers or bytes."""
+    method: str = ""  # the compressor, or `DENSE`; "" where no choice is made
+    panel: str = ""  # small multiple with its curve; "" without
+    curve: str = ""  # its curve in the panel
+    x: float | None = None  # its place on the curve, e.g. workers or bytes.
     worlds: tuple[float, ...] = ()
     """`unfitted` of a training step in drawn worlds, without this source's steps of the device in
     the catalogue; empty if the catalogue alone predicts nothing."""
-    stated_worlds: tuple[float, ...] = ()
-    """The same with its own step stated; empty without."""
+    stated_worlds: tuple[float, ...] = ()  # the same with its own step stated; empty without
 
     @property
     def error(self) -> float:
@@ -84,16 +72,11 @@ class Statement:
     source: str
     unit: str
     stated: float
-    digit: float
-    """Unit of the last digit printed."""
-    computed: float
-    """Computed with gcsim's units, link and collectives."""
-    formula: float
-    """Closed form of the paper's own inputs, independent of the simulator."""
-    wrong: bool = False
-    """Whether we call the paper's number wrong."""
-    at_least: bool = False
-    """Whether the paper states a lower bound: larger values agree."""
+    digit: float  # unit of the last digit printed
+    computed: float  # computed with gcsim's units, link and collectives
+    formula: float  # closed form of the paper's own inputs, independent of the simulator
+    wrong: bool = False  # whether we call the paper's number wrong
+    at_least: bool = False  # whether the paper states a lower bound: larger values agree
     note: str = ""
 
     @property
@@ -118,8 +101,7 @@ class Ordering:
     source: str
     expected: tuple[tuple[str, ...], ...]
     """Best first; methods of a group are about equal and not compared."""
-    values: Mapping[str, float]
-    """Numbers by method, e.g. speedups over dense; more is better."""
+    values: Mapping[str, float]  # numbers by method, e.g. speedups over dense; more is better.
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -142,16 +124,13 @@ class Ordering:
 class Factor:
     """A value that was fitted."""
 
-    series: str
-    """Name of the points it is for."""
+    series: str  # name of the points it is for
     name: str
     value: float
     unit: str
-    points: int
-    """Measurements behind it."""
+    points: int  # measurements behind it
     _: KW_ONLY
-    catalogue: float | None = None
-    """The catalogue's value for the prediction without fit."""
+    catalogue: float | None = None  # the catalogue's value for the prediction without fit
     given: bool = False
     """Stated by a user for the own machine (`compute:`, a stage of the own hook), from a row with
     next to nothing else in it: shown as fitted, never judged. Nothing of an exchange."""
@@ -168,46 +147,35 @@ class Excluded:
 
     what: str
     count: int
-    rule: str
-    """Reason, in a sentence."""
+    rule: str  # reason, in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
     """Cost of choosing by a rule, against the fastest measured method."""
 
-    source: str
-    """A suite, or `IN_ALL`."""
+    source: str  # a suite, or `IN_ALL`
     rule: str
     settings: int
-    mean: float
-    """Mean over the settings of the chosen method's time over the fastest's, less 1."""
+    mean: float  # mean over the settings of the chosen method's time over the fastest's, less 1
     worst: float
-    where: str
-    """Setting with the worst regret."""
-    use: float
-    """Mean of the first rule in the same settings."""
+    where: str  # setting with the worst regret
+    use: float  # mean of the first rule in the same settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Agreement of a task's trainings with published accuracies."""
 
-    task: str
-    """Name and steps."""
-    field: str
-    """Field of the published models, or `IN_ALL`."""
-    reported: int
-    """Methods reported to train as dense training, of which the task can tell."""
-    alarms: tuple[str, ...]
-    """Labels of those that do not reach its target."""
-    reported_short: int
-    """Methods so reported for which its steps are too few."""
+    task: str  # name and steps
+    field: str  # field of the published models, or `IN_ALL`
+    reported: int  # methods reported to train as dense training, of which the task can tell
+    alarms: tuple[str, ...]  # labels of those that do not reach its target
+    reported_short: int  # methods so reported for which its steps are too few
     pairs: Mapping[str, tuple[str, ...]]
     """Pairs of methods with figures that differ, the published better one first: right, wrong,
     alike (seeds do not tell them apart), too short."""
-    spanning: int
-    """Settings of six methods, most of them apart in print."""
+    spanning: int  # settings of six methods, most of them apart in print
     ranks: tuple[float, ...]
     """Spearman's rank correlations, of those on whose order the seeds agree."""
 
@@ -216,10 +184,8 @@ class Agreement:
 class Bound:
     """Bound on a suite's points that were not fitted."""
 
-    name: str
-    """Text for people, e.g. "collectives of 1 MB and more at 50 and 100 Mbit/s"."""
-    series: tuple[str, ...] = ()
-    """Series of the points; () for all."""
+    name: str  # text for people, e.g. "collectives of 1 MB and more at 50 and 100 Mbit/s".
+    series: tuple[str, ...] = ()  # series of the points; () for all
     _: KW_ONLY
     statistic: Statistic = "median"
     """median, p90: of the absolute relative errors, at most `limit`; decisions: share of those
@@ -230,8 +196,7 @@ class Bound:
     most `limit`; pairs: share right of the pairs told apart in each task's own field, at least
     `limit`."""
     limit: float = 0.0
-    target: float | None = None
-    """The aim, if not reached: shown, while `limit` must hold."""
+    target: float | None = None  # the aim, if not reached: shown, while `limit` must hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,25 +210,19 @@ class Findings:
     excluded: tuple[Excluded, ...] = ()
     regrets: tuple[Regret, ...] = ()
     agreements: tuple[Agreement, ...] = ()
-    cited: tuple[str, ...] = ()
-    """Citations of what stands in no point."""
+    cited: tuple[str, ...] = ()  # citations of what stands in no point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
     """Measurements, and the function that predicts them."""
 
-    name: str
-    """Name on the command line, e.g. "shaped-collectives"."""
+    name: str  # name on the command line, e.g. "shaped-collectives".
     title: str
-    about: str
-    """Measurements, authors and machines; a paragraph."""
-    fitted_on: str
-    """Subset that factors are fitted on, in words; "" without fit."""
-    missing: str = ""
-    """Reasons of remaining errors: mechanisms that the model lacks."""
+    about: str  # measurements, authors and machines; a paragraph
+    fitted_on: str  # subset that factors are fitted on, in words; "" without fit
+    missing: str = ""  # reasons of remaining errors: mechanisms that the model lacks
     bounds: tuple[Bound, ...]
     find: Callable[[], Findings] = field(repr=False)
     """Function that reads the data and predicts, within seconds."""
-    figure_x: str = ""
-    """Label of the small multiples' horizontal axis, with unit."""
+    figure_x: str = ""  # label of the small multiples' horizontal axis, with unit

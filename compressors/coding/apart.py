@@ -8,7 +8,6 @@ The header's flags are the index coders: of values in the low four bits, of sign
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -145,14 +144,8 @@ def demand_whole(faults: int) -> None:
             raise damaged(what)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
-def _add(
-    start: int, stop: int, tensors: Any, table: Any, at: Any, sizes: Any, k: Any, flags: Any,
-    message: Any, weight: Any, out: Any, faults: Any,
-) -> None:  # fmt: skip
+def _add(start, stop, tensors, table, at, sizes, k, flags, message, weight, out, faults):
     for t in range(start, stop):
         own = out[table[t, 0] : table[t, 0] + table[t, 1]]
         begin, end = at[t], at[t] + sizes[t]

@@ -9,8 +9,6 @@ code", RFC 7693.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcsim.compressors.loops import loop
@@ -39,7 +37,7 @@ ROUNDS = 12
 
 
 @loop
-def checksum(header: Any, body: Any, block: Any) -> Any:
+def checksum(header, body, block):
     """Checksum of a frame: `header` uint8 `[16 or more]`, `body` uint8 `[n]`; 32 bits as uint64.
     `block` is scratch, uint64 `[16]`, of which the last twelve words are zero."""
     total = np.uint64(0)
@@ -55,7 +53,7 @@ def checksum(header: Any, body: Any, block: Any) -> Any:
 
 
 @loop
-def number_at(data: Any, at: int, size: int) -> Any:
+def number_at(data, at, size):
     """Inside a loop: the unsigned number of `size` <= 8 bytes there, little endian."""
     found = np.uint64(0)
     for j in range(size):
@@ -64,14 +62,14 @@ def number_at(data: Any, at: int, size: int) -> Any:
 
 
 @loop
-def put_number(data: Any, at: int, size: int, number: Any) -> None:
+def put_number(data, at, size, number):
     """Inside a loop: write what `number_at` reads."""
     for j in range(size):
         data[at + j] = np.uint8((number >> np.uint64(8 * j)) & np.uint64(255))
 
 
 @loop
-def _blake2b(block: Any) -> Any:
+def _blake2b(block):
     """The first word of the hash of one block of 32 bytes: uint64 `[16]`.
 
     Sixteen variables, which registers hold, are a third faster than an array of them.
@@ -94,7 +92,7 @@ def _blake2b(block: Any) -> Any:
 
 
 @loop
-def _mixed(a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> Any:
+def _mixed(a, b, c, d, x, y):
     """The function G of the words x and y."""
     a += b + x
     d = _turned(d ^ a, np.uint64(32))
@@ -107,5 +105,5 @@ def _mixed(a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> Any:
 
 
 @loop
-def _turned(word: Any, bits: Any) -> Any:
+def _turned(word, bits):
     return (word >> bits) | (word << (np.uint64(64) - bits))

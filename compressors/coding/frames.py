@@ -507,13 +507,8 @@ def from_bytes(body: Tensor, dtype: torch.dtype, count: int) -> Tensor:
     return body.view(dtype)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
-def _write_headers(
-    heads: Any, at: Any, codec: int, flags: Any, params: Any, nonzero: Any, numel: Any, sizes: Any
-) -> int:
+def _write_headers(heads, at, codec, flags, params, nonzero, numel, sizes) -> int:
     """Fill headers up to their checksums, and begins; the bytes, -1 where a field is too small."""
     fits, total = True, 0
     for t in range(sizes.size):
@@ -528,10 +523,7 @@ def _write_headers(
 
 
 @loop
-def _whole(
-    at: Any, sizes: Any, codec: Any, nonzero: Any, numel: Any, intact: Any, table: Any, total: int,
-    known: Any,
-) -> bool:  # fmt: skip
+def _whole(at, sizes, codec, nonzero, numel, intact, table, total, known) -> bool:
     """Whether frames are intact, of the tensors, of known codecs, and end with the message."""
     whole = at[-1] + sizes[-1] == total
     for t in range(numel.size):
@@ -542,7 +534,7 @@ def _whole(
 
 
 @loop
-def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
+def _agree(message, heads, at, sizes) -> bool:
     same, block = True, np.zeros(16, dtype=np.uint64)
     for t in range(sizes.size):
         # callers know the message's length: frames lie within
@@ -555,7 +547,7 @@ def _agree(message: Any, heads: Any, at: Any, sizes: Any) -> bool:
 
 
 @loop
-def copy_pieces(source: Any, begins: Any, target: Any, at: Any, lengths: Any) -> None:
+def copy_pieces(source, begins, target, at, lengths):
     """Copy pieces; those without begins lie one behind the other."""
     behind = 0
     for t in range(lengths.size):
@@ -567,14 +559,14 @@ def copy_pieces(source: Any, begins: Any, target: Any, at: Any, lengths: Any) ->
 
 
 @loop
-def _put_headers(heads: Any, message: Any, at: Any) -> None:
+def _put_headers(heads, message, at):
     for t in range(at.size):
         for i in range(HEADER_BYTES):  # copying a row at once takes a second and a half to compile
             message[at[t] - HEADER_BYTES + i] = heads[t, i]
 
 
 @loop
-def _write_checksums(message: Any, at: Any, sizes: Any) -> None:
+def _write_checksums(message, at, sizes):
     block = np.zeros(16, dtype=np.uint64)
     for t in range(sizes.size):
         frame = message[at[t] - HEADER_BYTES : at[t] + sizes[t]]
@@ -583,7 +575,7 @@ def _write_checksums(message: Any, at: Any, sizes: Any) -> None:
 
 
 @loop
-def _read_headers(data: Any, rows: Any) -> None:
+def _read_headers(data, rows):
     at, block = np.int64(0), np.zeros(16, dtype=np.uint64)
     for t in range(rows.shape[1]):
         for row in range(8):

@@ -4,7 +4,6 @@ elements, and the steps of workers that move on their own (`local_updates/`)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -75,14 +74,10 @@ def local_step(
     return tensor(direction, gradient)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
 def _add_momentum(
-    start: int, stop: int, tiles: Any, u: Any, v: Any, gradient: Any, m: Any, nesterov: bool,
-    table: Any, up: Any, firsts: Any, counts: Any, places: Any,
-) -> None:  # fmt: skip
+    start, stop, tiles, u, v, gradient, m, nesterov, table, up, firsts, counts, places
+):
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
     for tile in range(start, stop):
@@ -106,10 +101,7 @@ def _add_momentum(
 
 
 @loop
-def _local_step(
-    start: int, stop: int, gradient: Any, momentum: Any, sums: Any, error: Any, m: Any,
-    nesterov: bool, direction: Any,
-) -> None:  # fmt: skip
+def _local_step(start, stop, gradient, momentum, sums, error, m, nesterov, direction):
     gradient, momentum = gradient[start:stop], momentum[start:stop]
     sums, error, direction = sums[start:stop], error[start:stop], direction[start:stop]
     if nesterov:

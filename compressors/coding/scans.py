@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcsim.compressors.demands import Found
@@ -63,7 +61,7 @@ def fingerprint(values: Tensor) -> int:
 
 
 @loop
-def _weighted_sums(start: int, stop: int, bits: Any, sums: Any) -> None:
+def _weighted_sums(start, stop, bits, sums):
     """Sum of each block's elements times distinct odd numbers, modulo 2^64."""
     for first in range(start, stop, SUM_BLOCK):
         block = bits[first : min(first + SUM_BLOCK, stop)]
@@ -79,7 +77,7 @@ def _weighted_sums(start: int, stop: int, bits: Any, sums: Any) -> None:
 
 
 @loop
-def greatest_magnitude(values: Any) -> np.uint32:
+def greatest_magnitude(values) -> np.uint32:
     """The bits of the largest |v| of float32 `[n]`; those of a NaN when there is one."""
     bits = values.view(np.uint32)
     greatest = np.uint32(0)
@@ -89,7 +87,7 @@ def greatest_magnitude(values: Any) -> np.uint32:
 
 
 @summing_loop
-def sum_of_squares(values: Any) -> float:
+def sum_of_squares(values) -> float:
     """Sum of squares of float32 `[n]`, n <= `SUM_BLOCK`, in float64."""
     total = 0.0
     for i in range(values.size):
@@ -99,7 +97,7 @@ def sum_of_squares(values: Any) -> float:
 
 
 @summing_loop
-def moments(values: Any, centre: float) -> tuple[float, float]:
+def moments(values, centre) -> tuple[float, float]:
     """Sum of v - centre and of its square over a float32 `[n]` that is one block, in float64."""
     total, squares = 0.0, 0.0
     for i in range(values.size):
@@ -110,21 +108,21 @@ def moments(values: Any, centre: float) -> tuple[float, float]:
 
 
 @loop
-def block_magnitudes(start: int, stop: int, values: Any, found: Any) -> None:
+def block_magnitudes(start, stop, values, found):
     """`greatest_magnitude` of each block."""
     for first in range(start, stop, SUM_BLOCK):
         found[first // SUM_BLOCK] = greatest_magnitude(values[first : min(first + SUM_BLOCK, stop)])
 
 
 @loop
-def block_squares(start: int, stop: int, values: Any, sums: Any) -> None:
+def block_squares(start, stop, values, sums):
     """`sum_of_squares` of each block."""
     for first in range(start, stop, SUM_BLOCK):
         sums[first // SUM_BLOCK] = sum_of_squares(values[first : min(first + SUM_BLOCK, stop)])
 
 
 @summing_loop
-def block_products(start: int, stop: int, a: Any, b: Any, sums: Any) -> None:
+def block_products(start, stop, a, b, sums):
     """<a, b> of each block of two float32 `[n]`, in float64."""
     for first in range(start, stop, SUM_BLOCK):
         last = min(first + SUM_BLOCK, stop)

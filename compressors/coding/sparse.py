@@ -255,14 +255,8 @@ def scatter_add(
     demand_ascending(bad[0])
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
-def _scatter(
-    start: int, stop: int, tiles: Any, places: Any, values: Any, firsts: Any, table: Any,
-    weight: Any, out: Any, bad: Any,
-) -> None:  # fmt: skip
+def _scatter(start, stop, tiles, places, values, firsts, table, weight, out, bad):
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         own = out[table[t, 0] : table[t, 0] + table[t, 1]]

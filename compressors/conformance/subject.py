@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gcsim.compressors.base import Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import Compressor, CompressorParameters, Properties, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import Observer, lockstep
 from gcsim.compressors.mistakes import new_member, passed_on
 from gcsim.compressors.options.method import checked
 from gcsim.compressors.participation import participate
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import compressor_class
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange, Request, tensors_sent
 from gcsim.compressors.sharing import same

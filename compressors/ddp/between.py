@@ -31,11 +31,9 @@ class NodeCollectives:
         """`everyone`: all ranks, counted node by node, `devices` each; `new_group` makes a group of
         some of them, and all ranks call it. Raises `InputError` where nodes differ in size."""
         if everyone.count % devices:
-            raise InputError(
-                f"{everyone.count} ranks are no whole nodes of {devices}",
-                place="between",
-                hint="start as many ranks on each node, or leave between out",
-            )
+            message = f"{everyone.count} ranks are no whole nodes of {devices}"
+            hint = "start as many ranks on each node, or leave between out"
+            raise InputError(message, place="between", hint=hint)
         import torch.distributed as dist
 
         self.everyone, self.group = everyone, everyone.group

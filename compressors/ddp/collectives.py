@@ -94,11 +94,9 @@ class Collectives:
             text: [rank for rank, other in enumerate(texts) if other == text] for text in texts
         }
         said = "; ".join(f"{ranks_text(ranks)} for {text}" for text, ranks in asked.items())
-        raise RefusedRequestError(
-            f"ranks ask for different collectives: {said}",
-            hint="whether and what to ask must not depend on the rank or on a rank's own gradient",
-            ranks=tuple(range(self.count)),
-        )
+        message = f"ranks ask for different collectives: {said}"
+        hint = "whether and what to ask must not depend on the rank or on a rank's own gradient"
+        raise RefusedRequestError(message, hint=hint, ranks=tuple(range(self.count)))
 
     # --- all-reduce ---------------------------------------------------------------------------
 

@@ -112,11 +112,9 @@ def await_ranks(ranks: Sequence[int], timeout: timedelta | None) -> None:
         if not absent:
             return
         seconds = f"{wait.total_seconds():g} s, the job's timeout"
-        raise InputError(
-            f"{ranks_text(absent)} did not come to register() within {seconds}",
-            place="register",
-            hint="call it on every rank that trains the model, before training",
-        ) from error
+        message = f"{ranks_text(absent)} did not come to register() within {seconds}"
+        hint = "call it on every rank that trains the model, before training"
+        raise InputError(message, place="register", hint=hint) from error
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -186,8 +184,5 @@ def one_device(trained: Iterable[tuple[str, nn.Parameter]]) -> torch.device:
 def require_dense(buffer: Tensor) -> None:
     """Raise `InputError` where a bucket holds a sparse gradient."""
     if buffer.is_sparse:
-        raise InputError(
-            "sparse gradients are not compressed",
-            place="model",
-            hint="make embeddings with sparse=False",
-        )
+        message = "sparse gradients are not compressed"
+        raise InputError(message, place="model", hint="make embeddings with sparse=False")

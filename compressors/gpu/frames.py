@@ -165,9 +165,6 @@ def _constants(device: torch.device) -> Tensor:
     return torch.from_numpy(both.view(np.int64)).to(device)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _field(head, lane, first, size: tl.constexpr):
     here = (lane >= first) & (lane < first + size)

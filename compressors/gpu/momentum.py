@@ -48,9 +48,6 @@ def local_step(
     return direction
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _accumulate(
     u, v, gradient, limits, counts, totals, momentum, table, parts, NESTEROV: tl.constexpr,

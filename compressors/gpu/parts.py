@@ -107,9 +107,6 @@ def copy(target: Tensor, sources: Sequence[tuple[Tensor, Any, Any, Any]]) -> Non
         launch_parts(_copy, parts, *pointers, target, SOURCES=len(given), BLOCK=BLOCK)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def own_row(firsts, rows, program):
     """The row of a table that a program works on: the last whose first program is not later."""

@@ -105,9 +105,6 @@ def fingerprint(values: Tensor) -> int:
     return int(sums.sum()) % (1 << 64)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _root(total):
     root = tl.sqrt(total)

@@ -41,10 +41,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.quantization.rounding.qsgd import Qsgd, QsgdParameters
 from gcsim.compressors.requests import AllReduce, Exchange
 

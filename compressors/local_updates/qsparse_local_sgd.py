@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.indices.index_coding import (
@@ -55,10 +55,8 @@ from gcsim.compressors.coding.rounding.levels import add_rounded, even, round_le
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import count_kept, counts_kept, flat_places
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.meter import kernel
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments, keys_of
 from gcsim.compressors.sharing import is_shared, once

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from gcsim.compressors.base import About, Compressor, Worker
+from gcsim.compressors.base import About, Compressor, Properties, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.lockstep import in_rank_order, lockstep
@@ -24,7 +24,6 @@ from gcsim.compressors.mistakes import is_users, new_member, passed_on
 from gcsim.compressors.options.fusing import fused
 from gcsim.compressors.options.method import Options
 from gcsim.compressors.participation import participate
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange, Operation, Request
 
 _MOST_TRIED = 256

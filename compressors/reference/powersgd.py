@@ -23,14 +23,12 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Worker
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties, Worker
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.one_bit.columns import matrix_shape
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.low_rank.powersgd import gaussian
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import (
     HEADER_BYTES,
@@ -37,7 +37,6 @@ from gcsim.compressors.coding.frames import (
     read_frames,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.sharing import fill_once, once
 from gcsim.errors import InputError

@@ -51,13 +51,12 @@ from gcsim.simulator.host import DTYPES
 from gcsim.traces.live import pick_device
 from gcsim.traces.models.registry import shipped_model
 from gcsim.traces.timing.allocator import keep_freed_memory
-from gcsim.traces.timing.clock import DeviceClock, clock_for
+from gcsim.traces.timing.clock import DeviceClock
 from gcsim.traces.timing.kernel_cases import CASES
 from gcsim.traces.timing.kernels import Site
 from gcsim.traces.timing.steps import StepTimes, time_steps
 
-SECONDS = 45.0
-"""Time for the compressors' kernels."""
+SECONDS = 45.0  # time for the compressors' kernels
 QUICK_SECONDS = 8.0
 LIMIT = {False: 280.0, True: 45.0}
 """Seconds of all of it on a GPU, quick or not: whole stages take what the rest leaves."""
@@ -73,16 +72,11 @@ class Calibration:
     """A measured device and its measurements."""
 
     device: Device
-    samples: tuple[TimedKernel, ...]
-    """torch's kernels alone."""
-    sites: tuple[Site, ...]
-    """Kernels inside compressors."""
-    sums: Mapping[str, float]
-    """Bytes per second that Gloo adds on the host, by type."""
-    framework: Mapping[_Code, CodeCost]
-    """Cost of PyTorch's own exchange and a hook's, on the host."""
-    copies: Mapping[Way, Coefficients] = field(default_factory=dict)
-    """Copies of a GPU."""
+    samples: tuple[TimedKernel, ...]  # torch's kernels alone
+    sites: tuple[Site, ...]  # kernels inside compressors
+    sums: Mapping[str, float]  # bytes per second that Gloo adds on the host, by type
+    framework: Mapping[_Code, CodeCost]  # cost of PyTorch's own exchange and a hook's, on the host
+    copies: Mapping[Way, Coefficients] = field(default_factory=dict)  # copies of a GPU
     additions: Mapping[str, float] = field(default_factory=dict)
     """Bytes per second that a GPU adds, by type."""
 
@@ -127,7 +121,7 @@ def calibrate_device(
     entries = [(shipped_model(model), batch) for model, batch in models]
     with _threads(threads):
         keep_freed_memory()
-        timer = clock or clock_for(kind)
+        timer = clock or DeviceClock(kind)
         conditions, repeats = machine.conditions(kind), 3 if quick else _REPEATS[kind]
         sizes = CLASS_SIZES[:-2] if quick else CLASS_SIZES
         with progress.task("classes of kernels", len(CASES)) as task:

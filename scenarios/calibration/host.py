@@ -49,27 +49,22 @@ METHODS = (
 """Methods that price the launches; all others are timed after them."""
 ELEMENTS = 1_000_000
 Watch = TypeVar("Watch", bound=Observer)
-Data = int | tuple[str, int]
-"""Elements of one matrix, or a model and the number of its bucket."""
+Data = int | tuple[str, int]  # elements of one matrix, or a model and the number of its bucket
 DATA: tuple[Data, ...] = (
     ELEMENTS, 25_000_000, ("bert_base", 5), ("resnet50", 3), 7_000_000, 61_000_000,
 )  # fmt: skip
-_ENOUGH = 5
-"""Number of methods that are timed at any cost."""
+_ENOUGH = 5  # number of methods that are timed at any cost
 _ROUNDS = 7
-_LONGEST = 0.3
-"""Seconds of the rounds of one method on one bucket; one round is run in any case."""
+_LONGEST = 0.3  # seconds of the rounds of one method on one bucket; one round is run in any case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
     """A stage of one length."""
 
-    name: str
-    """Key of `Device.stages`."""
+    name: str  # key of `Device.stages`
     elements: int
-    computes: tuple[Compute, ...]
-    """Stretches, of one payload."""
+    computes: tuple[Compute, ...]  # stretches, of one payload
     seconds: float
 
     @property

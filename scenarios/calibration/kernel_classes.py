@@ -18,10 +18,8 @@ from gcsim.simulator.devices.kernel_fits import Coefficients, coefficients
 from gcsim.traces.timing.clock import DeviceClock
 from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 
-SIZES = (1, 1_000, 16_000, 130_000, 1_000_000, 4_000_000, 16_000_000)
-"""Elements."""
-LONGEST = 0.25
-"""Seconds of one call: a case stops before exceeding them."""
+SIZES = (1, 1_000, 16_000, 130_000, 1_000_000, 4_000_000, 16_000_000)  # elements
+LONGEST = 0.25  # seconds of one call: a case stops before exceeding them
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,7 @@ class TimedCase:
 
     case: Case
     timed: TimedKernel
-    spread: float
-    """Median over lowest of the repeats."""
+    spread: float  # median over lowest of the repeats
 
 
 def time_cases(

@@ -237,8 +237,7 @@ def inherit(
     return problems
 
 
-_DETAILS = re.compile(r",| (?:for|with|on|of|at) ")
-"""Ends the part of a title that names its entry."""
+_DETAILS = re.compile(r",| (?:for|with|on|of|at) ")  # ends the part of a title that names its entry
 
 
 @functools.cache

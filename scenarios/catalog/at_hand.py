@@ -8,8 +8,7 @@ from pathlib import Path
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 
-AUTO = "auto"
-"""Name of the device at hand."""
+AUTO = "auto"  # name of the device at hand
 _LOG = logging.getLogger(__name__)
 _BOARD, _PROCESSOR = Path("/proc/device-tree/model"), Path("/proc/cpuinfo")
 _KEY = "model name"

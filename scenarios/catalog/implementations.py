@@ -22,8 +22,7 @@ from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.training import Framework
 
-OWN, OWN_TITLE = "gcsim", "gcsim's hook"
-"""The default implementation."""
+OWN, OWN_TITLE = "gcsim", "gcsim's hook"  # the default implementation
 KEY = "implementation"
 
 
@@ -34,14 +33,10 @@ class Implementation:
     method: str
     name: str
     title: str
-    kind: str
-    """Registered method with its operators and bytes; "": the method's kernels."""
-    defaults: Mapping[str, Any]
-    """Defaults of parameters that are not the method's."""
-    stated: Spelled | None
-    """Cost around an exchange, where it is not the framework's hook's."""
-    deploy: tuple[str, ...]
-    """Lines to paste, with parameters as {name}."""
+    kind: str  # registered method with its operators and bytes; "": the method's kernels
+    defaults: Mapping[str, Any]  # defaults of parameters that are not the method's
+    stated: Spelled | None  # cost around an exchange, where it is not the framework's hook's
+    deploy: tuple[str, ...]  # lines to paste, with parameters as {name}
 
     def around(self, hook: Framework) -> Framework:
         """Cost around an exchange, given that of the framework's hook."""

@@ -28,21 +28,17 @@ _CITED: dict[str, Any] = {
     "source": (Annotated[str, Field(min_length=1)], ...),
 }
 _Code = As(Framework)
-FRAMEWORK = "pytorch"
-"""Default framework."""
-UNKNOWN = "unknown"
-"""Default loop."""
+FRAMEWORK = "pytorch"  # default framework
+UNKNOWN = "unknown"  # default loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop(Setting):
     """Training loop of a framework."""
 
-    exposed: Probability
-    """`Training.exposed`."""
+    exposed: Probability  # `Training.exposed`
     exposed_range: RangeOf[Probability] = None
-    framework: Text = FRAMEWORK
-    """Entry of its code."""
+    framework: Text = FRAMEWORK  # entry of its code
 
 
 class _Exchanges(Section):

@@ -2,7 +2,7 @@
 
 `training_rates.csv` has a measurement per row, `training_sources.csv` the citations, `hardware.csv`
 the layer model's facts of a board, `layer_times.yaml` its coefficients, fitted by
-`gcsim.analysis.calibration.layer_model.fit`. Boards with rates but no kernels help to fit, and are
+`tests/benchmarks/layer_model_fit.py`. Boards with rates but no kernels help to fit, and are
 no devices of the catalogue.
 """
 

@@ -20,10 +20,8 @@ from gcsim.scenarios.sections.cluster import group_key, links_of, random_setting
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
 from gcsim.simulator.training import Fault, Faults, Training
 
-MOST_OVERLAPPING = 256
-"""Most workers with two collectives at a time."""
-MOST_SHARING = 1024
-"""Most different workers that share cores: each computation is an event."""
+MOST_OVERLAPPING = 256  # most workers with two collectives at a time
+MOST_SHARING = 1024  # most different workers that share cores: each computation is an event
 _SOME = 6  # algorithms named by a hint
 
 

@@ -26,10 +26,8 @@ from gcsim.traces.models.table import table_facts
 _GIB = float(1 << 30)
 _NAMED = 4  # parts of the memory that a message names
 _MOST_SHARDS, _MOST_CUTS = 4096, 4096
-SHARDED = "ZeRO-"
-"""Begin of a remedy that takes sharded training, whose time is not simulated."""
-MAY_FIT = "may fit"
-"""In a remedy with which the high end of the estimate does not fit."""
+SHARDED = "ZeRO-"  # begin of a remedy that takes sharded training, whose time is not simulated
+MAY_FIT = "may fit"  # in a remedy with which the high end of the estimate does not fit
 NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
 Setting = tuple[str, Mapping[str, Any]]
 """Options `--set`, and the fields that they change ("batch_size", or of the training)."""
@@ -42,8 +40,7 @@ class Misfit:
     labels: tuple[str, ...]
     memory: Memory
     device: str
-    remedies: tuple[str, ...]
-    """Settings with which it fits, or may fit."""
+    remedies: tuple[str, ...]  # settings with which it fits, or may fit
 
     @property
     def label(self) -> str:

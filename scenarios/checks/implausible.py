@@ -10,10 +10,8 @@ from gcsim.scenarios.sections.file import ScenarioFile
 from gcsim.scenarios.sections.network_words import ETHERNET
 from gcsim.simulator.cluster import Cluster
 
-FASTEST_NIC = 200_000_000_000
-"""Bytes per second: 1.6 Tbit/s, twice the fastest Ethernet on sale."""
-LONGEST_PASSES = 3600
-"""Seconds of the passes of one iteration."""
+FASTEST_NIC = 200_000_000_000  # bytes per second: 1.6 Tbit/s, twice the fastest Ethernet on sale
+LONGEST_PASSES = 3600  # seconds of the passes of one iteration
 
 
 def implausible(document: Document, file: ScenarioFile, cluster: Cluster) -> Iterator[Problem]:

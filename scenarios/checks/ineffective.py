@@ -32,8 +32,7 @@ from gcsim.simulator.training import Framework, Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import TrafficProfile, weighted
 
-FEWEST = 10
-"""Iterations, and events in them, below which a mean is mostly luck."""
+FEWEST = 10  # iterations, and events in them, below which a mean is mostly luck
 _COLLECTIVES: Keys = ("cluster", "collectives")
 _OVERLAPPING = {"ring", "gloo_ring"}
 """Algorithms of which two may run at a time; MPICH chooses one where blocks are equal and long."""

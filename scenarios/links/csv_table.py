@@ -31,8 +31,7 @@ RATE_UNITS: Mapping[str, Fraction] = {
 MOST_POINTS = 10_000
 
 Row = TypeVar("Row")
-Point = tuple[Fraction, Fraction]
-"""Seconds, and bytes per second from then on."""
+Point = tuple[Fraction, Fraction]  # seconds, and bytes per second from then on
 
 _SHOWN = 5  # most wrong rows to name: a wrong separator makes all wrong
 _NUMBER = re.compile(r"(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][+-]?\d{1,2})?", re.ASCII)

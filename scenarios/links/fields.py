@@ -17,8 +17,7 @@ from gcsim.scenarios.reading.types import Bandwidth, Duration, Share
 from gcsim.scenarios.reading.values import As, Spelled, section_of
 from gcsim.simulator.network.links import RANGED, Jitter, Link, Uplink
 
-TABLES = {"up", "loss", "transports"}
-"""Keys whose own keys are inherited one by one."""
+TABLES = {"up", "loss", "transports"}  # keys whose own keys are inherited one by one
 
 _FALLBACK = "write it, or `like:` with a link of the catalogue"
 

@@ -23,14 +23,11 @@ from scipy.special import stdtr
 
 from gcsim.scenarios.papers.preset import Agrees, Verdict
 
-TIE = 0.01
-"""Relative difference that tells nothing without seeds."""
-LEVEL = 0.1
-"""Chance that any pair of an order is told apart by luck alone."""
+TIE = 0.01  # relative difference that tells nothing without seeds
+LEVEL = 0.1  # chance that any pair of an order is told apart by luck alone
 _SHOWN = 3  # most reversed pairs to name
 
-Groups = Sequence[Sequence[str]]
-"""Best first; members of a group are not compared."""
+Groups = Sequence[Sequence[str]]  # best first; members of a group are not compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

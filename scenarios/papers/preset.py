@@ -30,8 +30,7 @@ from gcsim.traces.tasks.folder import PREFIX
 SCHEMA = "gcsim reproduction 1"
 _HERE = Path(__file__).parent
 _FOR_IMAGES = "resnet20_cifar10"
-_EVALUATIONS = 20
-"""In a training of the user's length."""
+_EVALUATIONS = 20  # in a training of the user's length
 
 Agrees = Literal["agrees", "in part", "disagrees", "open"]
 """open: seeds, or the width of a tie, do not tell the values apart."""
@@ -42,8 +41,7 @@ class Verdict:
     """A statement of the paper, and whether it holds."""
 
     claim: str
-    where: str
-    """Its table, figure or section."""
+    where: str  # its table, figure or section
     printed: str
     here: str
     agrees: Agrees
@@ -55,10 +53,8 @@ class Cell:
 
     row: str
     column: str
-    printed: float | None
-    """None: only in a picture, or not at all."""
-    here: tuple[float, ...]
-    """Values by seed; one where nothing is drawn."""
+    printed: float | None  # None: only in a picture, or not at all
+    here: tuple[float, ...]  # values by seed; one where nothing is drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +63,8 @@ class Line:
 
     label: str
     x: tuple[float, ...]
-    y: tuple[float, ...]
-    """Median over seeds."""
-    low: tuple[float, ...] = ()
-    """Lowest seed; empty for a single one."""
+    y: tuple[float, ...]  # median over seeds
+    low: tuple[float, ...] = ()  # lowest seed; empty for a single one
     high: tuple[float, ...] = ()
 
 
@@ -84,22 +78,18 @@ class Panel:
     lines: tuple[Line, ...]
     log_x: bool = False
     log_y: bool = False
-    points: bool = False
-    """Points, not lines."""
+    points: bool = False  # points, not lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Outcome of a preset."""
 
-    cells: tuple[Cell, ...]
-    """Row after row."""
+    cells: tuple[Cell, ...]  # row after row
     verdicts: tuple[Verdict, ...]
     panels: tuple[Panel, ...]
-    notes: tuple[str, ...] = ()
-    """Differences from the paper."""
-    draws: str = "seed"
-    """Origin of a cell's several values."""
+    notes: tuple[str, ...] = ()  # differences from the paper
+    draws: str = "seed"  # origin of a cell's several values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +100,7 @@ class Reproduction:
     title: str
     source: str
     quick: bool
-    scenarios: tuple[dict[str, object], ...]
-    """Scenarios as resolved."""
+    scenarios: tuple[dict[str, object], ...]  # scenarios as resolved
     outcome: Outcome
 
     def to_json(self) -> str:
@@ -161,8 +150,7 @@ def _trains(name: str) -> bool:
     return load_scenario(_file(name)).train is not None
 
 
-Printed = Mapping[tuple[str, str], float]
-"""Printed numbers by row and column."""
+Printed = Mapping[tuple[str, str], float]  # printed numbers by row and column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +159,9 @@ class Preset:
 
     name: str
     title: str
-    source: str
-    """Paper, and its table or figure."""
+    source: str  # paper, and its table or figure
     obtain: Callable[[Study, Printed], Outcome]
-    quick: Mapping[str, Mapping[str, str]]
-    """Changes for the reduced size, by scenario."""
+    quick: Mapping[str, Mapping[str, str]]  # changes for the reduced size, by scenario
 
 
 def preset_of(

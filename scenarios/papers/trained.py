@@ -29,16 +29,14 @@ from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.traces.buckets import bucket_layouts
 
 ACCURACY, RATIO = "accuracy [%]", "ratio [x]"
-GUESSED = 10.0
-"""Percent."""
+GUESSED = 10.0  # percent
 QUICK = {
     "train.steps": "4", "train.evaluate_every": "4", "train.seeds": "1",
     "train.target": "{of_dense: 0.1}",
 }  # fmt: skip
 """A training of the reduced size."""
 
-Seeds = dict[str, tuple[float, ...]]
-"""Values by seed, by method."""
+Seeds = dict[str, tuple[float, ...]]  # values by seed, by method
 
 
 def accuracies(result: TrainingResult) -> Seeds:

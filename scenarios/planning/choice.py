@@ -29,8 +29,7 @@ from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.luck import doubted
 
-SURE = 0.8
-"""Share of drawn worlds in which the choice meets deadline and budget, if any point does."""
+SURE = 0.8  # share of drawn worlds in which the choice meets deadline and budget, if any point does
 _MOVES = 0.2
 _THIRDS = (1 / 3, 2 / 3)
 _LEAST_GAIN = 0.02
@@ -42,10 +41,8 @@ Mask = NDArray[np.bool_]
 class Drawn:
     """A point of the front in the drawn worlds."""
 
-    point: Point
-    """Hours and money are medians."""
-    hours: Worlds
-    """One a world."""
+    point: Point  # hours and money are medians
+    hours: Worlds  # one a world
     inputs: tuple[UncertainInput, ...]
 
     @property
@@ -63,17 +60,13 @@ class Drawn:
 class Measurement:
     """An input that would change the choice."""
 
-    name: str
-    """The input, and its device or link."""
+    name: str  # the input, and its device or link
     unit: str
     stated: float
-    end: float
-    """Value from which on the choice is another, in a third of the drawn worlds."""
-    below: bool
-    """Whether it is another below that value."""
+    end: float  # value from which on the choice is another, in a third of the drawn worlds
+    below: bool  # whether it is another below that value
     instead: Drawn
-    command: str
-    """Command or key that narrows it."""
+    command: str  # command or key that narrows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,20 +75,14 @@ class Plan:
 
     job: Job
     a_sample: int
-    deadline: float | None
-    """Hours."""
+    deadline: float | None  # hours
     budget: float | None
-    front: tuple[Drawn, ...]
-    """Fastest first."""
-    unfit: tuple[tuple[Offer, Misfit], ...]
-    """Offers on which nothing fits."""
-    left_out: tuple[tuple[Offer, str], ...]
-    """Offers of which nothing is simulated, and why."""
-    settings: int
-    """Settings that fit: of offer, nodes, micro-batch, checkpointing and method."""
+    front: tuple[Drawn, ...]  # fastest first
+    unfit: tuple[tuple[Offer, Misfit], ...]  # offers on which nothing fits
+    left_out: tuple[tuple[Offer, str], ...]  # offers of which nothing is simulated, and why
+    settings: int  # settings that fit: of offer, nodes, micro-batch, checkpointing and method
     simulated: int
-    supposed: tuple[str, ...] = ()
-    """Overrides that stand for facts which the question leaves out."""
+    supposed: tuple[str, ...] = ()  # overrides that stand for facts which the question leaves out
 
     def probabilities(self, one: Drawn) -> tuple[float | None, float | None]:
         """Probability of meeting the deadline, and the budget; None where there is none."""

@@ -31,24 +31,20 @@ _HEADER = f"write {','.join(COLUMNS)}"
 _EXAMPLE = "a row is like a100,8,4,100gbe,14.20 (price: of a node and hour)"
 _MOST_OFFERS = 200
 _DIGITS = 9  # of a count, at most
-_COUNTS = {"gpus": 64, "nodes": 4096}
-"""Most GPUs of a node, and nodes."""
+_COUNTS = {"gpus": 64, "nodes": 4096}  # most GPUs of a node, and nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """A kind of nodes that can be had."""
 
-    place: str
-    """`offers.csv:2`."""
-    name: str
-    """The file's, or device and network."""
+    place: str  # `offers.csv:2`
+    name: str  # the file's, or device and network
     device: str
     gpus: int
     nodes: int
     network: str
-    price: float
-    """Price of a node and hour."""
+    price: float  # price of a node and hour
 
 
 def read_offers(path: Path) -> tuple[Offer, ...]:

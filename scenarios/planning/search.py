@@ -32,8 +32,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.models.transformer import Checkpointing
 
 HOUR = 3600.0
-_EXACT = ("none", "fp16")
-"""Methods about whose accuracy nobody asks."""
+_EXACT = ("none", "fp16")  # methods about whose accuracy nobody asks
 _MOST_ACCUMULATED = 1000
 
 
@@ -42,12 +41,9 @@ class Job:
     """Training to plan."""
 
     model: str
-    amount: float
-    """Tokens of all steps, or samples of a model that reads no tokens."""
-    batch: float
-    """The same of a step, at most."""
-    precision: str | None = None
-    """None: half precision where a device has it."""
+    amount: float  # tokens of all steps, or samples of a model that reads no tokens
+    batch: float  # the same of a step, at most
+    precision: str | None = None  # None: half precision where a device has it
     sequence: int | None = None
     loop: str | None = None
     overrides: tuple[str, ...] = ()
@@ -60,8 +56,7 @@ class Site:
 
     offer: Offer
     nodes: int
-    scenario: Scenario
-    """A scenario with all methods, whether they fit or not."""
+    scenario: Scenario  # a scenario with all methods, whether they fit or not
 
     @property
     def workers(self) -> int:
@@ -83,8 +78,7 @@ class Work:
     accumulation: int
     checkpointing: Checkpointing
     choices: tuple[CompressorChoice, ...]
-    sure: bool = True
-    """Whether these surely fit."""
+    sure: bool = True  # whether these surely fit
 
     @property
     def samples(self) -> int:
@@ -137,12 +131,9 @@ class Search:
     sites: tuple[Site, ...] = ()
     steps: dict[str, float] = field(default_factory=dict)
     """Steps to the goal over dense training's, by method."""
-    simulated: int = 0
-    """Settings simulated."""
-    served: set[Offer] = field(default_factory=set)
-    """Offers with simulated works."""
-    supposed: tuple[str, ...] = ()
-    """Overrides that stand for facts which the question leaves out."""
+    simulated: int = 0  # settings simulated
+    served: set[Offer] = field(default_factory=set)  # offers with simulated works
+    supposed: tuple[str, ...] = ()  # overrides that stand for facts which the question leaves out
     too_long: dict[Offer, str] = field(default_factory=dict)
     """Offers with works of which a step takes longer than the clock has room for."""
     _known: dict[str, Known] = field(default_factory=dict)

@@ -21,11 +21,9 @@ import yaml
 from gcsim.errors import UNPRINTABLE, InputError, Problem
 from gcsim.files import open_file
 
-LARGEST = 1 << 20
-"""Most bytes of a file."""
+LARGEST = 1 << 20  # most bytes of a file
 
-Keys = tuple[str | int, ...]
-"""Path to a value: `("cluster", "nodes", 0)`."""
+Keys = tuple[str | int, ...]  # path to a value: `("cluster", "nodes", 0)`
 
 _NULL = re.compile(r"null|Null|NULL|~|", re.ASCII)
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE", re.ASCII)

@@ -14,8 +14,7 @@ from gcsim.errors import InputError
 from gcsim.fields import Limits
 from gcsim.scenarios.reading.checking import invalid, not_a_list
 
-LARGEST_CLUSTER = 100_000
-"""Machines beyond which memory is the limit."""
+LARGEST_CLUSTER = 100_000  # machines beyond which memory is the limit
 
 _RANGE = re.compile(r"\d+\s*(?:-|\.\.|:)\s*\d+", re.ASCII)
 # No text makes a huge integer, and all the digits of what is read here can be read again.
@@ -137,9 +136,7 @@ def index(what: str) -> tuple[AfterValidator, Any]:
 
 Count = Annotated[int, Field(ge=1)]
 NodeNumber = Annotated[str, *index("node")]
-Duration = Annotated[Fraction, *quantity("time")]
-"""Seconds."""
+Duration = Annotated[Fraction, *quantity("time")]  # seconds
 PositiveDuration = Annotated[Fraction, *quantity("time", positive=True)]
-Bandwidth = Annotated[Fraction, *quantity("bandwidth", positive=True)]
-"""Bytes per second."""
+Bandwidth = Annotated[Fraction, *quantity("bandwidth", positive=True)]  # bytes per second
 Share = Annotated[Fraction, *number(Limits(above=0, most=1))]

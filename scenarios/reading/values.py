@@ -53,8 +53,7 @@ class Spelled(Section):
     """Section with the fields of a dataclass as keys, and more."""
 
     spells: ClassVar[type]
-    read: ClassVar[frozenset[str]]
-    """Fields read as their hints say."""
+    read: ClassVar[frozenset[str]]  # fields read as their hints say
     rule: ClassVar[Callable[[Any], None] | None] = None
     """Rule of the section beside the dataclass's."""
 

@@ -96,8 +96,7 @@ class ServerCount(NamedTuple):
     """Number and place of parameter servers."""
 
     number: int | Literal["per_node"]
-    dedicated: bool
-    """On machines of their own."""
+    dedicated: bool  # on machines of their own
 
 
 def _servers(value: Any) -> ServerCount | None:
@@ -177,8 +176,7 @@ class GroupSection(checking.Section):
     network: AnyLink | None = None
     nics_per_node: _Nics = 1
     intra_node: AnyLink | None = None
-    batch_size: Count | None = None
-    """Samples per worker and micro-batch; None: the scenario's."""
+    batch_size: Count | None = None  # samples per worker and micro-batch; None: the scenario's
 
 
 class ClusterSection(checking.Section):
@@ -204,8 +202,7 @@ class ClusterSection(checking.Section):
     """NICs like `network` in each node: with NCCL all of them carry a collective."""
     nics: dict[NodeNumber, AnyLink] = {}  # noqa: RUF012
     racks: Annotated[Spelled, _RACKS] | None = None
-    intra_node: AnyLink | None = None
-    """None: `usual_bus`; figures alone change that."""
+    intra_node: AnyLink | None = None  # None: `usual_bus`; figures alone change that
     shared_bus: bool = False
     collectives: Annotated[Spelled, COLLECTIVES] = Field(default_factory=COLLECTIVES.section)
     host: Annotated[

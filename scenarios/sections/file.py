@@ -45,8 +45,7 @@ Setting = TypeVar("Setting")
 FILE_NAME = re.compile(r"\w[\w.-]*")
 
 
-RECORDED = "recorded"
-"""Name of the replayed trace's model."""
+RECORDED = "recorded"  # name of the replayed trace's model
 _Path = Annotated[str, Field(min_length=1)]
 
 
@@ -246,8 +245,7 @@ class UncertaintySection(Section):
 class CostSection(Section):
     """Cost of the cluster, for `gcsim advise`."""
 
-    per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Per node, in any currency."""
+    per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]  # per node, in any currency
 
 
 _FRAMEWORK = Annotated[

@@ -21,8 +21,7 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios.reading.document import Document, Keys
 
 _GROUPS: Keys = ("cluster", "groups")
-_ONE_EACH = ("device", "network")
-"""Keys without a default."""
+_ONE_EACH = ("device", "network")  # keys without a default
 _OWN = ("devices_per_node", *_ONE_EACH, "nics_per_node", "intra_node")
 _ONLY_THEIRS = {
     "nodes": "each group has its own number of nodes",

@@ -73,8 +73,7 @@ class LinkSection(LinkFields):
 
     like: Annotated[str, in_catalogue(catalog.link)] | None = None
     name: Line | None = None
-    limited: bool = False
-    """`tc` or a provider limits the rate, not the NIC."""
+    limited: bool = False  # `tc` or a provider limits the rate, not the NIC
 
     _stated: dict[str, Any] = PrivateAttr(default_factory=dict)
 

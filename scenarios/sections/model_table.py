@@ -31,8 +31,7 @@ from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.traces.models.registry import MODELS, ModelEntry, TableLayer
 from gcsim.traces.models.table import COLUMNS, table_entry
 
-MOST_ROWS = 4_000
-"""All are in a resolved scenario, which is read back."""
+MOST_ROWS = 4_000  # all are in a resolved scenario, which is read back
 MOST_FLOPS = 1 << 62
 _NAME = re.compile(r"[^\s,#\"'\x00-\x1f\x7f-\x9f][^\s,\"'\x00-\x1f\x7f-\x9f]{0,254}")
 _SIZES = re.compile(r"\d{1,12}(?:\s*[xX]\s*\d{1,12})*", re.ASCII)
@@ -42,8 +41,7 @@ _ROW_HINT = "a row is a name, a shape and FLOPs, such as conv1.weight,64x3x11x11
 _HEADER_HINT = f"begin with {','.join(COLUMNS)}; gcsim list models NAME --layers writes a table"
 _FILE_NAME = re.compile(r"\w[\w.-]*")
 
-Named = tuple[str, TableLayer]
-"""Row with its place."""
+Named = tuple[str, TableLayer]  # row with its place
 
 
 def tabled_model(

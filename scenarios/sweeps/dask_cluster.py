@@ -25,12 +25,9 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.sweeps.processes import Work
 from gcsim.scenarios.sweeps.tasks import Failure, code_here, failure
 
-PATIENCE = 10
-"""Seconds until a scheduler must answer."""
-FIRST_WORKER = 60
-"""Seconds until it must have a worker; some are started on demand."""
-AHEAD = 2
-"""Tasks per thread of the cluster, under way or next."""
+PATIENCE = 10  # seconds until a scheduler must answer
+FIRST_WORKER = 60  # seconds until it must have a worker; some are started on demand
+AHEAD = 2  # tasks per thread of the cluster, under way or next
 
 
 class ClusterWorkers:

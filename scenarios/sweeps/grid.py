@@ -24,8 +24,7 @@ from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.reading.document import read, scalar
 from gcsim.scenarios.scenario import Scenario
 
-LARGEST = 100_000
-"""Most points of a sweep."""
+LARGEST = 100_000  # most points of a sweep
 
 _PLAIN = re.compile(r"\w[\w%./+-]*([ :][\w%./+-]+)*", re.ASCII)
 _CLOSING = {"[": "]", "{": "}"}
@@ -40,8 +39,7 @@ class Value:
     data: Any  # value of the YAML text
 
 
-Grid = dict[str, tuple[Value, ...]]
-"""Values by key, as given."""
+Grid = dict[str, tuple[Value, ...]]  # values by key, as given
 
 
 def written(data: Any, *, inside: bool = False) -> str:

@@ -46,8 +46,7 @@ _START = (
 )
 
 
-Work = Any
-"""Plain data for another process, whose `perform(progress)` returns errors as `Failure`."""
+Work = Any  # plain data for another process, whose `perform(progress)` returns errors as `Failure`
 
 
 class Workers(Protocol):
@@ -218,10 +217,8 @@ class LocalWorkers:
         self._workers = []
 
 
-GRACE = 10.0
-"""Seconds for a worker to remove its temporary files."""
-NOTES_EVERY = 0.2
-"""Seconds between reports of a stage."""
+GRACE = 10.0  # seconds for a worker to remove its temporary files
+NOTES_EVERY = 0.2  # seconds between reports of a stage
 
 
 def serve(descriptor: int) -> None:

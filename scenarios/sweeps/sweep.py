@@ -52,8 +52,7 @@ class Sweep:
     name: str
     grid: Grid
     points: tuple[Point, ...]
-    header: dict[str, Any]
-    """`sweep.json`."""
+    header: dict[str, Any]  # `sweep.json`
 
 
 def prepare(

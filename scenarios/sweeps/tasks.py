@@ -67,10 +67,8 @@ class Failure:
     """Reason why a task has no result."""
 
     problems: tuple[Problem, ...]
-    traceback: str = ""
-    """Traceback of a bug; empty when input or machine are at fault."""
-    unfit: Unfit | None = None
-    """None unless the point does not fit in its devices."""
+    traceback: str = ""  # traceback of a bug; empty when input or machine are at fault
+    unfit: Unfit | None = None  # None unless the point does not fit in its devices
 
     @property
     def is_bug(self) -> bool:

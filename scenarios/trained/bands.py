@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.uncertainty.ranges import interval
 
-ALPHA = 0.1
-"""Probability that methods that are alike are told apart, in any of the comparisons."""
+ALPHA = 0.1  # probability that methods that are alike are told apart, in any of the comparisons
 _MOST = 1e6  # speed relative to a method that misses the target with a seed
 _PLACES = 64  # points of Student's distribution, even in probability
 

@@ -24,8 +24,7 @@ from gcsim.scenarios.trained.shipped_tasks import on_shipped_task
 
 Field = Literal["images", "text"]
 _TASKS: dict[Field, str] = {"images": "digits_8", "text": "characters_8"}
-PUBLISHED = FOLDER / "published_training.csv"
-"""Table of published results."""
+PUBLISHED = FOLDER / "published_training.csv"  # table of published results
 _CONDITION = re.compile(r"(\w+)(>=|<=)([\d.]+)")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
 

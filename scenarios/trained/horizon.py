@@ -24,8 +24,7 @@ from gcsim.scenarios.scenario import Scenario
 TELLING, TELLING_LOST = 10, 100
 """Least delays of a training that tells; of a method that loses what it does not send."""
 DELAY = "A delay is as many steps as the method needs to send one whole gradient."
-_IN_PARTS = ("sparsification", "sketching", "local updates")
-"""Families."""
+_IN_PARTS = ("sparsification", "sketching", "local updates")  # families
 
 
 def stated_share(kind: str, given: Mapping[str, Any]) -> float | None:

@@ -26,8 +26,7 @@ from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.luck import doubted
 from gcsim.traces.training.trajectory import Trajectory
 
-OTHER = 0.1
-"""Least relative difference of bytes at which trajectories are priced."""
+OTHER = 0.1  # least relative difference of bytes at which trajectories are priced
 
 
 def with_trained(scenario: Scenario, result: Result) -> Result:

@@ -1,40 +1,20 @@
-"""Maker of the shipped trajectories: `python -m gcsim.scenarios.trained.make_shipped`.
+"""Trainings that come with gcsim: which there are, and which files of them are stale.
 
-An hour on one core: the scenario's methods, and all with their defaults (a warm-up takes a tenth of
-the steps); methods of papers' tables. Files of this code are kept, so the command resumes. A file
-of other code that trains alike (`confirmed`) becomes one of this code, with its kernels. One
-thread: equal seeds give equal files on processors of one kind with equal versions, which the files
-name.
-
-    nice python -m gcsim.scenarios.trained.make_shipped --long [characters_long | …]
-
-Hours for the long ones (`LONG`): every method with one seed, then with the next, each trajectory
-written at once. A kill loses seconds; the same command continues, and begins anew by itself where
-gcsim's code changes. Two commands with different names train side by side.
+`python -m tests.benchmarks.shipped_trajectories` makes them, in a checkout.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained.runs import Run, plan_of
-from gcsim.scenarios.trained.search import Tried, train_all
-from gcsim.traces.profile import Exchange, Phase
-from gcsim.traces.stage1 import cache, machine
 from gcsim.traces.training import shipped
-from gcsim.traces.training.loop import asked_for
-from gcsim.traces.training.trajectory import Trajectory
 
 SCENARIOS = ("digits_8", "characters_8")
 PAPERS = ("orq_train", "variance_train", "variance_resnet")
@@ -50,8 +30,6 @@ LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Scenarios of long trajectories, with changes: all seeds to be made, of which a scenario states
 those that have come for most of its methods; text at three widths."""
-_SAME, _NEAR = 0.001, 0.1
-"""Relative differences of one training on two processors: median of losses, most of the rest."""
 WARM_UP = {"onebit_adam": "freeze_step", "torch_powersgd": "start", "torch_post_local_sgd": "start"}
 """Parameter that counts the steps before a method compresses."""
 
@@ -80,23 +58,17 @@ def with_defaults(known: Iterable[CompressorChoice]) -> Iterator[CompressorChoic
             yield CompressorChoice(kind=kind, label=kind, parameters=parameters)
 
 
-def made_here() -> str:
-    """Processor and libraries in words."""
-    libraries = (f"{name} {cache.version(name)}" for name in ("torch", "numpy", "numba"))
-    return ", ".join([" ".join(filter(None, machine.processor()[:4])), *libraries])
-
-
 def files(folder: Path = shipped.FOLDER) -> Iterator[tuple[Path, str, Scenario]]:
     """Files to make, with code and a scenario of the method."""
     for name in (*SCENARIOS, *PAPERS):
         scenario = load_scenario(name) if name in SCENARIOS else of_paper(name)
         for choice in wanted(scenario) if name in SCENARIOS else scenario.compressors:
             alone = replace(scenario, compressors=(choice,))
-            run = _first(alone)
+            run = first_run(alone)
             yield shipped.path_of(run.facts, folder), run.code, alone
 
 
-def _first(alone: Scenario) -> Run:
+def first_run(alone: Scenario) -> Run:
     """The training of a scenario of one method, of no rate."""
     return Run(scenario=alone, choice=alone.compressors[0], rate=0, seed=0, until=0)
 
@@ -118,154 +90,10 @@ def long_trainings(names: Collection[str] = ()) -> Iterator[Scenario]:
 def stale(folder: Path = shipped.FOLDER) -> list[Path]:
     """Damaged, outdated or unused files; of the long ones, outdated ones stay."""
     asked = {path: code for path, code, _ in files(folder)}
-    long = {shipped.path_of(_first(one).facts, folder) for one in long_trainings()}
+    long = {shipped.path_of(first_run(one).facts, folder) for one in long_trainings()}
     found = {path: shipped.read(path) for path in folder.glob("*.json.xz")}
     return sorted(
         path
         for path, one in found.items()
         if not one or (path not in long and one.code != asked.get(path))
     )
-
-
-def keep(path: Path, code: str, tried: Tried) -> None:
-    """Write a method's file, or add to the file of this code."""
-    found = shipped.read(path)
-    before = found.trajectories if found and found.code == code else ()
-    each = [*before, *(one for seeds in tried.rates.values() for one in seeds.values())]
-    each.sort(key=lambda one: len(one.losses), reverse=True)  # of equal ones those before
-    longest = {(one.learning_rate, one.seed): one for one in reversed(each)}
-    if len(before) < len(longest) or any(one not in before for one in longest.values()):
-        made = shipped.Shipped(code=code, made=made_here(), trajectories=tuple(longest.values()))
-        shipped.write(path, made)
-
-
-def confirmed(found: shipped.Shipped, scenario: Scenario) -> shipped.Shipped | None:
-    """The file as this code's, if this code trains the same until steps of every kind have come,
-    with the kernels of this code's first step. Another processor adds in another order: half of the
-    losses are equal to `_SAME`, and bytes and held-out results to `_NEAR`."""
-    (choice,) = scenario.compressors
-    first, came, until = found.trajectories[0], set[object](), 0
-    for window in first.windows:
-        kinds = {_kind(phase) for phase in window.phases}
-        if not kinds <= came:
-            came, until = came | kinds, window.first + window.steps
-    run = Run(
-        scenario=scenario, choice=choice, rate=first.learning_rate, seed=first.seed, until=until,
-        fresh=True,
-    )  # fmt: skip
-    known, trained = asked_for(first, run.rules, until), run.perform(SilentProgress())
-    if known is None or not isinstance(trained, Trajectory):
-        return None
-    if len(known.losses) != len(trained.losses):
-        return None
-    shown = replace(trained, losses=tuple(map(shipped.shown, trained.losses)))
-    apart = (abs(a - b) / max(a, b, _SAME) for a, b in zip(known.losses, shown.losses, strict=True))
-    before, now = (asdict(replace(_launching(one, None), losses=())) for one in (known, shown))
-    if median(apart) > _SAME or not _alike(before, now):
-        return None
-    phases = (phase for window in reversed(trained.windows) for phase in window.phases)
-    launched = {_kind(phase): phase.steps[0].exchanges for phase in phases}
-    trajectories = tuple(_launching(one, launched) for one in found.trajectories)
-    return replace(found, code=run.code, trajectories=trajectories)
-
-
-def _alike(one: object, other: object, name: str = "") -> bool:
-    """Whether plain values are equal, bytes and figures that are no whole numbers to `_NEAR`."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key], key) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        pairs = zip(one, other, strict=False)
-        return len(one) == len(other) and all(_alike(*pair, name) for pair in pairs)
-    if isinstance(one, float) or name in ("sent", "pulled"):
-        return math.isclose(one, other, rel_tol=_NEAR, abs_tol=1e-6)  # type: ignore[arg-type]
-    return one == other
-
-
-def _kind(phase: Phase) -> object:
-    """Kind of step: name, and collectives without bytes."""
-    (step,) = phase.steps
-    sent = tuple(tuple((c.kind, c.dtype) for c in each.collectives) for each in step.exchanges)
-    return phase.name, sent
-
-
-def _launching(one: Trajectory, kernels: Mapping[object, Sequence[Exchange]] | None) -> Trajectory:
-    """The trajectory with these kernels by kind of step (others keep theirs), or without."""
-
-    def own(phase: Phase) -> Phase:
-        (step,) = phase.steps
-        bare = [replace(each, computes=(), servers=(), moments=None) for each in step.exchanges]
-        others = bare if kernels is None else kernels.get(_kind(phase), step.exchanges)
-        exchanges = [
-            replace(each, computes=other.computes, servers=other.servers, moments=other.moments)
-            for each, other in zip(step.exchanges, others, strict=True)
-        ]
-        return replace(phase, steps=(replace(step, exchanges=tuple(exchanges)),))
-
-    windows = [replace(each, phases=tuple(map(own, each.phases))) for each in one.windows]
-    return replace(one, windows=tuple(windows))
-
-
-def make(folder: Path = shipped.FOLDER) -> None:
-    """Train stale or missing files, and remove unused ones."""
-    left = set(stale(folder))
-    for path, code, scenario in files(folder):
-        if path.exists() and path not in left:
-            continue
-        left.discard(path)
-        name = f"{scenario.name}, {scenario.compressors[0].label}"
-        if (found := shipped.read(path)) and (same := confirmed(found, scenario)):
-            shipped.write(path, same)
-            print(f"{name}: as it was", flush=True)
-            continue
-        try:
-            (tried,) = train_all(scenario, jobs=1, fresh=True, progress=SilentProgress())
-        except InputError as error:
-            print(f"{name}: left out: {error}", flush=True)
-            continue
-        keep(path, code, tried)
-        print(f"{name}: {path.stat().st_size:,} bytes", flush=True)
-    for path in left:
-        path.unlink()
-
-
-class ChangedError(Exception):
-    """Code that trains changed since the start: a trajectory may be of both."""
-
-
-def make_long(names: Collection[str] = ()) -> None:
-    """Train long trajectories that are missing or of other code, and write each at once. Raises
-    `ChangedError`."""
-    before = _changed()
-    for scenario in long_trainings(names):
-        run = _first(scenario)
-        path, (choice,) = shipped.path_of(run.facts), scenario.compressors
-        name = f"{path.name}: {scenario.name}, {choice.label}, seed {run.plan.seeds - 1}"
-        found = shipped.read(path)
-        if found and found.code != run.code and (same := confirmed(found, scenario)):
-            shipped.write(path, same)
-        try:
-            (tried,) = train_all(scenario, jobs=1, progress=SilentProgress())
-        except InputError as error:
-            print(f"{name}: left out: {error}", flush=True)
-            continue
-        if _changed() != before:
-            raise ChangedError
-        keep(path, run.code, tried)
-        print(f"{name}: {path.stat().st_size:,} bytes", flush=True)
-
-
-def _changed() -> float:
-    """Time of the last change to code that trains."""
-    root = Path(__file__).parents[2]
-    files = (path for room in ("compressors", "traces") for path in (root / room).rglob("*.py"))
-    return max(path.stat().st_mtime for path in files)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--long"]:
-        try:
-            make_long(sys.argv[2:])
-        except ChangedError:
-            os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this command
-    else:
-        make()

@@ -24,8 +24,7 @@ from gcsim.simulator.push_pull import as_collectives
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.training.trajectory import Trajectory, Window
 
-ALIKE = 0.02
-"""Relative difference of bytes below which windows are priced as one."""
+ALIKE = 0.02  # relative difference of bytes below which windows are priced as one
 Seconds = NDArray[np.float64]
 
 

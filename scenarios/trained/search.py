@@ -42,10 +42,8 @@ from gcsim.traces.training.trajectory import Trajectory
 if TYPE_CHECKING:
     from gcsim.scenarios.sweeps.dask_cluster import ClusterWorkers
 
-WIDER = 12
-"""Most learning rates of a method beyond the stated ones."""
-COMPRESSED = 0.1
-"""Least share of compressed steps of a trained method."""
+WIDER = 12  # most learning rates of a method beyond the stated ones
+COMPRESSED = 0.1  # least share of compressed steps of a trained method
 
 
 @dataclass(slots=True)

@@ -31,8 +31,7 @@ from gcsim.scenarios.trained.search import Tried, train_all
 from gcsim.traces.training.plan import Plan, Target
 from gcsim.traces.training.trajectory import Trajectory, steps_to
 
-LEARNT = 0.05
-"""Least part of the loss of untrained weights that is gone where training learns."""
+LEARNT = 0.05  # least part of the loss of untrained weights that is gone where training learns
 
 
 def train(

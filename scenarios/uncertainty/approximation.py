@@ -63,8 +63,7 @@ from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.training import Code, Noise, SharedNode, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
-Rows = NDArray[np.float64]
-"""A column per world."""
+Rows = NDArray[np.float64]  # a column per world
 _RECORDED = 4  # most steps of a phase to look at
 _PACES = 20  # iterations that average the slowest rank's pace
 

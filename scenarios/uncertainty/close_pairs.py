@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from gcsim.simulator.predict import Prediction
 
 DOUBLINGS = 3
-ERRORS = 2
-"""Standard errors of a difference that luck may explain."""
-TIE = 0.01
-"""Relative difference below which the order does not matter."""
+ERRORS = 2  # standard errors of a difference that luck may explain
+TIE = 0.01  # relative difference below which the order does not matter
 
 
 def told_apart(

@@ -36,12 +36,9 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.steps.averages import KEPT_RANKS
 
-SUPPORT = 32
-"""Drawn worlds that are simulated."""
-PROBES = 12
-"""Drawn worlds that must be in the plane."""
-SIZES = 3
-"""Simulated sizes of a kind."""
+SUPPORT = 32  # drawn worlds that are simulated
+PROBES = 12  # drawn worlds that must be in the plane
+SIZES = 3  # simulated sizes of a kind
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
 _Simulated = dict[tuple[CollectiveRecord, int, str], float]

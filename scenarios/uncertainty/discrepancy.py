@@ -27,8 +27,7 @@ from gcsim.simulator.plans import DENSE
 
 Values = NDArray[np.float64]
 FILE = Path(__file__).parent.parent / "catalog" / "discrepancy.yaml"
-WIDER = 1.25
-"""Width of an evenly drawn range over that of its middle 80 %."""
+WIDER = 1.25  # width of an evenly drawn range over that of its middle 80 %
 _STEP = "measure one step"
 _Width = Annotated[float, Field(ge=1)]
 
@@ -47,8 +46,7 @@ class SourceSection(Section):
 
     steps: int
     gains: int
-    without: Widths
-    """Widths from all other sources."""
+    without: Widths  # widths from all other sources
 
 
 class DiscrepancyFile(Section):

@@ -27,8 +27,7 @@ from gcsim.simulator.training import Training
 KeyPath = tuple[str | int, ...]
 """Path from the cluster (`cluster`) or training (`training`): fields, keys, places."""
 
-Column = NDArray[np.float64]
-"""A column has an entry per world."""
+Column = NDArray[np.float64]  # a column has an entry per world
 
 _RANGE = "_range"
 _RATES = frozenset({"bandwidth", "efficiency", "flop_rate", "grouped"})

@@ -30,7 +30,7 @@ from gcsim.simulator.host import Traffic
 
 
 class _Collective(Protocol):
-    """A module; it may have `ring` and `traffic` as well."""
+    """A module; it may have `ring`, `traffic` and `STAGES_ITSELF` as well."""
 
     def prepare(self, call: Call) -> Prepared: ...
 
@@ -41,15 +41,13 @@ class Algorithm:
 
     title: str
     prepare: Callable[[Call], Prepared]
-    traffic: Callable[[Call], Traffic]
-    """Traffic of a call of several ranks, for the hosts' work."""
+    traffic: Callable[[Call], Traffic]  # traffic of a call of several ranks, for the hosts' work
     ring: Callable[[Call], Program | None] | None = None
     """Program of one ring, two of which may run at a time; None for an empty call."""
-    stages_itself: bool = False
-    """The algorithm accounts for copies between device and host."""
+    stages_itself: bool = False  # the algorithm accounts for copies between device and host
 
     @staticmethod
-    def of(title: str, module: _Collective, *, stages_itself: bool = False) -> Algorithm:
+    def of(title: str, module: _Collective) -> Algorithm:
         """Algorithm of a module; traffic defaults to that of its ring or its prepared form."""
         ring = getattr(module, "ring", None)
 
@@ -64,36 +62,49 @@ class Algorithm:
             prepare=module.prepare,
             traffic=getattr(module, "traffic", traffic),
             ring=ring,
-            stages_itself=stages_itself,
+            stages_itself=getattr(module, "STAGES_ITSELF", False),
         )
 
 
+_MODULES: tuple[tuple[str, str, str, _Collective], ...] = (
+    ("all_reduce", "ring", "ring all-reduce", ring_allreduce),
+    ("all_reduce", "hierarchical", "hierarchical all-reduce", hierarchical),
+    ("all_reduce", "halving_doubling", "recursive halving-doubling all-reduce",
+     halving_doubling_allreduce),
+    ("all_reduce", "recursive_doubling", "recursive doubling all-reduce",
+     recursive_doubling_allreduce),
+    ("all_reduce", "binomial_tree", "binomial tree all-reduce", binomial_tree_allreduce),
+    ("all_reduce", "double_tree", "double binary tree all-reduce", double_tree_allreduce),
+    ("all_reduce", "alltoall_allgather", "all-to-all and all-gather all-reduce",
+     alltoall_allgather_allreduce),
+    ("all_reduce", "gloo_ring", "Gloo ring all-reduce", gloo_ring_allreduce),
+    ("all_gather", "ring", "ring all-gather", ring_allgather),
+    ("all_gather", "pipelined_ring", "pipelined ring all-gatherv", pipelined_allgatherv),
+    ("all_gather", "pipelined_ring_sync", "pipelined ring all-gatherv in synchronous rounds",
+     synchronous_allgatherv),
+    ("all_gather", "recursive_doubling", "recursive doubling all-gather",
+     recursive_doubling_allgather),
+    ("all_gather", "bruck", "Bruck's all-gather", bruck_allgather),
+    ("all_gather", "gloo_ring", "Gloo ring all-gather", gloo_ring_allgather),
+    ("push_pull", "parameter_server", "parameter server", parameter_server),
+    ("all_to_all", "pairwise", "pairwise all-to-all", pairwise_alltoall),
+    ("tree_merge", "binomial", "binomial tree merge", tree_merge),
+)  # fmt: skip
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
-    ("all_reduce", "ring"): Algorithm.of("ring all-reduce", ring_allreduce),
-    ("all_reduce", "hierarchical"): Algorithm.of(
-        "hierarchical all-reduce", hierarchical, stages_itself=True
-    ),
-    ("all_reduce", "halving_doubling"): Algorithm.of(
-        "recursive halving-doubling all-reduce", halving_doubling_allreduce
-    ),
-    ("all_reduce", "recursive_doubling"): Algorithm.of(
-        "recursive doubling all-reduce", recursive_doubling_allreduce
-    ),
-    ("all_reduce", "binomial_tree"): Algorithm.of(
-        "binomial tree all-reduce", binomial_tree_allreduce
-    ),
-    ("all_reduce", "double_tree"): Algorithm.of(
-        "double binary tree all-reduce", double_tree_allreduce
-    ),
-    ("all_reduce", "alltoall_allgather"): Algorithm.of(
-        "all-to-all and all-gather all-reduce", alltoall_allgather_allreduce
-    ),
+    (kind, name): Algorithm.of(title, module) for kind, name, title, module in _MODULES
+}
+"""Algorithms by kind of request and name."""
+ALGORITHMS |= {
     ("all_reduce", "parameter_server"): Algorithm(
         title="parameter server all-reduce",
         prepare=parameter_server.prepare_allreduce,
-        traffic=parameter_server.allreduce_traffic,
+        traffic=lambda call: parameter_server.traffic(call, call.nbytes),
     ),
-    ("all_reduce", "gloo_ring"): Algorithm.of("Gloo ring all-reduce", gloo_ring_allreduce),
+    ("all_gather", "parameter_server"): Algorithm(
+        title="parameter server all-gather",
+        prepare=parameter_server.prepare_allgather,
+        traffic=lambda call: parameter_server.traffic(call, sum(call.sent)),
+    ),
     **{
         ("all_reduce", mode.name): Algorithm(
             title=mode.title("all_reduce"),
@@ -102,18 +113,6 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         )
         for mode in nccl.MODES
     },
-    ("all_gather", "ring"): Algorithm.of("ring all-gather", ring_allgather),
-    ("all_gather", "pipelined_ring"): Algorithm.of(
-        "pipelined ring all-gatherv", pipelined_allgatherv
-    ),
-    ("all_gather", "pipelined_ring_sync"): Algorithm.of(
-        "pipelined ring all-gatherv in synchronous rounds", synchronous_allgatherv
-    ),
-    ("all_gather", "recursive_doubling"): Algorithm.of(
-        "recursive doubling all-gather", recursive_doubling_allgather
-    ),
-    ("all_gather", "bruck"): Algorithm.of("Bruck's all-gather", bruck_allgather),
-    ("all_gather", "gloo_ring"): Algorithm.of("Gloo ring all-gather", gloo_ring_allgather),
     **{
         ("all_gather", mode.name): Algorithm(
             title=mode.title("all_gather"),
@@ -123,13 +122,4 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         for mode in nccl.MODES
         if mode.shape in {"ring", "nvls"}
     },
-    ("all_gather", "parameter_server"): Algorithm(
-        title="parameter server all-gather",
-        prepare=parameter_server.prepare_allgather,
-        traffic=parameter_server.allgather_traffic,
-    ),
-    ("push_pull", "parameter_server"): Algorithm.of("parameter server", parameter_server),
-    ("all_to_all", "pairwise"): Algorithm.of("pairwise all-to-all", pairwise_alltoall),
-    ("tree_merge", "binomial"): Algorithm.of("binomial tree merge", tree_merge),
 }
-"""Algorithms by kind of request and name."""

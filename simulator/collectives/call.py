@@ -30,22 +30,16 @@ class Prepared(Protocol):
 class Call:
     """One collective of all p workers of a cluster."""
 
-    sent: tuple[int, ...]
-    """Bytes from each rank, `[p]`."""
-    element: int = 1
-    """All-reduce: bytes per element."""
-    dtype: str = "float32"
-    """All-reduce: element type."""
-    pulled: int = 0
-    """Push-pull, tree merge: bytes of the result."""
-    variable: bool = False
-    """All-to-all: lengths are exchanged first."""
+    sent: tuple[int, ...]  # bytes from each rank, `[p]`
+    element: int = 1  # all-reduce: bytes per element
+    dtype: str = "float32"  # all-reduce: element type
+    pulled: int = 0  # push-pull, tree merge: bytes of the result
+    variable: bool = False  # all-to-all: lengths are exchanged first
     cluster: Cluster
     server_time: Picoseconds = 0
     """Push-pull: each server's computation from last push to first pull; tree merge: one merge."""
 
-    at_hand: Fabric | None = None
-    """Fabric of the cluster, if known."""
+    at_hand: Fabric | None = None  # fabric of the cluster, if known
 
     @property
     def nbytes(self) -> int:

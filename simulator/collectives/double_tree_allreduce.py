@@ -50,14 +50,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.loops import loop
-from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Picoseconds, Times, check_range
+from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
+from gcsim.simulator.collectives.rings.messages import Departure
 from gcsim.simulator.fabric.link_table import Ranks
 from gcsim.simulator.fabric.round_paths import Hops
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
-from gcsim.simulator.network.links import Link
 
 
 class DoubleTreeAllReduce:
@@ -254,18 +254,6 @@ class _Cut:
         return _Cut(full=full, piece=piece, last=nbytes - full * piece)
 
 
-class _Departure:
-    """Serialisation on a changing link: a start plus this is when a message has left."""
-
-    __array_ufunc__ = None  # so that numpy leaves the addition to `__radd__`
-
-    def __init__(self, link: Link, nbytes: int) -> None:
-        self._link, self._nbytes = link, nbytes
-
-    def __radd__(self, start: Picoseconds) -> Picoseconds:
-        return self._link.departure(int(start), self._nbytes)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _TreeHops:
     """Hops between each rank of a tree and its parent, one way; arrays `[p]` by the lower rank."""
@@ -319,8 +307,8 @@ class _TreeHops:
     def nbytes(self) -> int:
         return 80 * len(self.serialization)
 
-    def departures(self, nbytes: int) -> list[_Departure]:
-        return [_Departure(link, nbytes) for link in self.links.links]
+    def departures(self, nbytes: int) -> list[Departure]:
+        return [Departure(link, nbytes) for link in self.links.links]
 
     def draw_jitter(self, first: int, last: int, nbytes: int, key: int) -> Times:
         """Random delays `[pieces, p]` of pieces `first` to `last` - 1, of `nbytes` bytes."""

@@ -32,6 +32,8 @@ from gcsim.simulator.fabric.link_table import LinkTable
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
+STAGES_ITSELF = True  # its leaders copy between device and host
+
 
 class HierarchicalAllReduce:
     """All-reduce of a vector on fixed links, for any entry times."""

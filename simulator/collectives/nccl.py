@@ -66,16 +66,11 @@ class Mode:
 
     shape: Shape
     protocol: Protocol
-    base: Fraction
-    """Seconds, once."""
-    bus: Fraction
-    """Seconds per step between devices of a node, over PCIe."""
-    nvlink: Fraction
-    """The same over NVLink."""
-    net: Fraction
-    """Seconds per step between nodes."""
-    share: Fraction
-    """Share of the link's bandwidth."""
+    base: Fraction  # seconds, once
+    bus: Fraction  # seconds per step between devices of a node, over PCIe
+    nvlink: Fraction  # the same over NVLink
+    net: Fraction  # seconds per step between nodes
+    share: Fraction  # share of the link's bandwidth
 
     @property
     def name(self) -> str:
@@ -121,13 +116,11 @@ MODES = (
 """Ordered as in the tuner: the first of equals wins."""
 _POSTING = Fraction(1, 10**6)
 """Least seconds per step inside a node while a ring also crosses the network; Simple: three."""
-_NVLS = Fraction(85, 100)
-"""Share of the NVLink's rate that the tuner gives to NVLS."""
+_NVLS = Fraction(85, 100)  # share of the NVLink's rate that the tuner gives to NVLS
 _GATHERED = Fraction(917, 1000)
 """Share that an NVLS all-gather reaches: eight H100 with 374 GB/s had 300 for 1 GB, 7/8 of the
 result over its time, and 350 with the ring (NVIDIA/nccl issue 1506)."""
-_MOST_GATHERED = 32
-"""Devices of a node in an NVLS all-gather (`NCCL_MAX_NVLS_ARITY`)."""
+_MOST_GATHERED = 32  # devices of a node in an NVLS all-gather (`NCCL_MAX_NVLS_ARITY`)
 _EXPOSED = {mode.protocol: mode.net for mode in MODES if mode.shape == "tree"}
 """Network latency of a ring with one device per node, where nothing hides it."""
 _CORRECTION: dict[Protocol, tuple[int, ...]] = {

@@ -28,8 +28,7 @@ from gcsim.traces.profile import Compute, Exchange, Phase, TrafficProfile, weigh
 UNHIDDEN = Fraction(35, 100)
 """Share of the shorter clock that the longer does not hide, of stages of every other method
 (alphabetically) on an H100 (`tests/analysis/validation/suites/test_gpu_hook.py`)."""
-_PRIOR = 0.05
-"""Weight of a factor's logarithm; a length's is 1."""
+_PRIOR = 0.05  # weight of a factor's logarithm; a length's is 1
 
 Numbers = NDArray[np.float64]
 
@@ -46,8 +45,7 @@ class Clocks:
 class TimedStage(Compute):
     """Stretch of a stage that was timed on some device of the cluster."""
 
-    name: str
-    """Key of `Device.stages`."""
+    name: str  # key of `Device.stages`
 
 
 def clocks_of(compute: Compute, stages: Mapping[str, Clocks]) -> Clocks | None:

@@ -50,12 +50,10 @@ class KernelRate:
     None: does not apply; a range of None: as good as exact."""
 
     launch: Time
-    bandwidth: Bandwidth | None = None
-    """Bytes per second, read plus written."""
+    bandwidth: Bandwidth | None = None  # bytes per second, read plus written
     flop_rate: FlopRate | None = None
     source: Text
-    estimate: Annotated[bool, STATED] = False
-    """The figure was not measured on this device."""
+    estimate: Annotated[bool, STATED] = False  # the figure was not measured on this device
     launch_range: RangeOf[Time] = None
     bandwidth_range: RangeOf[Bandwidth] = None
     flop_rate_range: RangeOf[FlopRate] = None

@@ -108,6 +108,7 @@ class PriceList:
         ]
         self._primitive = device.primitive
         self._curves: dict[str, ExactCurve | None] = {}
+        self._launch: dict[tuple[KernelClass, str], Fraction] = {}
         self._known: dict[tuple[int, int, int], tuple[Compute, PricedBy, Picoseconds]] = {}
         """Prices and times by identity of a stretch (hashing costs as much as pricing), payloads
         and servers, with the stretch, to keep it alive."""
@@ -153,20 +154,29 @@ class PriceList:
         queues = any(self._host)
         for cost in costs:
             if queues:
-                each = zip(queued(cost), self._host, strict=True)
-                host += cost.launches * sum(count * price for count, price in each)
+                host += cost.launches * self._host_time(cost)
             curve = self._curve(cost.name)
             if curve is not None:
                 measured += _on_curve(curve, cost, servers)
                 continue
             rate = self._rate(cost.kind)
-            price = cost.launches * rate.launch
-            price += (cost.nbytes * rate.byte + cost.flops * rate.flop) / servers
+            moved = cost.nbytes * rate.byte
+            if cost.flops:
+                moved += cost.flops * rate.flop
+            price = cost.launches * rate.launch + moved / servers
             if cost.kind in self._estimated:
                 estimated += price
             else:
                 rated += price
         return PricedBy(measured, rated, estimated, host)
+
+    def _host_time(self, cost: KernelCost) -> Fraction:
+        """Picoseconds of the host behind one launch."""
+        name = cost.kind, cost.name
+        if name not in self._launch:
+            each = zip(queued(cost), self._host, strict=True)
+            self._launch[name] = sum((count * price for count, price in each), Fraction(0))
+        return self._launch[name]
 
     def _curve(self, name: str) -> ExactCurve | None:
         if name not in self._curves:

@@ -13,8 +13,7 @@ Bandwidth = Annotated[float, Unit("bandwidth"), POSITIVE]
 FlopRate = Annotated[float, Unit("compute rate"), POSITIVE]
 Times = Annotated[float, Limits(above=0, most=1_000_000)]
 
-Range = tuple[float, float]
-"""Smallest and largest value of a coefficient, in its own unit."""
+Range = tuple[float, float]  # smallest and largest value of a coefficient, in its own unit
 End = Literal["fastest", "slowest"]
 
 

@@ -31,10 +31,8 @@ class StepTime:
 
     seconds: Fraction
     provenance: str
-    estimate: bool
-    """This model was not measured on this device, or not near this batch."""
-    figures: tuple[tuple[str, float], ...] = ()
-    """Coefficients behind it, by name with unit."""
+    estimate: bool  # this model was not measured on this device, or not near this batch
+    figures: tuple[tuple[str, float], ...] = ()  # coefficients behind it, by name with unit
 
 
 def step_time(model: ModelFacts, device: Device, precision: Precision = "fp32") -> StepTime:

@@ -10,7 +10,7 @@ with a sample's forward FLOPs in 3 x 3 convolutions of stride 1 (F33, which Wino
 speeds up) and in other layers (F), three products per forward one (backward has two), the rate R of
 large matrix products, the bandwidth B of a copy, and the elements A that layers put out (norms,
 activations and backward read them again). Coefficients are shared by a processor family; `factor`
-is the device's. `gcsim.analysis.calibration.layer_model.fit` fits them (errors: `docs/devices.md`).
+is the device's. `tests/benchmarks/layer_model_fit.py` fits them (errors: `docs/devices.md`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ Precision = Literal["fp32", "tf32", "fp16"]
 """fp16: mixed, products in half precision or bfloat16 with float32 weights."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-PRODUCTS = 3
-"""Products of a training step per forward product."""
+PRODUCTS = 3  # products of a training step per forward product
 _WIDTH = 4  # bytes of an output at any precision; the coefficient absorbs the rest
 _WINOGRAD = "conv3x3"
 _Coefficient = Annotated[float, Limits(least=0)]
@@ -39,13 +38,10 @@ _Coefficient = Annotated[float, Limits(least=0)]
 class LayerCosts:
     """Coefficients of the layer model for a family of devices."""
 
-    launch: Time
-    """Seconds per parameter tensor: host, kernels, optimiser."""
-    conv3x3: _Coefficient
-    """Times the products' time at the rate of large matrix products."""
+    launch: Time  # seconds per parameter tensor: host, kernels, optimiser
+    conv3x3: _Coefficient  # times the products' time at the rate of large matrix products
     other: _Coefficient
-    outputs: _Coefficient
-    """Times the time to copy the outputs as float32."""
+    outputs: _Coefficient  # times the time to copy the outputs as float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +49,15 @@ class LayerTimes:
     """Layer model of one device at one precision."""
 
     costs: LayerCosts
-    flop_rate: float
-    """FLOP per second of large matrix products at this precision."""
-    bandwidth: float
-    """Bytes per second of a copy, read plus written."""
-    factor: float = 1.0
-    """Median of measured over predicted on this device; 1 without measurements."""
+    flop_rate: float  # FLOP per second of large matrix products at this precision
+    bandwidth: float  # bytes per second of a copy, read plus written
+    factor: float = 1.0  # median of measured over predicted on this device; 1 without measurements
     models: int = 0
-    time_range: Range | None = None
-    """Lowest and highest factor on a time, by cross-validation."""
+    time_range: Range | None = None  # lowest and highest factor on a time, by cross-validation
     strange_range: Range | None = None
     """The same for models not in `known_models`; None: `time_range`."""
-    known_models: tuple[str, ...] = ()
-    """Models measured on any device."""
-    end: End | None = None
-    """End of the range at which times are taken; None: as fitted."""
+    known_models: tuple[str, ...] = ()  # models measured on any device
+    end: End | None = None  # end of the range at which times are taken; None: as fitted
     source: str
 
     def range_of(self, model: ModelFacts) -> Range | None:
@@ -114,8 +104,7 @@ class MeasuredStep:
 
     batch: int
     seconds: float
-    spread: Range | None = None
-    """Fastest and slowest over the median; None for one measurement."""
+    spread: Range | None = None  # fastest and slowest over the median; None for one measurement
     sources: tuple[str, ...] = ()
 
 
@@ -127,16 +116,12 @@ class MeasuredTimes:
     precision: Precision
     steps: tuple[MeasuredStep, ...]
     source: str
-    estimate: bool = False
-    """The steps are another device's, scaled."""
+    estimate: bool = False  # the steps are another device's, scaled
     time_range: Range | None = None
     """Lowest and highest factor on a measured batch's time, beside its own spread."""
-    between: Range | None = None
-    """The same between two measured batches, by cross-validation."""
-    beyond: Range | None = None
-    """The same outside the measured batches."""
-    elsewhere: Range | None = None
-    """The same on another machine than the measured one."""
+    between: Range | None = None  # the same between two measured batches, by cross-validation
+    beyond: Range | None = None  # the same outside the measured batches
+    elsewhere: Range | None = None  # the same on another machine than the measured one
 
     def place(self, batch: int) -> Literal["measured", "between", "beyond"]:
         """Position of a batch among the measured ones."""

@@ -29,13 +29,11 @@ class ComputeTimes:
     """A worker's forward and backward pass."""
 
     forward: Picoseconds
-    backward: Picoseconds
-    """Optimiser included."""
+    backward: Picoseconds  # optimiser included
     parts: tuple[Picoseconds, ...]
     """Time by bucket, from the previous one's readiness (or the end of forward) to its own."""
     provenance: str
-    estimate: bool = False
-    """This model was not measured on this device, by the user or the source."""
+    estimate: bool = False  # this model was not measured on this device, by the user or the source
     figures: tuple[tuple[str, float], ...] = ()
     """The catalogue's coefficients behind it, by name with unit."""
     others: tuple[ComputeTimes, ...] = ()

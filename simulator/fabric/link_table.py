@@ -17,8 +17,7 @@ from gcsim.simulator.clock import LIMIT, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
-Kinds = NDArray[np.int64]
-"""Numbers of links."""
+Kinds = NDArray[np.int64]  # numbers of links
 Ranks = NDArray[np.int64]
 Bytes = NDArray[np.int64]
 _FEW = 32  # links asked one by one, and sizes whose answers are kept

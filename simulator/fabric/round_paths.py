@@ -38,10 +38,8 @@ from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import framed, path, slowed, through
 
-_MANY = 64
-"""Different paths in a round."""
-_KEPT = 1 << 19
-"""Messages of rounds whose paths are kept."""
+_MANY = 64  # different paths in a round
+_KEPT = 1 << 19  # messages of rounds whose paths are kept
 Integers = NDArray[np.int64]
 _FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = OrderedDict()
 """Paths, and each message's path, by form of a cluster and a round's senders and receivers."""
@@ -51,14 +49,10 @@ _FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = Orde
 class Framing:
     """Overheads of a protocol on every path."""
 
-    share: Fraction = Fraction(1)
-    """Payload's share of the rate between nodes."""
-    share_inside: Fraction = Fraction(1)
-    """Payload's share of the rate inside a node."""
-    network: Fraction = Fraction(0)
-    """Seconds added to the latency between nodes."""
-    inside: Fraction = Fraction(0)
-    """Seconds added to the latency inside a node."""
+    share: Fraction = Fraction(1)  # payload's share of the rate between nodes
+    share_inside: Fraction = Fraction(1)  # payload's share of the rate inside a node
+    network: Fraction = Fraction(0)  # seconds added to the latency between nodes
+    inside: Fraction = Fraction(0)  # seconds added to the latency inside a node
 
     def of(self, link: Link, extra: Fraction, *, inside: bool) -> Link:
         """Link as seen by the protocol's payload."""

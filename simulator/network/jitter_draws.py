@@ -19,10 +19,8 @@ from gcsim.compressors.loops import inlined, loop
 from gcsim.compressors.random import bits64, fraction64
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 
-EXPONENTIAL, UNIFORM, LOGNORMAL, PARETO = range(4)
-"""Codes of distributions."""
-LATEST = 86400.0 * PS_PER_SECOND
-"""Longest delay: a day, in picoseconds."""
+EXPONENTIAL, UNIFORM, LOGNORMAL, PARETO = range(4)  # codes of distributions
+LATEST = 86400.0 * PS_PER_SECOND  # longest delay: a day, in picoseconds
 _ROOT_OF_HALF = np.int64(0x3FE6A09E667F3BCD)  # bits of the square root of 1/2
 
 

@@ -50,8 +50,7 @@ from gcsim.fields import (
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, check_time, picoseconds
 from gcsim.simulator.network.rate_trace import RateTrace, refuse, slower, times_factor
 
-Range = tuple[Fraction, Fraction]
-"""Smallest and largest value of a figure, in its own unit."""
+Range = tuple[Fraction, Fraction]  # smallest and largest value of a figure, in its own unit
 RANGED = ("latency", "efficiency", "overhead")
 """Figures of a link with a range beside them: `Link.latency_range` and so on."""
 
@@ -91,10 +90,8 @@ class Link(Setting):
     """One direction of a full-duplex link; with `up`, the one to the node."""
 
     name: str
-    bandwidth: BytesPerSecond
-    """Line rate, bytes per second."""
-    latency: Seconds
-    """One way, seconds, including the software on both ends."""
+    bandwidth: BytesPerSecond  # line rate, bytes per second
+    latency: Seconds  # one way, seconds, including the software on both ends
     efficiency: Annotated[Factor, SHOWN] = Fraction(1)
     overhead: Seconds = Fraction(0)
     """Seconds for which a message occupies its sender beside its bytes."""
@@ -105,8 +102,7 @@ class Link(Setting):
     overhead_range: RangeOf[Seconds] = None
     factors: Annotated[tuple[SizeFactor, ...], Rule(_sizes_ascend)] = ()
     """Factors by ascending size; messages smaller than the first see the link as it is."""
-    jitter: tuple[Jitter, ...] = ()
-    """Their delays add up."""
+    jitter: tuple[Jitter, ...] = ()  # their delays add up
     loss: Loss | None = None
     flow: BytesPerSecond | None = None
     """Most bytes per second of one TCP connection (a provider's limit, or window / round trip)."""
@@ -118,13 +114,11 @@ class Link(Setting):
     """Direction away from the node, where it differs; paths join one `up` and one down."""
     grant: Seconds = Fraction(0)
     """Seconds between the times at which a message may start in this direction; 0: any time."""
-    shared: bool = False
-    """One half-duplex medium of all nodes (Wi-Fi): messages cross it twice."""
+    shared: bool = False  # one half-duplex medium of all nodes (Wi-Fi): messages cross it twice
     switch_adds: Annotated[Fraction, Limits(above=0, most=1)] | None = None
     """Share of the goodput with which the link's switch adds up all-reduces for NCCL (NVLS inside
     a node, SHARP between nodes); None: it does not."""
-    source: Annotated[str, SHOWN] = ""
-    """Source of the figures, shown in every report."""
+    source: Annotated[str, SHOWN] = ""  # source of the figures, shown in every report
     alone: Annotated[RateTrace | Fraction | None, INTERNAL] = None
     """`line_goodput` before sharing; None: nothing is shared, or there are no factors."""
     estimate: Annotated[bool, SHOWN] = False
@@ -307,8 +301,7 @@ class Jitter(Setting):
 
     distribution: Literal["exponential", "uniform", "lognormal", "pareto"]
     """uniform: between 0 and twice the mean."""
-    mean: Seconds
-    """Seconds, of those messages that are delayed."""
+    mean: Seconds  # seconds, of those messages that are delayed
     shape: Annotated[Fraction, Limits(least=0, most=1_000_000)] | None = None
     """lognormal: sigma of the logarithm, default 1; pareto: the tail's exponent, above 1."""
     probability: Probability = Fraction(1)
@@ -347,8 +340,7 @@ class Loss(Setting):
     packet waits for its repair (`recovery`). None is refused: there is no default."""
     timeout: Annotated[PositiveSeconds, SHOWN] = Fraction(200, 1000)
     """TCP's retransmission timeout, seconds."""
-    segment: Annotated[Bytes, SHOWN] = 1448
-    """Bytes of data in a packet."""
+    segment: Annotated[Bytes, SHOWN] = 1448  # bytes of data in a packet
     recovery: Recovery | None = None
     """Repair of sampled losses. rack (default): time-ordered acknowledgements and tail loss probes
     (RFC 8985, Linux's default); fast_retransmit: three duplicate acknowledgements (RFC 5681, RFC

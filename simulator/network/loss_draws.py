@@ -68,8 +68,7 @@ from gcsim.simulator.network.jitter_draws import LATEST, fraction, ln
 
 # Compiled into the loops below, whose kept machine code is checked against this file alone.
 
-NONE, TIMEOUT, FAST_RETRANSMIT, RACK = range(4)
-"""Codes of a link's repair; NONE: nothing is lost."""
+NONE, TIMEOUT, FAST_RETRANSMIT, RACK = range(4)  # codes of a link's repair; NONE: nothing is lost
 _MOST = 10  # most losses of one packet
 _DUPLICATES = 3  # later packets' acknowledgements that show a loss
 _LATEST = np.int64(LATEST)

@@ -37,16 +37,11 @@ def refuse(*checks: tuple[bool, str, str]) -> None:
 class RateTrace:
     """A piecewise constant rate, known from 0 to `duration`."""
 
-    times: tuple[Fraction, ...]
-    """Seconds at which rates begin, ascending from 0."""
-    rates: tuple[Fraction, ...]
-    """Goodput, bytes per second; at least one is positive."""
-    duration: Fraction
-    """Seconds at which the last rate ends."""
-    after: Literal["repeat", "hold"]
-    """Repeat the trace after its end, or hold the last rate."""
-    back_to: Fraction = Fraction(0)
-    """Repeat from these seconds on; what is before happens once."""
+    times: tuple[Fraction, ...]  # seconds at which rates begin, ascending from 0
+    rates: tuple[Fraction, ...]  # goodput, bytes per second; at least one is positive
+    duration: Fraction  # seconds at which the last rate ends
+    after: Literal["repeat", "hold"]  # repeat the trace after its end, or hold the last rate
+    back_to: Fraction = Fraction(0)  # repeat from these seconds on; what is before happens once
 
     def __post_init__(self) -> None:
         times, rates = self.times, self.rates

@@ -7,9 +7,8 @@ one class.
 Exact: rates and remaining bytes are rational. A flow ends, and frees its share, at the first whole
 picosecond at which its bytes are through, so the clock stays integer.
 
-A link is left out if all its flows cross, as often, another link that never has more capacity. If
-each flow then crosses one link, links are independent (`sharing/incast.py`); else rates are
-constant from event to event (a start, an end, a change of capacity). As there, flows held up by the
+A link is left out if all its flows cross, as often, another link that never has more capacity.
+Rates are constant from event to event (a start, an end, a change of capacity). Flows held up by the
 same full link are a group with one virtual time, the bytes of a flow that had always been there:
 one with s bytes left that joins at V ends at V + s. So an event's exact arithmetic is per group,
 and per flow only for those that change group.
@@ -28,7 +27,8 @@ The levels are right if all links of a level have equal exact shares: the loop t
 small. Where shares differ, or counts are large enough for rounding to matter, exact filling finds
 the levels.
 
-Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2.
+Source: Bertsekas and Gallager 1992, Data Networks, sec. 6.5.2; virtual time of processor sharing,
+Demers, Keshav and Shenker 1989 (SIGCOMM), sec. 2.2.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import heapify, heappop, heappush
 from math import gcd, lcm
 from typing import Any
@@ -47,7 +47,6 @@ from numpy.typing import NDArray
 from gcsim.compressors.loops import loop
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds
-from gcsim.simulator.sharing.incast import divided_by_all, share_single_links
 from gcsim.simulator.sharing.model import Capacity, Ended, FlowClass, never_less, supply
 
 
@@ -61,9 +60,28 @@ def share_fairly(
     in `flows`; `capacities` by link class. `ended(place, time)` is called at each end, in time
     order, and returns the start times of further flows, none before `time`."""
     needed = _without_idle_links(flows, capacities)
-    single = all(len(flow.loads) == 1 for flow in needed)
-    run = share_single_links if single else _share_several_links
-    run(starts, needed, capacities, ended)
+    waiting = [(start, place) for place, start in starts.items()]
+    heapify(waiting)
+    running = _Running(needed, capacities)
+    now = min(starts.values(), default=0)
+    while waiting or running.flows.size:
+        while waiting and waiting[0][0] <= now:
+            due = []
+            while waiting and waiting[0][0] <= now:
+                start, place = heappop(waiting)
+                if start < now:
+                    raise InternalError(f"flow {place} starts in the past, before {now} ps")
+                due.append(place)
+            running.start(due)
+            for place in running.through():
+                for further, start in ended(place, now).items():
+                    heappush(waiting, (start, further))
+        if not waiting and not running.flows.size:
+            break
+        now = running.run(now, waiting[0][0] if waiting else None)
+        for place in running.through():
+            for further, start in ended(place, now).items():
+                heappush(waiting, (start, further))
 
 
 def _without_idle_links(
@@ -97,36 +115,6 @@ _NEW = -1  # group of flows that have no rate yet
 _LONG = 2048  # bits of D above which it is reduced
 _PATIENCE = 8  # changes of D before it is made divisible by many numbers of flows
 _LARGEST = 1 << 10
-
-
-def _share_several_links(
-    starts: Mapping[int, Picoseconds],
-    flows: Sequence[FlowClass],
-    capacities: Mapping[Any, Capacity],
-    ended: Ended,
-) -> None:
-    waiting = [(start, place) for place, start in starts.items()]
-    heapify(waiting)
-    running = _Running(flows, capacities)
-    now = min(starts.values(), default=0)
-    while waiting or running.flows.size:
-        while waiting and waiting[0][0] <= now:
-            due = []
-            while waiting and waiting[0][0] <= now:
-                start, place = heappop(waiting)
-                if start < now:
-                    raise InternalError(f"flow {place} starts in the past, before {now} ps")
-                due.append(place)
-            running.start(due)
-            for place in running.through():
-                for further, start in ended(place, now).items():
-                    heappush(waiting, (start, further))
-        if not waiting and not running.flows.size:
-            break
-        now = running.run(now, waiting[0][0] if waiting else None)
-        for place in running.through():
-            for further, start in ended(place, now).items():
-                heappush(waiting, (start, further))
 
 
 class _Running:
@@ -280,6 +268,12 @@ class _Group:
         heapify(self._queue)
 
 
+@cache
+def divided_by_all(numbers: int) -> int:
+    """Least common multiple of 1 ... numbers."""
+    return lcm(*range(1, numbers + 1))
+
+
 _Ints = NDArray[np.int64]
 _BAND = 1e-8
 _ROUNDING = 1e-10  # bound of the loop's relative rounding errors
@@ -324,6 +318,9 @@ class Crossings:
     def levels(self, active: _Ints, capacities: Sequence[int]) -> _Levels:
         """Levels of the active flow classes (ascending places), by place among them. `capacities`
         by link, in any unit; the list must never change."""
+        if len(self.links) == 1:
+            load, none = int(self.count[active].sum()), np.zeros(len(active), dtype=np.int64)
+            return _Levels(none, [capacities[0]], max(load, 1), none)
         if capacities is not self._capacities:
             room = np.array(capacities, dtype=np.float64)
             self._capacities, self._room = capacities, room / max(room.max(), 1)

@@ -1,17 +1,15 @@
 """Data of the fluid model: classes of flows, and capacities.
 
-A capacity is a constant rate or a `RateTrace` with changes at the nearest whole picosecond, known
-by D(t), the integral of the rate from 0 to t.
+A capacity is a constant rate or a `RateTrace` with changes at the nearest whole picosecond.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate, pairwise
 from math import lcm
 from typing import Any
 
@@ -19,8 +17,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
 from gcsim.simulator.network.rate_trace import RateTrace
 
-Capacity = Fraction | RateTrace
-"""Bytes per second."""
+Capacity = Fraction | RateTrace  # bytes per second
 Ended = Callable[[int, Picoseconds], Mapping[int, Picoseconds]]
 """Called at each end `(place, time)`; returns start times of further flows, none before."""
 
@@ -29,8 +26,7 @@ Ended = Callable[[int, Picoseconds], Mapping[int, Picoseconds]]
 class FlowClass:
     """Flows of equal size, start and kinds of links."""
 
-    nbytes: int | Fraction
-    """Bytes of one flow; a fraction for equal stripes."""
+    nbytes: int | Fraction  # bytes of one flow; a fraction for equal stripes
     loads: Mapping[Any, int]
     """Flows on one link, by class of links; one that crosses it twice counts twice."""
 
@@ -49,7 +45,7 @@ def supply(capacity: Capacity) -> Supply:
 
 
 class Supply:
-    """Deliveries of a capacity: picoseconds, and units of 1 / `scale` bytes."""
+    """Rates of a capacity: units of 1 / `scale` bytes per picosecond."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._times, self._end, self._period = [0], 0, 0
@@ -62,29 +58,8 @@ class Supply:
         rates = [rate / PS_PER_SECOND for rate in rates]
         self.scale = lcm(*(rate.denominator for rate in rates))
         self._rates = [int(rate * self.scale) for rate in rates]
-        spans = zip(self._rates[:-1], pairwise(self._times), strict=True)
-        self._sums = [0, *accumulate(rate * (end - start) for rate, (start, end) in spans)]
-        self._total = self._inside(self._end)
-        self._lap = self._total - self._inside(self._end - self._period)
-        if min(self._rates) < 0 or (not self._lap if self._period else not self._rates[-1]):
+        if min(self._rates) < 0 or not any(self._rates):
             raise InternalError(f"a capacity of nothing, for ever: {capacity}")
-
-    def delivered(self, time: Picoseconds) -> int:
-        """D(time)."""
-        laps = self._laps(time)
-        return laps * self._lap + self._inside(time - laps * self._period)
-
-    def reached(self, amount: int) -> Picoseconds:
-        """First whole picosecond t >= 0 with D(t) >= amount."""
-        if amount <= 0:
-            return 0
-        laps = 0
-        if self._period and amount > self._total:
-            laps = -((self._total - amount) // self._lap)
-            amount -= laps * self._lap
-        piece = bisect_left(self._sums, amount) - 1
-        within = -((self._sums[piece] - amount) // self._rates[piece])
-        return laps * self._period + self._times[piece] + within
 
     def rate(self, time: Picoseconds) -> tuple[int, Picoseconds | None]:
         """Rate from `time` on, and until when; None: for ever."""
@@ -97,7 +72,3 @@ class Supply:
     def _laps(self, time: Picoseconds) -> int:
         """Periods to go back to be inside the trace."""
         return (time - self._end) // self._period + 1 if self._period and time >= self._end else 0
-
-    def _inside(self, time: Picoseconds) -> int:
-        piece = bisect_right(self._times, time) - 1
-        return self._sums[piece] + self._rates[piece] * (time - self._times[piece])

@@ -51,14 +51,10 @@ from gcsim.simulator.training import Training
 TOLERANCE = 1e-3
 """Share of a cycle's length that a settled state may move within it; less takes twenty times the
 iterations where chunks differ by an element, and no row shows it."""
-MOST_TIMES = 2**16
-"""Iterations times ranks after which no cycle is awaited."""
-FEWEST = 16
-"""Least iterations for a cycle, at any number of ranks."""
-WARM_UP = 5
-"""Iterations that do not count where times vary."""
-VECTOR_RANKS = 2
-"""Vectors are faster from this many different ranks on."""
+MOST_TIMES = 2**16  # iterations times ranks after which no cycle is awaited
+FEWEST = 16  # least iterations for a cycle, at any number of ranks
+WARM_UP = 5  # iterations that do not count where times vary
+VECTOR_RANKS = 2  # vectors are faster from this many different ranks on
 
 
 class Averager:
@@ -255,8 +251,7 @@ def _only_events(schedule: Schedule) -> bool:
     return any(plan.slots == 2 or plan.machines is not None for plan in schedule.plans)
 
 
-MOST_ITERATIONS = 20_000
-"""Most iterations for traces or rounds, beyond those asked for."""
+MOST_ITERATIONS = 20_000  # most iterations for traces or rounds, beyond those asked for
 _FEWEST_ROUNDS = 5  # fewer rounds say too little about their differences
 _FEW_ROUNDED = 1000  # iterations beyond which two rounds must suffice
 _LOG = logging.getLogger(__name__)

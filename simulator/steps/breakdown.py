@@ -31,13 +31,10 @@ PARTS = (
 )
 """Parts of a `Run`; all but communication add up to the iteration."""
 
-SPANS = 60_000
-"""Most spans of an iteration, of which a timeline shows all ranks."""
+SPANS = 60_000  # most spans of an iteration, of which a timeline shows all ranks
 
-Interval = tuple[Picoseconds, Picoseconds]
-"""Begin and end."""
-Done = tuple[Job, int | None, Picoseconds, Picoseconds]
-"""Job, bucket (None: of none), begin, end."""
+Interval = tuple[Picoseconds, Picoseconds]  # begin and end
+Done = tuple[Job, int | None, Picoseconds, Picoseconds]  # job, bucket (None: of none), begin, end
 Exchanged = tuple[CollectiveRecord, int, int, Picoseconds, Picoseconds, Picoseconds]
 """Collective, bucket, place in it; entry, last rank's entry, exit."""
 
@@ -52,8 +49,7 @@ class TimeBreakdown:
     compute: list[Done] = field(default_factory=list)
     side: list[Done] = field(default_factory=list)
     network: list[Exchanged] = field(default_factory=list)
-    waits: list[Interval] = field(default_factory=list)
-    """For input."""
+    waits: list[Interval] = field(default_factory=list)  # for input
     loads: list[Interval] = field(default_factory=list)
     """Making of the batches taken in this iteration, and of later ones begun in it."""
 
@@ -198,12 +194,9 @@ class Average:
     """Mean iteration of a schedule's slowest rank, in picoseconds."""
 
     iteration: Fraction
-    parts: dict[str, Fraction]
-    """Means by `PARTS`."""
-    iterations: Times
-    """Iterations that count, `[n]`."""
-    rank: int
-    """Rank that they belong to."""
+    parts: dict[str, Fraction]  # means by `PARTS`
+    iterations: Times  # iterations that count, `[n]`
+    rank: int  # rank that they belong to
 
 
 def mean_of(run: Run, rank: int, iterations: int) -> Average:

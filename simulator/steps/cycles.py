@@ -44,12 +44,9 @@ from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, run_of
 from gcsim.simulator.steps.step_plan import Run, Span
 
-MOST = 200
-"""Iterations after which no cycle is expected."""
-MOST_ROUNDS = 4
-"""Most rounds assembled from known iterations, beyond `most`."""
-PATIENCE = 8
-"""Iterations before `tolerance` applies."""
+MOST = 200  # iterations after which no cycle is expected
+MOST_ROUNDS = 4  # most rounds assembled from known iterations, beyond `most`
+PATIENCE = 8  # iterations before `tolerance` applies
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

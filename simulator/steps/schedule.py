@@ -21,10 +21,8 @@ from gcsim.simulator.steps.step_plan import Run, Span, StepPlan
 class Schedule:
     """Plans that follow each other, again and again."""
 
-    plans: tuple[StepPlan, ...]
-    """All different."""
-    turns: tuple[int, ...]
-    """Each iteration's plan, in the shortest repeated round."""
+    plans: tuple[StepPlan, ...]  # all different
+    turns: tuple[int, ...]  # each iteration's plan, in the shortest repeated round
 
     @staticmethod
     def of(plans: Sequence[StepPlan], turns: Sequence[int]) -> Schedule:
@@ -118,13 +116,10 @@ def beginning(schedule: Schedule, ranks: int) -> State:
 class Iteration:
     """All ranks' iteration between two states, in picoseconds."""
 
-    durations: Times
-    """`[ranks]`."""
-    parts: Mapping[str, Times]
-    """`Run.parts`, `[ranks]` each."""
+    durations: Times  # `[ranks]`
+    parts: Mapping[str, Times]  # `Run.parts`, `[ranks]` each
     after: State
-    elapsed: Picoseconds
-    """From the first rank's begin to the first rank's end."""
+    elapsed: Picoseconds  # from the first rank's begin to the first rank's end
 
 
 def run_of(iterations: Sequence[Iteration], *, spans: tuple[Span, ...] = ()) -> Run:

@@ -80,15 +80,12 @@ class Job:
 class BucketWork:
     """One bucket's exchange, with the prices of its computations."""
 
-    before: tuple[Job, ...]
-    """Computed when the bucket's part of the backward pass is done."""
+    before: tuple[Job, ...]  # computed when the bucket's part of the backward pass is done
     collectives: tuple[CollectiveRecord, ...] = ()
-    server_times: tuple[Picoseconds, ...] = ()
-    """Parameter servers' computation by collective."""
+    server_times: tuple[Picoseconds, ...] = ()  # parameter servers' computation by collective
     held: tuple[Picoseconds, ...] = ()
     """Delay of every rank's exit by collective, beyond the network's time."""
-    after: tuple[Job, ...] = ()
-    """Computation by collective, once it has returned."""
+    after: tuple[Job, ...] = ()  # computation by collective, once it has returned
     behind: tuple[int, ...] = ()
     """Number of buckets by collective whose pieces (parts of backward, its rest; with a side stream
     `before`) are served before its `after`; never decreasing. Empty: up to its own bucket."""
@@ -100,8 +97,7 @@ class Machines:
 
     cores: int
     of_rank: tuple[int, ...]
-    kinds: frozenset[Kind]
-    """Kinds of jobs that take one core each; others have their own devices."""
+    kinds: frozenset[Kind]  # kinds of jobs that take one core each; others have their own devices
 
     @staticmethod
     def of(cluster: Cluster, kinds: frozenset[Kind], *, side_stream: bool) -> Machines | None:
@@ -122,23 +118,19 @@ class Machines:
 class StepPlan:
     """One step, as every rank does it."""
 
-    compute: ComputeTimes
-    """Compute times of one micro-batch."""
+    compute: ComputeTimes  # compute times of one micro-batch
     buckets: tuple[BucketWork, ...]
     side_stream: bool = False
     side_slowdown: Fraction = Fraction(1)
     in_turn: bool = False
-    slots: Literal[1, 2] = 1
-    """Collectives that may run at a time."""
+    slots: Literal[1, 2] = 1  # collectives that may run at a time
     optimizer: Picoseconds = 0
     accumulation: int = 1
     backward_alone: Picoseconds | None = None
     """Backward pass of the micro-batches without exchange; None: as with one."""
-    input_batch: Picoseconds = 0
-    """0: batches are always ready."""
+    input_batch: Picoseconds = 0  # 0: batches are always ready
     prefetch: int = 2
-    machines: Machines | None = None
-    """None: every stream has a device, or a core, of its own."""
+    machines: Machines | None = None  # None: every stream has a device, or a core, of its own
     groups: tuple[tuple[int, StepPlan], ...] = ()
     """Numbers of consecutive ranks, and their plans, which differ in passes and jobs' durations
     alone; empty: all ranks follow this one."""
@@ -166,8 +158,7 @@ class CollectiveSpan(NamedTuple):
 
     record: CollectiveRecord
     place: int
-    waited: Picoseconds
-    """From the rank's entry until the last rank's."""
+    waited: Picoseconds  # from the rank's entry until the last rank's
 
 
 class Span(NamedTuple):
@@ -176,25 +167,21 @@ class Span(NamedTuple):
 
     rank: int
     resource: Resource
-    kind: str
-    """The job's, the collective's (`CollectiveRecord.kind`), `load` or `wait`."""
+    kind: str  # the job's, the collective's (`CollectiveRecord.kind`), `load` or `wait`
     name: str
     start: Picoseconds
     end: Picoseconds
-    slot: int = 0
-    """Slot of the communicator: 1 runs beside a collective in slot 0."""
+    slot: int = 0  # slot of the communicator: 1 runs beside a collective in slot 0
     bucket: int | None = None
     carried: CollectiveSpan | None = None
-    ranks: int = 1
-    """The rank, and equal ones without spans of their own."""
+    ranks: int = 1  # the rank, and equal ones without spans of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
     """Consecutive iterations of all ranks, in picoseconds."""
 
-    finish: Times
-    """`[iterations, ranks]`: end of each rank's iteration."""
+    finish: Times  # `[iterations, ranks]`: end of each rank's iteration
     parts: dict[str, Times]
     """`[iterations, ranks]` each. All but communication add up to the rank's iteration:
 

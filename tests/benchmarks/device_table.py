@@ -15,7 +15,6 @@ from pathlib import Path
 if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gcsim.analysis.calibration.layer_model.fit import FAMILIES, fit, observations, written
 from gcsim.files import write_text
 from gcsim.scenarios.catalog.rates import FOLDER, boards, measurements, sources
 from gcsim.simulator.devices.ranges import Range
@@ -35,6 +34,7 @@ from tests.benchmarks.layer_model_errors import (
     summary,
     unknown,
 )
+from tests.benchmarks.layer_model_fit import FAMILIES, fit, observations, written
 
 COMMAND = "python tests/benchmarks/device_table.py > docs/devices.md"
 PARTS = {"known": known, "single": single, "unknown": unknown, "flops": flops}

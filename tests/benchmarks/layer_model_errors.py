@@ -21,19 +21,12 @@ from itertools import accumulate
 from math import exp, log
 from pathlib import Path
 
-from gcsim.analysis.calibration.layer_model.fit import (
-    FAMILIES,
-    Fit,
-    Observation,
-    facts_of,
-    fit,
-    observations,
-)
 from gcsim.analysis.validation import suites
 from gcsim.analysis.validation.folder import Folder
 from gcsim.analysis.validation.rows import read_suite
 from gcsim.scenarios.catalog.rates import Measurement, Processor, boards, measurements
 from gcsim.simulator.devices.training_rates import PRODUCTS, Precision
+from tests.benchmarks.layer_model_fit import FAMILIES, Fit, Observation, facts_of, fit, observations
 
 _OUTER = 0.05
 """Share of the errors that a range leaves out at each end."""

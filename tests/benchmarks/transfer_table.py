@@ -25,7 +25,7 @@ from gcsim.scenarios.calibration.device import Calibration, calibrate_device, pr
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.timing.allocator import give_back_freed_memory, keep_freed_memory
-from gcsim.traces.timing.clock import CpuClock, DeviceClock
+from gcsim.traces.timing.clock import DeviceClock
 from gcsim.traces.timing.kernels import gradient
 from tests.benchmarks.agreement import SHORTEST, Agreement, agreement
 from tests.benchmarks.direct_times import Direct, direct_times
@@ -88,7 +88,7 @@ def main() -> None:
     calibrated = time.perf_counter() - started
     _say(f"calibrated in {calibrated:.0f} s")
     sizes = SIZES[:1] if options.quick else SIZES
-    rows = timed_directly(CpuClock(), sizes, rounds=options.rounds)
+    rows = timed_directly(DeviceClock("cpu"), sizes, rounds=options.rounds)
     threads = torch.get_num_threads()
     head = HEAD.format(
         sizes=", ".join(f"{n:,}" for n in sorted({site.elements for site in calibration.sites})),

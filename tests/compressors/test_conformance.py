@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors import check
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import Codec, as_bytes, frames_of, from_bytes, pack_frame
 from gcsim.compressors.conformance import CHECKS, FOLLOWS, examine
 from gcsim.compressors.conformance.subject import subject_of
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.registry import REGISTRY
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.compressors.sharing import fill_once

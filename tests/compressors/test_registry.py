@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 import pytest
 
-from gcsim.cli.gallery import page
 from gcsim.compressors.base import Family
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
 from gcsim.errors import InputError
+from tests.benchmarks.gallery import page
 
 
 @pytest.mark.parametrize("name", REGISTRY)

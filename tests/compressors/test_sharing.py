@@ -149,7 +149,8 @@ def test_a_payload_is_decoded_once_and_not_once_a_worker(
 
 def _count_frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     read: list[int] = []
-    found, agree = frames._read_headers, frames._agree
+    loops: Any = frames  # whose loops are not typed
+    found, agree = loops._read_headers, loops._agree
 
     def counting_found(data: object, rows: Any) -> None:
         read.extend([1] * rows.shape[1])

@@ -148,11 +148,8 @@ class _Collector:
         elif name.removeprefix("struct ") == GRADIENT:  # so on Windows
             span = self._span(event)
             if span is None:
-                raise unreadable(
-                    self._path,
-                    f"has an event {GRADIENT} without ts and dur",
-                    "gcsim reads the traces of torch.profiler (PyTorch 1.8 and later)",
-                )
+                message = "gcsim reads the traces of torch.profiler (PyTorch 1.8 and later)"
+                raise unreadable(self._path, f"has an event {GRADIENT} without ts and dur", message)
             shape = _shape(_arguments(event))
             self._marks.gradients.append(Arrival(start=span.start, end=span.end, shape=shape))
         elif kind.startswith("gpu_"):
@@ -367,11 +364,8 @@ def _read_once(path: Path, _changed: int, _length: int) -> Marks:
             "under a CUDA graph",
         )
     if marks.gpu_operators and not marks.kernels:
-        raise unreadable(
-            path,
-            "shows operators of a GPU, and no kernel that ran on it",
-            "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-        )
+        message = "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        raise unreadable(path, "shows operators of a GPU, and no kernel that ran on it", message)
     return marks
 
 
@@ -504,11 +498,8 @@ def _timed(path: Path, marks: Marks, batch: _Batch) -> _Timed:
     if backward is None:
         backward = first
     if forward == float("-inf"):
-        raise unreadable(
-            path,
-            "does not show where a forward pass begins",
-            "use a schedule and call profiler.step() after each iteration",
-        )
+        message = "use a schedule and call profiler.step() after each iteration"
+        raise unreadable(path, "does not show where a forward pass begins", message)
     optimizer = next(
         (o for o in marks.optimizers if batch.gradients[-1].end <= o.start <= batch.until), None
     )
@@ -552,11 +543,8 @@ def _on_gpu(  # noqa: PLR0917 - a step of timed
 
     start, turn = begins(forward), begins(backward)
     if start is None or turn is None or turn < start:
-        raise unreadable(
-            path,
-            "shows no kernels of a backward pass on the GPU",
-            "profile whole training steps, and let the schedule record at least two of them",
-        )
+        message = "profile whole training steps, and let the schedule record at least two of them"
+        raise unreadable(path, "shows no kernels of a backward pass on the GPU", message)
     ready = [max(turn, done[bisect.bisect_left(launched, at) - 1]) - turn for at in arrivals]
     last = 0.0
     if optimizer is not None:

@@ -65,11 +65,8 @@ def _current_directory_importable() -> Iterator[None]:
 
 def _call(entry: ModelEntry) -> nn.Module:
     if entry.build is None:
-        raise refusal(
-            entry,
-            "it is a table of layers: there is nothing to train",
-            "take synthetic gradients (gradients: {source: synthetic})",
-        )
+        message = "it is a table of layers: there is nothing to train"
+        raise refusal(entry, message, "take synthetic gradients (gradients: {source: synthetic})")
     module, _, attribute = entry.build.partition(":")
     try:
         build = getattr(importlib.import_module(module), attribute)
@@ -98,18 +95,12 @@ def _check_parameters(entry: ModelEntry, model: nn.Module) -> None:
         )
     for name, parameter in parameters:
         if parameter.dtype != torch.float32:
-            raise refusal(
-                entry,
-                f"parameter {name} is {parameter.dtype}",
-                "build the model in float32; traces hold float32 gradients",
-            )
+            message = "build the model in float32; traces hold float32 gradients"
+            raise refusal(entry, f"parameter {name} is {parameter.dtype}", message)
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag) and layer.sparse:
-            raise refusal(
-                entry,
-                f"embedding {name} has sparse gradients",
-                "build it with sparse=False; compressors take dense gradients",
-            )
+            message = "build it with sparse=False; compressors take dense gradients"
+            raise refusal(entry, f"embedding {name} has sparse gradients", message)
 
 
 def _check_output(entry: ModelEntry, model: nn.Module) -> None:

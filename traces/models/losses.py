@@ -45,11 +45,9 @@ def _own_losses(name: str, output: Any, labels: Tensor) -> Tensor:
         if found.shape == (batch,):
             return found
     shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-    raise InputError(
-        f"{name} returned {shape} for a batch of {batch}",
-        place="train.loss",
-        hint=f"return the mean loss, or one for each sample: [{batch}]",
-    )
+    message = f"{name} returned {shape} for a batch of {batch}"
+    hint = f"return the mean loss, or one for each sample: [{batch}]"
+    raise InputError(message, place="train.loss", hint=hint)
 
 
 @cache

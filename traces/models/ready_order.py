@@ -68,10 +68,7 @@ def ready_order(entry: ModelEntry, module: nn.Module) -> tuple[int, ...]:
         output = module(sample_batch(entry, _SAMPLES, device))
         losses = sample_losses(entry, output, labels)
         if not losses.requires_grad:
-            raise InputError(
-                "its output has no gradient",
-                place="model",
-                hint="leave out torch.no_grad(), detach() and requires_grad_(False)",
-            )
+            hint = "leave out torch.no_grad(), detach() and requires_grad_(False)"
+            raise InputError("its output has no gradient", place="model", hint=hint)
         losses.sum().backward()  # type: ignore[no-untyped-call]  # torch's own
     return whole_order(order, len(parameters))

@@ -152,11 +152,8 @@ def shipped_model(name: str) -> ModelEntry:
     """The entry of a shipped model. Raises `InputError` with a suggestion for another name."""
     entry = MODELS.get(name)
     if entry is None:
-        raise InputError(
-            f"unknown model {name!r}",
-            place="model",
-            hint=f"{did_you_mean(name, MODELS)} Or package.module:build for your own",
-        )
+        hint = f"{did_you_mean(name, MODELS)} Or package.module:build for your own"
+        raise InputError(f"unknown model {name!r}", place="model", hint=hint)
     return entry
 
 

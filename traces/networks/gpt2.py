@@ -19,6 +19,7 @@ blocks (2019, section 2.3). No dropout: the paper's models underfit their text.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -45,30 +46,18 @@ class Attention(nn.Module):
         return merged
 
 
-class FeedForward(nn.Module):
-    """Two layers at each position, four times as wide inside."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.c_fc = nn.Linear(width, 4 * width)
-        self.gelu = nn.GELU(approximate="tanh")
-        self.c_proj = nn.Linear(4 * width, width)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """`[batch, length, width]` to the same."""
-        projected: Tensor = self.c_proj(self.gelu(self.c_fc(states)))
-        return projected
-
-
 class Block(nn.Module):
-    """Attention, then the two layers, each added to its input."""
+    """Attention, then two layers at each position, four times as wide inside, each added to its
+    input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(width)
         self.attn = Attention(width, heads)
         self.ln_2 = nn.LayerNorm(width)
-        self.mlp = FeedForward(width)
+        c_fc, c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        gelu = nn.GELU(approximate="tanh")
+        self.mlp = nn.Sequential(OrderedDict(c_fc=c_fc, gelu=gelu, c_proj=c_proj))
 
     def forward(self, states: Tensor) -> Tensor:
         """`[batch, length, width]` to the same."""

@@ -27,7 +27,6 @@ class Unit(NamedTuple):
     """A convolution of a branch: `kernel` in rows and columns; it keeps the maps' size, or, with
     stride 2, halves it without padding."""
 
-    name: str
     outputs: int
     kernel: tuple[int, int]
     stride: int = 1
@@ -40,11 +39,20 @@ class Unit(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Units in sequence, perhaps behind average pooling; the last ones side by side."""
+    """Units by name, in sequence, perhaps behind average pooling; the last ones side by side."""
 
-    units: tuple[Unit, ...]
-    side_by_side: int = 1
-    pooled: bool = False
+    units: dict[str, Unit]
+    side_by_side: int
+    pooled: bool
+
+
+def _branch(name: str, *units: Unit, side_by_side: int = 1, pooled: bool = False) -> Branch:
+    """Several units are numbered, those side by side (a, b) with one number."""
+    before = len(units) - side_by_side
+    last = f"{name}_{before + 1}" if before else name
+    names = [f"{name}_{number}" for number in range(1, before + 1)]
+    names += [last] if side_by_side == 1 else [last + letter for letter in "ab"]
+    return Branch(dict(zip(names, units, strict=True)), side_by_side, pooled)
 
 
 _1, _3, _5 = (1, 1), (3, 3), (5, 5)
@@ -52,91 +60,43 @@ _ROW3, _COLUMN3, _ROW7, _COLUMN7 = (1, 3), (3, 1), (1, 7), (7, 1)
 
 
 def _pool(outputs: int) -> Branch:
-    return Branch((Unit("branch_pool", outputs, _1),), pooled=True)
+    return _branch("branch_pool", Unit(outputs, _1), pooled=True)
 
 
 def _figure5(pool: int) -> tuple[Branch, ...]:
     """35 x 35: 1, 5, twice 3, pooling."""
     return (
-        Branch((Unit("branch1x1", 64, _1),)),
-        Branch((Unit("branch5x5_1", 48, _1), Unit("branch5x5_2", 64, _5))),
-        Branch(
-            (
-                Unit("branch3x3dbl_1", 64, _1),
-                Unit("branch3x3dbl_2", 96, _3),
-                Unit("branch3x3dbl_3", 96, _3),
-            )
-        ),
+        _branch("branch1x1", Unit(64, _1)),
+        _branch("branch5x5", Unit(48, _1), Unit(64, _5)),
+        _branch("branch3x3dbl", Unit(64, _1), Unit(96, _3), Unit(96, _3)),
         _pool(pool),
     )
 
 
-_TO_17 = (
-    Branch((Unit("branch3x3", 384, _3, 2),)),
-    Branch(
-        (
-            Unit("branch3x3dbl_1", 64, _1),
-            Unit("branch3x3dbl_2", 96, _3),
-            Unit("branch3x3dbl_3", 96, _3, 2),
-        )
-    ),
-)
-
-
 def _figure6(inner: int) -> tuple[Branch, ...]:
     """17 x 17: 7 x 7 in two, and in four, with `inner` channels between them."""
+    first, row, column = Unit(inner, _1), Unit(inner, _ROW7), Unit(inner, _COLUMN7)
     return (
-        Branch((Unit("branch1x1", 192, _1),)),
-        Branch(
-            (
-                Unit("branch7x7_1", inner, _1),
-                Unit("branch7x7_2", inner, _ROW7),
-                Unit("branch7x7_3", 192, _COLUMN7),
-            )
-        ),
-        Branch(
-            (
-                Unit("branch7x7dbl_1", inner, _1),
-                Unit("branch7x7dbl_2", inner, _COLUMN7),
-                Unit("branch7x7dbl_3", inner, _ROW7),
-                Unit("branch7x7dbl_4", inner, _COLUMN7),
-                Unit("branch7x7dbl_5", 192, _ROW7),
-            )
-        ),
+        _branch("branch1x1", Unit(192, _1)),
+        _branch("branch7x7", first, row, Unit(192, _COLUMN7)),
+        _branch("branch7x7dbl", first, column, row, column, Unit(192, _ROW7)),
         _pool(192),
     )
 
 
-_TO_8 = (
-    Branch((Unit("branch3x3_1", 192, _1), Unit("branch3x3_2", 320, _3, 2))),
-    Branch(
-        (
-            Unit("branch7x7x3_1", 192, _1),
-            Unit("branch7x7x3_2", 192, _ROW7),
-            Unit("branch7x7x3_3", 192, _COLUMN7),
-            Unit("branch7x7x3_4", 192, _3, 2),
-        )
-    ),
+_TO_17 = (
+    _branch("branch3x3", Unit(384, _3, 2)),
+    _branch("branch3x3dbl", Unit(64, _1), Unit(96, _3), Unit(96, _3, 2)),
 )
+_TO_8 = (
+    _branch("branch3x3", Unit(192, _1), Unit(320, _3, 2)),
+    _branch("branch7x7x3", Unit(192, _1), Unit(192, _ROW7), Unit(192, _COLUMN7), Unit(192, _3, 2)),
+)
+_BESIDE = Unit(384, _ROW3), Unit(384, _COLUMN3)
 _FIGURE7 = (  # 8 x 8: rows and columns side by side
-    Branch((Unit("branch1x1", 320, _1),)),
-    Branch(
-        (
-            Unit("branch3x3_1", 384, _1),
-            Unit("branch3x3_2a", 384, _ROW3),
-            Unit("branch3x3_2b", 384, _COLUMN3),
-        ),
-        side_by_side=2,
-    ),
-    Branch(
-        (
-            Unit("branch3x3dbl_1", 448, _1),
-            Unit("branch3x3dbl_2", 384, _3),
-            Unit("branch3x3dbl_3a", 384, _ROW3),
-            Unit("branch3x3dbl_3b", 384, _COLUMN3),
-        ),
-        side_by_side=2,
-    ),
+    _branch("branch1x1", Unit(320, _1)),
+    _branch("branch3x3", Unit(384, _1), *_BESIDE, side_by_side=2),
+    _branch("branch3x3dbl", Unit(448, _1), Unit(384, _3), *_BESIDE, side_by_side=2),
     _pool(192),
 )
 _BLOCKS = {
@@ -163,12 +123,14 @@ class Mixed(nn.Module):
         super().__init__()
         self.outputs = 0
         self._branches = branches
-        self._halves = any(unit.stride == 2 for branch in branches for unit in branch.units)
+        self._halves = any(
+            unit.stride == 2 for branch in branches for unit in branch.units.values()
+        )
         for branch in branches:
             channels = inputs
             first_parallel = len(branch.units) - branch.side_by_side
-            for place, unit in enumerate(branch.units):
-                self.add_module(unit.name, unit.built(channels))
+            for place, (name, unit) in enumerate(branch.units.items()):
+                self.add_module(name, unit.built(channels))
                 if place < first_parallel:
                     channels = unit.outputs
                 else:
@@ -181,7 +143,7 @@ class Mixed(nn.Module):
         found: list[Tensor] = []
         for branch in self._branches:
             inner = avg_pool2d(maps, 3, stride=1, padding=1) if branch.pooled else maps
-            modules = [self.get_submodule(unit.name) for unit in branch.units]
+            modules = [self.get_submodule(name) for name in branch.units]
             for module in modules[: -branch.side_by_side]:
                 inner = module(inner)
             found += [module(inner) for module in modules[-branch.side_by_side :]]

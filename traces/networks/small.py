@@ -16,79 +16,80 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from torch import Tensor, nn
+from torch import nn
 
 from gcsim.traces.models.initial_weights import draw_fan_in
 
 
-class AlexNet(nn.Module):
-    """61,100,840 parameters in 16 tensors; input `[batch, 3, 224, 224]`, output `[batch, 1000]`."""
+def in_two_parts(
+    features: nn.Sequential, classifier: nn.Sequential, *, side: int | None = None
+) -> nn.Sequential:
+    """Convolutions, then full connections; images to logits. Between them the maps are averaged to
+    `side` x `side`; None: as they are."""
+    parts: dict[str, nn.Module] = {"features": features}
+    if side is not None:
+        parts["avgpool"] = nn.AdaptiveAvgPool2d(side)
+    parts |= {"flatten": nn.Flatten(), "classifier": classifier}
+    return nn.Sequential(OrderedDict(parts))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 64, kernel_size=11, stride=4, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(kernel_size=3, stride=2),
-            nn.Conv2d(64, 192, kernel_size=5, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(kernel_size=3, stride=2),
-            nn.Conv2d(192, 384, kernel_size=3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(384, 256, kernel_size=3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(256, 256, kernel_size=3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(kernel_size=3, stride=2),
+
+def alexnet() -> nn.Module:
+    """61,100,840 parameters in 16 tensors; input `[batch, 3, 224, 224]`, output `[batch, 1000]`.
+    He's initial weights."""
+    features = nn.Sequential(
+        nn.Conv2d(3, 64, kernel_size=11, stride=4, padding=2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(kernel_size=3, stride=2),
+        nn.Conv2d(64, 192, kernel_size=5, padding=2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(kernel_size=3, stride=2),
+        nn.Conv2d(192, 384, kernel_size=3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(384, 256, kernel_size=3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(256, 256, kernel_size=3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(kernel_size=3, stride=2),
+    )
+    classifier = nn.Sequential(
+        nn.Dropout(p=0.5),
+        nn.Linear(256 * 6 * 6, 4096),
+        nn.ReLU(inplace=True),
+        nn.Dropout(p=0.5),
+        nn.Linear(4096, 4096),
+        nn.ReLU(inplace=True),
+        nn.Linear(4096, 1000),
+    )
+    model = in_two_parts(features, classifier, side=6)
+    draw_fan_in(model, [classifier[-1]], variance=1.5)
+    return model
+
+
+def lenet() -> nn.Module:
+    """LeNet-5: 61,706 parameters in 10 tensors; input `[batch, 1, 32, 32]`, output `[batch, 10]`.
+    He's initial weights."""
+    features = nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(1, 6, kernel_size=5),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(6, 16, kernel_size=5),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
         )
-        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
-        self.classifier = nn.Sequential(
-            nn.Dropout(p=0.5),
-            nn.Linear(256 * 6 * 6, 4096),
-            nn.ReLU(inplace=True),
-            nn.Dropout(p=0.5),
-            nn.Linear(4096, 4096),
-            nn.ReLU(inplace=True),
-            nn.Linear(4096, 1000),
+    )
+    classifier = nn.Sequential(
+        OrderedDict(
+            fc1=nn.Linear(16 * 5 * 5, 120),
+            relu1=nn.ReLU(),
+            fc2=nn.Linear(120, 84),
+            relu2=nn.ReLU(),
+            fc3=nn.Linear(84, 10),
         )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits, as the class says."""
-        maps = self.avgpool(self.features(images))  # [batch, 256, 6, 6]
-        logits: Tensor = self.classifier(maps.flatten(1))
-        return logits
-
-
-class LeNet5(nn.Module):
-    """61,706 parameters in 10 tensors; input `[batch, 1, 32, 32]`, output `[batch, 10]`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            OrderedDict(
-                conv1=nn.Conv2d(1, 6, kernel_size=5),
-                relu1=nn.ReLU(),
-                pool1=nn.MaxPool2d(2),
-                conv2=nn.Conv2d(6, 16, kernel_size=5),
-                relu2=nn.ReLU(),
-                pool2=nn.MaxPool2d(2),
-            )
-        )
-        self.classifier = nn.Sequential(
-            OrderedDict(
-                fc1=nn.Linear(16 * 5 * 5, 120),
-                relu1=nn.ReLU(),
-                fc2=nn.Linear(120, 84),
-                relu2=nn.ReLU(),
-                fc3=nn.Linear(84, 10),
-            )
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits, as the class says."""
-        maps = self.features(images)  # [batch, 16, 5, 5]
-        logits: Tensor = self.classifier(maps.flatten(1))
-        return logits
+    )
+    model = in_two_parts(features, classifier)
+    draw_fan_in(model, [classifier[-1]], variance=1.5)
+    return model
 
 
 def cnn_digits() -> nn.Module:
@@ -107,18 +108,4 @@ def cnn_digits() -> nn.Module:
         )
     )
     draw_fan_in(model, [model[-1]], variance=1.5)
-    return model
-
-
-def alexnet() -> nn.Module:
-    """AlexNet with He's initial weights."""
-    model = AlexNet()
-    draw_fan_in(model, [model.classifier[-1]], variance=1.5)
-    return model
-
-
-def lenet() -> nn.Module:
-    """LeNet-5 with He's initial weights."""
-    model = LeNet5()
-    draw_fan_in(model, [model.classifier[-1]], variance=1.5)
     return model

@@ -21,31 +21,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import Tensor, nn
+from torch import nn
 
 from gcsim.traces.models.initial_weights import draw_fan_in, draw_fan_out
+from gcsim.traces.networks.small import in_two_parts
 
 _A = ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2)
 _D = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)
 _E = ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4)
 Stages = tuple[tuple[int, ...], ...]
 """Channels of the 3 x 3 convolutions; max pooling halves the maps behind each stage."""
-
-
-class VGG(nn.Module):
-    """Convolutions `features`, then full connections `classifier`; images to logits."""
-
-    def __init__(self, features: nn.Sequential, side: int, classifier: nn.Sequential) -> None:
-        super().__init__()
-        self.features = features
-        self.avgpool = nn.AdaptiveAvgPool2d(side)
-        self.classifier = classifier
-
-    def forward(self, images: Tensor) -> Tensor:
-        """`[batch, 3, h, w]` to logits `[batch, classes]`."""
-        maps = self.avgpool(self.features(images))  # [batch, 512, side, side]
-        logits: Tensor = self.classifier(maps.flatten(1))
-        return logits
 
 
 def _convolutions(
@@ -78,7 +63,7 @@ def _imagenet(stages: Stages) -> nn.Module:
         nn.Dropout(p=0.5),
         nn.Linear(4096, 1000),
     )
-    model = VGG(_convolutions(stages), 7, classifier)
+    model = in_two_parts(_convolutions(stages), classifier, side=7)
     draw_fan_out(model)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -100,7 +85,9 @@ def _vgg_like(narrower: int) -> nn.Module:
         nn.Dropout(0.5),
         output,
     )
-    model = VGG(_convolutions(stages, norm=True, bias=False, dropout=0.4), 1, classifier)
+    model = in_two_parts(
+        _convolutions(stages, norm=True, bias=False, dropout=0.4), classifier, side=1
+    )
     draw_fan_in(model, [output], variance=1.0)
     return model
 
@@ -108,7 +95,7 @@ def _vgg_like(narrower: int) -> nn.Module:
 def vgg16_bn_cifar10() -> nn.Module:
     """14,728,266 parameters in 54 tensors; `[batch, 3, 32, 32]` to `[batch, 10]`."""
     output = nn.Linear(512, 10)
-    model = VGG(_convolutions(_D, norm=True), 1, nn.Sequential(output))
+    model = in_two_parts(_convolutions(_D, norm=True), nn.Sequential(output), side=1)
     draw_fan_in(model, [output], variance=2.0)
     return model
 

@@ -16,6 +16,7 @@ No dropout.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
@@ -56,30 +57,17 @@ class Attention(nn.Module):
         return merged
 
 
-class FeedForward(nn.Module):
-    """Two layers at each position, four times as wide inside."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, 4 * width)
-        self.act = nn.GELU()
-        self.fc2 = nn.Linear(4 * width, width)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """`[batch, length, width]` to the same."""
-        projected: Tensor = self.fc2(self.act(self.fc1(states)))
-        return projected
-
-
 class Block(nn.Module):
-    """Attention, then the two layers, each added to its input."""
+    """Attention, then two layers at each position, four times as wide inside, each added to its
+    input."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=_EPSILON)
         self.attn = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width, eps=_EPSILON)
-        self.mlp = FeedForward(width)
+        fc1, fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.mlp = nn.Sequential(OrderedDict(fc1=fc1, act=nn.GELU(), fc2=fc2))
 
     def forward(self, states: Tensor) -> Tensor:
         """`[batch, length, width]` to the same."""

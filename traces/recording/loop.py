@@ -15,10 +15,11 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, cast
 
 from gcsim.compressors import meter
 from gcsim.compressors.lazy_torch import Tensor, nn, torch
@@ -59,7 +60,7 @@ class Recording:
         self._turns = 0
         self._limit = wanted.iterations
         self._facts: ModelFacts | None = None
-        self._ranks: _Ranks = _Alone()
+        self._ranks = _Ranks()
         self._absent: tuple[int, ...] = ()
         self._times: PassTimes | None = None
 
@@ -70,7 +71,7 @@ class Recording:
         self._model = seen_model(self._called)
         self._parameters = trainable(self._model)
         if wanted.distributed:
-            self._ranks = _ranks_of(self._called)
+            self._ranks = _Ranks.of(self._called)
         self._refuse()
         self._capture = GradientCapture(
             self._parameters, workers=wanted.workers, allow_unused=wanted.allow_unused
@@ -157,16 +158,11 @@ class Recording:
 
     def _open(self) -> None:
         """Rank 0 makes the temporary folder; the others join it where they can see it."""
-        temporary, problems = None, None
-        if self._ranks.rank == 0:
-            self._writer = TraceWriter(self.folder, dtype=self._wanted.dtype)
-            try:
+        temporary = None
+        with self._ranks.together():
+            if self._ranks.rank == 0:
+                self._writer = TraceWriter(self.folder, dtype=self._wanted.dtype)
                 temporary = self._writer.__enter__().temporary
-            except InputError as error:
-                problems = error.problems
-        told = self._ranks.share(problems)
-        if told is not None:
-            raise InputError(told)
         if self._ranks.count > 1:
             shared = _SharedFolder(self._ranks, temporary)
             self._absent = shared.absent
@@ -310,16 +306,10 @@ class Recording:
         if not self._absent:
             return
         count = len(self._parameters)
-        problems: list[Problem] = []
-        brought = self._ranks.bring([*gradients[0], *(moments or ())], self._absent)
-        for rank, tensors in brought.items():
-            try:
+        with self._ranks.together():
+            brought = self._ranks.bring([*gradients[0], *(moments or ())], self._absent)
+            for rank, tensors in brought.items():
                 self._write(rank, tuple(tensors[:count]), tuple(tensors[count:]) or None)
-            except InputError as error:
-                problems += error.problems
-        told = self._ranks.share(problems)
-        if told:
-            raise InputError(told)
 
     # --- times ------------------------------------------------------------------------------------
 
@@ -345,26 +335,18 @@ class Recording:
                 hint="record with a smaller start, or train for longer",
             )
         if self.iterations == 0:
-            raise InputError(
-                "the loop ended before an iteration was recorded",
-                place="recording.step",
-                hint="call recording.step(loss) at the end of each iteration",
-            )
+            message = "the loop ended before an iteration was recorded"
+            hint = "call recording.step(loss) at the end of each iteration"
+            raise InputError(message, place="recording.step", hint=hint)
         self._finish()
 
     def _finish(self) -> None:
         assert self._facts is not None
         share = Share(written=self._writer.written(), losses=self._losses, passes=self._passes)
         shares: list[Share] = self._ranks.gather(share)
-        problems: tuple[Problem, ...] = ()
-        if self._ranks.rank == 0:
-            try:
+        with self._ranks.together():
+            if self._ranks.rank == 0:
                 self._merge(shares)
-            except InputError as error:
-                problems = error.problems
-        told = self._ranks.share(problems)
-        if told:
-            raise InputError(told)
         self.done = True
         self._close()
         if self._ranks.rank == 0 and not self._wanted.quiet:
@@ -437,65 +419,57 @@ class _LoopMoments:
 _TOKEN = ".shared"  # noqa: S105 - a file's name
 
 
-class _Ranks(Protocol):
-    """The processes that record together."""
+class _Ranks:
+    """The processes that record together: this one alone, or a `torch.distributed` group's."""
 
-    rank: int
-    count: int
+    rank, count = 0, 1
+    _group = _dist = _device = cast(Any, None)
 
-    def share(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
-
-    def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, on every rank."""
-
-    def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
-        """On rank 0 the tensors of the ranks in `absent`, all equally many and large."""
-
-
-class _Alone:
-    rank = 0
-    count = 1
-
-    def share(self, value: Any) -> Any:
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
-        return {}
-
-
-class _Group:
-    """The ranks of a `torch.distributed` process group."""
-
-    def __init__(self, group: Any) -> None:
+    @classmethod
+    def of(cls, model: nn.Module) -> _Ranks:
+        """The group that `model` exchanges gradients in; alone where there is none."""
         import torch.distributed as dist
 
-        self._dist = dist
-        self._group = group
-        self.rank = dist.get_rank(group)
-        self.count = dist.get_world_size(group)
-        on_gpu = dist.get_backend(group) == "nccl"
-        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else None
+        own = cls()
+        if not dist.is_available() or not dist.is_initialized():
+            return own
+        own._group = getattr(model, "process_group", None) if _is_ddp(model) else None
+        own._dist, own.rank = dist, dist.get_rank(own._group)
+        own.count = dist.get_world_size(own._group)
+        on_gpu = dist.get_backend(own._group) == "nccl"
+        own._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else None
+        return own
 
     def _global(self, rank: int) -> int:
         return rank if self._group is None else self._dist.get_global_rank(self._group, rank)
 
     def share(self, value: Any) -> Any:
-        box = [value]
-        self._dist.broadcast_object_list(
-            box, src=self._global(0), group=self._group, device=self._device
-        )
+        """Rank 0's value, on every rank."""
+        box, to = [value], self._group
+        if self.count > 1:
+            self._dist.broadcast_object_list(box, self._global(0), to, device=self._device)
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
-        found: list[Any] = [None] * self.count
-        self._dist.all_gather_object(found, value, group=self._group)
+        """Every rank's value, on every rank."""
+        found = [value] * self.count
+        if self.count > 1:
+            self._dist.all_gather_object(found, value, group=self._group)
         return found
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Raise an `InputError` of rank 0's inside on all ranks."""
+        problems: tuple[Problem, ...] = ()
+        try:
+            yield
+        except InputError as error:
+            problems = tuple(error.problems)
+        if told := self.share(problems):
+            raise InputError(told)
+
     def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
+        """On rank 0 the tensors of the ranks in `absent`, all equally many and large."""
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         device = self._device or torch.device("cpu")
         if self.rank in absent:
@@ -508,16 +482,6 @@ class _Group:
                 pieces = torch.split(box.cpu(), [tensor.numel() for tensor in tensors])
                 brought[rank] = [p.view(t.shape) for p, t in zip(pieces, tensors, strict=True)]
         return brought
-
-
-def _ranks_of(model: nn.Module) -> _Ranks:
-    """The group that `model` exchanges gradients in; alone where there is none."""
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
-        return _Alone()
-    group = getattr(model, "process_group", None) if _is_ddp(model) else None
-    return _Group(group) if dist.get_world_size(group) > 1 else _Alone()
 
 
 def _exchanged_buckets(

@@ -75,11 +75,8 @@ class FirstBatch:
         forward pass cannot be repeated, FLOPs are 0 and a warning says so. Raises `InputError` when
         no tensor was passed, or none of the batch's size."""
         if self._given is None:
-            raise InputError(
-                "backward() was called, but the model's forward was not",
-                place="model",
-                hint="pass the module that the loop calls",
-            )
+            message = "backward() was called, but the model's forward was not"
+            raise InputError(message, place="model", hint="pass the module that the loop calls")
         args, kwargs = self._given
         self.release()
         tensors = [*_tensors([*args, *kwargs.values()])]

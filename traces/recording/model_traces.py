@@ -139,9 +139,7 @@ def _timed(trainer: LiveTrainer, network: nn.Module) -> PassTimes | None:
 
 def _finite(loss: float, iteration: int, worker: int, learning_rate: float) -> float:
     if not math.isfinite(loss):
-        raise InputError(
-            f"training diverged: the loss of iteration {iteration}, worker {worker} is {loss}",
-            place="learning_rate",
-            hint=f"choose a lower one than {learning_rate:g}",
-        )
+        message = f"training diverged: the loss of iteration {iteration}, worker {worker} is {loss}"
+        hint = f"choose a lower one than {learning_rate:g}"
+        raise InputError(message, place="learning_rate", hint=hint)
     return loss

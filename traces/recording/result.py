@@ -104,11 +104,8 @@ def checked_loss(loss: Tensor | float) -> float:
     """The loss as a number. Raises `InputError` when it is not finite."""
     value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
     if not math.isfinite(value):
-        raise InputError(
-            f"the loss is {value}",
-            place="recording.step",
-            hint="training diverges: choose a lower learning rate",
-        )
+        hint = "training diverges: choose a lower learning rate"
+        raise InputError(f"the loss is {value}", place="recording.step", hint=hint)
     return value
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gcsim.compressors.base import Replicas
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.scans import squared_length
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import in_parallel
-from gcsim.compressors.properties import Replicas
 from gcsim.compressors.streams import has_streams
 from gcsim.errors import InternalError
 

@@ -3,7 +3,7 @@
 `traces/profiles/MODEL.json.xz` has two lines for each profile: its name, the code and machine that
 made it; and the profile as in the cache. The name is a hash of the run without the kind of
 processor, the code a hash of what it reaches, without comments (`code.py`); a profile of other code
-is ignored. `scenarios/advice/make_shipped.py` makes them.
+is ignored. `tests/benchmarks/shipped_profiles.py` makes them.
 """
 
 from __future__ import annotations

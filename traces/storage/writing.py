@@ -70,11 +70,9 @@ class TraceWriter:
             return self
         try:
             if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
-                raise InputError(
-                    "exists already; a trace never overwrites a folder",
-                    place=str(self._folder),
-                    hint="choose another folder or remove it",
-                )
+                message = "exists already; a trace never overwrites a folder"
+                hint = "choose another folder or remove it"
+                raise InputError(message, place=str(self._folder), hint=hint)
             self._folder.parent.mkdir(parents=True, exist_ok=True)
             self._temporary = self._open.enter_context(becoming(self._folder))
         except OSError as error:
@@ -210,11 +208,9 @@ class TraceWriter:
         return self._folder
 
     def _cannot_write(self, error: OSError) -> InputError:
-        return InputError(
-            f"cannot write: {error.strerror or error}",
-            place=str(self._folder),
-            hint="free some space or choose another folder; nothing was left behind",
-        )
+        message = f"cannot write: {error.strerror or error}"
+        hint = "free some space or choose another folder; nothing was left behind"
+        return InputError(message, place=str(self._folder), hint=hint)
 
 
 def not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool) -> InputError:
@@ -223,8 +219,5 @@ def not_finite(kind: Kind, name: str, taken: WorkerGradients, *, overflow: bool)
         what, hint = "a value too large for float16", "store float32"
     else:
         what, hint = "NaN or infinity", "training diverges: choose a lower learning rate"
-    return InputError(
-        f"{what} in the {kind} of iteration {taken.iteration}, worker {taken.worker}",
-        place=f"tensor {name}",
-        hint=hint,
-    )
+    message = f"{what} in the {kind} of iteration {taken.iteration}, worker {taken.worker}"
+    return InputError(message, place=f"tensor {name}", hint=hint)

@@ -55,11 +55,9 @@ class Textures:
 
     def __init__(self, shape: tuple[int, ...], classes: int, seed: int) -> None:
         if not 1 <= len(shape) <= 3:
-            raise InputError(
-                f"cannot make samples of shape {list(shape)}",
-                place="input_shape",
-                hint="write [channels, height, width], [height, width] or [length]",
-            )
+            message = f"cannot make samples of shape {list(shape)}"
+            hint = "write [channels, height, width], [height, width] or [length]"
+            raise InputError(message, place="input_shape", hint=hint)
         self.shape = shape
         self.classes = min(classes, CLASSES)
         self._seed = seed

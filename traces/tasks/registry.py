@@ -73,18 +73,12 @@ def make_task(entry: ModelEntry, seed: int) -> Task:
     it does not fit the model."""
     chosen = TASKS.get(entry.task)
     if chosen is None:
-        raise InputError(
-            f"unknown task {entry.task!r}",
-            place="gradients.task",
-            hint=did_you_mean(entry.task, TASKS),
-        )
+        message = f"unknown task {entry.task!r}"
+        raise InputError(message, place="gradients.task", hint=did_you_mean(entry.task, TASKS))
     if chosen.input != entry.input:
         fitting = ", ".join(name for name, task in TASKS.items() if task.input == entry.input)
-        raise InputError(
-            f"{entry.name} takes {entry.input}, the task {entry.task!r} has {chosen.input}",
-            place="gradients.task",
-            hint=f"choose one of: {fitting}",
-        )
+        message = f"{entry.name} takes {entry.input}, the task {entry.task!r} has {chosen.input}"
+        raise InputError(message, place="gradients.task", hint=f"choose one of: {fitting}")
     task: Task = _named(chosen.make)(entry, seed)
     return task
 

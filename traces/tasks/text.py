@@ -59,11 +59,9 @@ def frozen_text() -> str:
 
 
 def _unreadable(why: str) -> InputError:
-    return InputError(
-        f"the text that language models learn, {FILE}, {why}",
-        place="gradients.task",
-        hint="install gcsim again, with a Python that has lzma",
-    )
+    message = f"the text that language models learn, {FILE}, {why}"
+    hint = "install gcsim again, with a Python that has lzma"
+    return InputError(message, place="gradients.task", hint=hint)
 
 
 _JUDGED = 512

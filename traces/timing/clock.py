@@ -11,10 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from gcsim.compressors.lazy_torch import torch
-from gcsim.compressors.streams import Clock, clock_of, landed
+from gcsim.compressors.streams import Clock, clock_of, has_streams, landed
 
 SHORTEST = 200e-6
 """Seconds of a loop of calls."""
@@ -29,50 +28,20 @@ class Dispersion:
     median: float
 
 
-class DeviceClock(Protocol):
-    """Times calls on one device."""
+class DeviceClock:
+    """Times calls on one device, "cpu" or "cuda"; `now` gives instants there."""
 
-    device: str
-    """torch's name: "cpu" or "cuda"."""
-    now: Clock
-    """Instants on the device."""
+    def __init__(self, device: str, now: Clock | None = None) -> None:
+        self.device, one = device, torch.get_num_threads() == 1
+        host = time.thread_time if one else time.perf_counter
+        self.now = now or clock_of(torch.device(device), host)
 
     def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
         """Run `call` often enough; `waits`: the call itself waits for the device."""
-
-
-class CpuClock:
-    """The wall clock, or the CPU time of the one thread that runs."""
-
-    device = "cpu"
-
-    def __init__(self, now: Callable[[], float] | None = None) -> None:
-        one = torch.get_num_threads() == 1
-        self.now = now or (time.thread_time if one else time.perf_counter)
-
-    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
-        """Time a call, as `DeviceClock`."""
-        return _repeated(lambda calls: _loop(call, calls, self.now), repeats)
-
-
-class CudaClock:
-    """Events on the current stream of a GPU."""
-
-    device = "cuda"
-
-    def __init__(self) -> None:
-        self.now = clock_of(torch.device(self.device))
-
-    def time(self, call: Callable[[], object], repeats: int, *, waits: bool = False) -> Dispersion:
-        """Time a call, as `DeviceClock`."""
-        landed(torch.device(self.device))
-        now = time.perf_counter if waits else self.now
+        device = torch.device(self.device)
+        landed(device)
+        now = time.perf_counter if waits and has_streams(device) else self.now
         return _repeated(lambda calls: _loop(call, calls, now), repeats)
-
-
-def clock_for(device: str) -> DeviceClock:
-    """The clock of "cpu" or "cuda"."""
-    return CudaClock() if device == "cuda" else CpuClock()
 
 
 def _loop(call: Callable[[], object], calls: int, now: Clock) -> float:

@@ -64,11 +64,8 @@ def time_steps(
             step = _step(entry, model, size, torch.device(clock.device))
             seconds[size] = clock.time(step, repeats).lowest
         except torch.OutOfMemoryError as error:
-            raise InputError(
-                f"a batch of {size} of {entry.name} does not fit into memory",
-                place="--batch",
-                hint="choose a smaller batch",
-            ) from error
+            message = f"a batch of {size} of {entry.name} does not fit into memory"
+            raise InputError(message, place="--batch", hint="choose a smaller batch") from error
         advance(f"{entry.name}, batch {size}")
     flops = model_facts(entry, model, batch).forward_flops
     return StepTimes(model=entry.name, seconds=seconds, forward_flops=flops)

@@ -177,17 +177,12 @@ def _keep(path: Path, now: Trajectory, team: Team) -> None:
 
 def _check_first(target: Target, untrained: Evaluation) -> None:
     if not math.isfinite(untrained.loss):
-        raise InputError(
-            f"the loss of untrained weights is {untrained.loss:g} on the samples held out",
-            place="train.task",
-            hint="look for NaN or infinity in the data, the model and the loss",
-        )
+        message = f"the loss of untrained weights is {untrained.loss:g} on the samples held out"
+        hint = "look for NaN or infinity in the data, the model and the loss"
+        raise InputError(message, place="train.task", hint=hint)
     if target.loss is None and untrained.accuracy is None:
-        raise InputError(
-            "is an accuracy, but the labels are not classes",
-            place="train.target",
-            hint="write target: {loss: 0.1}",
-        )
+        message = "is an accuracy, but the labels are not classes"
+        raise InputError(message, place="train.target", hint="write target: {loss: 0.1}")
 
 
 def _judged(now: Trajectory, team: Team) -> Evaluation:

@@ -99,10 +99,8 @@ class Partition:
 
     def __post_init__(self) -> None:
         if self.clients is None and self.round > 1:
-            raise InputError(
-                f"a round of {self.round:,} steps has no effect without clients",
-                hint="add clients, e.g. clients: 100, or leave round out",
-            )
+            message = f"a round of {self.round:,} steps has no effect without clients"
+            raise InputError(message, hint="add clients, e.g. clients: 100, or leave round out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,11 +80,9 @@ class Shares:
 def _by_class(samples: Samples, count: int, each: int, seed: int, alpha: float) -> list[Indices]:
     labels = samples.labels
     if labels is None:
-        raise InputError(
-            "its samples have no classes by which shares could differ",
-            place="train.partition",
-            hint="leave dirichlet out, or choose a task with one label a sample",
-        )
+        message = "its samples have no classes by which shares could differ"
+        hint = "leave dirichlet out, or choose a task with one label a sample"
+        raise InputError(message, place="train.partition", hint=hint)
     drawn = stream(seed, 0, 0, "shares")
     classes, numbers = np.unique(labels, return_inverse=True)
     pools = [

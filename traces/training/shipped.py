@@ -3,7 +3,7 @@
 `traces/trajectories/METHOD-NAME.json.xz`: NAME is a hash of the training, without learning rate and
 seed, of which a file has several, and without the kind of processor. A file holds a hash of the
 code that training with the method reaches, without comments (`code.py`); one of other code is
-ignored. `scenarios/trained/make_shipped.py` makes them.
+ignored. `tests/benchmarks/shipped_trajectories.py` makes them.
 """
 
 from __future__ import annotations

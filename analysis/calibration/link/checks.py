@@ -22,8 +22,7 @@ from gcsim.scenarios import catalog
 from gcsim.simulator.network.links import Link
 
 ASSUMED = "pcie3_x16"
-MOST_ERROR = 0.5
-"""Median relative error of an acceptable fit."""
+MOST_ERROR = 0.5  # median relative error of an acceptable fit
 _BUSES = ("pcie3_x16", "pcie4_x16", "pcie5_x16", "nvlink1", "nvlink2", "nvlink3", "nvlink4")
 _FAST = tuple(
     Link(name="fast", bandwidth=Fraction(rate), latency=Fraction(0))

@@ -27,13 +27,10 @@ from gcsim.analysis.calibration.link.solver import EXACT, Problem, Solution, lat
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link, Range
 
-STRONG = 10.0
-"""Least reduction of the criterion by a figure."""
+STRONG = 10.0  # least reduction of the criterion by a figure
 MOST_STEPS = 3
-LEAST_BETWEEN = 3
-"""Sizes on each side of a step."""
-FAR_OFF = 0.2
-"""Relative error of a size that is warned of."""
+LEAST_BETWEEN = 3  # sizes on each side of a step
+FAR_OFF = 0.2  # relative error of a size that is warned of
 DIGITS = 5
 CONFIDENCE = 0.95
 
@@ -58,11 +55,9 @@ class Estimate:
 class Point:
     """A size, as measured and as fitted."""
 
-    measurement: Measurement
-    """Median of the repeats."""
+    measurement: Measurement  # median of the repeats
     repeats: int
-    fitted: float
-    """Seconds."""
+    fitted: float  # seconds
 
     @property
     def error(self) -> float:
@@ -77,14 +72,10 @@ class LinkFit:
     link: Link
     estimates: tuple[Estimate, ...]
     points: tuple[Point, ...]
-    measured: int
-    """Lines of the files, repeats included."""
-    line_rate: float | None
-    """Bytes per second, if known."""
-    overhead: str
-    """Why the overhead per message is, or is not, included."""
-    steps: str
-    """The same for other figures by size."""
+    measured: int  # lines of the files, repeats included
+    line_rate: float | None  # bytes per second, if known
+    overhead: str  # why the overhead per message is, or is not, included
+    steps: str  # the same for other figures by size
 
     @property
     def goodput_told(self) -> bool:

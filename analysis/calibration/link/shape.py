@@ -23,10 +23,8 @@ from gcsim.simulator.network.links import Link, SizeFactor
 Vector = NDArray[np.float64]
 Figure = Literal["latency", "overhead", "goodput"]
 
-SHORTEST = 1e-9
-"""Least latency, seconds, of a link with size factors: 0 has no multiples."""
-MOST = 1e6
-"""Largest size factor of a link; a solver tries more on its way."""
+SHORTEST = 1e-9  # least latency, seconds, of a link with size factors: 0 has no multiples
+MOST = 1e6  # largest size factor of a link; a solver tries more on its way
 _DIGITS = 10**9
 
 

@@ -19,10 +19,8 @@ from gcsim.analysis.calibration.link.shape import Shape, Vector, start
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link
 
-LARGE = 0.1
-"""Relative error from which a size pulls less than by its square."""
-EXACT = 1e-3
-"""Relative error below which nothing improves: clocks, and the figures' digits."""
+LARGE = 0.1  # relative error from which a size pulls less than by its square
+EXACT = 1e-3  # relative error below which nothing improves: clocks, and the figures' digits
 _NUDGE = 1e-3
 _REACH, _LONGEST = 7.0, 1e3
 """Farthest move from a fit's start: a factor of e^7 in goodput, 1000 times the first guess in

@@ -38,11 +38,6 @@ class SumRate:
     high: float
     points: int  # measurements that say something
 
-    @property
-    def sums(self) -> Sums:
-        """The rate for a cluster."""
-        return _sums(self.dtype, self.rate)
-
 
 def by_type(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
     """Measurements for the link's fit, of one added type (float32, else the commonest); others."""

@@ -31,16 +31,13 @@ C10_TYPES = {
 }  # fmt: skip
 """torch's name and element bytes by c10's name."""
 
-SHOWN = 5
-"""Wrong lines of a file named one by one."""
+SHOWN = 5  # wrong lines of a file named one by one
 LEAST_SIZES = 3
 LARGEST = 1 << 34
 """16 GiB: no benchmark sends more at once, and a fit simulates each of Gloo's segments."""
 MOST_RANKS = 100_000
-LONGEST_S = 86_400
-"""A day."""
-THIS_MACHINE = ("127.", "::1", "localhost")
-"""Prefixes of addresses that use no network."""
+LONGEST_S = 86_400  # a day
+THIS_MACHINE = ("127.", "::1", "localhost")  # prefixes of addresses that use no network
 _LONGEST = 200  # characters repeated from a file
 
 
@@ -50,21 +47,14 @@ class Measurement:
 
     collective: Collective
     ranks: int
-    devices_per_node: int = 1
-    """Ranks of a machine; if all, no network was measured."""
-    nbytes: int
-    """Bytes, as in the table above."""
+    devices_per_node: int = 1  # ranks of a machine; if all, no network was measured
+    nbytes: int  # bytes, as in the table above
     seconds: float
-    element: int = 4
-    """Bytes per element of a reduced vector."""
-    dtype: str = "float32"
-    """Their type, by torch's name."""
-    algorithm: str = "textbook"
-    """Transport, which chooses, or algorithm."""
-    place: str
-    """`file:line`, or the file and an entry of its JSON."""
-    call: str = ""
-    """Number of the training's collective, in files by rank."""
+    element: int = 4  # bytes per element of a reduced vector
+    dtype: str = "float32"  # their type, by torch's name
+    algorithm: str = "textbook"  # transport, which chooses, or algorithm
+    place: str  # `file:line`, or the file and an entry of its JSON
+    call: str = ""  # number of the training's collective, in files by rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,21 +72,14 @@ class Reading:
     """Contents of a file."""
 
     file: str
-    tool: str
-    """Program that wrote it, with version if stated."""
+    tool: str  # program that wrote it, with version if stated
     measurements: tuple[Measurement, ...] = ()
-    goodput: Spread | None = None
-    """Bytes per second of long messages between two hosts."""
-    latency: Spread | None = None
-    """Seconds between two hosts, one way."""
-    line_rate: float | None = None
-    """Bytes per second of the network NIC, if stated."""
-    device: str = ""
-    """GPU's name by its driver, if stated."""
-    notes: tuple[str, ...] = ()
-    """Notes for a reader of the fit."""
-    placed: bool = True
-    """Whether the file tells ranks of a machine, or its form has one on each."""
+    goodput: Spread | None = None  # bytes per second of long messages between two hosts
+    latency: Spread | None = None  # seconds between two hosts, one way
+    line_rate: float | None = None  # bytes per second of the network NIC, if stated
+    device: str = ""  # GPU's name by its driver, if stated
+    notes: tuple[str, ...] = ()  # notes for a reader of the fit
+    placed: bool = True  # whether the file tells ranks of a machine, or its form has one on each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

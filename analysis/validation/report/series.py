@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from gcsim.analysis.validation.statistics import grouped, judged
 from gcsim.analysis.validation.suite import Point
 
-SIDE = 6
-"""Least points on either side of a cut: a bias of fewer is chance."""
-CLEAR = 0.03
-"""Least bias that counts: repeated measurements differ by 1 to 3 %."""
+SIDE = 6  # least points on either side of a cut: a bias of fewer is chance
+CLEAR = 0.03  # least bias that counts: repeated measurements differ by 1 to 3 %
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
 
@@ -26,7 +24,6 @@ class Cut:
     """Cut of a series in two."""
 
     axis: str  # "ranks" or "size"
-    at: float  # the largest value below
     below: tuple[Point, ...]
     above: tuple[Point, ...]
     apart: float  # difference of the two biases
@@ -58,13 +55,7 @@ def cuts(points: Sequence[Point]) -> Iterator[Cut]:
                 continue
             low, high = _bias(below), _bias(above)
             if min(abs(low), abs(high)) > CLEAR and low * high < 0:
-                yield Cut(
-                    axis=axis,
-                    at=value(below[-1]),
-                    below=tuple(below),
-                    above=tuple(above),
-                    apart=abs(low - high),
-                )
+                yield Cut(axis=axis, below=tuple(below), above=tuple(above), apart=abs(low - high))
 
 
 def by_value(points: Sequence[Point], axis: str) -> dict[float, list[Point]]:

@@ -3,16 +3,12 @@
 validation.md    the page; validation.json  everything; points.csv  a line a point, with its
 citation; errors.png  how large errors are; scatter.png  predicted against measured; SUITE.png
 scaling curves, where a suite has them
-
-python -m gcsim.analysis.validation.report.write docs    # docs/validation.md,
-docs/images/validation/
 """
 
 from __future__ import annotations
 
 import re
 import statistics
-import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,9 +24,8 @@ from gcsim.analysis.plots.style import save
 from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.validation.decisions import Decisions
-from gcsim.analysis.validation.judge import Report, run_suite
+from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.leaving_out import fault, left_out
-from gcsim.analysis.validation.registry import chosen
 from gcsim.analysis.validation.report import table as tables
 from gcsim.analysis.validation.report.series import AXES, by_value, lines, span
 from gcsim.analysis.validation.statistics import Errors, by_series, grouped
@@ -43,8 +38,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Maker = Callable[[Path], None]
-"""Writes a file."""
+Maker = Callable[[Path], None]  # writes a file
 
 
 def points_csv(reports: Sequence[Report]) -> str:
@@ -104,20 +98,6 @@ def write_together(files: Mapping[Path, str | Maker]) -> tuple[Path, ...]:
             else:
                 content(temporary)
     return tuple(files)
-
-
-def main() -> None:
-    """Write the page and its figures into a folder of documents."""
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: {__doc__}")
-    docs = Path(sys.argv[1])
-    reports = [run_suite(suite) for suite in chosen()]
-    text = "\n".join(page(reports, "images/validation/")) + "\n"
-    folder = docs / "images" / "validation"
-    write_together(
-        {docs / "validation.md": text}
-        | {folder / name: make for name, make in figures(reports).items()}
-    )
 
 
 _COMMAND = "make validation"
@@ -268,8 +248,7 @@ def _on_terminal(lines: Sequence[str], width: int) -> Iterator[RenderableType]:
 
 
 _MARKS = re.compile(r"\*+|\[([^]]*)\]\([^)]*\)")
-_NUMBER = 16
-"""Characters of the longest cell of a column of numbers."""
+_NUMBER = 16  # characters of the longest cell of a column of numbers
 
 
 def _spread(points: Sequence[Point]) -> Iterator[str]:
@@ -458,7 +437,3 @@ def _decisions(found: Decisions | None) -> dict[str, Any] | None:
         "commoner": found.commoner,
         "wrong": [point.name for point in found.wrong],
     }
-
-
-if __name__ == "__main__":
-    main()

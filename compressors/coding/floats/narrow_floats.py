@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,9 +147,6 @@ def _values(form: Narrow | None, weight: float, device: torch.device) -> Tensor:
     return torch.from_numpy(weight * decoding_table(form)).to(device)
 
 
-# --- primitives: all tensors of a bucket ---------------------------------------------------------
-
-
 @counted_as(
     lambda _, values, segments, form, *__, **___: [
         launch(
@@ -179,14 +175,8 @@ def cast(
     return tensor(scales, factors) if fit else factors
 
 
-# --- loops -----------------------------------------------------------------------------------
-
-
 @loop
-def _cast(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, factors: Any, codes: Any, at: Any,
-    numbers: Any, magic: Any,
-) -> None:  # fmt: skip
+def _cast(start, stop, tiles, values, table, factors, codes, at, numbers, magic):
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         begin = table[t, 0]
@@ -195,7 +185,7 @@ def _cast(
 
 
 @loop
-def _narrow(values: Any, codes: Any, factor: Any, numbers: Any, magic: Any) -> None:
+def _narrow(values, codes, factor, numbers, magic):
     mantissa, bias, bits, overflow, nan = numbers
     # masked by 31: 32-bit shifts, known not to reach over the word, vectorise (else 64-bit ones)
     shift = np.uint32((np.uint32(23) - mantissa) & np.uint32(31))

@@ -8,7 +8,6 @@ the exponent. Codes are float32's exponent, with signs elsewhere, or sign and 7 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ _INFINITE = np.uint32(0x7F800000)
 
 
 @inlined
-def power_codes(values: Any, fractions: Any, signed: bool, codes: Any) -> None:
+def power_codes(values, fractions, signed, codes):
     """Exponents of 8 bits, or `signed` ones of 7; `fractions` are random."""
     patterns = values.view(np.uint32)
     for i in range(patterns.size):
@@ -42,7 +41,7 @@ def power_codes(values: Any, fractions: Any, signed: bool, codes: Any) -> None:
 
 
 @loop
-def sign_codes(values: Any, codes: Any) -> None:
+def sign_codes(values, codes):
     """1 for each negative element."""
     patterns = values.view(np.uint32)
     for i in range(patterns.size):
@@ -50,7 +49,7 @@ def sign_codes(values: Any, codes: Any) -> None:
 
 
 @inlined
-def add_exponents(sums: Any, codes: Any, negative: Any, weight: np.float32, pattern: Any) -> None:
+def add_exponents(sums, codes, negative, weight, pattern):
     """sums += weight * powers of two of exponents and signs; `pattern` is room."""
     for i in range(sums.size):
         # an exponent without mantissa is a power of two, or zero where the exponent is 0
@@ -62,7 +61,7 @@ def add_exponents(sums: Any, codes: Any, negative: Any, weight: np.float32, patt
 
 
 @inlined
-def add_power_codes(sums: Any, codes: Any, weight: np.float32, pattern: Any) -> None:
+def add_power_codes(sums, codes, weight, pattern):
     """sums += weight * powers of two of signed exponents; `pattern` is room."""
     for i in range(sums.size):
         exponent = np.uint32(codes[i] & np.uint8(127))
@@ -102,7 +101,7 @@ LEAST, SLOPES, OFFSETS = _decades()
 
 
 @inlined
-def tree_codes(values: Any, unit: np.float32, codes: Any) -> None:
+def tree_codes(values, unit, codes):
     """Codes of the nearest values of values / unit, plus 128 for negative ones."""
     if unit == np.float32(0):
         unit = np.float32(1)

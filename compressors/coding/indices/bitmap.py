@@ -92,13 +92,8 @@ def unite(bits: Tensor, others: Tensor, numbers: Tensor) -> None:
         set_bits(array(numbers), union)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
-def _take_tiles(
-    start: int, stop: int, tiles: Any, places: Any, values: Any, bits: Any, begins: Any, out: Any
-) -> None:
+def _take_tiles(start, stop, tiles, places, values, bits, begins, out):
     found = np.empty(BLOCK + 8, dtype=np.float32)
     for tile in range(start, stop):
         t, begin, end = tiles[tile]
@@ -121,10 +116,7 @@ def _take_tiles(
 
 
 @loop
-def _add_tiles(
-    start: int, stop: int, tiles: Any, places: Any, out: Any, bits: Any, begins: Any, values: Any,
-    weight: Any,
-) -> None:  # fmt: skip
+def _add_tiles(start, stop, tiles, places, out, bits, begins, values, weight):
     weighted = np.zeros(BLOCK + 8, dtype=np.float32)
     source = weighted.view(np.uint32)  # as integers: what is not wanted is multiplied by zero
     spread = np.zeros(BLOCK, dtype=np.float32)

@@ -9,8 +9,6 @@ double hashing: P. Dillinger, P. Manolios, "Bloom filters in probabilistic verif
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +52,7 @@ def bloom_positives(
 
 
 @inlined
-def _place(hashed: Any, number: int, bits: int) -> Any:
+def _place(hashed, number, bits):
     """The bit that hash function `number` gives a position with these 64 random bits."""
     # y is odd: its multiples modulo 2^32 all differ
     drawn = (hashed >> np.uint64(32)) + np.uint64(number) * (hashed | np.uint64(1))
@@ -64,7 +62,7 @@ def _place(hashed: Any, number: int, bits: int) -> Any:
 
 
 @loop
-def _fill(indices: Any, begins: Any, sizes: Any, key: Any, out: Any) -> None:
+def _fill(indices, begins, sizes, key, out):
     at = before = 0
     for t in range(begins.size):
         k, bits, hashes, nbytes = sizes[:, t]
@@ -81,10 +79,7 @@ def _fill(indices: Any, begins: Any, sizes: Any, key: Any, out: Any) -> None:
 
 
 @loop
-def _ask(
-    start: int, stop: int, tiles: Any, table: Any, coded: Any, at: Any, sizes: Any, key: Any,
-    passed: Any,
-) -> None:  # fmt: skip
+def _ask(start, stop, tiles, table, coded, at, sizes, key, passed):
     """Positions that a hash function rules out are not asked for by the next one; no branches."""
     hashed, left = np.empty(_TOGETHER, dtype=np.uint64), np.empty(_TOGETHER, dtype=np.int32)
     for tile in range(start, stop):

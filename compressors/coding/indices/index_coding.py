@@ -26,7 +26,7 @@ import math
 from collections.abc import Iterator
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +185,7 @@ def positions_in(
 
 
 @loop
-def index_width(n: int) -> int:
+def index_width(n) -> int:
     """ceil(log2 n): bits that tell n positions apart."""
     width = 0
     while (n - 1) >> width > 0:
@@ -194,13 +194,13 @@ def index_width(n: int) -> int:
 
 
 @loop
-def rice_parameter(n: int, k: int) -> int:
+def rice_parameter(n, k) -> int:
     """b, the number of low bits of each gap."""
     return max(0, round(math.log2(math.log(2) * n / k))) if k > 0 else 0
 
 
 @loop
-def field_bits(coder: int, n: int, k: int) -> int:
+def field_bits(coder, n, k) -> int:
     """Bits of each position's field: a position, or the low part of a Rice code."""
     if coder == _RAW:
         return 32
@@ -210,7 +210,7 @@ def field_bits(coder: int, n: int, k: int) -> int:
 
 
 @loop
-def rooms(lengths: Any, counts: Any, coders: Any) -> Any:
+def rooms(lengths, counts, coders):
     """(`field_bits` of each tensor; bytes of its body, the most where lengths vary)."""
     widths, most = np.empty_like(counts), np.empty_like(counts)
     for t in range(counts.size):
@@ -238,7 +238,7 @@ for _place in range(64):
 
 
 @loop
-def ascends_below(positions: Any, n: int) -> bool:
+def ascends_below(positions, n) -> bool:
     """Whether -1 < p_0 < p_1 < … < n."""
     faults = 0
     before = np.int64(-1)
@@ -249,14 +249,14 @@ def ascends_below(positions: Any, n: int) -> bool:
 
 
 @loop
-def set_bits(positions: Any, bits: Any) -> None:
+def set_bits(positions, bits):
     """Set the bits at the positions in a bitmap, in place; bit 0 is the lowest of byte 0."""
     for position in positions:
         bits[position >> 3] |= np.uint8(1 << (position & 7))
 
 
 @loop
-def put_positions(positions: Any, n: int, coder: int, body: Any) -> int:
+def put_positions(positions, n, coder, body) -> int:
     """Code positions below n into a body of zeros; return the bytes used, -1 when positions do not
     ascend below n (packed: exceed their bits)."""
     used: int = body.size
@@ -275,7 +275,7 @@ def put_positions(positions: Any, n: int, coder: int, body: Any) -> int:
 
 
 @loop
-def get_positions(body: Any, n: int, coder: int, positions: Any) -> int:
+def get_positions(body, n, coder, positions) -> int:
     """Undo `put_positions`; 0, or the body's fault (`FAULTS`)."""
     fault, k = 0, positions.size
     width = field_bits(coder, n, k)
@@ -297,7 +297,7 @@ def get_positions(body: Any, n: int, coder: int, positions: Any) -> int:
 
 
 @loop
-def _end_fault(body: Any, end: Any) -> int:
+def _end_fault(body, end) -> int:
     """Fault of a body whose last code ends before that bit; 0 for none."""
     if body.size != (end + 7) // 8:
         return LENGTH
@@ -307,7 +307,7 @@ def _end_fault(body: Any, end: Any) -> int:
 
 
 @loop
-def find_bits(bits: Any, places: Any) -> int:
+def find_bits(bits, places) -> int:
     """Write the places of the first set bits, as many as `places` holds; count them all."""
     found = 0
     for at in range(0, bits.size, 8):
@@ -324,7 +324,7 @@ def find_bits(bits: Any, places: Any) -> int:
 
 
 @loop
-def _put_rice(positions: Any, b: int, body: Any) -> Any:
+def _put_rice(positions, b, body):
     low = np.empty(positions.size, dtype=np.int64)
     mask = (np.int64(1) << b) - 1
     cut = (positions.size * b + 7) // 8
@@ -342,7 +342,7 @@ def _put_rice(positions: Any, b: int, body: Any) -> Any:
 
 
 @loop
-def _get_rice(body: Any, b: int, positions: Any) -> int:
+def _get_rice(body, b, positions) -> int:
     cut = (positions.size * b + 7) // 8
     if body.size < cut:
         return LENGTH
@@ -371,10 +371,7 @@ def _whole(k: Column) -> NDArray[np.int64]:
 
 
 @loop
-def _put(
-    start: int, stop: int, tensors: Any, n: Any, coders: Any, firsts: Any, at: Any, room: Any,
-    positions: Any, out: Any, sizes: Any,
-) -> None:  # fmt: skip
+def _put(start, stop, tensors, n, coders, firsts, at, room, positions, out, sizes):
     for t in range(start, stop):
         own = positions[firsts[t] : firsts[t] + tensors[t, 2]]
         body = out[at[t] : at[t] + room[t]]
@@ -382,10 +379,7 @@ def _put(
 
 
 @loop
-def _get(
-    start: int, stop: int, tensors: Any, n: Any, coders: Any, firsts: Any, at: Any, sizes: Any,
-    coded: Any, positions: Any, faults: Any,
-) -> None:  # fmt: skip
+def _get(start, stop, tensors, n, coders, firsts, at, sizes, coded, positions, faults):
     for t in range(start, stop):
         own = positions[firsts[t] : firsts[t] + tensors[t, 2]]
         body = coded[at[t] : at[t] + sizes[t]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcsim.compressors.lazy_torch import Tensor
@@ -41,7 +39,7 @@ def merged_pairs(
 
 
 @loop
-def _merge(ia: Any, va: Any, ib: Any, vb: Any, indices: Any, values: Any) -> int:
+def _merge(ia, va, ib, vb, indices, values) -> int:
     a = b = used = 0
     while a < ia.size or b < ib.size:
         if b == ib.size or (a < ia.size and ia[a] < ib[b]):

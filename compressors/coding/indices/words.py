@@ -271,14 +271,8 @@ def demand_right(unordered: int, strange: int) -> None:
         raise damaged("a level is no normal float32")
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
-def _sign_words(
-    start: int, stop: int, tiles: Any, indices: Any, values: Any, firsts: Any, table: Any,
-    levels: Any, memory: Any, words: Any,
-) -> None:  # fmt: skip
+def _sign_words(start, stop, tiles, indices, values, firsts, table, levels, memory, words):
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         some = slice(firsts[t] + first, firsts[t] + last)
@@ -293,7 +287,7 @@ def _sign_words(
 
 
 @loop
-def _list_chosen(chosen: Any, first: int, size: int, words: Any, at: int) -> int:
+def _list_chosen(chosen, first, size, words, at):
     """List a block's chosen elements in words[at:], from index `first` on; return the list's end.
     `chosen` is uint8, 0 or 1, and zero behind `size`."""
     eights = chosen.view(np.uint64)
@@ -308,9 +302,9 @@ def _list_chosen(chosen: Any, first: int, size: int, words: Any, at: int) -> int
 
 @loop
 def _find_clear(
-    start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, gradient: Any,
-    second_moment: Any, alpha: float, least: Any, zeta: Any, found: Any, counts: Any, tops: Any,
-) -> None:  # fmt: skip
+    start, stop, tiles, table, residual, moment, gradient, second_moment, alpha, least, zeta, found,
+    counts, tops,
+):  # fmt: skip
     """Find each tile's clear indices and largest magnitude; v decays only elsewhere."""
     clear = np.zeros(BLOCK, dtype=np.uint8)
     sizes = np.empty(BLOCK, dtype=np.float32)
@@ -341,10 +335,7 @@ def _find_clear(
 
 
 @loop
-def _take_signs(
-    start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, tau: Any, zeta: Any,
-    found: Any, counts: Any,
-) -> None:  # fmt: skip
+def _take_signs(start, stop, tiles, table, residual, moment, tau, zeta, found, counts):
     """Replace each tile's indices by their signs; subtract tau."""
     for tile in range(start, stop):
         t, begin, _ = tiles[tile]
@@ -361,7 +352,7 @@ def _take_signs(
 
 
 @inlined
-def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
+def encode_word(bits, index, cap) -> tuple[Any, Any]:
     """Inside a loop, of int32: the word of a float32's bits, rounded to a power of two, half up, at
     most `cap` (bits of a power of two), and whether its d <= 7 fits."""
     rounded = min(((bits & _MAGNITUDE) + _HALF) & _EXPONENT, cap)
@@ -371,10 +362,7 @@ def encode_word(bits: Any, index: Any, cap: Any) -> tuple[Any, Any]:
 
 
 @loop
-def _take_powers(
-    start: int, stop: int, tiles: Any, table: Any, residual: Any, moment: Any, caps: Any,
-    zeta: Any, found: Any, counts: Any,
-) -> None:  # fmt: skip
+def _take_powers(start, stop, tiles, table, residual, moment, caps, zeta, found, counts):
     """Replace each tile's indices by their words, where these fit; r as int32."""
     for tile in range(start, stop):
         t, begin, _ = tiles[tile]
@@ -392,9 +380,8 @@ def _take_powers(
 
 @loop
 def _scatter_words(
-    start: int, stop: int, tiles: Any, message: Any, begins: Any, table: Any, head: int,
-    known: Any, weight: float, bits: int, out: Any, wrong: Any,
-) -> None:  # fmt: skip
+    start, stop, tiles, message, begins, table, head, known, weight, bits, out, wrong
+):
     shift, low = np.uint64(bits), np.uint64((1 << bits) - 1)
     inside, level = np.empty(2, dtype=np.float32), np.empty(known.shape[1], dtype=np.float32)
     for tile in range(start, stop):

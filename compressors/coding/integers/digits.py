@@ -14,7 +14,7 @@ whole planes are added, as in TernGrad's published code (Wen et al. 2017, arXiv:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def digits(base: int) -> Form:
 
 
 @loop
-def put_codes(codes: Any, bits: int, out: Any) -> None:
+def put_codes(codes, bits, out):
     """Pack whole groups of eight codes (uint8 `[8 m]`, overwritten) into `out`, which may end
     inside the last group: the rest is dropped."""
     if bits == 4:
@@ -92,7 +92,7 @@ def put_codes(codes: Any, bits: int, out: Any) -> None:
 
 
 @loop
-def get_codes(packed: Any, bits: int, codes: Any) -> None:
+def get_codes(packed, bits, codes):
     """Undo `put_codes`: fill `codes` (uint8 `[8 m]`), with zeros beyond `packed`."""
     if bits in (2, 4, 8):
         _get_even_codes(packed, bits, codes)
@@ -120,7 +120,7 @@ def get_codes(packed: Any, bits: int, codes: Any) -> None:
 
 
 @loop
-def _get_even_codes(packed: Any, bits: int, codes: Any) -> None:
+def _get_even_codes(packed, bits, codes):
     """`get_codes` of codes that do not straddle bytes."""
     if bits == 8:
         for i in range(packed.size):
@@ -141,7 +141,7 @@ def _get_even_codes(packed: Any, bits: int, codes: Any) -> None:
 
 
 @loop
-def _fields(width: np.uint64, period: np.uint64) -> np.uint64:
+def _fields(width, period) -> np.uint64:
     """A mask of the `width` low bits of each field of `period` bits."""
     mask = np.uint64(0)
     at = np.uint64(0)
@@ -152,7 +152,7 @@ def _fields(width: np.uint64, period: np.uint64) -> np.uint64:
 
 
 @loop
-def put_chunk(codes: Any, length: int, bits: int, first: int, out: Any) -> None:
+def put_chunk(codes, length, bits, first, out):
     """Pack the first `length` codes, of elements from `first` on, to their place in `out`."""
     padded = (length + 7) // 8 * 8  # whole groups: the last one may be cut off again
     for i in range(length, padded):
@@ -163,7 +163,7 @@ def put_chunk(codes: Any, length: int, bits: int, first: int, out: Any) -> None:
 
 
 @loop
-def get_chunk(packed: Any, first: int, length: int, bits: int, codes: Any) -> Any:
+def get_chunk(packed, first, length, bits, codes):
     """Undo `put_chunk`, into `codes`; return the largest code."""
     begin = first // 8 * bits
     room = codes[: (length + 7) // 8 * 8]

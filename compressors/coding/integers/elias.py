@@ -12,8 +12,6 @@ codeword sets and representations of the integers", IEEE Trans. Inform. Theory 2
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +52,7 @@ _WORD = np.int64((1 << 32) - 1)
 
 
 @inlined
-def put_bits(buffer: Any, position: Any, value: Any, count: Any) -> Any:
+def put_bits(buffer, position, value, count):
     """Write the `count` <= 57 low bits of `value` (no others set), the lowest first, to uint8 that
     is zero from bit `position` on; return the position behind."""
     at = position >> 3
@@ -70,7 +68,7 @@ def put_bits(buffer: Any, position: Any, value: Any, count: Any) -> Any:
 
 
 @inlined
-def next_bits(buffer: Any, position: Any) -> Any:
+def next_bits(buffer, position):
     """The `PEEK` bits from `position` on; the buffer must have three bytes there."""
     at = position >> 3
     bits = np.int64(buffer[at]) | np.int64(buffer[at + 1]) << 8 | np.int64(buffer[at + 2]) << 16
@@ -78,7 +76,7 @@ def next_bits(buffer: Any, position: Any) -> Any:
 
 
 @inlined
-def bit_length(value: Any) -> Any:
+def bit_length(value):
     """Bits of `value` in binary, for 0 <= value < 2^63."""
     length = 0
     rest = np.int64(value)
@@ -92,7 +90,7 @@ def bit_length(value: Any) -> Any:
 
 
 @inlined
-def _reversed_bits(value: Any, length: Any) -> Any:
+def _reversed_bits(value, length):
     turned = np.int64(0)
     for place in range(length):
         turned = (turned << 1) | ((np.int64(value) >> place) & 1)
@@ -100,7 +98,7 @@ def _reversed_bits(value: Any, length: Any) -> Any:
 
 
 @inlined
-def put_omega(buffer: Any, position: Any, value: Any) -> Any:
+def put_omega(buffer, position, value):
     """Write the omega word of `value`, 1 … 2^32 - 1; returns the position behind it."""
     if value < _SHORT:
         entry = _OMEGA[value]
@@ -117,7 +115,7 @@ def put_omega(buffer: Any, position: Any, value: Any) -> Any:
 
 
 @inlined
-def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
+def get_omega(buffer, position, limit):
     """(value, position behind it) of the omega word at `position`; (0, -1) when it does not end
     before bit `limit`, at most the buffer's end, or is above 2^32 - 1."""
     entry = np.int64(0)
@@ -155,7 +153,7 @@ def get_omega(buffer: Any, position: Any, limit: Any) -> Any:
 
 
 @inlined
-def omega_bits(value: Any) -> Any:
+def omega_bits(value):
     """Bits of the omega word of `value`, 1 … 2^32 - 1."""
     if value < _SHORT:
         bits = _OMEGA[value] >> 32

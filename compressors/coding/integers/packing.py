@@ -8,7 +8,7 @@ into a byte (`fold_bits`, `unfold_bits`). Other bases: `digits.py`.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +91,7 @@ def damaged(what: str) -> InputError:
 
 
 @loop
-def has_stray(data: Any, at: Any, counts: Any, bits: int, rooms: Any) -> bool:
+def has_stray(data, at, counts, bits, rooms) -> bool:
     """Whether `demand_no_stray` refuses, or a byte is set behind the codes in their room."""
     stray = False
     for t in range(counts.size):
@@ -105,7 +105,7 @@ def has_stray(data: Any, at: Any, counts: Any, bits: int, rooms: Any) -> bool:
 
 
 @inlined
-def fold_bits(words: Any, out: Any) -> None:
+def fold_bits(words, out):
     """Put the lowest bits of the bytes of `words` (uint64), eight in each byte of `out`: of bytes
     b_k in {0, 1}, bit 8k becomes bit 56 + k of the product, without carries."""
     for k in range(out.size):
@@ -113,7 +113,7 @@ def fold_bits(words: Any, out: Any) -> None:
 
 
 @inlined
-def unfold_bits(packed: Any, words: Any) -> None:
+def unfold_bits(packed, words):
     """Spread the bits of each byte of `packed` over the eight bytes of a word: 0, or nonzero."""
     for k in range(packed.size):
         repeated = np.uint64(packed[k]) * np.uint64(0x0101010101010101)
@@ -121,7 +121,7 @@ def unfold_bits(packed: Any, words: Any) -> None:
 
 
 @loop
-def put_signs(values: Any, words: Any, out: Any) -> None:
+def put_signs(values, words, out):
     """One bit per element, 1 = negative, as `out`; `words` (uint64) has room for a byte each."""
     flags = words.view(np.uint8)
     for i in range(values.size):
@@ -132,7 +132,7 @@ def put_signs(values: Any, words: Any, out: Any) -> None:
 
 
 @loop
-def put_fields(codes: Any, bits: int, out: Any) -> Any:
+def put_fields(codes, bits, out):
     """Pack codes of 0 to 32 bits each; return the union of their set bits (-1: negative)."""
     every = np.int64(0)
     groups = codes.size // 8 if bits <= 8 else 0  # of eight codes, which fill `bits` bytes
@@ -167,7 +167,7 @@ def put_fields(codes: Any, bits: int, out: Any) -> Any:
 
 
 @loop
-def get_fields(packed: Any, bits: int, out: Any) -> None:
+def get_fields(packed, bits, out):
     """Undo `put_fields`: fills `out`."""
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     groups = out.size // 8 if bits <= 8 else 0
@@ -186,7 +186,7 @@ def get_fields(packed: Any, bits: int, out: Any) -> None:
 
 
 @loop
-def _pack(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any) -> None:
+def _pack(start, stop, codes, out, bits, seen):
     for first in range(start, stop, _GRAIN):
         # a multiple of eight codes, so that each grain begins with a byte of its own
         part = codes[first : min(first + _GRAIN, stop)]
@@ -194,7 +194,7 @@ def _pack(start: int, stop: int, codes: Any, out: Any, bits: int, seen: Any) -> 
 
 
 @loop
-def _unpack(start: int, stop: int, packed: Any, out: Any, bits: int) -> None:
+def _unpack(start, stop, packed, out, bits):
     get_fields(packed[start // 8 * bits : (stop + 7) // 8 * bits], bits, out[start:stop])
 
 

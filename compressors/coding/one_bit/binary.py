@@ -8,7 +8,6 @@ upper ones, with their negatives as lower ones. `params` is the length of cells.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -22,9 +21,6 @@ from gcsim.compressors.segments import Cells
 
 MAX_HALVINGS = 24
 """Most passes of `optimal_bounds` over a cell."""
-
-
-# --- primitives -----------------------------------------------------------------------------------
 
 
 def _moving(
@@ -66,18 +62,15 @@ def optimal_bounds(values: Tensor, cells: Cells) -> Tensor:
     return loops.tensor(bounds, values)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loops.loop
-def _clip(start: int, stop: int, spans: Any, values: Any, factor: float) -> None:
+def _clip(start, stop, spans, values, factor):
     for span in range(start, stop):
         part = values[spans[span, 1] : spans[span, 2]]
         clip_cells(0, part.size, part, part.size, factor)
 
 
 @loops.loop
-def _class_means(start: int, stop: int, spans: Any, values: Any, found: Any) -> None:
+def _class_means(start, stop, spans, values, found):
     for span in range(start, stop):
         cell, begin, end = spans[span]
         part = values[begin:end]
@@ -93,7 +86,7 @@ def _class_means(start: int, stop: int, spans: Any, values: Any, found: Any) -> 
 
 
 @loops.summing_loop
-def _sums_about(part: Any, centre: Any) -> tuple[float, float, float]:
+def _sums_about(part, centre) -> tuple[float, float, float]:
     """Sum of d = v - centre, sum of |d|, number of elements with d >= 0, of one cell. Half the sum
     or difference of the first two gives each class's sum, without a condition, which vectorises."""
     total, magnitude, count = 0.0, 0.0, 0.0
@@ -106,7 +99,7 @@ def _sums_about(part: Any, centre: Any) -> tuple[float, float, float]:
 
 
 @loops.loop
-def _optimal_bounds(start: int, stop: int, spans: Any, values: Any, bounds: Any) -> None:
+def _optimal_bounds(start, stop, spans, values, bounds):
     for span in range(start, stop):
         cell, begin, end = spans[span]
         part = values[begin:end]
@@ -126,7 +119,7 @@ def _optimal_bounds(start: int, stop: int, spans: Any, values: Any, bounds: Any)
 
 
 @loops.loop
-def _mean_from(part: Any, bound: Any) -> float:
+def _mean_from(part, bound) -> float:
     """Sum of |v| over the elements with |v| >= bound, over the number of all elements."""
     total = 0.0
     for first in range(0, part.size, loops.SUM_BLOCK):
@@ -137,7 +130,7 @@ def _mean_from(part: Any, bound: Any) -> float:
 
 
 @loops.summing_loop
-def _sum_from(block: Any, bound: Any) -> Any:
+def _sum_from(block, bound):
     total = np.float32(0)
     for i in range(block.size):
         magnitude = abs(block[i])

@@ -199,18 +199,15 @@ class written_to:  # noqa: N801 - as `written_back`
                 one.__exit__(*raised)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
-def _times(rows: int, columns: int, first: int, width: int, size: int) -> int:
+def _times(rows, columns, first, width, size) -> int:
     """Rows of a narrow matrix treated as one, where the stripe spans the matrix."""
     whole = size == 0 and first == 0 and width == columns
     return max(1, min(rows, _WIDE // max(1, columns))) if whole else 1
 
 
 @loop
-def _repeated(lines: Any, times: int) -> Any:
+def _repeated(lines, times):
     count, width = lines.shape
     out = np.empty((count, width * times), dtype=np.float32)
     for row in range(count):
@@ -221,7 +218,7 @@ def _repeated(lines: Any, times: int) -> Any:
 
 
 @loop
-def _run(here: int, end: int, width: int, present: int, size: int) -> Any:
+def _run(here, end, width, present, size):
     """(row, column, cell, elements up to the end of row or cell, or `end`)."""
     row, cell = here // width, 0
     column = here - row * width
@@ -233,10 +230,7 @@ def _run(here: int, end: int, width: int, present: int, size: int) -> Any:
 
 
 @loop
-def _put_tiles(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, lines: Any, keep_error: bool,
-    random: bool, keys: Any, bits: Any, at: Any,
-) -> None:  # fmt: skip
+def _put_tiles(start, stop, tiles, values, table, lines, keep_error, random, keys, bits, at):
     words = np.empty(CHUNK // 8, dtype=np.uint64)
     # a byte an element; `fold_bits` makes a byte of each word
     flags = words.view(np.uint8)
@@ -282,7 +276,7 @@ def _put_tiles(
 
 
 @loop
-def _draw(part: Any, marks: Any, random16: Any, bound: Any) -> None:
+def _draw(part, marks, random16, bound):
     """Compares as `bucket_levels.py` does."""
     scale = magnifier(bound)
     low = -bound * scale
@@ -294,9 +288,7 @@ def _draw(part: Any, marks: Any, random16: Any, bound: Any) -> None:
 
 
 @loop
-def _compare(
-    part: Any, marks: Any, limits: Any, lows: Any, highs: Any, column: int, keep_error: bool
-) -> None:
+def _compare(part, marks, limits, lows, highs, column, keep_error):
     threshold = limits[column:]
     if keep_error:
         lows, highs = lows[column:], highs[column:]
@@ -311,10 +303,7 @@ def _compare(
 
 
 @loop
-def _add_tiles(
-    start: int, stop: int, tiles: Any, bits: Any, at: Any, lines: Any, begins: Any, table: Any,
-    out: Any, add: bool,
-) -> None:  # fmt: skip
+def _add_tiles(start, stop, tiles, bits, at, lines, begins, table, out, add):
     words = np.empty(CHUNK // 8, dtype=np.uint64)
     flags = words.view(np.uint8)
     for tile in range(start, stop):

@@ -162,14 +162,8 @@ def column_sums(
     return found
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
-def _sum_tiles(
-    start: int, stop: int, tiles: Any, values: Any, added: Any, offsets: Any, sizes: Any,
-    blocks: Any, sums: Any,
-) -> None:  # fmt: skip
+def _sum_tiles(start, stop, tiles, values, added, offsets, sizes, blocks, sums):
     for tile in range(start, stop):
         m, first, last = tiles[tile]
         together, count, at, _, wide = blocks[m]
@@ -179,7 +173,7 @@ def _sum_tiles(
 
 
 @loop
-def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
+def _join_blocks(sums, blocks, places, found):
     """Add up blocks of rows, and rows within one, in numpy's order."""
     begin = 0
     for m in range(blocks.shape[0]):
@@ -200,7 +194,7 @@ def _join_blocks(sums: Any, blocks: Any, places: Any, found: Any) -> None:
 
 
 @loop
-def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, sums: Any) -> None:
+def _add_columns(start, stop, values, added, together, sums):
     """sums `[3, blocks of rows, columns]`; start and stop are multiples of a block of rows. Four
     rows at a time share a read and write of a sum; any `added` is added while they are in the
     cache."""
@@ -241,7 +235,7 @@ def _add_columns(start: int, stop: int, values: Any, added: Any, together: int, 
 
 
 @loop
-def _sum_by_halves(values: Any) -> Any:
+def _sum_by_halves(values):
     """Sum 512 m contiguous numbers in numpy's order: by halves, and up to 128 in eight sums."""
     if values.size > 128:
         half = values.size // 2 - values.size // 2 % 8

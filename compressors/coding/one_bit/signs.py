@@ -9,7 +9,7 @@ writes the new p and its bits, and adds up |p|. Writing e would take a second pa
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -155,15 +155,11 @@ def fold_signs(
     return fresh
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loops.loop
 def _code_tiles(
-    start: int, stop: int, tiles: Any, g: Any, u: Any, p: Any, scales: Any, table: Any, cells: Any,
-    sizes: Any, slots: Any, m: Any, c: Any, a: Any, b: Any, keep: bool, bits: Any, at: Any,
-    sums: Any, squares: bool,
-) -> None:  # fmt: skip
+    start, stop, tiles, g, u, p, scales, table, cells, sizes, slots, m, c, a, b, keep, bits, at,
+    sums, squares,
+):  # fmt: skip
     """x = g, or a g + b (m u + c g); p = x + p - scale sign(p), where given; then bits and sums."""
     words = np.empty(loops.SUM_BLOCK // 8, dtype=np.uint64)
     mixed = np.empty(loops.SUM_BLOCK, dtype=np.float32)
@@ -195,7 +191,7 @@ def _code_tiles(
 
 
 @loops.loop
-def _mix(x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool) -> None:
+def _mix(x, u, mixed, m, c, a, b, keep):
     if keep:
         for i in range(x.size):
             fresh = m * u[i] + c * x[i]
@@ -207,13 +203,13 @@ def _mix(x: Any, u: Any, mixed: Any, m: Any, c: Any, a: Any, b: Any, keep: bool)
 
 
 @loops.loop
-def _add_error(p: Any, x: Any, scale: Any) -> None:
+def _add_error(p, x, scale):
     for i in range(p.size):  # what the last call lost is p less what its bit decodes to
         p[i] = x[i] + (p[i] - (-scale if p[i] < np.float32(0) else scale))
 
 
 @loops.summing_loop
-def sum_of_magnitudes(values: Any) -> float:
+def sum_of_magnitudes(values) -> float:
     """Inside a loop: the sum of a block's |v|, in float64."""
     total = np.float64(0)
     for i in range(values.size):

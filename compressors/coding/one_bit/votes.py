@@ -7,8 +7,6 @@ bucket's tensors are consecutive, each tensor's in whole bytes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcsim.compressors.coding.integers.packing import demand_no_stray, packed_bytes
@@ -45,9 +43,7 @@ def add_votes(
 
 
 @loop
-def _voting(
-    start: int, stop: int, tiles: Any, bits: Any, at: Any, begins: Any, planes: Any, begin_all: bool
-) -> None:
+def _voting(start, stop, tiles, bits, at, begins, planes, begin_all):
     carry = np.empty(SUM_BLOCK, dtype=np.uint8)
     for tile in range(start, stop):
         t, begin, end = tiles[tile]
@@ -86,9 +82,7 @@ def put_more_than(
 
 
 @loop
-def _comparing(
-    start: int, stop: int, tiles: Any, planes: Any, threshold: int, begins: Any, bits: Any, at: Any
-) -> None:
+def _comparing(start, stop, tiles, planes, threshold, begins, bits, at):
     equal = np.empty(SUM_BLOCK, dtype=np.uint8)
     possible = threshold >> planes.shape[0] == 0  # else more than there are voters
     for tile in range(start, stop):

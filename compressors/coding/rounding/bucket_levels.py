@@ -44,9 +44,6 @@ def rounding_error(values: Tensor, tables: Tensor, size: int) -> float:
     return float(((inside - low) * (high - inside) + (given - inside).square()).sum())
 
 
-# --- primitives: all tensors of a bucket ---------------------------------------------------------
-
-
 def _searching(
     tables: Tensor, values: object, cells: Cells, count: int, *_: object
 ) -> list[KernelCost]:
@@ -105,7 +102,7 @@ def _searched(
 
 
 @loop
-def clip_cells(start: int, stop: int, values: Any, size: int, factor: float) -> None:
+def clip_cells(start, stop, values, size, factor):
     """Clip each cell to `factor` of its standard deviations, in place."""
     for at in range(start, stop, size):
         part = values[at : min(at + size, stop)]
@@ -119,7 +116,7 @@ def clip_cells(start: int, stop: int, values: Any, size: int, factor: float) -> 
 
 
 @loop
-def _optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
+def _optimal_levels(rows, levels, sweeps):
     last = levels.shape[1] - 1
     for r in range(rows.shape[0]):
         row, found = rows[r], levels[r]
@@ -145,7 +142,7 @@ def _optimal_levels(rows: Any, levels: Any, sweeps: int) -> None:
 
 
 @loop
-def _best_between(row: Any, low: Any, high: Any, otherwise: Any) -> Any:
+def _best_between(row, low, high, otherwise):
     """The best level between `low` and `high`; `otherwise` without elements between them."""
     # elements at `high` add 1 to both sides of the condition (`orq.py`), those at `low` add 0:
     # both drop out
@@ -160,7 +157,7 @@ def _best_between(row: Any, low: Any, high: Any, otherwise: Any) -> Any:
 
 
 @summing_loop
-def _sum_above(part: Any, low: float) -> float:
+def _sum_above(part, low) -> float:
     """The sum of v - low; adding v alone would cancel."""
     total = 0.0
     for i in range(part.size):

@@ -7,8 +7,6 @@ tensor's words, packed bit after bit, are one thread's: a reader cannot know whe
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcsim.compressors.coding.integers.elias import (
@@ -73,11 +71,8 @@ def decoded_levels(
     return tensor(codes, body)
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 @loop
-def _count(start: int, stop: int, spans: Any, codes: Any, steps: int, bits: Any, sent: Any) -> None:
+def _count(start, stop, spans, codes, steps, bits, sent):
     for t in range(start, stop):
         part = codes[spans[t, 1] : spans[t, 2]]
         total = found = 0
@@ -91,9 +86,7 @@ def _count(start: int, stop: int, spans: Any, codes: Any, steps: int, bits: Any,
 
 
 @loop
-def _write(
-    start: int, stop: int, spans: Any, codes: Any, steps: int, places: Any, out: Any
-) -> None:
+def _write(start, stop, spans, codes, steps, places, out):
     for t in range(start, stop):
         # a tensor's bits begin at a whole byte: no two threads write into one
         part, position, previous = codes[spans[t, 1] : spans[t, 2]], places[t], -1
@@ -107,10 +100,7 @@ def _write(
 
 
 @loop
-def _read(
-    start: int, stop: int, spans: Any, data: Any, places: Any, sizes: Any, sent: Any, steps: int,
-    codes: Any, ends: Any,
-) -> None:  # fmt: skip
+def _read(start, stop, spans, data, places, sizes, sent, steps, codes, ends):
     """Find the position behind each tensor's last word; -1 for a level above s, a word that does
     not end, or an element behind the last."""
     for t in range(start, stop):

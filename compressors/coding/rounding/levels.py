@@ -159,9 +159,6 @@ def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: 
     add_rounded(out, levels, levels.numbers, found.at + head, form, weight)
 
 
-# --- primitives: all tensors of a bucket ---------------------------------------------------------
-
-
 def _rounding(
     _: object, values: object, levels: Levels, keys: object, out: object, at: object, form: Form,
     bounds: object = None,
@@ -253,10 +250,9 @@ def _rounding_walk(kind: int) -> Callable[..., None]:
 
     @loop
     def walk(  # noqa: PLR0912
-        start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any,
-        numbers: Any, given: Any, keys: Any, bounds: Any, group: int, bits: int, base: int,
-        out: Any, places: Any,
-    ) -> None:  # fmt: skip
+        start, stop, tiles, values, table, firsts, sizes, numbers, given, keys, bounds, group, bits,
+        base, out, places,
+    ):  # fmt: skip
         grouped, whole = group > 1, group == 1 and bits == 8
         # a plane may begin within a word of four elements: a run then reaches into one word more
         words = np.empty(CHUNK // 4 + 2, dtype=np.uint64)
@@ -307,10 +303,7 @@ def _rounding_walk(kind: int) -> Callable[..., None]:
 
 
 @inlined
-def _round_run(
-    kind: int, values: Any, first: int, codes: Any, cells: Any, size: int, given: Any, t: int,
-    keys: Any, bounds: Any, words: Any, room: Any,
-) -> None:  # fmt: skip
+def _round_run(kind, values, first, codes, cells, size, given, t, keys, bounds, words, room):
     """Codes of the elements from `first` on, cell by cell; a run may lie within one."""
     # element i always takes the 16 bits number i % 4 of word i // 4, wherever its run begins
     word, end = first // 4, first + codes.size
@@ -337,15 +330,13 @@ def _round_run(
 
 
 @inlined
-def _draw(key: np.uint64, first: int, words: Any) -> None:
+def _draw(key, first, words):
     for k in range(words.size):  # 64 random bits are the 16 of each of four elements
         words[k] = bits64(key, first + k)
 
 
 @inlined
-def round_evenly(
-    values: Any, norm: np.float32, fractions: Any, steps: np.float32, bound: np.float32, codes: Any
-) -> None:
+def round_evenly(values, norm, fractions, steps, bound, codes):
     """Codes q + s of one cell's elements, by 16 random bits each; outer ones saturate."""
     one = np.float32(1)
     # no 0 / 0: a zero norm decodes to zeros, whatever the codes
@@ -360,9 +351,7 @@ def round_evenly(
 
 
 @loop
-def _round_known(
-    values: Any, norm: np.float32, fractions: Any, searches: Any, t: int, room: Any, codes: Any
-) -> None:
+def _round_known(values, norm, fractions, searches, t, room, codes):
     lowers, gaps, ranges, mosts, chosen = searches
     lower, gap = lowers[chosen[t]], gaps[chosen[t]]
     shares, random = room[0, : values.size], room[1, : values.size]
@@ -379,7 +368,7 @@ def _round_known(
 
 
 @loop
-def _count(shares: Any, random: Any, lower: Any, gaps: Any, codes: Any) -> None:
+def _count(shares, random, lower, gaps, codes):
     # four pairs at a time, each over the whole run: vectorised, and without a search
     codes[:] = 0
     for pair in range(0, lower.size, _TOGETHER):
@@ -395,9 +384,7 @@ def _count(shares: Any, random: Any, lower: Any, gaps: Any, codes: Any) -> None:
 
 
 @loop
-def _search(
-    shares: Any, random: Any, lower: Any, gaps: Any, ranges: Any, most: int, codes: Any
-) -> None:
+def _search(shares, random, lower, gaps, ranges, most, codes):
     bits = shares.view(np.uint32)
     for i in range(shares.size):  # a share's highest bits name a range of few levels
         codes[i] = ranges[bits[i] >> np.uint32(_RANGE_BITS)]
@@ -411,14 +398,14 @@ def _search(
 
 
 @inlined
-def magnifier(largest: Any) -> Any:
+def magnifier(largest):
     """Inside a loop: the factor of both sides of a comparison between own levels, of largest
     magnitude `largest`: a gap of up to twice that must not overflow."""
     return np.float32(2.0**24) if largest < np.float32(1e30) else np.float32(0.25)
 
 
 @loop
-def _round_between(values: Any, levels: Any, fractions: Any, room: Any, codes: Any) -> None:
+def _round_between(values, levels, fractions, room, codes):
     scaled, random = room[0, : values.size], room[1, : values.size]
     # levels ascend, so an outer one has the largest magnitude
     scale = magnifier(max(abs(levels[0]), abs(levels[-1])))
@@ -440,10 +427,9 @@ def _round_between(values: Any, levels: Any, fractions: Any, room: Any, codes: A
 def _adding_walk(kind: int) -> Callable[..., None]:  # noqa: PLR0915
     @loop
     def walk(  # noqa: PLR0912, PLR0915 - one walk, whatever the levels are
-        start: int, stop: int, tiles: Any, data: Any, places: Any, table: Any, firsts: Any,
-        sizes: Any, numbers: Any, given: Any, weight: np.float32, group: int, bits: int, base: int,
-        out: Any, highest: Any,
-    ) -> None:  # fmt: skip
+        start, stop, tiles, data, places, table, firsts, sizes, numbers, given, weight, group, bits,
+        base, out, highest,
+    ):  # fmt: skip
         grouped, whole = group > 1, group == 1 and bits == 8
         inverse, divisor = np.float32(1) / np.float32(base), np.int32(base)
         rest = np.empty(CHUNK, dtype=np.int32)
@@ -516,10 +502,7 @@ def _adding_walk(kind: int) -> Callable[..., None]:  # noqa: PLR0915
 
 
 @inlined
-def _add_run(
-    kind: int, sums: Any, first: int, codes: Any, cells: Any, size: int, given: Any, t: int,
-    weight: np.float32, room: Any,
-) -> None:  # fmt: skip
+def _add_run(kind, sums, first, codes, cells, size, given, t, weight, room):
     at, end = first, first + codes.size
     while at < end:
         cell = at // size

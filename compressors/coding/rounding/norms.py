@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,9 +95,6 @@ def table_errors(
     return np.array([float(errors[first : first + count].sum()) for first, count in parts])
 
 
-# --- loops ----------------------------------------------------------------------------------------
-
-
 def _by_cell(
     values: NDArray[np.float32], cells: Cells, what: int, tiles: NDArray[np.int64] | None = None,
     norms: Numbers = _NONE, levels: Numbers = _NONE,
@@ -112,10 +109,7 @@ def _by_cell(
 
 
 @loops.loop
-def _walk(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, firsts: Any, sizes: Any, what: int,
-    norms: Any, levels: Any, found: Any,
-) -> None:  # fmt: skip
+def _walk(start, stop, tiles, values, table, firsts, sizes, what, norms, levels, found):
     room = np.empty(1, dtype=np.uint32)
     pattern = room.view(np.float32)
     for tile in range(start, stop):
@@ -152,7 +146,7 @@ def _walk(
 
 
 @loops.loop
-def _root(total: float) -> np.float32:
+def _root(total) -> np.float32:
     """The square root, at most the largest float32 (infinity and NaN stay)."""
     root = np.sqrt(total)
     if np.isfinite(root):

@@ -7,8 +7,6 @@ published with THC (`quantization/rounding/thc.py`).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,9 +36,7 @@ def rotate(
 
 
 @loop
-def _rotate(
-    start: int, stop: int, tiles: Any, begins: Any, keys: Any, scales: Any, back: bool, values: Any
-) -> None:
+def _rotate(start, stop, tiles, begins, keys, scales, back, values):
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         x = values[begins[t] + first : begins[t] + last]
@@ -66,7 +62,7 @@ def _rotate(
 
 
 @loop
-def _flip(x: Any, first: int, key: Any) -> None:
+def _flip(x, first, key):
     """Change the sign of every element whose random bit (number `first` on) is set."""
     for at in range(0, x.size, 32):
         words = x[at : at + 32].view(np.uint32)

@@ -98,13 +98,8 @@ def coordinate_descent(model: Histogram, levels: Numbers, sweeps: int) -> Number
     return found
 
 
-# --- loops -----------------------------------------------------------------------------------
-
-
 @loop
-def _descend(
-    levels: Any, sweeps: int, edges: Any, masses_above: Any, means_above: Any, density: Any
-) -> None:
+def _descend(levels, sweeps, edges, masses_above, means_above, density):
     below = -masses_above  # ascending, as `last_not_above` needs them
     for _ in range(sweeps):
         for j in range(1, levels.size - 1):
@@ -129,7 +124,7 @@ def _descend(
 
 
 @loop
-def last_not_above(edges: Any, x: float) -> int:
+def last_not_above(edges, x) -> int:
     """Number of the last of the ascending edges' cells that does not begin above x."""
     low, high = 0, edges.size - 1
     while high - low > 1:

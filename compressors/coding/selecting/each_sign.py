@@ -98,11 +98,8 @@ def means_of_signs(sizes: Tensor, k: Column) -> Tensor:
     return loops.tensor(np.stack((means[0], 0 - means[1]), axis=1), sizes)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loops.loop
-def _sum_rows(sizes: Any, counts: Any, begins: Any, sums: Any) -> None:
+def _sum_rows(sizes, counts, begins, sums):
     """Sums of blocks of magnitudes, so many of each row, from its begin on."""
     at = 0
     for row in range(counts.size):
@@ -114,7 +111,7 @@ def _sum_rows(sizes: Any, counts: Any, begins: Any, sums: Any) -> None:
 
 
 @loops.loop
-def _split(values: Any) -> Any:
+def _split(values):
     """Magnitudes of positive and of negative elements, and their places; how many there are."""
     sizes = np.empty((2, values.size + 1), dtype=np.float32)  # room for one more
     places = np.empty(sizes.shape, dtype=np.int32)
@@ -130,10 +127,7 @@ def _split(values: Any) -> Any:
 
 
 @loops.loop
-def _bound(
-    start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, proportion: float,
-    limits: Any,
-) -> None:  # fmt: skip
+def _bound(start, stop, tiles, source, added, table, proportion, limits):
     """Bound the lower of both signs' thresholds from below by a sample."""
     for tile in range(start, stop):
         t = tiles[tile, 0]
@@ -156,10 +150,9 @@ def _bound(
 
 @loops.loop
 def _choose(
-    start: int, stop: int, tiles: Any, source: Any, table: Any, k: Any, firsts: Any, begins: Any,
-    up: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any, taken: Any,
-    magnitudes: Any, strange: Any,
-) -> None:  # fmt: skip
+    start, stop, tiles, source, table, k, firsts, begins, up, blocks, counts, places, passed,
+    indices, taken, magnitudes, strange,
+):  # fmt: skip
     for tile in range(start, stop):  # which is a tensor
         t, _, n = tiles[tile]
         part = source[table[t, 0] : table[t, 0] + n]

@@ -3,8 +3,6 @@ order, one to each."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -65,9 +63,7 @@ def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group
 
 
 @loop
-def _shuffle(
-    start: int, stop: int, tiles: Any, lengths: Any, firsts: Any, keys: Any, dealt: Any
-) -> None:
+def _shuffle(start, stop, tiles, lengths, firsts, keys, dealt):
     """Shuffle run by run (Fisher and Yates)."""
     groups = dealt.shape[1]
     for tile in range(start, stop):
@@ -85,9 +81,7 @@ def _shuffle(
 
 
 @loop
-def _take_turn(
-    always: Any, begins: Any, counts: Any, column: Any, runs: Any, groups: int, out: Any
-) -> int:
+def _take_turn(always, begins, counts, column, runs, groups, out) -> int:
     """Turn ranks among the other elements into places: add the number of `always` below."""
     at, a, c = 0, 0, 0
     for t in range(begins.size):

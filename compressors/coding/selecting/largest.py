@@ -123,13 +123,8 @@ def _no_marks() -> Marks:
     return Marks.room(torch.empty(0), Segments.behind([]), 0.0)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
-def _bound(
-    start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, limits: Any
-) -> None:
+def _bound(start, stop, tiles, source, added, table, k, limits):
     for tile in range(start, stop):
         t = tiles[tile, 0]
         begin, n = table[t]
@@ -147,10 +142,9 @@ def _bound(
 
 @loop
 def _choose(  # noqa: PLR0912
-    start: int, stop: int, tiles: Any, source: Any, added: Any, table: Any, k: Any, firsts: Any,
-    ranked: Any, up: Any, blocks: Any, counts: Any, places: Any, passed: Any, indices: Any,
-    taken: Any, strange: Any,
-) -> None:  # fmt: skip
+    start, stop, tiles, source, added, table, k, firsts, ranked, up, blocks, counts, places, passed,
+    indices, taken, strange,
+):  # fmt: skip
     for tile in range(start, stop):  # which is a tensor
         t, _, n = tiles[tile]
         part = source[table[t, 0] : table[t, 0] + n]

@@ -240,11 +240,8 @@ def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     return tensor(places, values), tensor(own[places], values)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @inlined
-def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> None:
+def note_places(mask, words, size, hits, places):
     """Inside a loop: the positions where `mask` (uint8, 0 or 1, `words` its view) is 1. `places`
     has room for `hits` + 1; `mask` is 0 from `size` to the next multiple of eight."""
     found = 0
@@ -261,7 +258,7 @@ def note_places(mask: Any, words: Any, size: int, hits: Any, places: Any) -> Non
 
 
 @inlined
-def mark_block(part: Any, limit: Any, mask: Any, words: Any, places: Any) -> Any:
+def mark_block(part, limit, mask, words, places):
     """Inside a loop: how many of `part` (at most `BLOCK`) reach the limit, and their positions
     where `places` has room for all. `mask` is scratch of `BLOCK` + 8 bytes, `words` its view."""
     hits = np.int32(0)
@@ -276,10 +273,7 @@ def mark_block(part: Any, limit: Any, mask: Any, words: Any, places: Any) -> Any
 
 
 @loop
-def _mark(
-    start: int, stop: int, tiles: Any, values: Any, added: Any, table: Any, up: Any, firsts: Any,
-    counts: Any, places: Any, sides: Any,
-) -> None:  # fmt: skip
+def _mark(start, stop, tiles, values, added, table, up, firsts, counts, places, sides):
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
     words = mask.view(np.uint64)
     for tile in range(start, stop):
@@ -304,7 +298,7 @@ def _mark(
 
 
 @loop
-def count_marks(lengths: Any, firsts: Any, counts: Any, passed: Any) -> None:
+def count_marks(lengths, firsts, counts, passed):
     """Count each tensor's marked elements."""
     for t in range(lengths.size):
         blocks = (lengths[t] + BLOCK - 1) // BLOCK
@@ -312,10 +306,7 @@ def count_marks(lengths: Any, firsts: Any, counts: Any, passed: Any) -> None:
 
 
 @loop
-def collect(
-    whole: Any, first: int, limit: Any, counts: Any, places: Any, indices: Any, taken: Any,
-    clear: bool,
-) -> bool:  # fmt: skip
+def collect(whole, first, limit, counts, places, indices, taken, clear) -> bool:
     """Collect the marked elements of a part of a tensor that begins at element `first`, a block's
     start, with its blocks' `counts` and `places`; return whether one is NaN."""
     mask = np.zeros(BLOCK + 8, dtype=np.uint8)
@@ -347,9 +338,9 @@ def collect(
 
 @loop
 def _take(
-    start: int, stop: int, tiles: Any, values: Any, table: Any, up: Any, firsts: Any, begins: Any,
-    counts: Any, places: Any, indices: Any, taken: Any, clear: bool, strange: Any,
-) -> None:  # fmt: skip
+    start, stop, tiles, values, table, up, firsts, begins, counts, places, indices, taken, clear,
+    strange,
+):  # fmt: skip
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         own = firsts[t] + first // BLOCK

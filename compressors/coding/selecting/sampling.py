@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,11 +176,8 @@ def lift(
         )  # fmt: skip
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @summing_loop
-def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
+def _add_blocks(start, stop, values, sums):
     values = values[start:stop]
     sums = sums[start // BLOCK : -(-stop // BLOCK)]
     whole = values.size // BLOCK
@@ -200,10 +196,7 @@ def _add_blocks(start: int, stop: int, values: Any, sums: Any) -> None:
 
 
 @loop
-def _sum_tiles(
-    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, largest: Any,
-    squares: Any, sums: Any,
-) -> None:  # fmt: skip
+def _sum_tiles(start, stop, tiles, table, blocks, values, largest, squares, sums):
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         own = values[table[t, 0] + first : table[t, 0] + last]
@@ -217,10 +210,7 @@ def _sum_tiles(
 
 
 @loop
-def _lift_tiles(
-    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any, prior: Any,
-    scales: Any, least: float, most: float, top: Any,
-) -> None:  # fmt: skip
+def _lift_tiles(start, stop, tiles, table, blocks, values, sums, prior, scales, least, most, top):
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         if scales[t] > least:
@@ -237,10 +227,7 @@ def _lift_tiles(
 
 
 @loop
-def _part(
-    tiles: Any, table: Any, values: Any, scales: Any, found: Any, counts: Any, k: Any, places: Any,
-    taken: Any,
-) -> None:  # fmt: skip
+def _part(tiles, table, values, scales, found, counts, k, places, taken):
     many = np.zeros(2, dtype=np.int64)
     # one thread takes all tiles: the two cursors run through them in order
     for tile in range(len(tiles)):
@@ -256,14 +243,14 @@ def _part(
 
 
 @inlined
-def _lowered(value: Any, factor: Any) -> Any:
+def _lowered(value, factor):
     """value * factor, unless float32 ends there."""
     product = np.float32(value * factor)
     return product if product >= _FLOOR else value
 
 
 @inlined
-def _sum(values: Any, begin: int, end: int) -> Any:
+def _sum(values, begin, end):
     total = 0.0
     for i in range(begin, end):
         total += abs(np.float64(values[i]))
@@ -272,9 +259,9 @@ def _sum(values: Any, begin: int, end: int) -> Any:
 
 @loop
 def _draw_tiles(
-    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any, prior: Any,
-    scales: Any, keys: Any, factor: float, found: Any, chance: Any, counts: Any, loaded: Any,
-) -> None:  # fmt: skip
+    start, stop, tiles, table, blocks, values, sums, prior, scales, keys, factor, found, chance,
+    counts, loaded,
+):  # fmt: skip
     """Draw each tile's positions, from `found[first of the tile]` on; count them."""
     hits = np.empty(TILE // BLOCK, dtype=np.int64)
     for tile in range(start, stop):
@@ -288,10 +275,7 @@ def _draw_tiles(
 
 
 @loop
-def _draw_tile(
-    first: int, last: int, values: Any, sums: Any, prior: Any, scale: float, key: np.uint64,
-    factor: float, found: Any, chance: Any, hits: Any,
-) -> Any:  # fmt: skip
+def _draw_tile(first, last, values, sums, prior, scale, key, factor, found, chance, hits):
     """(number drawn; a number that keeps loads from being optimised away)."""
     factor32 = np.float32(factor)
     count = (values.size + BLOCK - 1) // BLOCK
@@ -340,10 +324,7 @@ def _draw_tile(
 
 
 @loop
-def _compact(
-    start: int, stop: int, tiles: Any, begins: Any, found: Any, chance: Any, counts: Any, at: Any,
-    positions: Any, kept: Any,
-) -> None:  # fmt: skip
+def _compact(start, stop, tiles, begins, found, chance, counts, at, positions, kept):
     """Close the gaps between the tiles' positions (and probabilities)."""
     for tile in range(start, stop):
         t, first, _ = tiles[tile]

@@ -143,14 +143,8 @@ def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
     return tensor(exact, scales), tensor(inverses.astype(np.float32), scales)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
-def _saturate_tiles(
-    start: int, stop: int, tiles: Any, table: Any, blocks: Any, values: Any, sums: Any,
-    scales: Any, going: Any, partial: Any,
-) -> None:  # fmt: skip
+def _saturate_tiles(start, stop, tiles, table, blocks, values, sums, scales, going, partial):
     for tile in range(start, stop):
         t, first, last = tiles[tile]
         if going[t]:
@@ -160,7 +154,7 @@ def _saturate_tiles(
 
 
 @loop
-def _by_tensor(tiles: Any, partial: Any, moments: Any) -> None:
+def _by_tensor(tiles, partial, moments):
     moments[:] = 0.0
     # in the order of the tiles, so sums do not depend on threads
     for tile in range(tiles.shape[0]):
@@ -169,7 +163,7 @@ def _by_tensor(tiles: Any, partial: Any, moments: Any) -> None:
 
 
 @summing_loop
-def _add_unsaturated(first: int, last: int, values: Any, sums: Any, scale: float) -> Any:
+def _add_unsaturated(first, last, values, sums, scale):
     """Elements with scale |v| >= 1, sum of the others, sum of squares of the former."""
     heavy = np.empty(TILE // BLOCK, dtype=np.int64)
     part = sums[first // BLOCK : -(-last // BLOCK)]

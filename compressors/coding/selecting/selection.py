@@ -136,11 +136,8 @@ def check_k(n: Any, k: Any) -> None:
         raise InternalError(f"cannot select {k} of {n} elements")
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @loop
-def stride_of(n: int, k: int) -> int:
+def stride_of(n, k) -> int:
     """Distance of the samples that bound the k-th largest of n; 0 when a sample does not pay."""
     # the sample has about 16 or more of the k largest, and must reach to the safe rank
     stride = min(SAMPLE_STRIDE, (k // 16) | 1)
@@ -149,16 +146,13 @@ def stride_of(n: int, k: int) -> int:
 
 
 @loop
-def safe_rank(expected: float) -> int:
+def safe_rank(expected) -> int:
     """Sample rank that most likely bounds `expected` from above, by six standard deviations."""
     return int(expected + 6 * expected**0.5) + 1
 
 
 @loop
-def _sample(
-    memory: Any, added: Any, u: Any, m: Any, nesterov: bool, first: Any, stride: Any, counts: Any,
-    out: Any,
-) -> None:  # fmt: skip
+def _sample(memory, added, u, m, nesterov, first, stride, counts, out):
     at = 0
     for t in range(counts.size):
         for i in range(counts[t]):
@@ -174,9 +168,9 @@ def _sample(
 
 @loop
 def _deliver(
-    begins: Any, firsts: Any, counts: Any, kept_firsts: Any, kept_counts: Any, own: Any,
-    values: Any, kept: Any, sums: Any, weight: Any, update: Any, residual: Any,
-) -> None:  # fmt: skip
+    begins, firsts, counts, kept_firsts, kept_counts, own, values, kept, sums, weight, update,
+    residual,
+):  # fmt: skip
     for t in range(begins.size):
         at, end = kept_firsts[t], kept_firsts[t] + kept_counts[t]
         for j in range(at, end):
@@ -190,7 +184,7 @@ def _deliver(
 
 
 @loop
-def _find_kth(start: int, stop: int, tiles: Any, bits: Any, table: Any, k: Any, found: Any) -> None:
+def _find_kth(start, stop, tiles, bits, table, k, found):
     for tile in range(start, stop):  # which is a tensor
         t = tiles[tile, 0]
         if k[t] > 0:
@@ -199,7 +193,7 @@ def _find_kth(start: int, stop: int, tiles: Any, bits: Any, table: Any, k: Any, 
 
 
 @loop
-def kth_of_few(bits: Any, k: int) -> Any:
+def kth_of_few(bits, k):
     """(uint32 bits of the k-th largest magnitude; its equals among the k largest)."""
     counts = np.empty(2048, dtype=np.int32)
     # digits found so far; the rank among the magnitudes that begin with them
@@ -220,7 +214,7 @@ def kth_of_few(bits: Any, k: int) -> Any:
 
 
 @loop
-def _least_first_bits(bits: Any, k: int) -> Any:
+def _least_first_bits(bits, k):
     """The first eleven bits of the k-th largest magnitude, and how many have these or more."""
     counts = np.zeros(2048, dtype=np.int32)
     for i in range(bits.size):
@@ -233,7 +227,7 @@ def _least_first_bits(bits: Any, k: int) -> Any:
 
 
 @loop
-def _take_sorted(bits: Any, k: int, places: Any) -> bool:
+def _take_sorted(bits, k, places) -> bool:
     sizes, largest = np.zeros(k + 1, dtype=np.int64), np.empty(k + 1, dtype=np.int64)
     held = 0
     for i in range(bits.size):
@@ -257,7 +251,7 @@ def _take_sorted(bits: Any, k: int, places: Any) -> bool:
 
 
 @loop
-def take_few(bits: Any, k: int, places: Any) -> bool:
+def take_few(bits, k, places) -> bool:
     """The places of the k largest magnitudes, the first of equals; False for NaN. A few are kept
     sorted in one pass; of more, the first eleven bits pick the candidates."""
     if k <= _SORTED:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,11 +82,8 @@ def _draw_pieces(
     return tensor(positions, like)
 
 
-# --- loops ------------------------------------------------------------------------------------
-
-
 @inlined
-def _ones(word: np.uint64) -> int:
+def _ones(word) -> int:
     # counts of 2, 4 and 8 bits in place; the product adds up the bytes in the highest one
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     low = word & np.uint64(0x3333333333333333)
@@ -97,10 +93,7 @@ def _ones(word: np.uint64) -> int:
 
 
 @loop
-def _mark_and_list(
-    start: int, stop: int, pieces: Any, begins: Any, counts: Any, at: Any, keys: Any,
-    positions: Any,
-) -> None:  # fmt: skip
+def _mark_and_list(start, stop, pieces, begins, counts, at, keys, positions):
     """Draw the counted number of random positions of each piece, ascending."""
     words, one = np.empty(SEGMENT // 64, dtype=np.uint64), np.uint64(1)
     for piece in range(start, stop):

@@ -31,9 +31,6 @@ def cast(
     return scales
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _cast(
     values, factors, scales, codes, magic, table, parts, MANTISSA: tl.constexpr,

@@ -107,9 +107,6 @@ def _marked(
     return places
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _gap_of(indices, column, parts, i, k):
     """(positions; their gaps, 1 behind the last)."""

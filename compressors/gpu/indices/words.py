@@ -82,9 +82,6 @@ def add_words(
     when_known(wrong, loops.demand_right)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _note(chosen, counts, k, table, parts):
     hits = tl.sum(chosen.to(tl.int32), axis=0)

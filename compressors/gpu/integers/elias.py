@@ -130,9 +130,6 @@ def ended(body: Tensor, after: Tensor, sizes: Sequence[int]) -> Tensor:
     return padded & ((after + 7) // 8 == ends)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _bit_length(values):
     """Bits of positive numbers below 2^53, from a float64's exponent."""

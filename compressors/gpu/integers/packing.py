@@ -14,9 +14,6 @@ def room(like: Tensor, size: int) -> Tensor:
     return like.new_zeros(-(-size // 4), dtype=torch.int32)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def put_field(out, begin, word, here):
     """Set the bits of words, from bit `begin` of `out` on: int32, zero there."""

@@ -1,5 +1,5 @@
 """Levels of cells of a bucket on a GPU: the kernels of `coding/one_bit/binary.py`. One program
-works on a cell; sums are float64 in an order of their own (`reductions.py`)."""
+works on a cell; sums are float64 in an order of their own."""
 
 from __future__ import annotations
 
@@ -49,9 +49,6 @@ def _by_cell(like: Tensor, cells: Cells) -> Parts:
 def _width(cells: Cells) -> int:
     # a power of two, as `tl.arange` asks
     return min(_WIDEST, 1 << max(0, int(cells.size.max(initial=1)) - 1).bit_length())
-
-
-# --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit

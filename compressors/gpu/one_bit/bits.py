@@ -92,9 +92,6 @@ def _demand_none(faults: int) -> None:
     loops.demand_signs(stray=bool(faults & 1), right=not faults & 2)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _stripe(own, parts, number, GROUPS: tl.constexpr, INDEX: tl.constexpr):
     """(groups, elements, lines, where elements lie, whether the matrix has them) of a tile."""

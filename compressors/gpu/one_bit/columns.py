@@ -1,5 +1,5 @@
 """Levels of matrices' columns on a GPU: the kernels of `coding/one_bit/columns.py`. Sums over
-columns are float64 in an order of their own (`reductions.py`)."""
+columns are float64 in an order of their own."""
 
 from __future__ import annotations
 
@@ -46,9 +46,6 @@ def column_levels(
         _join, joined, sums, lines, message, sums.shape[1], lines.shape[1], COLUMNS=_COLUMNS
     )
     return lines
-
-
-# --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit

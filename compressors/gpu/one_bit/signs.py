@@ -1,5 +1,5 @@
 """Signs as bits with scales on a GPU: the kernels of `coding/one_bit/signs.py`. One updates the
-memory, packs bits and adds up a tile's magnitudes by cell, in float64 (`reductions.py`); the second
+memory, packs bits and adds up a tile's magnitudes by cell, in float64; the second
 adds up each cell and writes its scale."""
 
 from __future__ import annotations
@@ -75,9 +75,6 @@ def _fold_parts(
         frame, MIX=mixed is not None, KEEP=KEEP, ERROR=coded is not None, PIECES=pieces,
         GROUPS=GROUPS, INDEX=parts.index, **constants,
     )  # fmt: skip
-
-
-# --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit

@@ -43,9 +43,6 @@ def _by_block(like: Tensor, at: Column, segments: Segments) -> Parts:
     return parts_in_blocks(like, sizes, at, starts(sizes), segments.length)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _vote(
     counts, message, faults, size, table, parts, FIRST: tl.constexpr, PLANES: tl.constexpr,

@@ -55,9 +55,6 @@ def _searched(
     return levels
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _fill(values, rows, spans, cells, width, pieces, BLOCK: tl.constexpr):
     cell = (tl.program_id(0) // pieces).to(tl.int64)  # cell * width may exceed 32 bits

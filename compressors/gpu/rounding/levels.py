@@ -97,9 +97,6 @@ def parts_of_cells(
     return parts_of(like, elements, tiles(form.planes(elements)), *known, *columns)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _random16_at(key, at):
     word = bits64(tl.cast(key, tl.uint64), at // 4)

@@ -1,5 +1,5 @@
 """Norms, sums and errors of cells on a GPU: the kernels of `coding/rounding/norms.py`, with sums in
-another order than the loops' (`reductions.py`)."""
+another order than the loops'."""
 
 from __future__ import annotations
 
@@ -65,9 +65,6 @@ def table_errors(
         INDEX=parts.index,
     )  # fmt: skip
     return np.array(joined(sums, there(parts.firsts, values.device), SQUARES).tolist())
-
-
-# --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit

@@ -43,9 +43,6 @@ def turn(always: Tensor, dealt: Tensor, segments: Segments, count: Column, group
     return out[out >= 0]
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _shuffle(dealt, groups, stride, table, parts, RUNS: tl.constexpr):
     """Fisher and Yates, a run a lane. Another thread may load a stored value, since layouts differ:

@@ -81,9 +81,6 @@ def limits_there(values: Tensor, marks: Marks) -> Tensor:
     return marks.up if isinstance(marks.up, torch.Tensor) else there(marks.up, values.device)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def note_marked(v, here, number, limit, row, rows, counts, totals):
     """Mark and count the values of a block that reach its row's limit; NaN does."""

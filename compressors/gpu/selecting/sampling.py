@@ -90,9 +90,6 @@ def _parts_of_blocks(
     return parts_in_blocks(like, segments.length, *columns, size=BLOCK * _LANES)
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _fraction64(key, index):
     return (bits64(key, index) >> 11).to(tl.float64) * 2.0**-53

@@ -1,5 +1,5 @@
 """Sampling scales on a GPU: the kernels of `coding/selecting/scales.py`. Moments are added up by
-block, then by tensor, where the next scale is computed without waiting (sums: `reductions.py`)."""
+block, then by tensor, where the next scale is computed without waiting."""
 
 from __future__ import annotations
 
@@ -65,9 +65,6 @@ def exact_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
 def _parts(values: Tensor, segments: Segments) -> Parts:
     numbers = np.arange(len(segments.table))
     return parts_in_blocks(values, segments.length, segments.begin, numbers)
-
-
-# --- kernels --------------------------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=["most"])

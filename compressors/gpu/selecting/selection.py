@@ -150,9 +150,6 @@ def count_digits(
     return counts[earlier:], before
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _sample(
     memory, added, momentum, out, m, table, parts, FORM: tl.constexpr, BLOCK: tl.constexpr

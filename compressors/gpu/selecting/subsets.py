@@ -50,9 +50,6 @@ def _draw_pieces(
     raise AssertionError  # counts do not end
 
 
-# --- kernels --------------------------------------------------------------------------------------
-
-
 @triton.jit
 def _draw(positions, table, parts, BLOCK: tl.constexpr):
     column, _, at, here = own_block(table, parts, BLOCK)

@@ -37,7 +37,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, P, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, P, Properties, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.narrow_floats import (
     E4M3,
@@ -55,7 +55,6 @@ from gcsim.compressors.coding.rounding.levels import TREE, Levels, add_rounded, 
 from gcsim.compressors.demands import when_known
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError

@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.floats.powers import LOWEST
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
@@ -44,7 +44,6 @@ from gcsim.compressors.coding.rounding.levels import (
 )
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import array
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Column, Segments, keys_of
 

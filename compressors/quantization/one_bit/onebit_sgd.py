@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, joined, read, seal
 from gcsim.compressors.coding.integers.packing import damaged
@@ -38,7 +38,6 @@ from gcsim.compressors.coding.one_bit.bits import Stripes, add_levels, put_bits
 from gcsim.compressors.coding.one_bit.columns import Matrices, column_levels, matrix_shape
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllToAll, Exchange
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sharing import fill_once

@@ -25,14 +25,13 @@ from typing import Any
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, P
+from gcsim.compressors.base import About, Compressor, CompressorParameters, P, Properties
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, frames, read, seal
 from gcsim.compressors.coding.integers.packing import packed_bytes
 from gcsim.compressors.coding.one_bit.signs import put_sign_bits, write_signs
 from gcsim.compressors.coding.one_bit.votes import add_votes, put_more_than, votes_of
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import fill_once

@@ -59,7 +59,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, Worker
+from gcsim.compressors.base import About, Compressor, Properties, Worker
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.levels import Table
 from gcsim.compressors.coding.rounding.norms import cell_norms, cell_sums, table_errors
@@ -71,7 +71,6 @@ from gcsim.compressors.coding.rounding.truncated_normals import (
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.quantization.rounding.nuqsgd import (
     TableParameters,
     add_decoded,

@@ -29,14 +29,13 @@ from functools import partial
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import FLAGS, Codec, Frames, bodies, read_ahead
 from gcsim.compressors.coding.integers.digits import fixed
 from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, Table, add_rounded, encoded
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms, table_errors
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Column, Segments, keys_of
 from gcsim.errors import InputError

@@ -43,7 +43,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, read
 from gcsim.compressors.coding.integers.digits import digits
@@ -57,7 +57,6 @@ from gcsim.compressors.coding.rounding.bucket_levels import (
 )
 from gcsim.compressors.coding.rounding.levels import add_encoded, encoded, own
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange
 from gcsim.compressors.segments import Cells, Segments, keys_of
 from gcsim.errors import InputError

@@ -29,12 +29,12 @@ too; its code of all levels, zeros too, is longer for s = 1 to 23).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, packed, read, taken
 from gcsim.compressors.coding.integers.digits import Form, digits, fixed
@@ -49,7 +49,6 @@ from gcsim.compressors.coding.rounding.levels import (
 )
 from gcsim.compressors.coding.rounding.norms import Norm, cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.compressors.segments import Segments, keys_of, starts
 from gcsim.errors import InputError
@@ -66,6 +65,9 @@ MAX_BUCKET = 65535
 
 
 class QsgdParameters(CompressorParameters):
+    instead: ClassVar[dict[str, str]] = {
+        "bits": "write steps: 7 for 4 bits, 127 for 8, or kind: QSGD 4 bit"
+    }
     steps: int = Field(
         7,
         ge=1,

@@ -26,14 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, read
 from gcsim.compressors.coding.integers.digits import digits, fixed
 from gcsim.compressors.coding.rounding.levels import add_encoded, encoded, even, round_levels
 from gcsim.compressors.coding.rounding.norms import clipped_magnitudes
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.compressors.segments import Segments, keys_of, spread
 from gcsim.errors import InputError

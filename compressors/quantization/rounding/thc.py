@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.digits import fixed
@@ -35,10 +35,8 @@ from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.rounding.levels import KNOWN, Levels, add_rounded, round_levels
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.rounding.rotation import rotate
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import FLOAT32_MAX, array
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange, PushPull
 from gcsim.compressors.segments import Segments, keys_of, starts
 from gcsim.compressors.sharing import fill_once

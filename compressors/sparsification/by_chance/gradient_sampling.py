@@ -39,16 +39,21 @@ from typing import ClassVar, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import (
+    About,
+    CompressorParameters,
+    ErrorFeedback,
+    Properties,
+    Ratio,
+    Worker,
+)
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.selecting.sampling import Weights, draw_poisson, lift
 from gcsim.compressors.coding.selecting.scales import scales_for_count
 from gcsim.compressors.coding.selecting.selection import counts_kept, share_kept
 from gcsim.compressors.coding.sparse import ValueFormat, energy
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.compressors.segments import Column, Segments, keys_of, spread
 from gcsim.compressors.sparsification.by_chance.mean_shares import rounding_error, share_of_mean

@@ -19,14 +19,12 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties, Ratio
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.selecting.selection import counts_kept, share_kept
 from gcsim.compressors.coding.selecting.subsets import draw_subset
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.compressors.segments import Segments, spread
 

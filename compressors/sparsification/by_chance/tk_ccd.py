@@ -29,13 +29,19 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import (
+    About,
+    Compressor,
+    CompressorParameters,
+    Properties,
+    Ratio,
+    Worker,
+)
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.selecting.groups import deal, turn
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.sparse import ValueFormat
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.compressors.segments import Column, Segments, keys_of
 from gcsim.compressors.sparsification.by_chance.mean_shares import rounding_error, share_of_mean

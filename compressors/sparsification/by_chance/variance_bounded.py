@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Ratio
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.apart import add_apart, apart_message
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
@@ -36,7 +36,6 @@ from gcsim.compressors.coding.selecting.scales import (
     scales_for_variance,
 )
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments, keys_of
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.indices.bloom import bloom_filter, bloom_positives
@@ -29,9 +29,7 @@ from gcsim.compressors.coding.integers.packing import damaged, packed_bytes
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import counts_kept
 from gcsim.compressors.coding.sparse import lost_by_selection
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import random_key
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Column, Segments, starts

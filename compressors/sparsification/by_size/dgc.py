@@ -36,7 +36,15 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio, Worker, add_all
+from gcsim.compressors.base import (
+    About,
+    Compressor,
+    CompressorParameters,
+    Properties,
+    Ratio,
+    Worker,
+    add_all,
+)
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
 from gcsim.compressors.coding.frames import put
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
@@ -46,7 +54,6 @@ from gcsim.compressors.coding.selecting.marks import UPPER, Limits, adjust
 from gcsim.compressors.coding.selecting.selection import counts_kept, kth_magnitude, sampled
 from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import stream
 from gcsim.compressors.requests import AllReduce, Exchange, gather_variable
 from gcsim.compressors.segments import Column, Segments

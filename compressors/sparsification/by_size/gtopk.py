@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Ratio
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties, Ratio
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.indices.pairs import merged_pairs
@@ -29,7 +29,6 @@ from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import counts_kept, deliver, each_of, flat_places
 from gcsim.compressors.coding.sparse import lost_by_selection, read_message, sparse_message
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, TreeMerge
 from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import once

@@ -36,7 +36,14 @@ from typing import Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import (
+    About,
+    CompressorParameters,
+    ErrorFeedback,
+    Properties,
+    Ratio,
+    Worker,
+)
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice, bucket_state
 from gcsim.compressors.coding.frames import HEADER_BYTES, Codec, as_bytes, pack_frame, read_known
 from gcsim.compressors.coding.indices.pairs import BEYOND, merged_pairs
@@ -45,12 +52,10 @@ from gcsim.compressors.coding.selecting.marks import at_least, passing
 from gcsim.compressors.coding.selecting.selection import Elements, count_kept, deliver, flat_places
 from gcsim.compressors.coding.sparse import lost_by_selection, read_raw, sparse_message
 from gcsim.compressors.demands import when_known
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
 from gcsim.compressors.meter import unpriced
 from gcsim.compressors.on_device import handled
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllReduce, AllToAll, Exchange, Request, gather_variable
 from gcsim.compressors.segments import Column, Segments
 from gcsim.compressors.sharing import once

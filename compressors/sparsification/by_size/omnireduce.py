@@ -19,14 +19,13 @@ from collections.abc import Iterable
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.coding.frames import Codec, packed, picked, put, read, taken
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.compressors.segments import Cells, Column, Segments
 from gcsim.compressors.sharing import fill_once

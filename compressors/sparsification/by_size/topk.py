@@ -18,15 +18,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties, Ratio
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding import sparse
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.largest import largest
 from gcsim.compressors.coding.selecting.selection import counts_kept
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import AllGather, Exchange, gather_variable
 from gcsim.compressors.segments import Segments
 

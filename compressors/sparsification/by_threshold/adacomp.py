@@ -21,18 +21,16 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.checksum import number_at
 from gcsim.compressors.coding.frames import Codec, packed, read
 from gcsim.compressors.coding.integers.packing import damaged
 from gcsim.compressors.coding.scans import greatest_magnitude
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.kernels import spread
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import array, in_tiles, loop, written_back
 from gcsim.compressors.meter import counted_as, launch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Cells, Segments, starts
 from gcsim.errors import InputError

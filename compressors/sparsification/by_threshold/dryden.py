@@ -23,15 +23,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties, Ratio
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.words import add_signed, signed_message, signed_words
 from gcsim.compressors.coding.selecting.each_sign import largest_of_each_sign, means_of_signs
 from gcsim.compressors.coding.selecting.selection import count_kept
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
 

@@ -26,15 +26,13 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.index_coding import IndexCoding
 from gcsim.compressors.coding.selecting.marks import passing
 from gcsim.compressors.coding.selecting.selection import flat_places, kth_magnitude, sampled
 from gcsim.compressors.coding.sparse import ValueFormat, add_message, energy, sparse_message
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
 

@@ -31,16 +31,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters, Ratio, Worker
+from gcsim.compressors.base import (
+    About,
+    CompressorParameters,
+    ErrorFeedback,
+    Properties,
+    Ratio,
+    Worker,
+)
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.rounding.norms import cell_norms
 from gcsim.compressors.coding.selecting.marks import mark, take
 from gcsim.compressors.coding.sparse import add_message, energy, sparse_message
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor
 from gcsim.compressors.loops import SUM_BLOCK, array, in_tiles, loop, summing_loop
 from gcsim.compressors.meter import counted_as, launch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
 

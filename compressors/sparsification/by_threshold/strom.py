@@ -16,14 +16,12 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from gcsim.compressors.base import About, CompressorParameters
+from gcsim.compressors.base import About, CompressorParameters, ErrorFeedback, Properties
 from gcsim.compressors.bucket import Bucket, bucket_state
 from gcsim.compressors.coding.indices.words import add_signed, signed_message, signed_words
 from gcsim.compressors.coding.selecting.marks import passing
 from gcsim.compressors.coding.sparse import energy
-from gcsim.compressors.error_feedback import ErrorFeedback
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold.threshold import just_above

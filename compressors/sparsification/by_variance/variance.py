@@ -36,13 +36,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters
+from gcsim.compressors.base import About, Compressor, CompressorParameters, Properties
 from gcsim.compressors.bucket import Bucket
 from gcsim.compressors.coding.frames import Codec, packed
 from gcsim.compressors.coding.indices.words import add_powers, clear_words
 from gcsim.compressors.coding.sparse import energy
 from gcsim.compressors.lazy_torch import Tensor
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.requests import Exchange, gather_variable
 from gcsim.compressors.segments import Segments
 from gcsim.errors import InputError, Problem

@@ -48,7 +48,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker, add_all
+from gcsim.compressors.base import (
+    About,
+    Compressor,
+    CompressorParameters,
+    Properties,
+    Worker,
+    add_all,
+)
 from gcsim.compressors.bucket import Bucket, BucketLayout, bucket_state
 from gcsim.compressors.coding.frames import Codec, packed, picked, put, put_all, read, taken
 from gcsim.compressors.coding.indices import bitmap
@@ -63,7 +70,6 @@ from gcsim.compressors.kernels import spread
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, in_tiles, loop, partial_sums
 from gcsim.compressors.meter import counted_as, drawn, kernel, launch
-from gcsim.compressors.properties import Properties
 from gcsim.compressors.random import bits64, stream
 from gcsim.compressors.requests import Exchange, PushPull
 from gcsim.compressors.segments import Column, Segments, keys_of, starts

@@ -27,8 +27,7 @@ from gcsim.compressors.loops import inlined, loop, usable
 from gcsim.simulator.clock import Times
 from gcsim.simulator.network.departures import departure, run_of
 
-_POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)
-"""Rows of `State.times`."""
+_POSTED, _LEFT, _STARTED, _DATA, _WORD, _SLOTS = range(6)  # rows of `State.times`
 
 
 class State(NamedTuple):

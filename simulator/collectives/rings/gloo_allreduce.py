@@ -34,8 +34,7 @@ from gcsim.simulator.collectives.rings.announced import AnnouncedRing, NothingSe
 from gcsim.simulator.collectives.rings.program import REDUCE_THEN_GATHER, Program
 from gcsim.simulator.network.links import Link
 
-LARGEST_SEGMENT = 1 << 20
-"""Bytes."""
+LARGEST_SEGMENT = 1 << 20  # bytes
 
 
 def gloo_ring_allreduce(

@@ -21,8 +21,7 @@ from gcsim.simulator.network.departures import Departures
 from gcsim.simulator.network.jitter import JitterDraws
 from gcsim.simulator.network.links import Link
 
-DRAWN_AT_A_TIME = 1 << 18
-"""Random numbers per draw."""
+DRAWN_AT_A_TIME = 1 << 18  # random numbers per draw
 Classes = NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -40,22 +40,14 @@ REDUCE_THEN_GATHER = Phase(first=0, reduces=True), Phase(first=1)
 class Program:
     """Program of a ring whose rank r sends pieces of blocks to rank r + 1."""
 
-    sizes: tuple[int, ...]
-    """Bytes of a piece by class."""
-    pieces: NDArray[np.int64]
-    """`[p, s]`: class of each piece of each block."""
-    phases: tuple[Phase, ...] = (Phase(),)
-    """A rank waits for all its messages between two."""
-    in_flight: int = 1
-    """Messages posted and not yet waited for."""
-    announced: bool = True
-    """A sender waits to hear that the receiver has posted the message."""
-    sends_first: bool = False
-    """A message's send is posted before its receive."""
-    skips_empty: bool = False
-    """Empty pieces send no message."""
-    backwards: bool = False
-    """Ranks count against the ring: its rank r is rank p - 1 - r."""
+    sizes: tuple[int, ...]  # bytes of a piece by class
+    pieces: NDArray[np.int64]  # `[p, s]`: class of each piece of each block
+    phases: tuple[Phase, ...] = (Phase(),)  # a rank waits for all its messages between two
+    in_flight: int = 1  # messages posted and not yet waited for
+    announced: bool = True  # a sender waits to hear that the receiver has posted the message
+    sends_first: bool = False  # a message's send is posted before its receive
+    skips_empty: bool = False  # empty pieces send no message
+    backwards: bool = False  # ranks count against the ring: its rank r is rank p - 1 - r
 
     @cached_property
     def alike(self) -> NDArray[np.int64]:

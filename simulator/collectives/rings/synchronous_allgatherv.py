@@ -36,8 +36,7 @@ from gcsim.simulator.collectives.rings.program import ring_traffic
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.departures import departure
 
-PIPELINE = 32 * 1024
-"""Bytes, MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE."""
+PIPELINE = 32 * 1024  # bytes, MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE
 _NOTHING = -(2**62)  # arrival of a message that does not exist: earlier than any time
 
 

@@ -29,8 +29,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import PRICES, Host
 from gcsim.simulator.network.links import Link
 
-Column = NDArray[np.float64]
-"""`[clusters]`, picoseconds."""
+Column = NDArray[np.float64]  # `[clusters]`, picoseconds
 _ABOUT_ALL = 1.05  # most by which segments as long as the first may exceed the vector
 
 

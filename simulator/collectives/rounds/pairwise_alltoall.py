@@ -20,8 +20,7 @@ from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, InTurn, Parts
 from gcsim.simulator.fabric.rounds import Fabric
 
-LENGTH_BYTES = 8
-"""Bytes of a part's announced length."""
+LENGTH_BYTES = 8  # bytes of a part's announced length
 
 
 def pairwise_alltoall(sent: Sequence[int], fabric: Fabric, *, first: int = 0) -> DirectExchange:

@@ -225,45 +225,31 @@ class PushPull:
         )
 
 
-def prepare(call: Call) -> PushPull:
-    """Push-pull with the cluster's servers."""
-    return _prepared(call, call.pulled)
+def prepare(call: Call, pulled: int | None = None, adding: Picoseconds = 0) -> PushPull:
+    """Push-pull with the cluster's servers; `pulled` bytes in the place of the call's."""
+    return PushPull(
+        pushed=call.sent,
+        pulled=call.pulled if pulled is None else pulled,
+        cluster=call.cluster,
+        server_time=call.server_time + adding,
+    )
 
 
 def prepare_allgather(call: Call) -> PushPull:
     """All-gather by parameter servers: push one's own, pull what all have pushed."""
-    return _prepared(call, sum(call.sent))
+    return prepare(call, sum(call.sent))
 
 
 def prepare_allreduce(call: Call) -> PushPull:
     """Dense all-reduce by parameter servers: push n bytes, aggregate, pull n bytes. A server with
     all stripes adds p - 1 of them, (p - 1) n gamma / S."""
     received = Fraction((len(call.sent) - 1) * call.nbytes, call.cluster.servers)
-    return _prepared(call, call.nbytes, picoseconds(received * call.gamma))
+    return prepare(call, call.nbytes, picoseconds(received * call.gamma))
 
 
-def _prepared(call: Call, pulled: int, adding: Picoseconds = 0) -> PushPull:
-    return PushPull(
-        pushed=call.sent, pulled=pulled, cluster=call.cluster, server_time=call.server_time + adding
-    )
-
-
-def traffic(call: Call) -> Traffic:
+def traffic(call: Call, pulled: int | None = None) -> Traffic:
     """Traffic of all processes: a stripe each way between each worker and server."""
-    return _traffic(call, call.pulled)
-
-
-def allgather_traffic(call: Call) -> Traffic:
-    """`traffic` of an all-gather."""
-    return _traffic(call, sum(call.sent))
-
-
-def allreduce_traffic(call: Call) -> Traffic:
-    """`traffic` of an all-reduce."""
-    return _traffic(call, call.nbytes)
-
-
-def _traffic(call: Call, pulled: int) -> Traffic:
+    pulled = call.pulled if pulled is None else pulled
     cluster, servers = call.cluster, call.cluster.servers
     stripes = [-(-size // servers) - (-pulled // servers) for size in call.sent]
     size = np.array(stripes, dtype=np.int64) * servers

@@ -28,8 +28,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import inward, outward, path, through
 from gcsim.simulator.sharing.model import Capacity, never_less
 
-Loads = dict[Hashable, int]
-"""Flows on one link, by class of links."""
+Loads = dict[Hashable, int]  # flows on one link, by class of links
 
 
 class Topology:

@@ -26,8 +26,7 @@ from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, Later
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 
-Name = tuple[int, int, int]
-"""Iteration, bucket, and place in the bucket's exchange."""
+Name = tuple[int, int, int]  # iteration, bucket, and place in the bucket's exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +35,7 @@ class Request:
 
     record: CollectiveRecord
     server_time: Picoseconds = 0
-    held: Picoseconds = 0
-    """`BucketWork.held`."""
+    held: Picoseconds = 0  # `BucketWork.held`
 
 
 class Asking(Protocol):

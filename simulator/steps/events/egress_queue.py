@@ -27,14 +27,12 @@ class Message:
     """A message, ordered as a link takes it."""
 
     ready: Picoseconds
-    order: tuple[int, ...]
-    """Its collective, and its number there."""
+    order: tuple[int, ...]  # its collective, and its number there
     link: Link = field(compare=False)
     nbytes: int = field(compare=False)
     leaves: Callable[[Picoseconds], None] = field(compare=False)
     """Called at its start with the time at which it will have left."""
-    left: Callable[[], None] = field(compare=False)
-    """Called when it has."""
+    left: Callable[[], None] = field(compare=False)  # called when it has
 
 
 class EgressQueue:

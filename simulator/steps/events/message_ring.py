@@ -47,8 +47,7 @@ from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.steps.events.egress_queue import EgressQueue, Message, at
 
-NOTHING = -1
-"""Size that stands for no message."""
+NOTHING = -1  # size that stands for no message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -45,8 +45,7 @@ from gcsim.simulator.steps.schedule import (
     schedule_of,
 )
 
-Classes = NDArray[np.int64]
-"""Class of each rank, numbered by lowest rank."""
+Classes = NDArray[np.int64]  # class of each rank, numbered by lowest rank
 Row = tuple[Picoseconds, tuple[Picoseconds, ...], tuple[Picoseconds, ...]]
 """Finish of a class in an iteration, the loader's state then, and `PARTS`."""
 Result = TypeVar("Result")

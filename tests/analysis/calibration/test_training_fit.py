@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gcsim.analysis.calibration.layer_model.fit import FAMILIES, fit, observations
 from gcsim.scenarios.catalog.rates import FOLDER, Processor, boards
 from gcsim.simulator.devices.training_rates import Precision
 from tests.benchmarks import layer_model_errors as validation
 from tests.benchmarks.device_table import fitted, page
+from tests.benchmarks.layer_model_fit import FAMILIES, fit, observations
 
 ROOT = Path(__file__).parents[3]
 

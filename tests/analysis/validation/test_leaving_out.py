@@ -17,6 +17,7 @@ from gcsim.analysis.validation.registry import SUITES
 from gcsim.analysis.validation.suite import Findings
 from gcsim.scenarios.uncertainty import discrepancy
 from tests.analysis.validation.reports import point, suite
+from tests.benchmarks.discrepancy import file_text
 
 WORLDS = (1.0,) * 10
 
@@ -58,7 +59,7 @@ def test_of_sources_that_are_all_twice_as_slow_the_one_held_out_has_no_part(
         assert known.compressed == pytest.approx(2, rel=2e-3)
         assert known.stated == known.catalogue > 2
         file = tmp_path / "discrepancy.yaml"
-        file.write_text(leaving_out.file_text(*found), encoding="utf-8")
+        file.write_text(file_text(*found), encoding="utf-8")
         monkeypatch.setattr(discrepancy, "FILE", file)
         discrepancy.shipped.cache_clear()
         without = discrepancy.shipped().without("odd/runs")
@@ -128,5 +129,5 @@ def test_p_of_paying_is_never_sure() -> None:
 
 def test_a_file_of_other_predictions_is_a_fault_once_all_suites_are_run() -> None:
     wide = [source(name, 9.0, 1.0, 20.0) for name in SUITES]
-    assert "leaving_out" in leaving_out.fault(wide)
+    assert leaving_out.COMMAND in leaving_out.fault(wide)
     assert not leaving_out.fault(wide[:-1])

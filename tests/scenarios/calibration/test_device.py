@@ -39,7 +39,7 @@ from gcsim.scenarios.progress import SilentProgress
 from gcsim.simulator.devices.pricing import ExactCurve
 from gcsim.simulator.host import DTYPES
 from gcsim.traces.profile import Compute
-from gcsim.traces.timing.clock import CpuClock, CudaClock, Dispersion
+from gcsim.traces.timing.clock import DeviceClock, Dispersion
 from gcsim.traces.timing.kernel_cases import CASES, Case, cost_of
 from tests.compressors.standin import pretended_gpu
 
@@ -48,7 +48,7 @@ BANDWIDTH = {kind: (place + 1) * 3e9 for place, kind in enumerate(KERNEL_CLASSES
 FLOP_RATE = 5e12
 
 
-class KnownDevice:
+class KnownDevice(DeviceClock):
     """A clock on a device that costs exactly launches + bytes / bandwidth + FLOPs / rate; kernels
     inside of compressors take a microsecond."""
 
@@ -181,7 +181,7 @@ def test_the_cpu_clock_repeats_what_is_short_and_takes_the_lowest() -> None:
         now += next(durations)
         calls += 1
 
-    found = CpuClock(lambda: now).time(call, repeats=3)
+    found = DeviceClock("cpu", lambda: now).time(call, repeats=3)
     assert calls == 2 + 3 * 20  # a loop takes 200 us: 20 calls of 10 us
     assert found.lowest == pytest.approx(1e-5)
     assert found.median == pytest.approx(2e-5)
@@ -195,7 +195,7 @@ def test_the_gpu_clock_records_events_around_the_loop() -> None:
             gpu.tick()
             gpu.tick()
 
-        found = CudaClock().time(call, repeats=2)
+        found = DeviceClock("cuda").time(call, repeats=2)
         assert found.lowest == pytest.approx(3e-3)
         assert gpu.waits > 2  # until it was idle, and for the end of each loop
 

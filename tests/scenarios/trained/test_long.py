@@ -19,6 +19,7 @@ from gcsim.scenarios.trained.horizon import foreseen
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import known_of
 from gcsim.traces.training import shipped
+from tests.benchmarks import shipped_trajectories as maker
 from tests.scenarios.trained.here import SMALL, here
 
 ROOT = Path(__file__).parents[3]
@@ -28,9 +29,10 @@ import sys
 from pathlib import Path
 from gcsim.scenarios.trained import make_shipped
 from gcsim.traces.training import shipped
+from tests.benchmarks import shipped_trajectories as maker
 make_shipped.LONG = ((Path(sys.argv[1]) / "small.yaml", ()),)
 shipped.FOLDER = Path(sys.argv[1]) / "shipped"
-make_shipped.make_long()
+maker.make_long()
 """
 
 
@@ -52,7 +54,7 @@ def made_here(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Methods and seeds that this process trained."""
     work: list[Any] = []
     monkeypatch.setattr(searching, "LocalWorkers", here(work))
-    make_shipped.make_long()
+    maker.make_long()
     return [(run.choice.kind, run.seed) for run in work]
 
 
@@ -92,8 +94,8 @@ def test_trajectories_of_other_code_are_not_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter((1.0, 2.0))
-    monkeypatch.setattr(make_shipped, "_changed", lambda: next(times))
-    with pytest.raises(make_shipped.ChangedError):
+    monkeypatch.setattr(maker, "_changed", lambda: next(times))
+    with pytest.raises(maker.ChangedError):
         made_here(monkeypatch)
     assert not contents(folder)
 
@@ -119,8 +121,8 @@ def test_the_long_scenarios_tell() -> None:
         "characters_widths": 24,
     }
     assert len({*named["characters_widths"]}) == 3
-    model = make_shipped._first(alone[0]).facts["model"]
+    model = make_shipped.first_run(alone[0]).facts["model"]
     assert isinstance(model, dict)
     assert "transformer" not in model  # fields at their defaults are in no file's name
-    paths = {shipped.path_of(make_shipped._first(one).facts) for one in alone}
+    paths = {shipped.path_of(make_shipped.first_run(one).facts) for one in alone}
     assert len(paths) == 16 + 16 + 24

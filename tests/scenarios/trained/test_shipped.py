@@ -24,6 +24,7 @@ from gcsim.scenarios.trained.study import train
 from gcsim.traces.profile import Phase
 from gcsim.traces.training import shipped
 from gcsim.traces.training.trajectory import Trajectory, Window
+from tests.benchmarks import shipped_trajectories as maker
 from tests.scenarios.trained.here import SMALL, here
 
 
@@ -39,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(make_shipped, "wanted", lambda one: list(one.compressors))
         patch.setattr(shipped, "FOLDER", folder / "shipped")
         patch.setenv("GCSIM_CACHE_DIR", str(folder / "cache"))
-        make_shipped.make(folder / "shipped")
+        maker.make(folder / "shipped")
     return folder
 
 
@@ -158,20 +159,20 @@ def test_of_other_code_that_trains_alike_the_kernels_are_renewed(
     assert dense is not None
     phases = (phase for window in made.trajectories[0].windows for phase in window.phases)
     others = dense.trajectories[0].windows[0].phases[0].steps[0].exchanges
-    kernels = {make_shipped._kind(phase): others for phase in phases}
-    old = tuple(make_shipped._launching(one, kernels) for one in made.trajectories)
+    kernels = {maker._kind(phase): others for phase in phases}
+    old = tuple(maker._launching(one, kernels) for one in made.trajectories)
     assert old != made.trajectories
     shipped.write(path, replace(made, code="of another", trajectories=old))
-    make_shipped.make(shipped.FOLDER)
+    maker.make(shipped.FOLDER)
     first = made.trajectories[0].windows[0].phases[0]
-    own = {make_shipped._kind(first): first.steps[0].exchanges}
-    new = tuple(make_shipped._launching(one, own) for one in made.trajectories)
+    own = {maker._kind(first): first.steps[0].exchanges}
+    new = tuple(maker._launching(one, own) for one in made.trajectories)
     assert shipped.read(path) == replace(made, trajectories=new)
     other = tuple(replace(one, losses=tuple(1.01 * x for x in one.losses)) for one in old)
     heavier = tuple(replace(one, windows=tuple(map(_with_more_bytes, one.windows))) for one in old)
     for wrong in (other, heavier):
         shipped.write(path, replace(made, code="of another", trajectories=wrong))
-        make_shipped.make(shipped.FOLDER)
+        maker.make(shipped.FOLDER)
         assert shipped.read(path) == made
 
 

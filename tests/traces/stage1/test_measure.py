@@ -9,9 +9,15 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from gcsim.compressors.base import About, Compressor, CompressorParameters, Worker
+from gcsim.compressors.base import (
+    About,
+    Compressor,
+    CompressorParameters,
+    Properties,
+    Replicas,
+    Worker,
+)
 from gcsim.compressors.bucket import Bucket, BucketLayout, TensorSlice
-from gcsim.compressors.properties import Properties, Replicas
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.compressors.requests import AllReduce, Exchange
 from gcsim.errors import InputError

@@ -45,16 +45,13 @@ _HERE = Path(__file__).parent
 APART = 0.01
 """Least relative difference of two published figures that counts; a method within it trains as
 dense."""
-SPANNING = 6
-"""Least methods of a setting whose order is compared."""
+SPANNING = 6  # least methods of a setting whose order is compared
 _SPARED, _SPARING, _ENOUGH = (DENSE, "dynamic_8bit"), 0.1, 3
 """Methods that lose next to nothing, least ratio of Top-k among them, and least of their figures
 that show a setting's noise."""
-_NEAR = 2.0
-"""Most ratio of a published parameter to the trained one."""
+_NEAR = 2.0  # most ratio of a published parameter to the trained one
 _VERDICTS = {1: "right", -1: "wrong", 0: "alike"}
-_LESS = ("perplexity",)
-"""Measures of which less is better."""
+_LESS = ("perplexity",)  # measures of which less is better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +67,7 @@ class Published:
     method: str
     kind: str
     parameters: Mapping[str, str]
-    figure: float | None
-    """More is better, over dense training's; None: as dense training, in words."""
+    figure: float | None  # more is better, over dense training's; None: as dense training, in words
 
     @property
     def dense(self) -> bool:
@@ -93,8 +89,7 @@ class Outcome:
     label: str
     parameters: Mapping[str, Any]
     too_short: bool
-    reached: bool
-    """Whether more than half of the seeds reach the target."""
+    reached: bool  # whether more than half of the seeds reach the target
     scores: tuple[float, ...]
     """Measure of the task on held-out samples at the end, less dense training's, by seed; more is
     better."""

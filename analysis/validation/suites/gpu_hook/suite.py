@@ -43,8 +43,7 @@ _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50
 """Measured bucket, number of buckets, and tensors, by model."""
 HOOK = Framework(per_bucket=Fraction(313, 10**6), per_tensor=Fraction(218, 10**7))
 """DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
-CHECKED = 2, 6
-"""Launches of Triton and of torch by the hook's checks of a bucket on that day."""
+CHECKED = 2, 6  # launches of Triton and of torch by the hook's checks of a bucket on that day
 _PHASES = {"gradient_sampling_bayes": "sampled"}
 _TORCH: dict[str, tuple[str, dict[str, object]]] = {
     "fp16_compress_hook": ("torch_fp16", {}),
@@ -55,12 +54,10 @@ _ON_HOST = frozenset({"adacomp"})
 """Methods whose tensors come to the host: no launch says what that takes."""
 _TRITON = next(name for name, counts in launches().items() if list(map(float, counts)) == [1, 0, 0])
 """A kernel that is one launch of Triton."""
-_BYTE = 1e-9
-"""Seconds of a byte of `recorded`: how fast kernels are is no part of this suite."""
+_BYTE = 1e-9  # seconds of a byte of `recorded`: how fast kernels are is no part of this suite
 
 Row = dict[str, str]
-Stages = dict[tuple[str, str, str], list[Row]]
-"""Rows of an exchange: its encoding and its decoding."""
+Stages = dict[tuple[str, str, str], list[Row]]  # rows of an exchange: its encoding and its decoding
 
 
 @functools.cache

@@ -7,17 +7,16 @@ QSparse-local-SGD, DGC and 1-bit error-feedback SGD lose much with the number of
 all of it. The prediction is `scenarios/alexnet_32node.yaml`, with traffic in
 `data/alexnet_traffic.json.gz`, since running the methods takes minutes:
 
-    python -m gcsim.analysis.validation.suites.papers.order      # makes it again
+    python -m tests.benchmarks.alexnet_traffic      # makes it again, in a checkout
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 from pydantic import TypeAdapter
 
@@ -25,8 +24,7 @@ from gcsim.analysis.validation.suite import Ordering, Point
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Row
-from gcsim.scenarios.run import simulated_run, traffic_profiles
-from gcsim.scenarios.running.keys import profile_keys
+from gcsim.scenarios.run import simulated_run
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.traces.profile import TrafficProfile
@@ -39,16 +37,16 @@ MEASURED, AHEAD = 2.5, 1.76
 SERIES = "2.5x, alexnet_32node with ranges"
 SOURCE = "Song et al., CVPR 2021, doi 10.1109/CVPR46437.2021.01189, sec. 4"
 _NODES = 32
-_FILE = "alexnet_traffic.json.gz"
-_PROFILES = TypeAdapter(list[TrafficProfile])
+FILE = "alexnet_traffic.json.gz"
+PROFILES = TypeAdapter(list[TrafficProfile])
 
 
 @cache
 def rows(**changes: str) -> dict[str, Row]:
     """Rows of the changed scenario on all nodes, by method."""
-    scenario = _scenario(changes)
-    packed = (files("gcsim.analysis.validation") / "data" / _FILE).read_bytes()
-    profiles = _PROFILES.validate_json(gzip.decompress(packed))
+    scenario = scenario_of(changes)
+    packed = (files("gcsim.analysis.validation") / "data" / FILE).read_bytes()
+    profiles = PROFILES.validate_json(gzip.decompress(packed))
     keys = [""] * len(profiles)  # they come from no cache
     passes = measured_passes(scenario, profiles[0])
     found = simulated_run(scenario, keys, profiles, passes, progress=SilentProgress())
@@ -94,24 +92,8 @@ def _speedup(row: Row) -> float:
     return row.speedup_vs_dense or 0.0
 
 
-def traffic() -> list[TrafficProfile]:
-    """Traffic of the methods: stage 1, from the cache or now."""
-    scenario = _scenario({})
-    keys = profile_keys(scenario)
-    return traffic_profiles(scenario, keys, use_cache=True, progress=SilentProgress())
-
-
-def write(profiles: Sequence[TrafficProfile], path: Path) -> None:
-    """Write the profiles as the suite reads them."""
-    packed = gzip.compress(_PROFILES.dump_json(list(profiles)), mtime=0)
-    path.write_bytes(packed)
-
-
-def _scenario(changes: Mapping[str, str]) -> Scenario:
+def scenario_of(changes: Mapping[str, str]) -> Scenario:
+    """The scenario on all nodes, with the paper's methods."""
     scenario = load_scenario("alexnet_32node", {"cluster.nodes": f"[{_NODES}]", **changes})
     chosen = [choice for choice in scenario.compressors if choice.kind in METHODS]
     return replace(scenario, compressors=tuple(chosen))
-
-
-if __name__ == "__main__":
-    write(traffic(), Path(__file__).parents[2] / "data" / _FILE)

@@ -19,8 +19,7 @@ from gcsim.simulator.network.links import Link
 from gcsim.traces.models.registry import shipped_model
 from gcsim.units import parse
 
-FLOAT32 = 4
-"""Bytes of an element."""
+FLOAT32 = 4  # bytes of an element
 
 
 def parameters_of(model: str) -> int:

@@ -45,8 +45,7 @@ _SLOW = "k80"  # device so slow that communication takes less than ten times as 
 _ESTIMATE = "p100_pcie"
 """The scenario's device: the SXM2's step times the ratio of nominal rates; in no verdict."""
 
-Shape = Callable[[int], list[Fraction]]
-"""Shares of the whole, by rank."""
+Shape = Callable[[int], list[Fraction]]  # shares of the whole, by rank
 
 SHAPES: dict[str, Shape] = {
     "equal": lambda p: [Fraction(1, p)] * p,

@@ -21,8 +21,8 @@ from gcsim.analysis.validation.suites.papers.order import (
     orderings,
     point,
     rows,
-    traffic,
 )
+from tests.benchmarks.alexnet_traffic import traffic
 
 
 def test_the_order_is_the_papers_but_for_those_near_dense_training() -> None:

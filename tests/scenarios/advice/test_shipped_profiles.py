@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.scenarios.advice import make_shipped
 from gcsim.scenarios.advice.asked import Words, asked, name_of, path_of, shipped_profile
 from gcsim.scenarios.advice.engine import Engine
-from gcsim.scenarios.advice.make_shipped import compared, make, measure, models, scenario_of, stale
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import traffic_profiles
 from gcsim.scenarios.running.keys import profile_key
-from gcsim.scenarios.trained.make_shipped import made_here
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.table import table_facts
 from gcsim.traces.stage1 import shipped
+from tests.benchmarks import shipped_profiles
+from tests.benchmarks.shipped_profiles import compared, make, measure, models, scenario_of, stale
+from tests.benchmarks.shipped_trajectories import made_here
 
 
 @pytest.fixture
 def one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of profiles of the smallest model's first two methods."""
-    monkeypatch.setattr(make_shipped, "models", lambda: [MODELS["cnn_digits"]])
-    monkeypatch.setattr(make_shipped, "others", lambda _: [])
-    monkeypatch.setattr(make_shipped, "compared", lambda scenario: compared(scenario)[:2])
+    monkeypatch.setattr(shipped_profiles, "models", lambda: [MODELS["cnn_digits"]])
+    monkeypatch.setattr(shipped_profiles, "others", lambda _: [])
+    monkeypatch.setattr(shipped_profiles, "compared", lambda scenario: compared(scenario)[:2])
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "profiles")
     make(tmp_path / "profiles")
     return tmp_path / "profiles"

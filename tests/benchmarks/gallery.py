@@ -1,6 +1,6 @@
 """The page `docs/compressors.md`, from the registry.
 
-python -m gcsim.cli.gallery > docs/compressors.md        (make gallery)
+python -m tests.benchmarks.gallery > docs/compressors.md        (make gallery)
 """
 
 from __future__ import annotations

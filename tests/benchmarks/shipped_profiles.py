@@ -1,4 +1,4 @@
-"""Maker of the shipped traffic profiles: `python -m gcsim.scenarios.advice.make_shipped`.
+"""Maker of the shipped traffic profiles: `python -m tests.benchmarks.shipped_profiles`.
 
 An hour on one core: first the methods that advice compares, model by model, then all others with
 their defaults. Profiles of this code are kept, so the command resumes. A profile of other code is
@@ -31,10 +31,11 @@ from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.run import measured
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
-from gcsim.scenarios.trained.make_shipped import made_here, with_defaults
+from gcsim.scenarios.trained.make_shipped import with_defaults
 from gcsim.traces.models.registry import MODELS, ModelEntry
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import shipped
+from tests.benchmarks.shipped_trajectories import made_here
 
 LARGEST = 40_000_000
 """Most parameters for all models; larger ones are in `FIRST`."""

@@ -1,1 +1,0 @@
-"""Coefficients of the layer model for unmeasured passes, and its errors."""
