@@ -15,7 +15,7 @@ from gcsim.json_file import broken, read_object
 from gcsim.scenarios.result import SCHEMA, Result, Row
 
 RESULTS = "results.json"
-_HINT = "gcsim run writes it"
+_HINT = "gcsim run creates it"
 NUMBERS = tuple(
     entry.name for entry in fields(Row)
     if "float" in str(entry.type) and entry.name != "cosine_similarity"

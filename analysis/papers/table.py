@@ -20,26 +20,26 @@ from gcsim.scenarios.reading import document
 
 NOT = "-"
 MEANINGS = {
-    "accuracy [%]": "of held-out samples at the end, 10 where a run diverged",
-    "loss held out [nats]": "cross-entropy of held-out samples at the end",
+    "accuracy [%]": "on held-out samples at the end; 10 if a run diverged",
+    "loss held out [nats]": "cross-entropy on held-out samples at the end",
     "ratio [x]": "bytes of float32 gradients over the bytes sent",
-    "cost [%]": "bytes that a worker sends, of a dense gradient's",
+    "cost [%]": "bytes that a worker sends, as a share of a dense gradient",
     "size [MB]": "of the network's parameters in float32",
-    "error [%]": "energy of update minus gradient, of the gradient's",
+    "error [%]": "energy of update minus gradient, as a share of the gradient's",
     "levels [bits]": "entropy of the levels in a bucket; at most 3.17 of nine, 1 of two",
-    "away [%]": "elements beyond half a standard deviation, of the gradient's own",
+    "away [%]": "elements beyond half a standard deviation of the gradient",
     "range [sd]": "mean magnitude of the levels, in standard deviations",
-    "phi [%]": "of what is sampled, the share among the largest 1 %",
+    "phi [%]": "share of the sampled elements that are among the largest 1 %",
     "tau [%]": "elements visited at least once",
     "visited [%]": "elements visited after the printed number of steps (none: 2,000)",
     "steps": "until every element was visited; -: not in 2,000",
     "step [ms]": "time of a training step on the cluster",
     "speed to target [x]": "SGD's seconds to 90 % of its accuracy, over the method's",
-    "GPUs": "images per second on so many",
-    "GPUs [ms]": "time of a batch on so many",
+    "GPUs": "images per second on this many",
+    "GPUs [ms]": "time of a batch on this many",
 }
 """Meanings by column, without the number of GPUs before it."""
-_QUICK = "The reduced size: it shows that everything runs, and its verdicts say little."
+_QUICK = "Reduced size: it only shows that everything runs; its verdicts mean little."
 
 
 def parts(found: Reproduction) -> tuple[RenderableType, ...]:

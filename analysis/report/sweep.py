@@ -263,7 +263,7 @@ def short_names(keys: Sequence[str]) -> list[str]:
 def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int) -> str:
     done = [one.verdict for one in found if one is not None]
     lost = f" {plural(failed, 'point')} failed." if failed else ""
-    lost += f" {plural(unfit, 'point')} cannot run for want of memory." if unfit else ""
+    lost += f" {plural(unfit, 'point')} cannot run: too little memory." if unfit else ""
     compared = [one for one in done if one.pays is not None]
     if not compared:
         return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"

@@ -288,8 +288,8 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
         notes.append(
-            f"to target: speedup until {target}, range with a further seed; -: not trained, or "
-            "not reached. speedup: of an iteration."
+            f"to target: speedup to {target}, with the range for a further seed; -: not trained, "
+            "or not reached. speedup: per iteration."
         )
     return notes
 

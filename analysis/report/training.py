@@ -21,14 +21,14 @@ def trained(result: Result, found: Verdict) -> list[str]:
     short = facts.get("too_short", {})
     too_short = inconclusive(short.items())
     if facts["seeds"] == 1:
-        alone = "One seed of training tells no method apart: iterations are compared."
+        alone = "One training seed cannot separate the methods: iterations are compared."
         return [alone, *too_short]
     if not found.until_target:
         return []
     best, sentences = found.to_try, []
     if best is not None and best.steps_to_target_vs_dense is not None:
         sentences.append(
-            f"Trained, {best.label} reached {facts['target']} in "
+            f"In training, {best.label} reached {facts['target']} in "
             f"{steps_as_dense(best.steps_to_target_vs_dense)}."
         )
     if not any(row.speedups_to_target and (estimate(row) or 0) > 1 for row in found.rows):
@@ -41,7 +41,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
         if quick.seeds_trained is not None:
             end = f"reached the target with {quick.seeds_at_target} of {quick.seeds_trained} seeds"
         if quick.speedup_to_target is not None:
-            end = f"is {times(quick.speedup_to_target)} as fast until the target"
+            end = f"is {times(quick.speedup_to_target)} as fast to the target"
         speedup = times(quick.speedup_vs_dense or 0.0)
         sentences.append(f"{quick.label} has the fastest iteration ({speedup}) and {end}.")
     others = [row.label for row in found.not_trained if row is not quick and row.label not in short]
@@ -89,7 +89,7 @@ def trained_note(result: Result) -> str:
     if 0 < here < len(facts["trained_on"]):
         origin = f"shipped with gcsim, {here} trained here"
     said = (
-        f"steps: number until {facts['target']}, over those of dense training; to target: speedup "
+        f"steps: number to {facts['target']} over dense training's; to target: speedup "
         f"over steps; median of {plural(facts['seeds'], 'seed')} with "
         f"{plural(facts['workers'], 'worker')} ({origin}); -: not trained, or not reached."
     )
@@ -98,7 +98,7 @@ def trained_note(result: Result) -> str:
     for row in changing:
         sent = (row.wire_bytes_over_training or 0.0) / 1e6
         said += (
-            f" Over its training {row.label} sends {sent:.3g} MB per step, not the "
+            f" Over the whole training {row.label} sends {sent:.3g} MB per step, not the "
             f"{row.wire_bytes_per_worker / 1e6:.3g} of this table; to target includes that."
         )
     return said

@@ -73,7 +73,7 @@ def advantage(row: Row) -> str:
     """The same with its range: "1.88 times (1.80 to 1.95)"; "" without a dense row."""
     if row.speedup_to_target is not None:
         gained = significant(row.speedup_to_target)
-        return f"{gained} times until the target{intervals.within(intervals.to_target_known(row))}"
+        return f"{gained} times to the target{intervals.within(intervals.to_target_known(row))}"
     return "" if row.speedup_vs_dense is None else iteration_advantage(row)
 
 

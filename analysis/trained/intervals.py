@@ -1,6 +1,6 @@
 """Speedup to the target of every method on the largest cluster: a point and a whisker each.
 
-Filled points are told apart from dense training, hollow ones are not. Methods without a speedup
+Filled points differ from dense training by the test, hollow ones do not. Methods without a speedup
 stand below, with why.
 """
 
@@ -48,7 +48,7 @@ def gains_figure(result: TrainingResult) -> Figure:
         axes.grid(axis="x", color="#E4E4E4", linewidth=0.7)
         axes.set_xlabel(
             f"speedup to the target over dense training, {plural(rows[0].workers, 'worker')}\n"
-            f"whisker: {held(len(rows[0].ended))}; filled: told apart from dense"
+            f"whisker: {held(len(rows[0].ended))}; filled: differs from dense"
         )
         name = result.scenario.get("name", "scenario")
         axes.set_title(f"{name}: speedup to {result.target}")

@@ -26,6 +26,7 @@ NOT = "-"
 SHORT = "too short"
 _HALF = "vs fp16\n[x]"
 _LABEL = 18  # cells of a label beside the numbers on 80
+_MORE = "More seeds (train.seeds) would separate more methods."
 
 Column = tuple[str, Callable[[TrainedRow], str]]
 
@@ -87,23 +88,23 @@ def legend(result: TrainingResult, *, delays: bool = True) -> str:
     """Meanings of the columns; with `delays` that of this one too, where a row has some."""
     seeds = len(result.rows[0].ended)
     said = (
-        "Against dense float32 training. steps: until the target stays reached, on samples that "
-        "are held out. to target: dense training's simulated seconds until then over the "
+        "Compared with dense float32 training. steps: until the target is reached for good, on "
+        "held-out samples. to target: dense training's simulated seconds to the target over the "
         "method's; median of "
         f"{plural(seeds, 'seed')}; range: {held(seeds)}, over draws of the uncertain inputs "
         "(0: not reached). reached: seeds that reach the target."
     )
     if delays and any(row.delays is not None for row in result.rows):
         said += (
-            " delays: whole gradients that were sent, of methods that send parts; fewer than "
-            f"{TELLING} ({TELLING_LOST} where the rest is lost) are inconclusive."
+            " delays: whole gradients sent, for methods that send parts; fewer than "
+            f"{TELLING} ({TELLING_LOST} if the rest is lost) are inconclusive."
         )
     return said
 
 
 def held(seeds: int) -> str:
     """Contents of the range of a speedup over so many seeds."""
-    return f"holds {'a further' if seeds > 1 else 'this'} seed in 8 of 10 cases"
+    return f"contains {'a further' if seeds > 1 else 'this'} seed in 8 of 10 cases"
 
 
 def answer(result: TrainingResult) -> list[str]:
@@ -142,8 +143,8 @@ def answer(result: TrainingResult) -> list[str]:
         )
     if any(row.workers != result.trained_workers for row in result.rows):
         said.append(
-            f"Trained with {plural(result.trained_workers, 'worker')}: other sizes have their "
-            "steps and their batch per worker."
+            f"Trained with {plural(result.trained_workers, 'worker')}: other cluster sizes take "
+            "the same steps with the same batch per worker."
         )
     return said
 
@@ -154,8 +155,8 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
     if len(best.ended) == 1:
         ahead = "" if best.compressor == DENSE else f": {_gain(best, 'the uncertain inputs')}"
         return (
-            f"One seed: training does not tell them apart. With it {best.label} reaches "
-            f"{result.target} first {where}{ahead}. More train.seeds tell more."
+            f"One seed cannot separate the methods. With it, {best.label} reaches "
+            f"{result.target} first {where}{ahead}. {_MORE}"
         )
     leading = [row for row in rows if row.leads]
     if leading == [best] and best.compressor == DENSE:
@@ -163,14 +164,14 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
     if any(row.compressor == DENSE for row in leading):
         alike = ", ".join(row.label for row in rows if _like_dense(row))
         return (
-            f"Not told apart {where} from dense training in the time to {result.target}: {alike} "
-            f"({_test(rows)}). More train.seeds tell more."
+            f"No significant difference from dense training in the time to {result.target} "
+            f"{where}: {alike} ({_test(rows)}). {_MORE}"
         )
     gain = times(best.speedup_to_target or 0.0)
     if len(leading) > 1:
         named, least = ", ".join(row.label for row in leading), leading[-1].speedup_to_target
         return (
-            f"{named} reach {result.target} first {where}, not told apart from each other: "
+            f"{named} reach {result.target} first {where}, with no significant difference: "
             f"{times(least or 0.0)} to {gain} as fast as dense training ({_test(rows)})."
         )
     said = (
@@ -189,7 +190,7 @@ def _gain(row: TrainedRow, over: str) -> str:
 
 
 def _like_dense(row: TrainedRow) -> bool:
-    """Whether a method is not told apart from dense training."""
+    """Whether the seeds do not separate a method from dense training."""
     return row.compressor != DENSE and row.p_as_dense is not None and row.p_as_dense > ALPHA
 
 

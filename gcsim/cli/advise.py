@@ -24,11 +24,11 @@ def advise(
     *,
     model: Annotated[str | None, option("--model NAME", "A name from gcsim list models.")] = None,
     device: Annotated[
-        str | None, option("--device NAME", "Of gcsim list devices, or auto.")
+        str | None, option("--device NAME", "A name from gcsim list devices, or auto.")
     ] = None,
     gpus: Annotated[str | None, option("--gpus N", "GPUs per node. Default: 1.")] = None,
     nodes: Annotated[
-        str | None, option("--nodes N", "Machines. Default with --gpus and no --network: 1.")
+        str | None, option("--nodes N", "Machines. Default: 1 with --gpus and no --network.")
     ] = None,
     nics: Annotated[str | None, option("--nics N", "NICs per node. Default: 1.")] = None,
     group: Annotated[
@@ -36,20 +36,23 @@ def advise(
         option("--group NODES", 'Unlike nodes, e.g. "4 x 8 a100 @ 100gbe". Repeatable.'),
     ] = None,
     network: Annotated[
-        str | None, option("--network LINK", '"25 Gbit/s", or of gcsim list links.')
+        str | None, option("--network LINK", '"25 Gbit/s", or a name from gcsim list links.')
     ] = None,
-    parameters: Annotated[str | None, option("--parameters N", "110M: instead of --model.")] = None,
+    parameters: Annotated[
+        str | None, option("--parameters N", "Size instead of --model, e.g. 110M.")
+    ] = None,
     precision: Annotated[
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16.")
     ] = None,
     loop: Annotated[
-        str | None, option("--loop NAME", "ddp (without a file), horovod, paddle, deepspeed, own.")
+        str | None,
+        option("--loop NAME", "ddp (default without a file), horovod, paddle, deepspeed, own."),
     ] = None,
     limited: Annotated[
         bool | None, option("--limited/--nic", "Whether tc or the provider caps the bandwidth.")
     ] = None,
     sequence: Annotated[
-        str | None, option("--sequence N", "Tokens of a sample, of a model by formula.")
+        str | None, option("--sequence N", "Tokens per sample, for a model by formula.")
     ] = None,
     checkpointing: Annotated[
         str | None, option("--checkpointing NAME", "none, selective or full.")
@@ -58,16 +61,16 @@ def advise(
         str | None, option("--batch-size N", "Samples per GPU. Default: 32, or 4096 tokens.")
     ] = None,
     cost: Annotated[
-        str | None, option("--cost-per-hour X", "Price of a node: also shows savings in money.")
+        str | None, option("--cost-per-hour X", "Price per node, to show savings in money.")
     ] = None,
     per_bucket: Annotated[
         bool, option("--per-bucket", "Also show the gain of one method per bucket.")
     ] = False,
     axes: Annotated[
-        str | None, option("--map KEY,KEY", "Draw the winner, e.g. bandwidth,latency.")
+        str | None, option("--map KEY,KEY", "Draw the fastest method, e.g. bandwidth,latency.")
     ] = None,
     output: Annotated[
-        Path | None, option("-o --output FILE", "Of --map: .png, .svg or .pdf.")
+        Path | None, option("-o --output FILE", "File for --map: .png, .svg or .pdf.")
     ] = None,
     save: Annotated[
         Path | None, option("--save FILE", "Write the scenario, for gcsim run.")
@@ -81,7 +84,8 @@ def advise(
 
     gcsim advise --model resnet50 --device v100 --gpus 4 --nodes 8 --network "25 Gbit/s"
 
-    The traffic of the shipped models comes with gcsim, so no compressor is run; gcsim run does.
+    Uses traffic that comes with gcsim for the shipped models, so no compressor runs; gcsim run
+    measures it.
     """
     from gcsim.analysis.advice import unfit
     from gcsim.analysis.advice.advice import advice

@@ -46,9 +46,9 @@ app = typer.Typer(
     name="gcsim",
     help="Would gradient compression make my training faster, by how much, and at what cost?",
     epilog=(
-        "Exit codes: 0 done; 1 an expectation failed; 2 wrong usage or input, nothing simulated (of"
-        " a sweep: a point failed for that); 3 a bug in gcsim; 130 interrupted (Ctrl-C, SIGTERM, or"
-        " SIGHUP, a closed terminal)."
+        "Exit codes: 0 success; 1 an expectation failed; 2 wrong usage or input, nothing simulated"
+        " (in a sweep: wrong input at a point); 3 a bug in gcsim; 130 interrupted (Ctrl-C, SIGTERM"
+        " or SIGHUP)."
     ),
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -179,7 +179,7 @@ def check(
         str,
         typer.Argument(
             metavar="SCENARIO|MODULE:CLASS",
-            help="A YAML file, a shipped scenario's name, or a compressor of your own.",
+            help="A YAML file, a shipped scenario's name, or your own compressor.",
         ),
     ],
     *,
@@ -187,13 +187,13 @@ def check(
     seed: options.SeedOption = None,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Check a scenario or a compressor of yours.
+    """Check a scenario or your own compressor.
 
-    Of a scenario and the trace that it replays: every problem at once, nothing is simulated. Says
-    what was understood: nodes, links, and the algorithms that the transport chooses. The module of
-    a compressor of your own is imported, which runs its code; a model's is not. A compressor of
-    your own (my_module:Mine, parameters by --set) is run on small gradients and held to what it
-    says of itself; exit code 2 where it fails.
+    Reports all problems of a scenario and of the trace that it replays, without simulating, and
+    shows how gcsim read it: nodes, links, and the algorithms that the transport chooses. Modules of
+    your own compressors are imported, which runs their code; a model's is not. A compressor
+    (my_module:Mine, parameters with --set) runs on small gradients, and its stated properties are
+    checked. Exit code 2 if a check fails.
     """
     from gcsim.cli.check import names_a_compressor, report_on, text_of
 
@@ -222,13 +222,15 @@ def list_(
     kind: Annotated[
         Kind, typer.Argument(metavar="KIND", show_choices=False, help=f"One of: {', '.join(Kind)}.")
     ],
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One entry, in full.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Show this entry in full.")
+    ] = None,
     as_json: options.JsonOption = False,
     layers: Annotated[
         bool, options.option("--layers", "A model's tensors as CSV, for model: {layers: FILE}.")
     ] = False,
 ) -> None:
-    """List what a scenario can name, and papers."""
+    """List models, devices, compressors and more."""
     from gcsim.cli.list import details, entries, scenario_text
     from gcsim.cli.terminal import emit_exactly, show_details, show_entries
     from gcsim.files import json_text
@@ -251,12 +253,12 @@ def list_(
 @outcome.reported
 def schema(
     suite: Annotated[
-        bool, options.option("--suite", "Of a validation suite's suite.yaml.")
+        bool, options.option("--suite", "The schema of a validation suite's suite.yaml.")
     ] = False,
 ) -> None:
     """Print the JSON schema of a scenario file.
 
-    An editor completes and checks by it.
+    Editors use it to complete and check keys.
     """
     from gcsim.cli.terminal import emit_exactly
     from gcsim.files import json_text
@@ -284,10 +286,13 @@ def record(
     dtype: Annotated[Dtype, options.option("--dtype", "Stored precision.")] = Dtype.float32,
     max_size: Annotated[str | None, options.option("--max-size SIZE", 'e.g. "2 GiB"')] = None,
     second_moments: Annotated[
-        bool, options.option("--second-moments", "For the variance-based compressor.")
+        bool,
+        options.option(
+            "--second-moments", "Also store second moments, for variance-based methods."
+        ),
     ] = False,
     times: Annotated[
-        bool, options.option("--times", "Time the passes too: compute: {recorded: true}.")
+        bool, options.option("--times", "Also time the passes, for compute: {recorded: true}.")
     ] = False,
     sets: options.SetOption = None,
     seed: options.SeedOption = None,
@@ -329,7 +334,7 @@ def record(
 @outcome.reported
 def fit(
     traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE", help="Folders that gcsim record made.")
+        list[Path], typer.Argument(metavar="TRACE", help="Folders made by gcsim record.")
     ],
     *,
     output: Annotated[Path, options.option("-o --output FILE", "The fit, as JSON.")],
@@ -400,7 +405,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             raise
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "gcsim"
-        message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+        message = " ".join(error.format_message().replace("Value error, ", "").split())  # type: ignore[attr-defined]
         see = " See" if message.endswith("?") else "; see"
         outcome.say(f"error: {message.rstrip('.')}{see} {path} --help")
         return outcome.WRONG_INPUT

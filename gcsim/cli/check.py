@@ -92,7 +92,7 @@ def _compute(scenario: Scenario) -> str:
     if isinstance(compute, RecordedCompute):
         return "as measured when the gradients were recorded"
     devices = ", ".join(device.name for _, _, device in scenario.cluster.kinds)
-    return f"the catalogue's, of {scenario.model.name} on {devices}"
+    return f"the catalogue's times of {scenario.model.name} on {devices}"
 
 
 # --- topology ------------------------------------------------------------------------------------

@@ -16,15 +16,15 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN", help="Folders of gcsim run, and files of hook.measured().write(FILE)."
+            metavar="RUN", help="Folders from gcsim run, files from hook.measured().write(FILE)."
         ),
     ],
 ) -> None:
-    """Show runs side by side, and what differs.
+    """Show runs side by side, with differences.
 
-    Each at its largest size: iteration and speedup by method, then the settings whose values are
-    not the same, then each run's answer. Beside what the deployed hook of gcsim.ddp_hook measured:
-    what was predicted of that method on as many workers, and by how much it is too high or low.
+    Shows each run at its largest size: iteration and speedup by method, the settings that differ,
+    and each run's answer. Next to a measurement by gcsim.ddp_hook it shows the prediction for that
+    method and number of workers, and its error.
     """
     from gcsim.analysis.report import compare
     from gcsim.cli.terminal import emit

@@ -17,7 +17,7 @@ def explain(
         str,
         typer.Argument(
             metavar="METHOD",
-            help="A label or kind of the scenario; any other kind, my_module:Mine or "
+            help="A label or kind in the scenario, or any other kind, my_module:Mine or "
             "'{kind: topk, ratio: 0.001}'.",
         ),
     ],
@@ -32,9 +32,9 @@ def explain(
 ) -> None:
     """Show what a method computes and sends.
 
-    Of a mean iteration at the scenario's largest size: kernels with class, launches, bytes and
-    milliseconds on its device, what they would take fused, and the collectives by bucket with
-    algorithm and bytes. The method is run where its profile is not in the cache.
+    Describes a mean iteration at the scenario's largest size: kernels with class, launches, bytes
+    and milliseconds on its device, their time if fused, and the collectives by bucket with
+    algorithm and bytes. Runs the method if its profile is not in the cache.
     """
     from copy import deepcopy
 

@@ -396,7 +396,7 @@ def fit_traces(folders: list[Path], output: Path, progress: Progress) -> tuple[M
     names = [trace.facts.name for trace in traces]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        message = f"two traces are of {twice[0]!r}: a file holds one fit per model"
+        message = f"two traces are of {twice[0]!r}: a file can hold only one fit per model"
         raise InputError(message, place="TRACE", hint="fit them to two files")
     with progress.task("fit", sum(len(trace.parameters) for trace in traces)) as task:
         fits = tuple(fit_trace(trace, lambda name: task.advance(note=name)) for trace in traces)

@@ -33,13 +33,11 @@ SetOption = Annotated[
     list[str] | None,
     option("--set KEY=VALUE", "Change a value, e.g. cluster.nodes='[1, 8]'. Repeatable."),
 ]
-SeedOption = Annotated[int | None, option("--seed", "Instead of the scenario's.")]
+SeedOption = Annotated[int | None, option("--seed", "Seed instead of the scenario's.")]
 JobsOption = Annotated[
-    int | None, option("--jobs", "Processes. Default: cores, or fewer by memory.", min=1)
+    int | None, option("--jobs", "Processes. Default: one per core, or fewer by memory.", min=1)
 ]
-DaskOption = Annotated[
-    str | None, option("--dask ADDRESS", "A dask.distributed scheduler instead.")
-]
+DaskOption = Annotated[str | None, option("--dask ADDRESS", "Use this dask.distributed scheduler.")]
 QuietOption = Annotated[bool, option("-q --quiet", "No progress and no notes.")]
 JsonOption = Annotated[bool, option("--json", "JSON on stdout.")]
 ResultsOption = Annotated[bool, option("--json", "results.json on stdout.")]

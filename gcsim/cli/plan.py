@@ -19,22 +19,24 @@ TOKENS, SAMPLES = float(1 << 19), 256.0
 @reported
 def plan(
     *,
-    model: Annotated[str, option("--model NAME", "Of gcsim list models.")],
+    model: Annotated[str, option("--model NAME", "A name from gcsim list models.")],
     offers: Annotated[
         Path, option("--offers FILE", "CSV: device, gpus, nodes, network, price (node, hour).")
     ],
-    tokens: Annotated[str | None, option("--tokens N", "Of the training: 10B, or 10e9.")] = None,
-    samples: Annotated[str | None, option("--samples N", "For a model without tokens.")] = None,
+    tokens: Annotated[str | None, option("--tokens N", "Tokens to train on: 10B, or 10e9.")] = None,
+    samples: Annotated[
+        str | None, option("--samples N", "Samples to train on, for other models.")
+    ] = None,
     batch: Annotated[
         str | None,
         option("--batch N", "Largest size of a step. Default: 524288 tokens or 256 samples."),
     ] = None,
-    deadline: Annotated[str | None, option("--deadline TIME", '"3 days", "40 h".')] = None,
+    deadline: Annotated[str | None, option("--deadline TIME", 'e.g. "3 days" or "40 h".')] = None,
     budget: Annotated[str | None, option("--budget X", "In the currency of the prices.")] = None,
     precision: Annotated[
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16. Default: 16 bits.")
     ] = None,
-    sequence: Annotated[int | None, option("--sequence N", "Tokens of a sample.", min=1)] = None,
+    sequence: Annotated[int | None, option("--sequence N", "Tokens per sample.", min=1)] = None,
     loop: Annotated[str | None, option("--loop NAME", "As in gcsim advise.")] = None,
     output: Annotated[Path | None, option("-o --output FILE", ".csv, .json or .md.")] = None,
     sets: SetOption = None,
@@ -46,8 +48,8 @@ def plan(
 
     gcsim plan --model gpt2_xl --tokens 100B --offers offers.csv --deadline "3 days"
 
-    Of all offers, numbers of nodes, micro-batches, checkpointing and methods that are known to
-    train: those that no other beats in hours and money, with their ranges.
+    Tries all offers, numbers of nodes, micro-batches, checkpointing and methods known to train,
+    and shows the settings that no other beats in both hours and money, with their ranges.
     """
     from gcsim.analysis.advice import plan as told
     from gcsim.cli.options import check_writable

@@ -25,20 +25,20 @@ class Format(StrEnum):
 @reported
 def plot(
     run: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A folder of gcsim run or gcsim sweep.")
+        Path, typer.Argument(metavar="FOLDER", help="A folder from gcsim run or gcsim sweep.")
     ],
     *,
     form: Annotated[
-        Format, option("--format", "tex, md: a run's table; tex with its references.")
+        Format, option("--format", "tex and md write a run's table; tex adds its references.")
     ] = Format.png,
     output: Annotated[Path | None, option("-o --output DIR", "Default: FOLDER.")] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw a run again, or a sweep.
+    """Draw the figures of a run or a sweep.
 
-    A run: speedup, breakdown, and error against time and bytes. A sweep: the
-    fastest method and the speedup of the one to use as maps over two keys,
-    with a panel for each combination of the others; one key as lines.
+    For a run: speedup, breakdown, and error against time and bytes. For a sweep: maps of the
+    fastest method and of the speedup of the method to use over two keys, with one panel for each
+    combination of the others; lines for a single key.
     """
     from gcsim.analysis.report.numbers import plural
     from gcsim.analysis.write import TABLES, draw_again, draw_sweep

@@ -15,7 +15,7 @@ from gcsim.cli.outcome import kept_on_interrupt, reported
 @reported
 def reproduce(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A preset: gcsim list papers has them.")
+        str, typer.Argument(metavar="NAME", help="A preset; gcsim list papers shows them.")
     ],
     *,
     data: Annotated[
@@ -26,20 +26,20 @@ def reproduce(
         ),
     ] = None,
     steps: Annotated[
-        int | None, option("--steps", "Of each training. Default: the preset's.", min=1)
+        int | None, option("--steps", "Steps of each training. Default: the preset's.", min=1)
     ] = None,
     jobs: JobsOption = None,
     small: Annotated[
-        bool, option("--quick", "A reduced size: takes seconds; its verdicts mean little.")
+        bool, option("--quick", "Reduced size, in seconds; its verdicts mean little.")
     ] = False,
     output: Annotated[Path | None, option("-o --output DIR", "Default: runs/NAME.")] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Reproduce a table or figure in miniature.
+    """Reproduce a paper's result in miniature.
 
-    Of a paper on gradient compression. Says whether its order comes out, and its shape. Exit code 0
-    whatever the verdicts are. What was trained is kept, and the same command goes on after a stop.
+    Reports whether a table or figure keeps its order and shape; the exit code is 0 in either case.
+    Trainings are cached, and after an interruption the same command continues.
     """
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note

@@ -37,9 +37,9 @@ def sweep(
     as_json: options.ResultsOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Run every combination of some values.
+    """Run every combination of given values.
 
-    One `gcsim run` each. The same command goes on after a stop.
+    Each is a `gcsim run`. After an interruption, the same command continues.
     """
     from gcsim.analysis.report.sweep import parts
     from gcsim.analysis.write import draw_sweep_report

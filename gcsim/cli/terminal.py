@@ -296,7 +296,7 @@ def _device_lines(entry: Entry) -> list[str]:
         entry["title"],
         f"effective rate of a training step: {rate}",
         f"models with measured step times: {', '.join(entry['models']) or 'none'}",
-        f"other models, by their layers: {', '.join(entry['precisions']) or 'no'}",
+        f"other models, from their layers: {', '.join(entry['precisions']) or 'no'}",
         f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
     ]
 

@@ -21,21 +21,21 @@ def train(
         Path | None, options.option("-o --output DIR", "Default: runs/NAME_train.")
     ] = None,
     fresh: Annotated[
-        bool, options.option("--fresh", "Also train here the methods whose trajectories ship.")
+        bool, options.option("--fresh", "Also train methods whose trajectories are shipped.")
     ] = False,
     tensorboard: Annotated[
-        Path | None, options.option("--tensorboard DIR", "The curves, for TensorBoard, too.")
+        Path | None, options.option("--tensorboard DIR", "Also write the curves for TensorBoard.")
     ] = None,
     sets: options.SetOption = None,
     seed: options.SeedOption = None,
     as_json: options.ResultsOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Train, and say how long each method takes.
+    """Train with each method until a target.
 
-    Until the scenario's target, on every cluster of it. What was trained is kept: another cluster
-    costs seconds, and the same command goes on after a stop. Trajectories of the shipped scenarios
-    come with gcsim.
+    Reports the simulated time to the scenario's target on every cluster size. Trajectories are
+    cached: another cluster takes seconds, and after an interruption the same command continues.
+    Those of the shipped scenarios come with gcsim.
     """
     from gcsim.analysis.trained.write import require_tensorboard, write_events
     from gcsim.cli.progress import watching

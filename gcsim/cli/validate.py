@@ -24,24 +24,23 @@ def validate(
     suites: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SUITE", help=f"{', '.join(SUITES)}, or a folder of your own. Default: all."
+            metavar="SUITE", help=f"{', '.join(SUITES)}, or your own folder. Default: all."
         ),
     ] = None,
     *,
     output: Annotated[
-        Path | None,
-        option("-o --output DIR", "Default: runs/validation, or with the suites' names."),
+        Path | None, option("-o --output DIR", "Default: runs/validation, plus the suites' names.")
     ] = None,
     live: Annotated[
-        bool, option("--live", "Measure here and now, in network namespaces (needs root).")
+        bool, option("--live", "Measure on this machine, in network namespaces (root).")
     ] = False,
     quick: Annotated[bool, option("--quick", "With --live: a minute, not five.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Predict what was measured on real clusters.
+    """Compare predictions with real clusters.
 
-    Shows the errors. Exit code 1: a bound on an error, or on the share of right choices, is broken.
+    Exit code 1 if a bound on an error, or on the share of right choices, is broken.
     """
     from gcsim.analysis.validation.judge import run_suite
     from gcsim.analysis.validation.leaving_out import fault

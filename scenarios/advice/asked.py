@@ -110,10 +110,10 @@ _SPELLED: dict[str, dict[str, str]] = {
 }
 """Words of people for settings of a few values, without case, blanks and hyphens."""
 _NEEDED = {
-    "model": "resnet50, of `gcsim list models`",
-    "device": "v100, of `gcsim list devices`",
+    "model": "resnet50, from `gcsim list models`",
+    "device": "v100, from `gcsim list devices`",
     "nodes": "8",
-    "network": '"25 Gbit/s", or 25gbe of `gcsim list links`',
+    "network": '"25 Gbit/s", or 25gbe, from `gcsim list links`',
 }
 _STAND_INS: dict[str, Any] = {
     "model": "lenet", "device": "v100", "nodes": 2, "network": "10gbe",
@@ -371,7 +371,7 @@ def _of_size(text: str, model: str | None) -> str:
         return near[0]
     named = ", ".join(f"{name} ({_million(known[name])})" for name in (alike or near[:3]))
     if alike:
-        raise InputError(f"several models have {text} parameters: {named}", hint="say --model")
+        raise InputError(f"several models have {text} parameters: {named}", hint="use --model")
     raise InputError(
         f"no model of the catalogue has {text} parameters, and a size alone does not say in which "
         f"layers they are; the nearest are {named}",

@@ -179,7 +179,7 @@ def _between(document: Document, cluster: Cluster, training: Training) -> Iterat
         if beside:
             yield document.problem(
                 ("training", "between"),
-                f" = 'nodes' beside {dotted(key_path)} ({what}): not simulated together",
+                f" = 'nodes' with {dotted(key_path)} ({what}): not simulated together",
                 "leave one of the two out",
             )
 
@@ -207,8 +207,8 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if link.switch_adds is not None:
             yield document.problem(
                 ("cluster", "collectives", key),
-                f" = {chosen!r}: NCCL has it between nodes where their network adds (SHARP), "
-                "for a gather with a NIC per device, of at most 32 per node",
+                f" = {chosen!r}: NCCL has it between nodes if their network sums (SHARP), and "
+                "for a gather if each device has a NIC, at most 32 per node",
                 "nccl_ring_simple",
             )
         else:

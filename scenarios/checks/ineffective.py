@@ -88,7 +88,7 @@ def _algorithms(document: Document, chosen: Collectives) -> Iterator[Problem]:
             f" with transport {chosen.transport!r}, all_reduce {chosen.all_reduce!r} and "
             f"all_gather {chosen.all_gather!r}"
         )
-        hint = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messages so"
+        hint = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messages"
         yield _said(document, (*_COLLECTIVES, "pipeline_block"), why, hint)
 
 
@@ -308,8 +308,8 @@ def _draws(document: Document, cluster: Cluster, training: Training) -> Iterator
         key_path: Keys = ("training", "iterations")
         yield document.problem(
             key_path,
-            f" = {iterations}: means of so few are mostly luck where "
-            f"iterations are random ({', '.join(map(dotted, random))})",
+            f" = {iterations}: the mean of so few random iterations is mostly chance "
+            f"({', '.join(map(dotted, random))})",
             f"write at least {FEWEST}; the more, the smaller the standard error",
         )
     noise = training.noise
@@ -433,7 +433,7 @@ def _host(document: Document, cluster: Cluster, training: Training) -> Iterator[
         why = ": there is only one machine"
         yield _said(document, (*key_path, "ranks"), why, "leave it out", value="all")
     if host.interleaved and training.concurrent_collectives == 2:
-        why = ": collectives whose processors count (cluster.host) run one at a time"
+        why = ": with cluster.host, collectives run one at a time"
         hint = "write 1, or leave cluster.host out"
         yield _said(document, ("training", "concurrent_collectives"), why, hint, value=2)
 
@@ -443,7 +443,7 @@ def _library(document: Document, chosen: Collectives) -> Iterator[Problem]:
         newest = Collectives().library
         if chosen.library != newest:
             key_path = ("cluster", "collectives", "library")
-            why = f": nothing is known of {chosen.transport} that differs between generations"
+            why = f": no known figure of {chosen.transport} differs between generations"
             yield _said(document, key_path, why, "leave it out", value=chosen.library)
 
 

@@ -100,7 +100,7 @@ class TraceSection(Section):
             raise InputError(
                 f"{name} is at {_text(times[0])}; the first is at 0 s",
                 place=place,
-                hint="say what the rate is from 0 s on",
+                hint="state the rate from 0 s on",
             )
         for number in range(1, len(times)):
             if times[number] <= times[number - 1]:

@@ -156,7 +156,7 @@ def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, v
 def _instead(model: type[BaseModel], key_path: Sequence[str | int]) -> str:
     """A value that is always valid: the default, or an example."""
     default = _stated(model, key_path, "default")
-    return f"leave it out for {default}" if default else f"such as {_example(model, key_path)}"
+    return f"leave it out for {default}" if default else f"for example {_example(model, key_path)}"
 
 
 def _example(model: type[BaseModel], key_path: Sequence[str | int]) -> str:

@@ -61,7 +61,7 @@ def network_of(said: str) -> str | dict[str, str]:
                 return said
     rate = 0 if below else units.parse(plain, "bandwidth")
     if not rate:
-        hint = 'write it like "25 Gbit/s", or 25gbe of `gcsim list links`'
+        hint = 'write it like "25 Gbit/s", or 25gbe, from `gcsim list links`'
         raise InputError(f"{said} is not a rate", hint=hint)
     remote = _RDMA.search(said) or (rate >= _REMOTE and not _TCP.search(said))
     kind = _ROCE if remote else ETHERNET

@@ -52,7 +52,7 @@ class ClusterWorkers:
             there = self._client.run(code_here)
             keys = self._client.run(key)
         except Exception as error:  # whatever an import or a missing trace raised there
-            message = f"a worker of the cluster cannot begin: {error}"
+            message = f"a worker of the cluster cannot start: {error}"
             hint = "gcsim, your own modules and traces must be installed there too"
             raise InputError(message, place="--dask", hint=hint) from error
         problems = []
@@ -98,11 +98,11 @@ class ClusterWorkers:
             error = future.exception()
             if type(error).__name__ != "KilledWorker":
                 return failure(error)
-            message = "its worker was lost, again and again"
+            message = "its worker was lost repeatedly"
             hint = "if memory was short, start fewer workers per machine"
             return Failure(problems=(Problem(message=message, hint=hint),))
         message = "the cluster has dropped its tasks or cannot be reached any more"
-        hint = "finished points are kept: give the same command again to go on"
+        hint = "finished points are kept: repeat the command to continue"
         raise InputError(message, place="--dask", hint=hint)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ def read_grid(given: Sequence[str] | Mapping[str, Sequence[Any]]) -> Grid:
         raise InputError(problems)
     size = math.prod(map(len, grid.values()))
     if size > LARGEST:
-        message = f"{size:,} points are too many; at most {LARGEST:,} are taken on"
+        message = f"{size:,} points are too many; at most {LARGEST:,} are allowed"
         raise InputError(message, place="--grid")
     return grid
 
@@ -112,7 +112,7 @@ def _text(data: Any) -> str:
             data, ensure_ascii=False, allow_nan=False, default=lambda value: value.item()
         )
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"{data!r} cannot stand in a scenario") from None
+        raise ValueError(f"{data!r} cannot be a value in a scenario") from None
 
 
 def split(text: str) -> list[str]:

@@ -194,7 +194,7 @@ class Codes:
         return self._known[asked]
 
 
-_HINT = "gcsim sweep writes it when all points are done; the same command goes on"
+_HINT = "gcsim sweep writes it when all points are done; repeat the command to continue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -262,7 +262,7 @@ def plan_of(scenario: Scenario) -> Plan:
                 place=scenario.name,
                 message="key 'train' is missing: it says how the model is trained",
                 hint="write train: {steps: 1000, target: {accuracy: 0.95}}, or give "
-                "--set train.steps=1000; docs/training.md has all keys",
+                "--set train.steps=1000; docs/training.md lists all keys",
             )
         )
     return scenario.train

@@ -147,7 +147,7 @@ def _check_target(plan: Plan, dense: Tried) -> None:
 def _warn(dense: Tried, tell: Callable[[str], None]) -> None:
     if found := unlearned(dense):
         message, hint = found
-        tell(f"warning: {message}. The search goes on; to begin elsewhere, {hint}.")
+        tell(f"warning: {message}. The search continues; to start elsewhere, {hint}.")
 
 
 def unlearned(dense: Tried) -> tuple[str, str] | None:

@@ -16,12 +16,12 @@ from gcsim.files import markdown_table
 
 _ABOUT = {
     "dense": "The baseline.",
-    "sparsification": "Some elements travel, the rest does not.",
-    "quantization": "Every element travels, in fewer bits.",
-    "low rank": "Thin factors of the gradient matrix travel.",
-    "sketching": "A linear sketch travels.",
-    "local updates": "Replicas move on their own between synchronisations.",
-    "reference": "What PyTorch's own communication hooks do, for comparison.",
+    "sparsification": "Only some elements are sent.",
+    "quantization": "Every element is sent, in fewer bits.",
+    "low rank": "Thin factors of the gradient matrix are sent.",
+    "sketching": "A linear sketch is sent.",
+    "local updates": "Replicas train independently between synchronisations.",
+    "reference": "PyTorch's own communication hooks, for comparison.",
 }
 
 
@@ -36,10 +36,9 @@ def _lines() -> Iterator[str]:
     yield ""
     yield (
         f"{len(found)} methods, each the published algorithm with a real packed payload. Bits are "
-        "those of the payload, per element of the tensor; every message has a header of 20 bytes "
-        "per tensor besides. What each costs in time on a CPU: "
-        "[compressor-speed.md](compressor-speed.md). This page is made from the registry: "
-        "`make gallery`."
+        "those of the payload, per element of the tensor; every message also has a header of 20 "
+        "bytes per tensor. Times on a CPU: [compressor-speed.md](compressor-speed.md). "
+        "`make gallery` writes this page from the registry."
     )
     yield ""
     headings = ("name", "method", "collective", "bits per element", "bias", "state")

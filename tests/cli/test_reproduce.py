@@ -18,7 +18,7 @@ def test_the_table_stands_on_stdout_and_files_in_the_folder(tmp_path: Path) -> N
     lines = done.stdout.splitlines()
     assert lines[1] == "Xu, Huo and Huang, arXiv:2002.11082, Figure 1"
     assert max(map(len, lines)) <= 80
-    assert "The reduced size" in done.stdout
+    assert "Reduced size" in done.stdout
     folder = tmp_path / "runs/orq_fig1_quick"
     names = {"reproduction.json", "numbers.csv", "figure.png"}
     names |= {f"scenario_{number}.yaml" for number in (1, 2, 3)}  # of three phases of a training

@@ -336,8 +336,9 @@ def test_every_problem_is_told_at_once_and_nothing_is_written(here: Path, gcsim:
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert sorted(ended.stderr.splitlines()) == [
-        "--grid batch_size=x: error: batch_size = 'x': must be a whole number; such as 32",
-        "--grid cluster.nodes=0: error: cluster.nodes = 0: must be at least 1; such as [1, 2, 4]",
+        "--grid batch_size=x: error: batch_size = 'x': must be a whole number; for example 32",
+        "--grid cluster.nodes=0: error: cluster.nodes = 0: must be at least 1; "
+        "for example [1, 2, 4]",
         "--set modle: error: unknown key 'modle'; did you mean 'model'?",
     ]
     assert not (here / "runs").exists()

@@ -494,7 +494,7 @@ def test_a_library_s_algorithm_can_be_named(tmp_path: Path) -> None:
     )
 
 
-CUT = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messages so"
+CUT = "only pipelined rings (all_gather) and double_tree (all_reduce) cut messages"
 
 
 @pytest.mark.parametrize(

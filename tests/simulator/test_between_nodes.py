@@ -104,6 +104,6 @@ def test_a_scenario_between_nodes(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     check_mistake(
         tmp_path,
         served,
-        "a.yaml:6:21: error: training.between = 'nodes' beside cluster.collectives.servers "
+        "a.yaml:6:21: error: training.between = 'nodes' with cluster.collectives.servers "
         "(parameter servers): not simulated together; leave one of the two out",
     )

@@ -32,16 +32,16 @@ class Where(StrEnum):
 def calibrate_device_command(
     *,
     output: Annotated[Path, option("-o --output FILE", "The YAML file to write.")],
-    device: Annotated[Where, option("--device", "auto: a GPU where there is one.")] = (Where.auto),
+    device: Annotated[Where, option("--device", "auto: a GPU if there is one.")] = (Where.auto),
     name: Annotated[str | None, option("--name NAME", "Default: the file's name.")] = None,
     threads: Annotated[
-        int | None, option("--threads", "Of a CPU. Default: torch's number.", min=1)
+        int | None, option("--threads", "Threads on a CPU. Default: torch's number.", min=1)
     ] = None,
     model: Annotated[
-        list[str] | None, option("--model NAME", "Time training steps of it, too. Repeatable.")
+        list[str] | None, option("--model NAME", "Also time training steps of it. Repeatable.")
     ] = None,
     batch: Annotated[
-        int, option("--batch", "Samples of such a step; also a quarter of it.", min=2)
+        int, option("--batch", "Samples per such step; a quarter is timed too.", min=2)
     ] = _BATCH,
     quick: Annotated[
         bool, option("--quick", "Short tensors and few repeats: a first look.")
@@ -50,7 +50,7 @@ def calibrate_device_command(
 ) -> None:
     """Measure this machine as a device.
 
-    What its kernels cost (about a minute, on a GPU five), for cluster.device of a scenario.
+    Times its kernels in about a minute (five on a GPU), for cluster.device of a scenario.
     """
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next

@@ -30,10 +30,10 @@ def calibrate_link_command(
     ],
     *,
     output: Annotated[
-        Path | None, option("-o --output FILE.yaml", "For `network: FILE.yaml`.")
+        Path | None, option("-o --output FILE.yaml", "Link file, for `network: FILE.yaml`.")
     ] = None,
     name: Annotated[
-        str | None, option("--name", "The link's. Default: as the output file.")
+        str | None, option("--name", "Name of the link. Default: the output file's.")
     ] = None,
     file_format: Annotated[
         str,
@@ -46,16 +46,15 @@ def calibrate_link_command(
         str | None, option("--algorithm", "A transport or an algorithm. Default: the tool's.")
     ] = None,
     ranks: Annotated[
-        list[int] | None, option("--ranks", "Fit only these. Repeatable: one link for all.", min=2)
+        list[int] | None, option("--ranks", "Fit only this number of ranks. Repeatable.", min=2)
     ] = None,
     devices_per_node: Annotated[
-        int | None, option("--devices-per-node", "Ranks on a machine.", min=1)
+        int | None, option("--devices-per-node", "Ranks per machine.", min=1)
     ] = None,
     intra_node: Annotated[
         str | None,
         option(
-            "--intra-node LINK",
-            "Between the devices of a machine. Default: by the GPU's name, else pcie3_x16.",
+            "--intra-node LINK", "Link in a machine. Default: from the GPU's name, else pcie3_x16."
         ),
     ] = None,
     collective: Annotated[
@@ -65,10 +64,9 @@ def calibrate_link_command(
 ) -> None:
     """Fit a link to measured collectives.
 
-    Its latency, its goodput, and how both depend on the size.
-
-    Over the link that comes out, the simulator takes as long as was measured. Without collectives:
-    goodput as iperf3 has measured it, latency as ping has, or a range where one is missing.
+    Fits latency and goodput, and how both depend on the size, so that the simulator reproduces the
+    measured times. Without collectives, goodput is iperf3's and latency is ping's, or a range if
+    one is missing.
     """
     from gcsim.analysis.calibration.measurements.collectives import Stated
     from gcsim.analysis.calibration.measurements.reading import read

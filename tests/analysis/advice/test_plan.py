@@ -69,7 +69,7 @@ def test_a_probability_is_the_same_in_table_and_sentence(fast: Plan) -> None:
     """At least 1 %: 20 worlds tell no more."""
     _, lines = table(fast)
     assert [line[-1].replace("\N{NO-BREAK SPACE}", " ") for line in lines] == ["1 %"] * len(lines)
-    assert "this does in 1\N{NO-BREAK SPACE}%" in said(fast)["Choose"]
+    assert "this one does in 1\N{NO-BREAK SPACE}%" in said(fast)["Choose"]
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_a_stored_sweep_is_drawn_the_same_each_time(
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [
-        (lambda folder: (folder / JSON).unlink(), "same command goes on"),
+        (lambda folder: (folder / JSON).unlink(), "repeat the command to continue"),
         (
             lambda folder: (folder / POINTS / "1.json").unlink(),
             "points/1.json: error: cannot be read",

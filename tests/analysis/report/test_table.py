@@ -67,7 +67,7 @@ def test_in_brief_the_speedup_to_the_target_stands_for_the_error(result: Result)
     assert "NMSE" not in text
     assert table_lines(text, "Top-k").split()[3:5] == ["3.25", "-"]
     assert table_lines(text, "DGC").split()[2:4] == ["-", "-"]
-    assert "to target: speedup until accuracy 0.9" in text
+    assert "to target: speedup to accuracy 0.9" in text
 
 
 @pytest.mark.parametrize("width", [45, 80, 100, 120, 160, 240])

@@ -55,7 +55,7 @@ def test_points_make_a_trace_in_the_place_of_the_bandwidth() -> None:
         ("{file: c.csv, points: [[0 s, 1 B/s]], after: hold}", "both `file` and `points` are giv"),
         ("{points: [], after: hold}", "a.yaml:3:19: error: network.trace.points: must have at"),
         ("{points: [[1 s, 1 Mbit/s]], after: hold}", "network.trace: point 0 is at 1 s; the first "
-         "is at 0 s; say what the rate is from 0 s"),
+         "is at 0 s; state the rate from 0 s"),
         ("{points: [[0 s, 1 B/s], [2 s, 1 B/s], [1 s, 1 B/s]], after: hold}", "network.trace: "
          "point 2 is at 1 s and comes after 2 s; times must ascend"),
         ("{points: [[0 s, 1 B/s], [1 s, -1 B/s]], after: hold}", "a.yaml:3:34: error: "

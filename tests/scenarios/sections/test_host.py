@@ -116,7 +116,7 @@ def test_mistakes_are_told(tmp_path: Path, setting: str, message: str) -> None:
         ),
         (
             ["training.concurrent_collectives=2"],
-            "training.concurrent_collectives = 2 has no effect: collectives whose processors",
+            "training.concurrent_collectives = 2 has no effect: with cluster.host, collectives run",
         ),
         (
             ["cluster.host.ranks=all", "cluster.nodes=1", "cluster.devices_per_node=2"],

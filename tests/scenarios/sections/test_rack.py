@@ -154,7 +154,7 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
         (
             "intra_node: nvlink4",
             "intra_node: nvlink4\n  collectives: {all_gather: nccl_nvls_simple}",
-            "NCCL has it between nodes where their network adds (SHARP), for a gather with a NIC",
+            "NCCL has it between nodes if their network sums (SHARP), and for a gather if each",
         ),
         (
             "network: infiniband_ndr",

@@ -682,8 +682,8 @@ def test_few_random_iterations_are_a_warning(
     (said,) = warnings(tmp_path, caplog)
     setting = random.partition("=")[0]
     assert said == (
-        "--set training.iterations: warning: training.iterations = 9: means of so few are mostly "
-        f"luck where iterations are random ({setting}); write at least 10; the more, the smaller "
+        "--set training.iterations: warning: training.iterations = 9: the mean of so few random "
+        f"iterations is mostly chance ({setting}); write at least 10; the more, the smaller "
         "the standard error"
     )
     caplog.clear()

@@ -159,11 +159,11 @@ def test_python_values_and_yaml_texts_are_the_same_grid() -> None:
     ("grid", "said"),
     [
         (["cluster.nodes=0"], ["--grid cluster.nodes=0: error: cluster.nodes = 0: must be at "
-                               "least 1; such as [1, 2, 4]"]),
+                               "least 1; for example [1, 2, 4]"]),
         # a wrong key is told once, a wrong value with the value
         (["cluster.nodez=1,2", "batch_size=8,x"],
          ["--grid cluster.nodez: error: unknown key 'nodez' in cluster; did you mean 'nodes'?",
-          "--grid batch_size=x: error: batch_size = 'x': must be a whole number; such as 32"]),
+          "--grid batch_size=x: error: batch_size = 'x': must be a whole number; for example 32"]),
         (["seed"], ["--grid seed: error: no values; write --grid key=value,value"]),
         (["seed=1,,2", "batch_size=[1"],
          ["--grid seed: error: a value is empty; write null for nothing",
@@ -175,8 +175,8 @@ def test_python_values_and_yaml_texts_are_the_same_grid() -> None:
         (["seed=7,7"], ["--grid seed=7: error: appears twice"]),
         ([], ["--grid: error: nothing to sweep over; write --grid key=value,value"]),
         ({"seed": range(1000), "batch_size": range(1, 1001)},
-         ["--grid: error: 1,000,000 points are too many; at most 100,000 are taken on"]),
-        ({"seed": [{1, 2}]}, ["--grid seed: error: {1, 2} cannot stand in a scenario"]),
+         ["--grid: error: 1,000,000 points are too many; at most 100,000 are allowed"]),
+        ({"seed": [{1, 2}]}, ["--grid seed: error: {1, 2} cannot be a value in a scenario"]),
         # the same bandwidth, and so the same scenario
         (["cluster.network.bandwidth=1 Gbit/s,1000 Mbit/s"],
          ["--grid cluster.network.bandwidth=1000 Mbit/s: error: is the same scenario as "
@@ -286,7 +286,7 @@ def test_a_point_that_does_not_fit_is_a_row_without_times(tmp_path: Path) -> Non
     assert (last["fits"], last["label"], last["iteration_s"]) == ("no", "dense", "")
     assert read_sweep(tmp_path / "out").to_csv() == found.to_csv()
     answer, notes = notes_on(found)
-    assert answer.endswith("1 point cannot run for want of memory.")
+    assert answer.endswith("1 point cannot run: too little memory.")
     assert "would fit: " in notes[-1]
     assert [line[1] for line in table_of(found)[1]] == ["dense", "does not fit"]
 

@@ -164,7 +164,7 @@ def test_rates_that_diverge_are_told_so_and_smaller_ones_proposed(folder: Path) 
     grid = "train.learning_rate={values: [1.0e+5, 1.0e+8]}"
     train(loaded(folder, grid, "compressors=[none]", "train.seeds=1"), tell=told.append)
     (text,) = told
-    assert "with learning rates of 100000, 1e+08 it diverges. The search goes on" in text
+    assert "with learning rates of 100000, 1e+08 it diverges. The search continues" in text
     assert "set train.learning_rate={values: [1e+04, 3.3e+04]}" in text
 
 
@@ -322,8 +322,8 @@ def shown(**rows: tuple[float, float, float, bool]) -> TrainingResult:
                 "b": (0.9, 0.7, 1.1, False),
                 "c": (0.5, 0.4, 0.6, False),
             },
-            "Not told apart on 4 nodes from dense training in the time to accuracy 0.9: a, b "
-            "(paired t-test over 3 seeds, Holm's correction for 3 methods, 10 %).",
+            "No significant difference from dense training in the time to accuracy 0.9 on 4 "
+            "nodes: a, b (paired t-test over 3 seeds, Holm's correction for 3 methods, 10 %).",
             [],
         ),
         (
@@ -333,7 +333,7 @@ def shown(**rows: tuple[float, float, float, bool]) -> TrainingResult:
                 "b": (1.3, 1.2, 1.4, True),
                 "c": (1.1, 0.9, 1.2, False),
             },
-            "a, b reach accuracy 0.9 first on 4 nodes, not told apart from each other: 1.30x to "
+            "a, b reach accuracy 0.9 first on 4 nodes, with no significant difference: 1.30x to "
             "1.50x as fast as dense training (paired t-test over 3 seeds, Holm's",
             [],
         ),
@@ -357,7 +357,7 @@ def test_one_seed_names_no_winner(folder: Path) -> None:
     assert not any(row.leads for row in result.rows)
     text = plain(parts(result, 100), 100)
     assert not [line for line in text.splitlines() if line.startswith(FASTEST)]
-    assert "One seed: training does not tell them apart." in text
+    assert "One seed cannot separate the methods." in text
     assert "further seed" not in text
 
 

@@ -344,7 +344,7 @@ def test_a_run_tells_what_training_came_to(scenario: Scenario) -> None:
     }
     said = found.summary().replace("\n", " ")
     assert "! not counted: nothing: trained, 0 of 2 seeds reached the target" in said
-    assert re.search(r"(Trained, .* reached|First at|No trained method reaches) accuracy 0.6", said)
+    assert re.search(r"(In training, .* reached|No trained method reaches) accuracy 0.6", said)
     assert "to target" in said
 
 
@@ -358,7 +358,7 @@ def test_of_one_seed_a_run_tells_what_it_came_to_and_compares_iterations(tmp_pat
         assert one.steps_to_target_vs_dense == wanted.steps_against_dense
         assert one.speedup_to_target is None
     said = found.summary().replace("\n", " ")
-    assert "One seed of training tells no method apart" in said
+    assert "One training seed cannot separate the methods" in said
     assert "! not counted: nothing: trained, 0 of 1 seeds reached the target" in said
     assert "to target" not in said
 
@@ -392,7 +392,7 @@ def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent
     for curve, other in zip(known.curves, trained.curves, strict=True):
         assert replace(curve, seconds=()) == replace(other, seconds=())
         assert curve.seconds == pytest.approx(other.seconds, rel=0.01)
-    assert "Over its training adaptive sends" in found.summary(full=True).replace("\n", " ")
+    assert "Over the whole training adaptive sends" in found.summary(full=True).replace("\n", " ")
 
 
 def test_a_method_that_does_not_get_there_is_not_recommended(tmp_path: Path) -> None:
