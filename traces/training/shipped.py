@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -71,7 +71,7 @@ def code_of(entry: ModelEntry, compressor: str | None) -> str:
     return code_hash(compressor, (_LOOP, *modules))
 
 
-@lru_cache(maxsize=128)
+@cache
 def read(path: Path) -> Shipped | None:
     """Contents of a file; None where there is none, or this Python cannot unpack it."""
     try:
