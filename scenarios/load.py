@@ -94,7 +94,9 @@ def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]
     document = read_file(path, name)
     if not isinstance(document.data, dict):
         place = document.place(())
-        raise InputError("a scenario is a mapping (key: value)", place=place)
+        table = path.suffix == ".csv"
+        hint = f"a table of layers is named in one: model: {{layers: {name}}}" if table else ""
+        raise InputError("a scenario is a mapping (key: value)", place=place, hint=hint)
     return document, path
 
 

@@ -67,8 +67,12 @@ def link_facts(link: Link) -> str:
         low, high = (duration(float(end)) for end in link.latency_range)
         text += f" ({low.removesuffix(high[-3:])}-{high})"
     if link.trace is None:
-        text += f", goodput {percent(float(link.efficiency))}"
-        if link.efficiency_range is not None:
-            low, high = (f"{float(end):.0%}" for end in link.efficiency_range)
-            text += f" ({low.rstrip('%')}-{high.rstrip('%')})"
+        ends = link.efficiency_range or ()
+        if ends and ends[1] > 1:  # a radio's stated rate is no limit
+            text += f", goodput {bits(float(link.rate))}"
+            low, high = (bits(float(link.bandwidth * end)) for end in ends)
+            text += f" ({low.removesuffix(high[-7:])}-{high})"
+        else:
+            text += f", goodput {percent(float(link.efficiency))}"
+            text += f" ({'-'.join(f'{100 * float(end):.0f}' for end in ends)})" if ends else ""
     return text

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gcsim import units
 from gcsim.analysis.report.answer import answer
-from gcsim.analysis.report.numbers import fixed, plural, significant
+from gcsim.analysis.report.numbers import bits, fixed, plural, significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.table import bare_table
 from gcsim.compressors.ddp.measured import Measured
@@ -80,14 +83,18 @@ def _cells(row: Row | None) -> list[str]:
 def _settings(names: Sequence[str], differ: Sequence[tuple[str, list[Any]]]) -> Table:
     table = bare_table(["difference", *names])
     for key, values in differ[:NAMED]:
-        table.add_row(*map(Text, (key, *map(_shown, values))))
+        table.add_row(*map(Text, (key, *(_shown(key, value) for value in values))))
     if len(differ) > NAMED:
         table.add_row(Text(plural(len(differ) - NAMED, "other")))
     return table
 
 
-def _shown(value: Any) -> str:
+def _shown(key: str, value: Any) -> str:
     text = "-" if value is None else written(value)
+    if isinstance(value, str) and key.endswith("bandwidth"):
+        text = bits(float(units.parse(value, "bandwidth")))
+    elif re.fullmatch(r"\d+/\d+", text):
+        text = significant(float(Fraction(text)))
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 

@@ -248,7 +248,7 @@ def _safe(advice: Recommendation) -> list[str]:
         found = list(_row(advice, safe))
     steps = steps_of(advice.verdict, advice.findings.known).get(use.label, 1.0)
     left = expected_s(safe) / (expected_s(use) * steps)
-    return [*found, f"{significant(left)}x slower than Use"] if left > _LEFT else found
+    return [*found, f"{significant(left)}x Use's expected time"] if left > _LEFT else found
 
 
 _SKEWED = 0.1  # relative difference of a median ratio and the ratio of the medians that is told
@@ -368,7 +368,10 @@ def _limit(advice: Recommendation) -> list[str]:
         for label, kind in kinds.items()
         if label in limits
     ]
-    return [part for part in found if part]
+    found = [part for part in found if part]
+    if found and advice.result.rows[-1].iteration_draws_s:
+        found[0] = f"with default inputs, {found[0]}"
+    return found
 
 
 def limited(label: str, one: Limits, link: str, rest: str, *, dense: bool) -> str:

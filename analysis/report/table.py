@@ -337,7 +337,7 @@ def bottleneck(result: Result) -> list[str]:
     return [
         f"Bottleneck: {groups[last]['device']} nodes compute {longer:.3g}x as long as "
         f"{groups[first]['device']}'s, which wait (batches: {batches})"
-        + ("." if by_speed else "; cluster.batch=by_speed evens that out.")
+        + ("." if by_speed else "; cluster.batch=by_speed narrows that.")
     ]
 
 

@@ -40,6 +40,8 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
         latency = exact(link.latency / 2, "time")
         halved = f"{holder}.latency={latency}", f"{holder}.latency_range=null"
         yield "half the latency", halved, ""
+    if cluster.groups and not scenario.by_speed:
+        yield "batches in proportion to the nodes' speed", ("cluster.batch=by_speed",), ""
     gpu = cluster.device.processor != "cpu"
     if chosen.transport != "nccl" and gpu:
         yield "NCCL", ("cluster.collectives.transport=nccl",), ""

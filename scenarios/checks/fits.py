@@ -274,9 +274,16 @@ def _device(
             if stated is not None:
                 text = f"{_set(f'training.device_memory={gib(size)}')} ({name})"
             else:
-                places = [f"groups.{number}." for number in less] if groups else [""]
-                named = _set(*(f"cluster.{place}device={name}" for place in places))
-                text = f"{named} ({gib(size)})"
+                named = [f"cluster.groups.{number}." for number in less]
+                places = named if groups else ["cluster."]
+                changed = [f"{place}device={name}" for place in places]
+                if new.bus and scenario.cluster.devices_per_node > 1:
+                    changed += [
+                        f"{place}intra_node={new.bus}"
+                        for place, number in zip(places, less, strict=False)
+                        if replaced[number].bus != new.bus
+                    ]
+                text = f"{_set(*changed)} ({gib(size)})"
             return _with_these(text, settings)
     return None
 

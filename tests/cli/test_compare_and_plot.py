@@ -31,7 +31,7 @@ def stored(folder: Path, name: str, network: str, **seconds: float) -> None:
 
 
 def test_methods_settings_and_answers_stand_side_by_side(tmp_path: Path) -> None:
-    stored(tmp_path, "slow", "1 Gbit/s", none=0.2, topk=0.05)
+    stored(tmp_path, "slow", "125 MB/s", none=0.2, topk=0.05)
     stored(tmp_path, "fast", "10 Gbit/s", none=0.1, powersgd=0.08)
     done = gcsim("compare", "slow", "fast", folder=tmp_path, COLUMNS="80")
     assert done.returncode == 0, done.stderr

@@ -201,7 +201,7 @@ def test_advice_says_what_would_fit() -> None:
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0
     assert "llama3_8b on h100_sxm: does not fit" in said.output
-    assert "cluster.device=b200" in said.output
+    assert "--set cluster.device=b200 --set cluster.intra_node=nvlink5" in said.output
     assert "--set training.checkpointing=full --set training.gradients=bf16 or ZeRO-3" in " ".join(
         said.output.split()
     )

@@ -195,6 +195,9 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
     assert problems(tmp_path, "[1, 2]") == [
         "a.yaml:1:1: error: a scenario is a mapping (key: value)"
     ]
+    (tmp_path / "layers.csv").write_text("name,parameters")
+    with pytest.raises(InputError, match=r"model: \{layers: .*layers.csv\}"):
+        load_scenario(tmp_path / "layers.csv")
 
 
 def test_an_unknown_name_suggests_a_shipped_scenario() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gcsim
 from gcsim.analysis.advice.advice import Advice, advice, lines
-from gcsim.analysis.advice.setting import assumed, header
+from gcsim.analysis.advice.setting import assumed, header, link_facts
 from gcsim.analysis.report import sections
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.paste import paste, paste_plan
@@ -26,6 +26,7 @@ from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.advice.open_questions import BETWEEN
 from gcsim.scenarios.advice.per_bucket import Plan
+from gcsim.scenarios.catalog import link
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Evidence, Findings, Limits
 from gcsim.scenarios.run import run
 from gcsim.scenarios.scenario import CompressorChoice
@@ -188,6 +189,12 @@ def test_the_links_of_all_groups_are_assumed() -> None:
     assert "nvlink2 and nvlink3 in a node" in told
 
 
+def test_goodput_above_the_stated_rate_is_a_rate() -> None:
+    text = link_facts(link("5g_measured"))
+    assert text.endswith("goodput 29.8 Mbit/s (14.9-166 Mbit/s)")  # 50 to 558 %
+    assert link_facts(link("25gbe")).endswith("goodput 94\N{NO-BREAK SPACE}% (45-99)")
+
+
 def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> None:
     """On 1 Gbit/s PowerSGD sends 1/40 of half precision's bytes and is faster; a result on ImageNet
     is published of it, and none of gradient sampling, which is faster still."""
@@ -203,7 +210,7 @@ def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> N
     assert "trained elsewhere: ResNet-18, CIFAR-10" in text
     left = expected_s(found.safe) / expected_s(found.use)
     assert left > 1.3
-    assert f"{significant(left)}x slower than Use" in text
+    assert f"{significant(left)}x Use's expected time" in text
     assert '# Safe: gcsim.ddp_hook("fp16").register(model)' in text
     unknown = with_findings(found, Findings())
     assert unknown.use is unknown.safe
@@ -264,7 +271,7 @@ def test_the_bottleneck_is_the_share_of_the_rows_iteration() -> None:
     assert dense.iteration_as_stated_s is not None
     share = round(100 * dense.exposed_communication_s / dense.iteration_as_stated_s)
     (line,) = (one for one in found.summary().splitlines() if one.startswith("Bottleneck"))
-    assert f"dense spends {share} % of its time waiting for the network" in line
+    assert f"dense spends {share} % of its time waiting for the" in line
 
 
 @pytest.mark.parametrize(
@@ -328,13 +335,20 @@ def test_the_rest_of_a_wait_is_named_after_the_cluster(
 
 
 def test_the_slowest_group_is_named() -> None:
-    words = Words(model="lenet", group=["1 x v100", "2 x t4"], network="1gbe")
+    words = Words(model="resnet50", group=["1 x v100", "2 x t4"], network="25gbe")
     found = advice(asked(None, words, QUICK))
     slow, fast = found.document()["groups"][1], found.document()["groups"][0]
     times = [one["forward_s"] + one["backward_s"] for one in (slow, fast)]
     (said,) = [one for one in found.summary().splitlines() if one.startswith("Groups")]
     assert f"t4 nodes compute {times[0] / times[1]:.3g}x as long as v100's, which wait" in said
     assert "Break-even    not computed, nor twice the bandwidth: the groups" in found.summary()
+    by_speed = next(one for one in found.findings.changes if "speed" in one.words)
+    even = advice(asked(None, words, (*QUICK, *by_speed.overrides)))
+    now, then = (
+        next(r for r in one.result.rows if r.compressor == "none") for one in (found, even)
+    )
+    # of as many samples: the batches of all workers together are the same to a sample
+    assert then.iteration_s == pytest.approx(now.iteration_s - by_speed.saves_s["dense"], rel=0.05)
 
 
 def test_a_probability_is_no_surer_than_its_draws() -> None:

@@ -215,7 +215,7 @@ def test_batches_by_speed_keep_the_samples_and_end_together(tmp_path: Path) -> N
     assert by_speed.rows[0].iteration_s < equal.rows[0].iteration_s
     (slow,), (even,) = bottleneck(equal), bottleneck(by_speed)
     assert slow.startswith("Bottleneck: v100 nodes compute ")
-    assert "cluster.batch=by_speed evens that out" in slow
+    assert "cluster.batch=by_speed narrows that" in slow
     assert even.startswith("Bottleneck: none, all groups' passes take equally long (batches: ")
 
 
