@@ -275,7 +275,7 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     )
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
-    with watcher.task("advice", len(ranked) + 3) as task:
+    with watcher.task("advice", len(ranked) + bool(ranked) + 2) as task:
         ends = break_even(engine, ranked, named, task.advance)
         saved = changes(engine, named)
         task.advance()
