@@ -57,7 +57,8 @@ def network_of(said: str) -> str | dict[str, str]:
         try:
             return catalog.link(plain).name
         except InputError as error:
-            if "; there are" in str(error) or not _RATE.fullmatch(plain):
+            several = "; there are" in str(error) and plain[-1] not in "Bb"  # bytes are no rate
+            if several or not _RATE.fullmatch(plain):
                 return said
     rate = 0 if below else units.parse(plain, "bandwidth")
     if not rate:

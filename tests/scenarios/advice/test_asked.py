@@ -81,6 +81,7 @@ def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
         (Words(network="25 Gbits/s"), "--network", "unknown unit 'Gbits/s'", "Gbit/s"),
         (Words(network="0 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
         (Words(network="-25 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
+        (Words(network="10 GB"), "--network", "unknown unit", "10 Gbit/s"),
         (Words(network="10 gx"), "--network", "unknown unit 'gx'", "Gbit/s"),
         (Words(network="5G"), "--network", "unknown link '5G'", "there are 5g_50mbit,"),
         (Words(network=""), "--network", "", ""),
