@@ -63,5 +63,5 @@ def test_what_is_wrong_is_named(
 
 
 def test_a_folder_without_one_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"results\.json: error: cannot be read: .*gcsim run creates"):
+    with pytest.raises(InputError, match=r"results\.json: error: cannot be read: .*gcsim run"):
         read_results(tmp_path)
