@@ -392,7 +392,7 @@ class Result:
         best = fastest(self.rows)
         return (
             f"<gcsim.Result {self.scenario.get('name', 'scenario')}: methods {methods}, "
-            f"nodes {sizes or 'none'}{f'; fastest: {best}' if best else ''}>"
+            f"nodes {sizes or 'none'}{f'; {best}' if best else ''}>"
         )
 
 
@@ -424,14 +424,16 @@ def fastest_first(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def fastest(rows: Sequence[Row]) -> str:
-    """Fastest row at the largest size, in words."""
+    """First row at the largest size, in words."""
     if not rows:
         return ""
     most = max(row.workers for row in rows)
-    best = fastest_first(row for row in rows if row.workers == most)[0]
+    largest = [row for row in rows if row.workers == most]
+    best = fastest_first(largest)[0]
+    first = "first to the target" if known_to_target(largest) else "fastest"
     speedup = best.speedup_vs_dense
     against = "" if speedup is None else f", {speedup:.3g}x dense"
-    return f"{best.label} ({best.iteration_s * 1e3:.3g} ms{against}) on {best.nodes} nodes"
+    return f"{first}: {best.label} ({best.iteration_s * 1e3:.3g} ms{against}) on {best.nodes} nodes"
 
 
 def frame(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> Any:

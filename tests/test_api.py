@@ -116,6 +116,8 @@ def test_a_repr_is_a_line_that_names_sizes_methods_and_the_fastest() -> None:
     assert len(said) < 160
     for part in ("gcsim.Result mine", "methods 3", "nodes 2, 4", best.label):
         assert part in said
+    known = [replace(row, speedup_to_target=1.0) for row in ROWS]
+    assert f"; first to the target: {fastest_first(known)[0].label} (" in repr(made(*known))
     assert repr(swept()) == "<gcsim.SweepResult points 2; values: cluster.nodes 2, seed 1>"
     assert "nodes none" in repr(replace(made(), rows=()))
 

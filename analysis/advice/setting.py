@@ -62,17 +62,23 @@ def _kind(link: Link) -> str:
 
 def link_facts(link: Link) -> str:
     """Latency and goodput with their ranges."""
-    text = f"{_kind(link)}: latency {duration(float(link.latency))}"
+    kind = _kind(link)
+    if kind != link.name and link.trace is None:
+        kind = f"{bits(float(link.bandwidth))} like {kind}"
+    text = f"{kind}: latency {duration(float(link.latency))}"
     if link.latency_range is not None:
-        low, high = (duration(float(end)) for end in link.latency_range)
-        text += f" ({low.removesuffix(high[-3:])}-{high})"
+        text += _range(*(duration(float(end)) for end in link.latency_range))
     if link.trace is None:
         ends = link.efficiency_range or ()
         if ends and ends[1] > 1:  # a radio's stated rate is no limit
             text += f", goodput {bits(float(link.rate))}"
-            low, high = (bits(float(link.bandwidth * end)) for end in ends)
-            text += f" ({low.removesuffix(high[-7:])}-{high})"
+            text += _range(*(bits(float(link.bandwidth * end)) for end in ends))
         else:
             text += f", goodput {percent(float(link.efficiency))}"
             text += f" ({'-'.join(f'{100 * float(end):.0f}' for end in ends)})" if ends else ""
     return text
+
+
+def _range(low: str, high: str) -> str:
+    """ " (20-160 us)": the unit once if both have it"""
+    return f" ({low.removesuffix(high[high.rindex(' ') :])}-{high})"

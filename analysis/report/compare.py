@@ -182,9 +182,9 @@ def _lines(row: Row, measured: Measured, collectives_s: float | None) -> Iterato
         span = "-".join(significant(end * 1e3) for end in ends)
     milliseconds = 1e3
     for words, predicted, found, within in (
-        ("iteration [ms]", row.iteration_s, measured.iteration_s, span),
-        ("encoding, decoding [ms]", row.encode_s + row.decode_s, measured.computed_s, "-"),
-        ("collectives only [ms]", row.communication_s, collectives_s, "-"),
+        ("iteration, median [ms]", row.iteration_s, measured.iteration_s, span),
+        ("encoding, decoding, mean [ms]", row.encode_s + row.decode_s, measured.computed_s, "-"),
+        ("collectives only, mean [ms]", row.communication_s, collectives_s, "-"),
     ):
         shown, error = "-", "-"
         if found is not None:
@@ -192,9 +192,9 @@ def _lines(row: Row, measured: Measured, collectives_s: float | None) -> Iterato
         yield [words, significant(predicted * milliseconds), within, shown, error]
     if collectives_s is not None:
         wait = significant((measured.exchanged_s - collectives_s) * milliseconds)
-        yield ["wait for other ranks [ms]", "-", "-", wait, "-"]
+        yield ["wait for others, mean [ms]", "-", "-", wait, "-"]
     whole = significant(measured.exchanged_s * milliseconds)
-    yield ["collectives and wait [ms]", "-", "-", whole, "-"]
+    yield ["collectives + wait, mean [ms]", "-", "-", whole, "-"]
     predicted, found = row.wire_bytes_per_worker, measured.sent_bytes
     yield [
         "sent per worker [MB]", significant(predicted / 1e6), "-", significant(found / 1e6),

@@ -305,7 +305,9 @@ def _end(one: BreakEven) -> str:
     low, high = (one.low or one.rate), (one.high or one.rate)
     ends = _two(low / size), _two(high / size)
     within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
-    if high >= FASTEST:
+    if low <= SLOWEST and high >= FASTEST:
+        within = " (or any other rate)"
+    elif high >= FASTEST:
         within = f" ({_rate(low)} or more)"
     elif low <= SLOWEST:
         within = f" ({_rate(high)} or less)"

@@ -410,7 +410,8 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     stated = any(row.iteration_as_stated_s is not None for row in rows)
     total = "default inputs" if stated else "iteration"
     middle = (
-        "iteration and speedup: medians over the draws. default inputs: the iteration with each "
+        "iteration and speedup: medians over the draws (a median of ratios is not the ratio of the "
+        "medians). default inputs: the iteration with each "
         "input at its default; the parts add up to it. "
         if stated
         else ""

@@ -33,7 +33,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
         )
     if not any(row.speedups_to_target and (estimate(row) or 0) > 1 for row in found.rows):
         sentences.append(f"No trained method reaches {facts['target']} before dense training.")
-    quick = min(found.rows, key=lambda row: row.iteration_s)
+    quick = max(found.rows, key=lambda row: row.speedup_vs_dense or 0.0)
     if quick is not best and quick is not found.dense:
         end = "was not trained"
         if quick.label in short:

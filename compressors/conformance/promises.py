@@ -33,7 +33,7 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
     error = samples.std(dim=0) / math.sqrt(DRAWS)
     excess = (samples.mean(dim=0).abs() - rounding) / error.clamp_min(1e-30)
     worst = float(excess.max())
-    assert worst <= Z, f"the mean update is {worst:.1f} standard errors from the mean gradient"
+    assert worst <= Z, f"the mean update is {worst:.3g} standard errors from the mean gradient"
 
 
 def more_workers_do_not_scale_the_update(subject: Subject) -> None:

@@ -31,14 +31,14 @@ def compare(
     from gcsim.compressors.ddp.measured import measured_in
     from gcsim.scenarios.stored import read_results
 
-    if len(runs) < len(("one", "another")):
-        raise InputError("one run cannot be compared", place=str(runs[0]), hint="name another")
     hooks = {path: hook for path in runs if (hook := measured_in(path)) is not None}
     folders = [path for path in runs if path not in hooks]
     if not folders:
         hint = "name the folder of a run, too"
         raise InputError("is a measurement without a prediction", place=str(runs[0]), hint=hint)
     results = [read_results(path) for path in folders]
+    if len(runs) < len(("one", "another")):
+        raise InputError("one run cannot be compared", place=str(runs[0]), hint="name another")
     names = [path.name if path.is_dir() else path.parent.name for path in folders]
     if len(set(names)) < len(names):
         names = list(map(str, folders))

@@ -256,6 +256,8 @@ def _with_worlds(
         else:
             break
     low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
+    low = low if first > -_FAR else SLOWEST  # lines reach no farther
+    high = high if last < len(rates) - 1 + _FAR else FASTEST
     if span is not None:
         for _ in range(_CORRECTED):
             rate = float(f"{curve.crossing(*(place for place, _ in span)):.4g}")

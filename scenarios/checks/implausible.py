@@ -20,10 +20,11 @@ def implausible(document: Document, file: ScenarioFile, cluster: Cluster) -> Ite
     links = [one.network, *one.nics.values()] if cluster.nodes > 1 else []
     most = max((link.bandwidth for link in links if ETHERNET.match(link.name)), default=0)
     if most > FASTEST_NIC:
+        rate = ("cluster", "network", "bandwidth")
         yield Problem(
-            place=document.place(("cluster", "network")),
+            place=document.place(rate if rate in document.values else rate[:-1]),
             message=f"no NIC has {float(most) * 8e-12:g} Tbit/s",
-            hint="write Gbit/s unless bytes are meant",
+            hint="the fastest have 0.8 Tbit/s; GB/s are bytes, Gbit/s bits",
         )
     passes = file.compute
     if passes and passes.forward and passes.backward:

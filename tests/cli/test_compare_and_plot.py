@@ -71,12 +71,12 @@ def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     # by hand: 50 of 40 ms; 22 of 2 x 10; 420 kB of 2 x 200 kB
-    assert "iteration [ms] 50.0 30.0-60.0 40.0 25.0 % too high" in lines
-    assert "encoding, decoding [ms] 22.0 - 20.0 10.0 % too high" in lines
+    assert "iteration, median [ms] 50.0 30.0-60.0 40.0 25.0 % too high" in lines
+    assert "encoding, decoding, mean [ms] 22.0 - 20.0 10.0 % too high" in lines
     assert "sent per worker [MB] 0.420 - 0.400 5.0 % too high" in lines
     # one rank cannot tell the exchange from its wait, and no error is made of both
-    assert "collectives only [ms] 30.0 - - -" in lines
-    assert "collectives and wait [ms] - - 40.0 -" in lines
+    assert "collectives only, mean [ms] 30.0 - - -" in lines
+    assert "collectives + wait, mean [ms] - - 40.0 -" in lines
     assert "name the measurements of all ranks" in " ".join(lines)
     # the last rank to enter each bucket's exchange is the fourth: 2 x 16 ms without waiting
     waits = [0.004 * abs(rank - 3) for rank in range(8)]
@@ -89,10 +89,10 @@ def test_what_the_hook_measured_stands_beside_the_prediction(tmp_path: Path) -> 
         measured_by_hook(rank=rank, buckets=[bucket, bucket]).write(tmp_path / names[-1])
     done = gcsim("compare", "run", *names, folder=tmp_path, COLUMNS="80")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert lines.count("collectives only [ms] 30.0 - 32.0 6.2 % too low") == 8
+    assert lines.count("collectives only, mean [ms] 30.0 - 32.0 6.2 % too low") == 8
     for wait in waits:
-        assert f"collectives and wait [ms] - - {32 + 2e3 * wait:.1f} -" in lines
-    assert "wait for other ranks [ms] - - 24.0 -" in lines
+        assert f"collectives + wait, mean [ms] - - {32 + 2e3 * wait:.1f} -" in lines
+    assert "wait for others, mean [ms] - - 24.0 -" in lines
     assert "measurements of all ranks" not in " ".join(lines)
     for changes, said in (
         ({"workers": 4}, "made by 4 workers; run has 8"),

@@ -143,7 +143,9 @@ def test_an_end_of_the_search_is_a_bound() -> None:
     found = advised()
     one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)
     below = replace(one, low=SLOWEST, high=80e9)
-    for end, shown in ((one, "290 Mbit/s or more"), (below, "80 Gbit/s or less")):
+    neither = replace(one, low=SLOWEST)
+    shapes = [(one, "290 Mbit/s or more"), (below, "80 Gbit/s or less")]
+    for end, shown in [*shapes, (neither, "or any other rate")]:
         text = " ".join(with_findings(found, Findings(break_even=(end,))).summary().split())
         assert (
             f"faster than dense at this link's goodput (80 % range): x below 75 Gbit/s ({shown})"
