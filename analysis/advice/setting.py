@@ -63,7 +63,8 @@ def _kind(link: Link) -> str:
 def link_facts(link: Link) -> str:
     """Latency and goodput with their ranges."""
     kind = _kind(link)
-    if kind != link.name and link.trace is None:
+    entry = catalog.links().get(kind)
+    if entry is not None and link.trace is None and link.bandwidth != entry.bandwidth:
         kind = f"{bits(float(link.bandwidth))} like {kind}"
     text = f"{kind}: latency {duration(float(link.latency))}"
     if link.latency_range is not None:
