@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gcsim.analysis.report.numbers import bits, duration, elapsed, percent
+from gcsim.analysis.report.numbers import bits, duration, elapsed, ends, percent
 from gcsim.analysis.report.wording import listed
 from gcsim.scenarios import catalog
 from gcsim.scenarios.result import Row
@@ -68,18 +68,13 @@ def link_facts(link: Link) -> str:
         kind = f"{bits(float(link.bandwidth))} like {kind}"
     text = f"{kind}: latency {duration(float(link.latency))}"
     if link.latency_range is not None:
-        text += _range(*(duration(float(end)) for end in link.latency_range))
+        text += f" ({ends(*(duration(float(end)) for end in link.latency_range))})"
     if link.trace is None:
-        ends = link.efficiency_range or ()
-        if ends and ends[1] > 1:  # a radio's stated rate is no limit
+        shares = link.efficiency_range or ()
+        if shares and shares[1] > 1:  # a radio's stated rate is no limit
             text += f", goodput {bits(float(link.rate))}"
-            text += _range(*(bits(float(link.bandwidth * end)) for end in ends))
+            text += f" ({ends(*(bits(float(link.bandwidth * share)) for share in shares))})"
         else:
             text += f", goodput {percent(float(link.efficiency))}"
-            text += f" ({'-'.join(f'{100 * float(end):.0f}' for end in ends)})" if ends else ""
+            text += f" ({'-'.join(f'{100 * float(one):.0f}' for one in shares)})" if shares else ""
     return text
-
-
-def _range(low: str, high: str) -> str:
-    """ " (20-160 us)": the unit once if both have it"""
-    return f" ({low.removesuffix(high[high.rindex(' ') :])}-{high})"

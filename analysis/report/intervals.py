@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.analysis.report.comparison import worlds
-from gcsim.analysis.report.numbers import elapsed, plural, significant
+from gcsim.analysis.report.numbers import elapsed, ends, plural, significant
 from gcsim.scenarios.result import Result, Row, UncertainInput
 
 
@@ -30,7 +30,7 @@ def iteration_known(row: Row) -> str:
     if row.iteration_low_s is None or row.iteration_high_s is None:
         return ""
     low, high = elapsed(row.iteration_low_s), elapsed(row.iteration_high_s)
-    return "" if low == high else f"{low.removesuffix(high[high.index(' ') :])} to {high}"
+    return "" if low == high else ends(low, high, " to ")
 
 
 def speedup_known(row: Row) -> str:

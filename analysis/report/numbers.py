@@ -92,6 +92,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e9:.4g} ns" if seconds else "0 s"
 
 
+def ends(low: str, high: str, between: str = "-") -> str:
+    """Two numbers with their unit, once if both have it: "20-160 us"."""
+    return f"{low.removesuffix(high[high.index(' ') :])}{between}{high}"
+
+
 def size(nbytes: int) -> str:
     """A number of bytes in binary units: "25 MiB", "1000 B"."""
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
