@@ -12,7 +12,8 @@ from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.queued import QUEUED, Queued, queued
 from gcsim.simulator.devices.clocks import clocks_of
 from gcsim.simulator.devices.device import Device
-from gcsim.traces.profile import Compute, Exchange, TrafficProfile, weighted
+from gcsim.simulator.devices.pricing import mean_step
+from gcsim.traces.profile import Compute, TrafficProfile
 
 Figure = tuple[KernelClass | Queued, str]
 """Coefficient of a kernel class, or the host's, as a field of `KernelRate`."""
@@ -37,10 +38,9 @@ COEFFICIENTS = {
 def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, float]:
     """Use of each coefficient in a mean iteration, for `workers` workers."""
     found: dict[Figure, float] = {}
-    for weight, _, exchange in weighted(profile):
-        for compute in _computes(exchange):
-            for figure, count in counts(compute, device, workers).items():
-                found[figure] = found.get(figure, 0.0) + float(weight) * count
+    for compute, often in mean_step(profile):
+        for figure, count in counts(compute, device, workers).items():
+            found[figure] = found.get(figure, 0.0) + float(often) * count
     return found
 
 
@@ -67,11 +67,6 @@ def counts(
                 figure = (cost.kind, name)
                 found[figure] = found.get(figure, 0.0) + on_device * count
     return found
-
-
-def _computes(exchange: Exchange) -> Iterable[Compute]:
-    yield from exchange.computes
-    yield from (c for c in (exchange.moments, *exchange.servers) if c is not None)
 
 
 def _costs(compute: Compute, payloads: int) -> Iterable[tuple[KernelCost, int, int]]:

@@ -21,7 +21,7 @@ Prices are exact rationals, rounded to the picosecond once per stretch.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -31,7 +31,7 @@ from gcsim.errors import InputError, InternalError, Problem
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 from gcsim.simulator.devices.clocks import UNHIDDEN, TimedStage, clocks_of
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
-from gcsim.traces.profile import Compute, Step, TrafficProfile
+from gcsim.traces.profile import Compute, TrafficProfile, weighted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,18 +216,15 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
     payloads of all `workers`. Raises `InputError` without a price for a kernel.
     """
     sums = PricedBy()
-    for phase in profile.phases:
-        weight = Fraction(phase.count, len(phase.steps) * profile.period)
-        for step in phase.steps:
-            for compute in _computes(step):
-                price = prices.priced_by(compute, workers)
-                kernels = price.times(UNHIDDEN if price.queueing else 1)
-                queued = price.total - kernels.device
-                sums += (
-                    PricedBy(primitives=price.total)
-                    if isinstance(compute, TimedStage)
-                    else replace(kernels, estimates=kernels.estimates + queued)
-                ).times(weight)
+    for compute, weight in mean_step(profile):
+        price = prices.priced_by(compute, workers)
+        kernels = price.times(UNHIDDEN if price.queueing else 1)
+        queued = price.total - kernels.device
+        sums += (
+            PricedBy(primitives=price.total)
+            if isinstance(compute, TimedStage)
+            else replace(kernels, estimates=kernels.estimates + queued)
+        ).times(weight)
     return {
         "measured_kernels": float(sums.primitives / PS_PER_SECOND),
         "measured_classes": float(sums.classes / PS_PER_SECOND),
@@ -235,12 +232,15 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
     }
 
 
-def _computes(step: Step) -> Iterator[Compute]:
-    for exchange in step.exchanges:
-        yield from exchange.computes
-        yield from (server for server in exchange.servers if server is not None)
-        if exchange.moments is not None:
-            yield exchange.moments
+def mean_step(profile: TrafficProfile) -> Iterable[tuple[Compute, Fraction]]:
+    """Each stretch of computation, and how often a mean step has it."""
+    found: dict[int, tuple[Compute, Fraction]] = {}  # by identity: buckets share stretches
+    for weight, _, exchange in weighted(profile):
+        for compute in (*exchange.computes, exchange.moments, *exchange.servers):
+            if compute is not None:
+                _, often = found.get(id(compute), (compute, Fraction(0)))
+                found[id(compute)] = compute, often + weight
+    return found.values()
 
 
 class ExactCurve:

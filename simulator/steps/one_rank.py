@@ -50,7 +50,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
             asked[number] = NEVER
         free, side_free, issued, finish, entered = 0.0, 0.0, 0.0, 0.0, 0.0
         left, left_before = 0.0, 0.0  # the last two leave times
-        place, prepared, entering = 0, 0, 0
+        place, prepared, entering, served = 0, 0, 0, 0
         while True:
             # what arrives next: a piece of the thread, an encoding, what follows a collective
             # at equal times in this order, since each test is <
@@ -59,7 +59,9 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                 what, now = THREAD, issued
             if side and prepared < min(place, buckets) and ready[prepared] < now:
                 what, now = ENCODE, ready[prepared]
-            for number in range(entering):
+            while served < entering and returned[served] == NEVER:
+                served += 1  # hundreds of buckets, of which few are under way
+            for number in range(served, entering):
                 if returned[number] < now:
                     what, now, back = ANSWER, returned[number], number
             if entering < collectives:

@@ -274,11 +274,12 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     around = large * serialization + (ranks - large) * small_serialization - ranks * hop
     to_cheap = large * (serialization - hop) + small_serialization  # P[q] - q hop, first small q
     worth = np.empty(ranks, dtype=np.int64)
-    worth[: ranks - first] = starts[first:]
-    worth[ranks - first :] = starts[:first]
+    _copy(starts[first:], worth[: ranks - first])
+    _copy(starts[:first], worth[ranks - first :])
     of_dear, of_small = worth[:large], worth[large:]
     # chains that meet no large block, whose hops are cheap
-    small_alone = of_small.copy()
+    small_alone = np.empty(ranks - large, dtype=np.int64)
+    _copy(of_small, small_alone)
     _add_line(of_dear, serialization, serialization - hop)
     _add_line(of_small, to_cheap, small_serialization - hop)
     up_to = np.empty(ranks, dtype=np.int64)  # the best of blocks 0 ... q
@@ -297,15 +298,23 @@ def _finishes(  # noqa: PLR0917 - a compiled loop takes its arrays by position
         # blocks that a chain of `steps` sends reaches: from some small one on, all of them
         reached = up_to[large + steps - ranks : ranks]
         near = min(reached.size, of_small.size)
-        of_small[:near] = reached[:near]
-        of_small[near:] = up_to[ranks - 1]
+        _copy(reached[:near], of_small[:near])
+        for q in range(near, of_small.size):
+            of_small[q] = up_to[ranks - 1]
         _add_line(of_small, around + steps * hop - to_cheap, hop - small_serialization)
         for q in range(of_small.size):
             of_small[q] = max(of_small[q], small_alone[q])
     # from blocks back to ranks: rank e + n would send block e next
     at = (first + steps) % ranks
-    finishes[at:] = worth[: ranks - at]
-    finishes[:at] = worth[ranks - at :]
+    _copy(worth[: ranks - at], finishes[at:])
+    _copy(worth[ranks - at :], finishes[:at])
+
+
+@loop
+def _copy(values: Times, into: Times) -> None:
+    """Copy equally many; a slice assignment in a loop takes 2 s to compile."""
+    for q in range(values.size):
+        into[q] = values[q]
 
 
 @loop

@@ -299,9 +299,8 @@ def _exchange(  # noqa: PLR0917 - compiled: arrays by position
                 # half of both ends' latencies, halves to the even picosecond
                 twice = ends[r] + ends[to]
                 arrives[to] = left[r] + (twice >> 1) + (twice & (twice >> 1) & 1)
+            if jitter.shape[0] > 0:
+                arrives[to] += jitter[step - begin, r]
             added[to] = adding[k]
-        if jitter.shape[0] > 0:  # by step and sender; arrivals are by receiver
-            arrives[step:] += jitter[step - begin, : ranks - step]
-            arrives[:step] += jitter[step - begin, ranks - step :]
         for r in range(ranks):
             ready[r] = max(left[r], arrives[r]) + added[r]
