@@ -146,7 +146,7 @@ class Training(fields.Setting):
     precision: PassPrecision = "fp32"
     """Precision of passes; bf16 (bfloat16 products, float32 weights) has the times of fp16."""
     gradients: GradientType = "fp32"
-    """Type of stored gradients, and of those exchanged uncompressed (`between_nodes.py`); fp16 or
+    """Type of stored gradients, and of those exchanged uncompressed (`as_trained.py`); fp16 or
     bf16 for codes in half precision throughout."""
     overlap: Overlap | None = None  # None: not stated; runs as `ddp`, delayed by `exposed`
     exposed: fields.Probability = Fraction(0)
@@ -161,7 +161,7 @@ class Training(fields.Setting):
     """Around any other method's exchange, the framework's own work included."""
     between: Literal["workers", "nodes"] = "workers"
     """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
-    gradients uncompressed (`between_nodes.py`)."""
+    gradients uncompressed (`as_trained.py`)."""
     others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
     """In the place of `hook`, and of its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"

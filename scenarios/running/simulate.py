@@ -26,7 +26,7 @@ from gcsim.scenarios.uncertainty.approximation import Drawn, approximations, slo
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, slowness
-from gcsim.simulator.between_nodes import as_trained
+from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.cluster import Cluster, NodeGroup
 from gcsim.simulator.devices.device import End
 from gcsim.simulator.devices.pricing import PriceList

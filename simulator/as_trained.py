@@ -1,4 +1,4 @@
-"""Traffic as the training changes it: gradients in 16 bits, methods that work between nodes alone.
+"""Profiles as a training changes them: gradients in 16 bits, compression between nodes alone.
 
 Where gradients are stored in 16 bits (`training.gradients`), dense training all-reduces 2 bytes per
 element and casts nothing: one pass divides the bucket by the number of workers (2 bytes read, 2
