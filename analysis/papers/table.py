@@ -55,8 +55,7 @@ def parts(found: Reproduction) -> tuple[RenderableType, ...]:
         _numbers(outcome.cells),
         "",
         Text(legend(outcome)),
-        "",
-        _verdicts(outcome.verdicts),
+        *(("", _verdicts(outcome.verdicts)) if outcome.verdicts else ()),
         *notes,
     )
 
