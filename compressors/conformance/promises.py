@@ -33,7 +33,8 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
     error = samples.std(dim=0) / math.sqrt(DRAWS)
     excess = (samples.mean(dim=0).abs() - rounding) / error.clamp_min(1e-30)
     assert float(excess.max()) <= Z, (
-        f"the mean of {DRAWS} updates is not the mean gradient: correct it, or declare unbiased=False"
+        f"the mean of {DRAWS} updates is not the mean gradient: "
+        "correct it, or declare unbiased=False"
     )
 
 
