@@ -32,7 +32,7 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.running.keys import own_model_code
 from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
-from gcsim.scenarios.trained.horizon import foreseen
+from gcsim.scenarios.trained.horizon import foreseen, inconclusive
 from gcsim.scenarios.trained.runs import mid_round, unsupported
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
@@ -269,7 +269,7 @@ def _to_target(scenario: Scenario) -> Iterator[Line]:
     if scenario.train is None:
         return
     found = [f"refused: {one.message}; {one.hint}" for one in unsupported(scenario)]
-    found += [*mid_round(scenario), *foreseen(scenario, scenario.train.steps)]
+    found += [*mid_round(scenario), *inconclusive(foreseen(scenario, scenario.train.steps))]
     for number, text in enumerate(found):
         yield ("train" if number == 0 else ""), text
 

@@ -52,7 +52,9 @@ def train(
         require_tensorboard("--tensorboard")
         options.check_writable(tensorboard, "--tensorboard")
     if not quiet:
-        note(*mid_round(loaded), *foreseen(loaded, plan_of(loaded).steps))
+        note(*mid_round(loaded))
+        if short := [label for label, _ in foreseen(loaded, plan_of(loaded).steps)]:
+            note(f"too short to tell: {', '.join(short)} (gcsim check {scenario} says why)")
     tell = (lambda _: None) if quiet else note
     with kept_on_interrupt(), watching(quiet) as progress:
         result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress, tell=tell)
