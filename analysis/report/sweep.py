@@ -261,14 +261,17 @@ def short_names(keys: Sequence[str]) -> list[str]:
 
 
 def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int) -> str:
-    done = [one.verdict for one in found if one is not None]
+    done = [one for one in found if one is not None]
     lost = f" {plural(failed, 'point')} failed." if failed else ""
     lost += f" {plural(unfit, 'point')} cannot run: too little memory." if unfit else ""
-    compared = [one for one in done if one.pays is not None]
+    compared = [one for one in done if one.verdict.pays is not None]
     if not compared:
         return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"
-    sure = sum(one.pays == "yes" for one in compared)
-    open_ = sum(one.pays not in ("yes", "no") and one.to_try is not None for one in compared)
+    sure = [one for one in compared if one.verdict.pays == "yes"]
+    known = sum(one.use is not one.verdict.dense for one in sure)
+    maybe = [one.verdict for one in compared if one.verdict.pays not in ("yes", "no")]
+    open_ = sum(one.to_try is not None for one in maybe)
+    tried = f", in {len(sure) - known} more with one to try" if len(sure) > known else ""
     unknown = f" and may pay in {open_} more" if open_ else ""
-    points = plural(len(compared), "point")
-    return f"Compression pays in {sure} of {points}{unknown}.{lost}"
+    points = f"{plural(len(compared), 'point')} with a method known to train"
+    return f"Compression pays in {known} of {points}{tried}{unknown}.{lost}"
