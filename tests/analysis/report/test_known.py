@@ -122,7 +122,7 @@ def test_whiskers_are_the_intervals_of_the_speedups(result: Result) -> None:
     bottom, top = axes.get_ylim()
     assert bottom < unit * 5
     assert unit * 10 < top
-    assert "10th to 90th percentile of the ratio to dense" in axes.get_xlabel()
+    assert "of dense's height times the ratio to dense" in axes.get_xlabel()
 
 
 def test_bars_end_in_lines_that_can_be_seen(result: Result) -> None:
