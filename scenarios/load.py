@@ -303,6 +303,9 @@ def _label(choice: CompressorChoice, others: Sequence[CompressorChoice]) -> str:
     alike = [other for other in others if (other.kind, other.implementation) == (choice.kind, code)]
     like = [other.parameters for other in alike]
     kind = _DENSE if choice.kind == "none" else choice.kind
+    _, _, own = kind.rpartition(":")  # a user's class
+    if all(other.kind == kind or other.kind.rpartition(":")[2] != own for other in others):
+        kind = own
     if code and (entry := implementations.of(kind, code)):
         kind = f"{entry.method} {code}"
     return " ".join((kind, *_differing(choice.parameters, like)))
