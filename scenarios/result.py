@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from gcsim.errors import InputError, Problem
 from gcsim.files import json_text
 from gcsim.scenarios.findings import Findings
+from gcsim.simulator.training import DENSE
 
 SCHEMA = 3
 LOW, HIGH = 10, 90
@@ -398,7 +399,7 @@ class Result:
 
 def known_to_target(rows: Iterable[Row]) -> bool:
     """Whether rows of one size are judged by time to the target, known of dense and another."""
-    return any(row.speedup_to_target is not None and row.compressor != "none" for row in rows)
+    return any(row.speedup_to_target is not None and row.compressor != DENSE for row in rows)
 
 
 def pace(row: Row) -> float:

@@ -23,8 +23,7 @@ from functools import lru_cache
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.plans import DENSE
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.profile import Compute, Exchange, Phase, Quality, Step, TrafficProfile
 
 _TYPES = {"fp16": "float16", "bf16": "bfloat16"}

@@ -13,6 +13,7 @@ from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
 from gcsim.traces.models.transformer import Checkpointing
 
+DENSE = "none"  # registered name of the uncompressed exchange
 Overlap = Literal["ddp", "none", "by_tensor"]
 """Overlap of the exchange with the backward pass.
 
@@ -212,7 +213,7 @@ class Training(fields.Setting):
 
     def around(self, method: str) -> Framework:
         """Code around a method's exchange."""
-        return self.reducer if method == "none" else self.others.get(method, self.hook)
+        return self.reducer if method == DENSE else self.others.get(method, self.hook)
 
     def machines(self, cluster: Cluster) -> Machines | None:
         """Machines whose ranks share cores; None where there is a core for each stream."""

@@ -24,10 +24,10 @@ from gcsim.analysis.plots import style, winners
 from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.sources import are_synthetic
-from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import PERCENTILES, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
+from gcsim.simulator.training import DENSE
 
 _WIDEST = 9.5  # inches of all panels side by side
 _TALLEST = 8.0  # inches of all panels one above the other

@@ -16,7 +16,6 @@ from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
 from gcsim.analysis.report.paste import paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s
-from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import (
     CLOSE,
     SENDS_NOTHING,
@@ -33,6 +32,7 @@ from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Change, Eviden
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.link import carrier
+from gcsim.simulator.training import DENSE
 
 Section = tuple[str, Sequence[str]]  # a word and its parts
 HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")

@@ -31,10 +31,11 @@ from typing import Literal
 import numpy as np
 
 from gcsim.analysis.report.comparison import probability_faster, ratio, worlds
-from gcsim.analysis.report.trust import DENSE, fault_of, is_safe, recorded_workers
+from gcsim.analysis.report.trust import fault_of, is_safe, recorded_workers
 from gcsim.errors import InternalError
 from gcsim.scenarios.result import Result, Row, error_of, fastest_first, known_to_target, pace
 from gcsim.scenarios.uncertainty.close_pairs import TIE
+from gcsim.simulator.training import DENSE
 
 EVEN = 0.5  # probability of paying below which a method is not one to try
 LIKELY, UNLIKELY = 2 / 3, 1 / 3

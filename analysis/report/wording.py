@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from gcsim.analysis.report import intervals
 from gcsim.analysis.report.numbers import percent, significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
-from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
+from gcsim.simulator.training import DENSE
 
 SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
 CLOSE = "too close to call"

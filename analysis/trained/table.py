@@ -15,12 +15,12 @@ from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.table import bare_table
-from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST, inconclusive
 from gcsim.scenarios.trained.known import OTHER
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
+from gcsim.simulator.training import DENSE
 
 FASTEST = "> "
 NOT = "-"
