@@ -402,9 +402,14 @@ def known_to_target(rows: Iterable[Row]) -> bool:
     return any(row.speedup_to_target is not None and row.compressor != DENSE for row in rows)
 
 
+def estimate(row: Row) -> float | None:
+    """The speedup that a method is judged by: until the target, if known."""
+    return row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
+
+
 def pace(row: Row) -> float:
     """Sort key of rows of one size: printed time to the target to dense's, or iteration's."""
-    speedup = row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
+    speedup = estimate(row)
     return row.iteration_s if speedup is None else 1 / speedup
 
 

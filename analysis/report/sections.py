@@ -20,7 +20,6 @@ from gcsim.analysis.report.wording import (
     CLOSE,
     SENDS_NOTHING,
     chance_of,
-    estimate,
     listed,
     short,
     steps_as_dense,
@@ -29,7 +28,7 @@ from gcsim.analysis.report.wording import (
 from gcsim.scenarios.advice.changes import LEAST
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Change, Evidence, Findings, Limits
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.link import carrier
 from gcsim.simulator.training import DENSE

@@ -125,11 +125,8 @@ def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
     fit for training.
     """
     out = [row for row, _ in found.left_out]
-    known = {
-        row.label: 1.0 if is_safe(row) else steps.get(row.label)
-        for row in found.rows
-        if not any(row is other for other in out)
-    }
+    fit = (row for row in found.rows if row not in out)
+    known = {row.label: 1.0 if is_safe(row) else steps.get(row.label) for row in fit}
     times = {
         row.label: expected_s(row) * count
         for row in found.rows
@@ -200,7 +197,7 @@ def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
         pays = "yes"
     rivals = tuple(row for row in leaders if row is not best)
     worth = [row for row in methods if pays != "no" and _may_be_tried(row, plain)]
-    to_try = best if any(row is best for row in worth) else None
+    to_try = best if best in worth else None
     return Verdict(
         rows=ordered,
         dense=dense,
@@ -209,7 +206,7 @@ def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
         best=best,
         to_try=to_try,
         probability=_probability(best, plain) if best and plain else None,
-        rivals=tuple(row for row in rivals if any(row is other for other in worth)),
+        rivals=tuple(row for row in rivals if row in worth),
         by_luck=best is not None and _by_luck(best, rivals, plain, pays),
         left_out=tuple((row, fault) for row, fault in faults if fault),
     )
@@ -266,7 +263,7 @@ def _safe(usable: Sequence[Row], dense: Row | None, best: Row | None) -> Row | N
         for timed, row in safe
         if surely_faster(timed, against) and _may_gain(timed, against)
     ]
-    if any(row is best for _, row in pool):
+    if best in (row for _, row in pool):
         return best
     nearest = _nearest_of_fastest(candidates([timed for timed, _ in pool]))
     return next((row for timed, row in pool if timed is nearest), None)

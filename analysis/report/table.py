@@ -270,7 +270,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     elif found.foremost:
         many = len(found.foremost) > 1
         marks.append(f"{BEST}{'may be ' if many else ''}{_first(found, the=many)}")
-    if found.safe is not None and not _among(found.safe, found.foremost):
+    if found.safe is not None and found.safe not in found.foremost:
         marks.append(f"{SAFE}fastest with practically the dense update")
     if spreads(found.rows):
         marks.append(averaged(result))
@@ -314,12 +314,12 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
         )
     if STEPS in answer_columns(rows):
         notes.append(trained_note(result))
-    scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
-    faulty = [FAULTY] if WITH_FAULTS in other_columns(rows) else []
-    drawn = [DRAWN] if are_synthetic(result) else []
-    faulty += [*bottleneck(result), *_useful(result, rows)]
-    faulty += [COSTS] if money(rows) else []
-    return [*notes, _legend(result, rows), *faulty, *scale_free, *drawn]
+    notes.append(_legend(result, rows))
+    notes += [FAULTY] if WITH_FAULTS in other_columns(rows) else []
+    notes += [*bottleneck(result), *_useful(result, rows)]
+    notes += [COSTS] if money(rows) else []
+    notes += [SCALE_FREE] if any(row.nmse is None for row in rows) else []
+    return notes + ([DRAWN] if are_synthetic(result) else [])
 
 
 def bottleneck(result: Result) -> list[str]:
@@ -364,7 +364,7 @@ def _marks(found: Verdict) -> list[str]:
     elif found.foremost:
         may = f"{BEST}may be {_first(found, the=True)}"
         notes.append(f"{may}: no other is clearly more than {percent(TIE)} faster")
-    if found.safe is not None and not _among(found.safe, found.foremost):
+    if found.safe is not None and found.safe not in found.foremost:
         notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
     return notes + [f"{LEFT_OUT}not counted: {row.label}: {why}" for row, why in found.left_out]
 
@@ -396,10 +396,6 @@ def _range(rows: Sequence[Row]) -> str:
 def _close(found: Verdict) -> bool:
     """Whether every one of several rows may be the fastest, so that a mark tells nothing."""
     return 1 < len(found.foremost) == len(found.rows)
-
-
-def _among(row: Row, rows: Sequence[Row]) -> bool:
-    return any(row is other for other in rows)
 
 
 def _legend(result: Result, rows: Sequence[Row]) -> str:
@@ -439,12 +435,11 @@ def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: s
 
 def mark_of(row: Row, found: Verdict) -> str:
     """Mark before a row's label."""
-    if _among(row, found.foremost) and not _close(found):
+    if row in found.foremost and not _close(found):
         return BEST
     if row is found.safe:
         return SAFE
-    left_out = any(row is other for other, _ in found.left_out)
-    return LEFT_OUT if left_out else " " * len(BEST)
+    return LEFT_OUT if row in (one for one, _ in found.left_out) else " " * len(BEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gcsim.analysis.report.numbers import plural, times
 from gcsim.analysis.report.selection import Verdict
-from gcsim.analysis.report.wording import estimate, steps_as_dense
+from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.catalog import implementations
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.trained.horizon import DELAY, inconclusive
 from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
 from gcsim.simulator.training import DENSE

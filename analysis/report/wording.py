@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from gcsim.analysis.report import intervals
 from gcsim.analysis.report.numbers import percent, significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from gcsim.simulator.training import DENSE
 
@@ -62,11 +62,6 @@ def chance_of(probability: float, draws: int) -> str:
     if probability < least or share == percent(0):
         return f", under {percent(math.ceil(100 * least) / 100)} likely to be faster"
     return f", faster in {share} of draws"
-
-
-def estimate(row: Row) -> float | None:
-    """The speedup that a method is judged by: until the target, if known."""
-    return row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
 
 
 def advantage(row: Row) -> str:
