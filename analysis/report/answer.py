@@ -90,7 +90,7 @@ def _alone(found: Verdict) -> list[str]:
 
 
 def _speedup(row: Row) -> str:
-    """ "fp16, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
+    """ "fp16, 1.88x (1.80-1.95)"; without a dense row the iteration."""
     if row.speedup_vs_dense is None:
         known = intervals.within(intervals.iteration_known(row))
         return f"{row.label}, {elapsed(row.iteration_s)}{known}"

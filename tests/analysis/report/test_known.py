@@ -35,8 +35,8 @@ def of(result: Result, compressor: str) -> Row:
 
 def test_an_interval_has_the_digits_of_its_value(result: Result) -> None:
     row = of(open_result(result, none=DENSE, topk=WIDE), "topk")
-    assert speedup_known(row) == "5.00 to 10.0"
-    assert iteration_known(row) == "40.0 to 80.0 ms"
+    assert speedup_known(row) == "5.00-10.0"
+    assert iteration_known(row) == "40.0-80.0 ms"
 
 
 def test_what_is_narrower_than_the_digits_is_not_told(result: Result) -> None:
