@@ -243,8 +243,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             continue  # the schema says so
         parameters = {
             key: value if (share := per_cent(value)) is None else float(share)
-            for key, value in given.items()
-            if key not in ("kind", "label", implementations.KEY)
+            for key, value in implementations.parameters(given).items()
         }
         code = given.get(implementations.KEY)
         code = code if isinstance(code, str) and code != implementations.OWN else ""

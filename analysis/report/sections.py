@@ -457,14 +457,9 @@ def _pasted(advice: Recommendation, row: Row) -> list[str]:
     stated: Any = advice.result.scenario.get("compressors", ())
     for one in stated:
         if one["label"] == row.label:
-            given = {key: value for key, value in one.items() if key not in _NAMES}
-            code = one.get(implementations.KEY, "")
+            kind, code = one["kind"], one.get(implementations.KEY, "")
+            given = implementations.parameters(one)
             return paste(
-                CompressorChoice(
-                    kind=one["kind"], label=row.label, parameters=given, implementation=code
-                )
+                CompressorChoice(kind=kind, label=row.label, parameters=given, implementation=code)
             )
     return []
-
-
-_NAMES = ("kind", "label", implementations.KEY)

@@ -263,7 +263,7 @@ def _safe(usable: Sequence[Row], dense: Row | None, best: Row | None) -> Row | N
         for timed, row in safe
         if surely_faster(timed, against) and _may_gain(timed, against)
     ]
-    if best in (row for _, row in pool):
+    if best in [row for _, row in pool]:
         return best
     nearest = _nearest_of_fastest(candidates([timed for timed, _ in pool]))
     return next((row for timed, row in pool if timed is nearest), None)

@@ -1,9 +1,9 @@
 """The answer first: every method at the largest size, in a table that fits the terminal.
 
-In brief it is one table of 80 cells: how fast, how sure, what is sent, at what error. In full it
-has every column, as one table if wide enough, else stacked as two (the answer; where the time goes
-and the outcome), without probabilities if still too wide, then as many as needed: no number or
-label is ever cut. Emphasis is a mark and a typeface, never a colour alone.
+In brief it is one table of 80 cells: speed, range, bytes sent, error. In full it has every column,
+as one table if wide enough, else stacked as two (the answer; the parts of the time and the outcome)
+or as many as needed: no number or label is ever cut. Emphasis is a mark and a typeface, never a
+colour alone.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def title(result: Result) -> str:
 
 
 def brief_notes(result: Result, found: Verdict) -> list[str]:
-    """Meanings of the marks, and of columns that nobody can guess."""
+    """Meanings of the marks and of unusual columns."""
     marks = []
     if _close(found):
         marks.append(_any_first(found))
@@ -452,7 +452,7 @@ class _Layout:
 
 
 def _plans(rows: Sequence[Row], *, full: bool) -> list[Sequence[Sequence[Column]]]:
-    """Columns of the tables to stack, what to try first first."""
+    """Columns of the tables to stack, in order of preference."""
     if not full:
         return [(brief_columns(rows),)]
     every, others = answer_columns(rows), other_columns(rows)
