@@ -207,6 +207,15 @@ def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     return (*total, *money(rows), SENT, replace(NMSE, heading="error\n(NMSE)"))
 
 
+def brief_table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]:
+    """Headings, and each row of the largest size with its cells, fastest first."""
+    rows = largest_verdict(result).rows
+    columns = brief_columns(rows)
+    cells = zip(*(one.cells(rows) for one in columns), strict=True)
+    lines = [(row, [row.label, *own]) for row, own in zip(rows, cells, strict=True)]
+    return [HEADING, *(one.flat for one in columns)], lines
+
+
 def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Speed, certainty and error; without empty columns."""
     judged = known_to_target(rows)

@@ -6,7 +6,6 @@ a run's report has those that the compressors send.
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Literal, get_args
 from gcsim import units
 from gcsim.analysis.report.numbers import bits, duration, elapsed, plural, significant, size, times
 from gcsim.cli.outcome import users_code
+from gcsim.cli.terminal import width
 from gcsim.compressors.conformance import CHECKS, Report, examine
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.registry import compressor_class
@@ -407,12 +407,11 @@ def text_of(report: Report) -> str:
     if not report.findings:
         checked = "; ".join(check.replace("_", " ") for check in CHECKS)
         lines += [f"  {checked}", *(f"note: {text}" for text in report.notes)]
-    width = shutil.get_terminal_size((100, 24)).columns
-    return "\n".join(_wrapped(line, width) for line in lines)
+    return "\n".join(map(_wrapped, lines))
 
 
-def _wrapped(line: str, width: int) -> str:
+def _wrapped(line: str) -> str:
     indent = " " * (len(line) - len(line.lstrip()) + (0 if line.startswith("  ") else 2))
     return textwrap.fill(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
