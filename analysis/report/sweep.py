@@ -21,7 +21,7 @@ from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.intervals import spreads
 from gcsim.analysis.report.numbers import percent, plural, significant
 from gcsim.analysis.report.sections import Recommendation
-from gcsim.analysis.report.selection import largest_verdict
+from gcsim.analysis.report.selection import largest_verdict, surely_faster
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import SPEEDUP, SPEEDUP_RANGE, bare_table
 from gcsim.analysis.report.trust import is_safe
@@ -262,7 +262,8 @@ def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int)
     if not compared:
         return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"
     sure = [one for one in compared if one.verdict.pays == "yes"]
-    known = sum(one.use is not one.verdict.dense for one in sure)
+    pairs = [(one.use, one.verdict.dense) for one in sure]
+    known = sum(surely_faster(use, [dense]) for use, dense in pairs if use and dense)
     maybe = [one.verdict for one in compared if one.verdict.pays not in ("yes", "no")]
     open_ = sum(one.to_try is not None for one in maybe)
     tried = f", in {len(sure) - known} more with one to try" if len(sure) > known else ""
