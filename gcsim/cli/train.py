@@ -61,7 +61,7 @@ def train(
     if not quiet:
         note(*mid_round(loaded))
         if short := [label for label, _ in foreseen(loaded, plan_of(loaded).steps)]:
-            note(f"too short to tell: {', '.join(short)} (gcsim check {scenario} says why)")
+            note(f"too short to tell: {'; '.join(short)} (gcsim check {scenario} says why)")
     tell = (lambda _: None) if quiet else note
     with kept_on_interrupt(), watching(quiet) as progress:
         result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress, tell=tell)

@@ -210,8 +210,7 @@ def reproduce(
         said = f"{_FOR_IMAGES} on {data} in the place of the preset's model and data."
         outcome = replace(outcome, notes=(said, *outcome.notes))
     if quick and any("model" in changed for changed in preset.quick.values()):
-        said = "No verdicts: the reduced size has another model than the paper's."
-        outcome = replace(outcome, verdicts=(), notes=(said, *outcome.notes))
+        outcome = replace(outcome, verdicts=())
     return Reproduction(
         name=preset.name,
         title=preset.title,
