@@ -60,7 +60,7 @@ def winner_figure(result: SweepResult) -> Figure:
 
     def draw(axes: Axes, cells: list[list[Cell | None]]) -> None:
         best = [
-            [number[one.winner.label] if one and one.winner else winners.NOBODY for one in row]
+            [number[one.winner.label] if one and one.winner else winners.NONE for one in row]
             for row in cells
         ]
         sure = [[one is not None and one.sure for one in row] for row in cells]

@@ -2,7 +2,7 @@
 to try.
 
 One method *surely beats* another when it is more than `TIE` (1 %; no prediction is sharper) faster
-in the whole interval (`report/comparison.py`). Candidates for the fastest are those that nobody
+in the whole interval (`report/comparison.py`). Candidates for the fastest are those that none
 surely beats; what `report/trust.py` leaves out is no candidate and beats none.
 
 Whether compression pays is judged against every uncompressed row, parameter servers included:
@@ -59,7 +59,7 @@ class Verdict:
     probability: float | None
     """Probability that the best method is faster than uncompressed training; None without one."""
     rivals: tuple[Row, ...]
-    """Other methods that nobody surely beats and that may be tried, fastest first."""
+    """Other methods that none surely beats and that may be tried, fastest first."""
     by_luck: bool  # whether more iterations would decide what is open
     left_out: tuple[tuple[Row, str], ...]  # methods unfit for training, fastest first, and why
 
