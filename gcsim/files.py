@@ -2,7 +2,7 @@
 
 Every file is written under a temporary name in the destination's own folder and renamed when
 it is whole; an interrupt or a full disk leaves the earlier file as it was. What is temporary is
-locked by the process that makes it: a lock that nobody holds is a killed process's, and what it
+locked by the process that makes it: an unheld lock is a killed process's, and what it
 left behind is removed by the next one.
 
 CSV text is what a spreadsheet reads as it is meant: no cell is a formula.

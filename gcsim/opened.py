@@ -30,7 +30,7 @@ class Notes:
     modules: set[str] = field(default_factory=set)
     """Files of modules that were imported meanwhile and are no library's."""
     unseen: bool = False
-    """Whether it started a program or asked a network, whose answers nobody notes."""
+    """Whether it started a program or asked a network, whose answers are not noted."""
 
 
 _notes: dict[str, Notes] = {}

@@ -46,6 +46,7 @@ from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
+from gcsim.simulator.training import DENSE
 from gcsim.traces.models.registry import MODELS
 
 _LOG = logging.getLogger(__name__)
@@ -242,8 +243,7 @@ def _compressors(document: Document) -> tuple[tuple[CompressorChoice, ...], list
             continue  # the schema says so
         parameters = {
             key: value if (share := per_cent(value)) is None else float(share)
-            for key, value in given.items()
-            if key not in ("kind", "label", implementations.KEY)
+            for key, value in implementations.parameters(given).items()
         }
         code = given.get(implementations.KEY)
         code = code if isinstance(code, str) and code != implementations.OWN else ""
@@ -285,7 +285,6 @@ def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
     return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)
 
 
-_DENSE = "dense"  # label of kind `none`
 _LONGEST = 40  # characters of a parameter's value
 
 
@@ -302,7 +301,10 @@ def _label(choice: CompressorChoice, others: Sequence[CompressorChoice]) -> str:
     code = choice.implementation
     alike = [other for other in others if (other.kind, other.implementation) == (choice.kind, code)]
     like = [other.parameters for other in alike]
-    kind = _DENSE if choice.kind == "none" else choice.kind
+    kind = "dense" if choice.kind == DENSE else choice.kind
+    _, _, own = kind.rpartition(":")  # a user's class
+    if all(other.kind == kind or other.kind.rpartition(":")[2] != own for other in others):
+        kind = own
     if code and (entry := implementations.of(kind, code)):
         kind = f"{entry.method} {code}"
     return " ".join((kind, *_differing(choice.parameters, like)))

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from gcsim.errors import InputError, Problem
 from gcsim.files import json_text
 from gcsim.scenarios.findings import Findings
+from gcsim.simulator.training import DENSE
 
 SCHEMA = 3
 LOW, HIGH = 10, 90
@@ -398,12 +399,17 @@ class Result:
 
 def known_to_target(rows: Iterable[Row]) -> bool:
     """Whether rows of one size are judged by time to the target, known of dense and another."""
-    return any(row.speedup_to_target is not None and row.compressor != "none" for row in rows)
+    return any(row.speedup_to_target is not None and row.compressor != DENSE for row in rows)
+
+
+def estimate(row: Row) -> float | None:
+    """The speedup that a method is judged by: until the target, if known."""
+    return row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
 
 
 def pace(row: Row) -> float:
     """Sort key of rows of one size: printed time to the target to dense's, or iteration's."""
-    speedup = row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
+    speedup = estimate(row)
     return row.iteration_s if speedup is None else 1 / speedup
 
 

@@ -11,7 +11,7 @@ from gcsim.compressors.options.method import method_of
 from gcsim.fields import POSITIVE, Bytes, Key, Limits
 from gcsim.simulator.cluster import Cluster, NodeGroup
 from gcsim.simulator.memory import Memory, Strategy, memory
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import PassTimes
 from gcsim.traces.training.plan import Plan
@@ -117,7 +117,7 @@ class Scenario:
     def dense(self) -> int | None:
         """Number of the first uncompressed compressor, the base of speedups."""
         kinds = [choice.kind for choice in self.compressors]
-        return kinds.index("none") if "none" in kinds else None
+        return kinds.index(DENSE) if DENSE in kinds else None
 
     def memory_of(
         self,
@@ -154,7 +154,7 @@ class Scenario:
                     workers=workers or cluster.workers,
                     strategy=strategy,
                     device=self.training.device_memory or group.device.memory,
-                    dense=choice.kind == "none",
+                    dense=choice.kind == DENSE,
                     state=method.memory(parameters),
                     largest=largest,
                 ),

@@ -47,7 +47,7 @@ from gcsim.scenarios.scenario import DdpBuckets
 from gcsim.scenarios.sections.cluster import ClusterSection, build_cluster
 from gcsim.scenarios.sections.file import DDP, TRAINING, buckets_of, build_training
 from gcsim.scenarios.tensor_groups import fused, grouped, merged_ends
-from gcsim.simulator.between_nodes import as_stored
+from gcsim.simulator.as_trained import as_stored
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo

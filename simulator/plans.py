@@ -23,10 +23,9 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events.even_cluster import Together, on_even_cluster
 from gcsim.simulator.steps.noise import longest
 from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
 
-DENSE = "none"  # compressor for which a framework needs no hook
 CHECKS, STEP_CHECKS = (
     Compute(
         stage="encode",

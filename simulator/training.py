@@ -13,6 +13,7 @@ from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
 from gcsim.traces.models.transformer import Checkpointing
 
+DENSE = "none"  # registered name of the uncompressed exchange
 Overlap = Literal["ddp", "none", "by_tensor"]
 """Overlap of the exchange with the backward pass.
 
@@ -146,7 +147,7 @@ class Training(fields.Setting):
     precision: PassPrecision = "fp32"
     """Precision of passes; bf16 (bfloat16 products, float32 weights) has the times of fp16."""
     gradients: GradientType = "fp32"
-    """Type of stored gradients, and of those exchanged uncompressed (`between_nodes.py`); fp16 or
+    """Type of stored gradients, and of those exchanged uncompressed (`as_trained.py`); fp16 or
     bf16 for codes in half precision throughout."""
     overlap: Overlap | None = None  # None: not stated; runs as `ddp`, delayed by `exposed`
     exposed: fields.Probability = Fraction(0)
@@ -161,7 +162,7 @@ class Training(fields.Setting):
     """Around any other method's exchange, the framework's own work included."""
     between: Literal["workers", "nodes"] = "workers"
     """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
-    gradients uncompressed (`between_nodes.py`)."""
+    gradients uncompressed (`as_trained.py`)."""
     others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
     """In the place of `hook`, and of its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"
@@ -212,7 +213,7 @@ class Training(fields.Setting):
 
     def around(self, method: str) -> Framework:
         """Code around a method's exchange."""
-        return self.reducer if method == "none" else self.others.get(method, self.hook)
+        return self.reducer if method == DENSE else self.others.get(method, self.hook)
 
     def machines(self, cluster: Cluster) -> Machines | None:
         """Machines whose ranks share cores; None where there is a core for each stream."""

@@ -7,7 +7,7 @@ from gcsim.analysis.report.wording import listed
 from gcsim.scenarios import catalog
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.sections.link import carrier
+from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.simulator.network.links import Link
 
 SUPPOSED = "PyTorch DDP"  # said of a question that leaves its loop out
@@ -41,7 +41,7 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
     links = [link, *(cluster.at_one_nic.nics.values() if cluster.nodes > 1 else ())]
     found = list(dict.fromkeys(map(link_facts, links))) if cluster.workers > 1 else []
     one = cluster.at_one_nic.network if cluster.nodes > 1 else link
-    if cluster.workers > 1 and (remote := f"{_kind(one)}_roce") in catalog.links():
+    if cluster.workers > 1 and (remote := f"{entry_name(one)}_roce") in catalog.links():
         found.append(f"RDMA: {remote}")
     if shipped:
         found.append("shipped traffic profiles")
@@ -55,14 +55,9 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
     return found
 
 
-def _kind(link: Link) -> str:
-    """Catalogue entry that it is like."""
-    return link.name.removesuffix(", changed")
-
-
 def link_facts(link: Link) -> str:
     """Latency and goodput with their ranges."""
-    kind = _kind(link)
+    kind = entry_name(link)
     entry = catalog.links().get(kind)
     if entry is not None and link.trace is None and link.bandwidth != entry.bandwidth:
         kind = f"{bits(float(link.bandwidth))} like {kind}"

@@ -40,7 +40,7 @@ from gcsim.analysis.live.launch import Times, run_tasks, times_of
 from gcsim.analysis.live.namespaces import missing, network
 from gcsim.analysis.live.plan import CollectiveTask, Plan, TrainingTask, default_plan
 from gcsim.analysis.validation.judge import Report, judge
-from gcsim.analysis.validation.suite import DENSE, Bound, Factor, Findings, Point, Suite
+from gcsim.analysis.validation.suite import Bound, Factor, Findings, Point, Suite
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError, InternalError
 from gcsim.files import json_text, temporary_folder, write_text
@@ -50,6 +50,7 @@ from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import execute, traffic_of
 from gcsim.simulator.host import Host
+from gcsim.simulator.training import DENSE
 from gcsim.traces.profile import TrafficProfile
 
 MEASUREMENTS = "measurements.json"

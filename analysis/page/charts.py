@@ -12,7 +12,7 @@ from typing import Any
 from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.intervals import speedup_known, within
-from gcsim.analysis.report.numbers import elapsed, significant
+from gcsim.analysis.report.numbers import elapsed, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Curve, Measure, Result, Row
 from gcsim.scenarios.sweeps.result import SweepPoint
@@ -248,7 +248,7 @@ def _told(row: Row) -> str:
     took = f"{elapsed(row.iteration_s)} per iteration"
     if row.speedup_vs_dense is None:
         return took
-    return f"{significant(row.speedup_vs_dense)} times{within(speedup_known(row))}, {took}"
+    return f"{times(row.speedup_vs_dense)}{within(speedup_known(row))}, {took}"
 
 
 def _lines(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from gcsim.analysis.plots import style
-from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.papers.preset import Line, Panel, Reproduction
+from gcsim.simulator.training import DENSE
 
 _ACROSS = 3  # panels in a row, at most
 _WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9  # inches of a panel, and of the legend

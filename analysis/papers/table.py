@@ -39,13 +39,14 @@ MEANINGS = {
     "GPUs [ms]": "time of a batch on this many",
 }
 """Meanings by column, without the number of GPUs before it."""
-_QUICK = "Reduced size: it only shows that everything runs; its verdicts mean little."
+_QUICK = "Reduced size: it only shows that everything runs; "
 
 
 def parts(found: Reproduction) -> tuple[RenderableType, ...]:
     """Text of `gcsim reproduce`: numbers, verdicts, differences from the paper."""
     outcome = found.outcome
-    quick = ("", Text(_QUICK)) if found.quick else ()
+    judged = "its verdicts mean little." if outcome.verdicts else "no verdicts on another model."
+    quick = ("", Text(_QUICK + judged)) if found.quick else ()
     notes = ("", Text("\n".join(outcome.notes))) if outcome.notes else ()
     return (
         Text(f"{found.name}: {found.title}", style="bold"),
@@ -55,8 +56,7 @@ def parts(found: Reproduction) -> tuple[RenderableType, ...]:
         _numbers(outcome.cells),
         "",
         Text(legend(outcome)),
-        "",
-        _verdicts(outcome.verdicts),
+        *(("", _verdicts(outcome.verdicts)) if outcome.verdicts else ()),
         *notes,
     )
 

@@ -183,6 +183,6 @@ def _totals(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_xlim(0, (1.6 if any(map(speedup_known, rows)) else 1.27) * max(ends))
     for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
         speedup = "" if row.speedup_vs_dense is None else f"   {times(row.speedup_vs_dense)}"
-        speedup += within(speedup_known(row).replace(" to ", "-"))
+        speedup += within(speedup_known(row))
         text = f" {elapsed(row.iteration_s)}{speedup}"
         axes.text(end, place, text, va="center", fontsize=9)

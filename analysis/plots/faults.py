@@ -1,7 +1,7 @@
 """Progress of training when nodes die: useful samples against time, at the largest size.
 
 Above, a line per method, flat where nothing counts (an iteration destroyed by a death, a restart,
-nobody left); in the middle, the same over undisturbed progress, so that slow methods are legible;
+no node left); in the middle, the same over undisturbed progress, so that slow methods are legible;
 below, a bar per dead node until its return.
 """
 

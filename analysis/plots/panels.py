@@ -17,11 +17,12 @@ from gcsim import units
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.selection import Verdict, largest_verdict, surely_faster
 from gcsim.analysis.report.sweep import recommendation, short_names
-from gcsim.analysis.report.trust import DENSE, is_safe
+from gcsim.analysis.report.trust import is_safe
 from gcsim.errors import InputError, InternalError
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
+from gcsim.simulator.training import DENSE
 
 PANELS = 12  # most panels of one picture
 _LONGEST = 24  # letters of a value on an axis

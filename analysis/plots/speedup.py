@@ -31,7 +31,8 @@ def speedup_figure(result: Result) -> Figure:
     """Figure with a line per method, in the order of the rows, then the ideal line.
 
     Heights are `scaling_efficiency * workers`. A whisker is the middle 80 % of the draws of the
-    speedup against dense (both in the same world) or, without a dense row, of the throughput.
+    speedup against dense (both in the same world), at dense's height, so that worlds in which dense
+    is slow reach above ideal; without a dense row, of the throughput.
     Methods with whiskers stand side by side at each size.
     """
     styles = style.line_styles(result)
@@ -137,8 +138,9 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
 def _note(result: Result) -> str:
     if not uncertain(result.rows):
         return ""
-    what = "the throughput" if dense_row(result.rows) is None else "the ratio to dense"
-    return f"\nwhisker: {PERCENTILES} of {what} over draws of the uncertain inputs"
+    alone = dense_row(result.rows) is None
+    what = "throughput" if alone else "dense's height times the ratio to dense"
+    return f"\nwhisker: {PERCENTILES} of {what} over the draws"
 
 
 def _power(value: float) -> str:

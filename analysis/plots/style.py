@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from gcsim.analysis.report.numbers import significant
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.sources import SYNTHETIC_NOTE, are_synthetic
-from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import Result
+from gcsim.simulator.training import DENSE
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis

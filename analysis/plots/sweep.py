@@ -24,10 +24,10 @@ from gcsim.analysis.plots import style, winners
 from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.sources import are_synthetic
-from gcsim.analysis.report.trust import DENSE
 from gcsim.scenarios.result import PERCENTILES, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
+from gcsim.simulator.training import DENSE
 
 _WIDEST = 9.5  # inches of all panels side by side
 _TALLEST = 8.0  # inches of all panels one above the other
@@ -60,7 +60,7 @@ def winner_figure(result: SweepResult) -> Figure:
 
     def draw(axes: Axes, cells: list[list[Cell | None]]) -> None:
         best = [
-            [number[one.winner.label] if one and one.winner else winners.NOBODY for one in row]
+            [number[one.winner.label] if one and one.winner else winners.NONE for one in row]
             for row in cells
         ]
         sure = [[one is not None and one.sure for one in row] for row in cells]

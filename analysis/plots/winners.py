@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gcsim.analysis.plots.style import COLOURS, FAINT, GREY
 
-NOBODY = -1  # number of no winner: the cell stays empty
+NONE = -1  # number of no winner: the cell stays empty
 NOT_SAFE = "fastest is not safe: train before you trust a method"
 OPAQUE = 0.75
 HATCH = "////"
@@ -47,15 +47,15 @@ def draw_winners(
     gap: float = 0.0,
 ) -> None:
     """Draw cells between `edges` (of columns, of rows): `winner` has numbers of methods
-    `[rows, columns]`, or `NOBODY`; `gap` is the distance of cells in points."""
+    `[rows, columns]`, or `NONE`; `gap` is the distance of cells in points."""
     x, y = edges
     present = sorted(colours)
-    index = np.ma.masked_array(np.searchsorted(present, winner), winner == NOBODY)
+    index = np.ma.masked_array(np.searchsorted(present, winner), winner == NONE)
     axes.pcolormesh(
         x, y, index, cmap=ListedColormap([colours[n] for n in present]), vmin=-0.5,
         vmax=len(present) - 0.5, alpha=OPAQUE, linewidth=0, rasterized=True,
     )  # fmt: skip
-    for row, column in zip(*np.nonzero(~sure & (winner != NOBODY)), strict=True):
+    for row, column in zip(*np.nonzero(~sure & (winner != NONE)), strict=True):
         width, height = x[column + 1] - x[column], y[row + 1] - y[row]
         corner = (x[column], y[row])
         axes.add_patch(

@@ -19,7 +19,7 @@ from gcsim.analysis.report import intervals, sections
 from gcsim.analysis.report.numbers import elapsed, percent, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
-from gcsim.analysis.report.table import HEADING, answer_table, brief_columns, title
+from gcsim.analysis.report.table import answer_table, brief_table, title
 from gcsim.analysis.report.training import trained
 from gcsim.analysis.report.trust import NO_MEMORY, is_safe
 from gcsim.analysis.report.wording import (
@@ -90,7 +90,7 @@ def _alone(found: Verdict) -> list[str]:
 
 
 def _speedup(row: Row) -> str:
-    """ "fp16, 1.88 times (1.80 to 1.95)"; without a dense row the iteration."""
+    """ "fp16, 1.88x (1.80-1.95)"; without a dense row the iteration."""
     if row.speedup_vs_dense is None:
         known = intervals.within(intervals.iteration_known(row))
         return f"{row.label}, {elapsed(row.iteration_s)}{known}"
@@ -270,11 +270,8 @@ def plain(shown: Sequence[RenderableType], width: int) -> str:
 
 def html(result: Result) -> str:
     """The rows of the largest size and the answer, for a notebook."""
-    rows = largest_verdict(result).rows
-    columns = brief_columns(rows)
-    headings = [HEADING, *(column.flat for column in columns)]
-    cells = zip(*(column.cells(rows) for column in columns), strict=True)
-    lines = [(row.label, *numbers) for row, numbers in zip(rows, cells, strict=True)]
+    headings, rows = brief_table(result)
+    lines = [cells for _, cells in rows]
     return html_table(title(result), headings, lines, answer(result, full=False))
 
 

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from gcsim import units
 from gcsim.analysis.report.answer import answer
-from gcsim.analysis.report.numbers import bits, fixed, plural, significant
+from gcsim.analysis.report.numbers import bits, plural, significant
 from gcsim.analysis.report.selection import at_largest
-from gcsim.analysis.report.table import bare_table
+from gcsim.analysis.report.table import SPEEDUP, bare_table
 from gcsim.compressors.ddp.measured import Measured
 from gcsim.errors import InputError
 from gcsim.scenarios.catalog import implementations
@@ -76,8 +76,7 @@ def _table(names: Sequence[str], results: Sequence[Result]) -> Table:
 def _cells(row: Row | None) -> list[str]:
     if row is None:
         return ["-", "-"]
-    speedup = "-" if row.speedup_vs_dense is None else fixed(row.speedup_vs_dense, 2)
-    return [significant(row.iteration_s * 1e3), speedup]
+    return [significant(row.iteration_s * 1e3), *SPEEDUP.cells([row])]
 
 
 def _settings(names: Sequence[str], differ: Sequence[tuple[str, list[Any]]]) -> Table:

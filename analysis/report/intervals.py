@@ -26,15 +26,15 @@ def uncertain(rows: Iterable[Row]) -> bool:
 
 
 def iteration_known(row: Row) -> str:
-    """Interval of an iteration: "98.0 to 110 ms", or empty."""
+    """Interval of an iteration: "98.0-110 ms", or empty."""
     if row.iteration_low_s is None or row.iteration_high_s is None:
         return ""
     low, high = elapsed(row.iteration_low_s), elapsed(row.iteration_high_s)
-    return "" if low == high else ends(low, high, " to ")
+    return "" if low == high else ends(low, high)
 
 
 def speedup_known(row: Row) -> str:
-    """Interval of an iteration's speedup: "6.10 to 9.02", or empty."""
+    """Interval of an iteration's speedup: "6.10-9.02", or empty."""
     return _ends(row.speedup_low, row.speedup_high)
 
 
@@ -46,7 +46,7 @@ def to_target_known(row: Row) -> str:
 def _ends(low: float | None, high: float | None) -> str:
     if low is None or high is None or significant(low) == significant(high):
         return ""
-    return f"{significant(low)} to {significant(high)}"
+    return f"{significant(low)}-{significant(high)}"
 
 
 def within(interval: str) -> str:

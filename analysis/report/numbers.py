@@ -92,9 +92,9 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e9:.4g} ns" if seconds else "0 s"
 
 
-def ends(low: str, high: str, between: str = "-") -> str:
+def ends(low: str, high: str) -> str:
     """Two numbers with their unit, once if both have it: "20-160 us"."""
-    return f"{low.removesuffix(high[high.index(' ') :])}{between}{high}"
+    return f"{low.removesuffix(high[high.index(' ') :])}-{high}"
 
 
 def size(nbytes: int) -> str:

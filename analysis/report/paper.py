@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 
-from gcsim.analysis.report.selection import largest_verdict
-from gcsim.analysis.report.table import HEADING, brief_columns, title
+from gcsim.analysis.report.table import brief_table, title
 from gcsim.compressors.registry import compressor_class
 from gcsim.files import markdown_table
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Result
 
 _LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -24,7 +22,7 @@ _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 def latex(result: Result) -> str:
     """The table of the largest size for `booktabs`; each method cites its reference."""
-    heads, rows = _table(result)
+    heads, rows = brief_table(result)
     lines = [
         r"% needs \usepackage{booktabs}",
         rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
@@ -41,7 +39,7 @@ def latex(result: Result) -> str:
 
 def markdown(result: Result) -> str:
     """The table of the largest size."""
-    heads, rows = _table(result)
+    heads, rows = brief_table(result)
     lines = markdown_table(heads, [cells for _, cells in rows])
     return "\n".join([title(result), "", *lines]) + "\n"
 
@@ -77,15 +75,6 @@ def reference(kind: str) -> str:
         f"  {name} = {{{_escaped(value, but='{}')}}}" for name, value in fields.items()
     )
     return f"@misc{{{kind},\n{body},\n}}\n"
-
-
-def _table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]:
-    """Headings, and cells of each method at the largest size, fastest first."""
-    rows: Sequence[Row] = largest_verdict(result).rows
-    columns = brief_columns(rows)
-    heads = [HEADING, *(one.flat for one in columns)]
-    cells = zip(*(one.cells(rows) for one in columns), strict=True)
-    return heads, [(row, [row.label, *own]) for row, own in zip(rows, cells, strict=True)]
 
 
 def _escaped(text: str, but: str = "") -> str:

@@ -8,8 +8,9 @@ from typing import Any
 from gcsim.compressors.options.method import OPTIONS, method_of
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.scenario import CompressorChoice
+from gcsim.simulator.training import DENSE
 
-_PLAIN = ("none", "fp16", "bf16", "torch_fp16", "torch_bf16")
+_PLAIN = (DENSE, "fp16", "bf16", "torch_fp16", "torch_bf16")
 """Methods that go beside any other in a plan."""
 
 
@@ -33,7 +34,7 @@ def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
 def paste(choice: CompressorChoice) -> list[str]:
     """Python for a model wrapped by DDP; if no hook can carry the method, why."""
     kind, given = choice.kind, choice.parameters
-    if kind == "none":
+    if kind == DENSE:
         return ["nothing to add: DistributedDataParallel as it is"]
     entry = implementations.of(kind, choice.implementation)
     if entry is not None and not any(key in OPTIONS for key in given):

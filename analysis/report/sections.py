@@ -16,12 +16,10 @@ from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
 from gcsim.analysis.report.paste import paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s
-from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import (
     CLOSE,
     SENDS_NOTHING,
     chance_of,
-    estimate,
     listed,
     short,
     steps_as_dense,
@@ -30,9 +28,10 @@ from gcsim.analysis.report.wording import (
 from gcsim.scenarios.advice.changes import LEAST
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Change, Evidence, Findings, Limits
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.link import carrier
+from gcsim.simulator.training import DENSE
 
 Section = tuple[str, Sequence[str]]  # a word and its parts
 HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
@@ -247,8 +246,11 @@ def _safe(advice: Recommendation) -> list[str]:
     else:
         found = list(_row(advice, safe))
     steps = steps_of(advice.verdict, advice.findings.known).get(use.label, 1.0)
-    left = expected_s(safe) / (expected_s(use) * steps)
-    return [*found, f"{significant(left)}x Use's expected time"] if left > _LEFT else found
+    mean, best = expected_s(safe), expected_s(use)
+    if mean <= _LEFT * best * steps:
+        return found
+    more = f" in {steps_as_dense(steps)}" if steps != 1 else ""
+    return [*found, f"mean over the draws {elapsed(mean)}, Use's {elapsed(best)}{more}"]
 
 
 _SKEWED = 0.1  # relative difference of a median ratio and the ratio of the medians that is told
@@ -391,7 +393,8 @@ def limited(label: str, one: Limits, link: str, rest: str, *, dense: bool) -> st
         split = bool(one.bytes_s or one.latency_s)  # no one rate sets the time of unlike nodes
         known = [(word, value) for word, value, least in parts if split and value > least * whole]
         alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s and known[0][0] != rest
-        of = ", ".join(f"{word} {percent(value / whole)}" for word, value in known)
+        of = "separate savings: " if other < -_NAMED * whole else ""
+        of += ", ".join(f"{word} {percent(value / whole)}" for word, value in known)
         cause, behind = ("'s " + known[0][0], "") if alone else ("", f" ({of})" if known else "")
         found.append((one.waits_s, f"waiting for the {link}{cause}{behind}"))
     codes = [(one.encode_s, "encoding"), (one.decode_s, "decoding")]
@@ -454,14 +457,9 @@ def _pasted(advice: Recommendation, row: Row) -> list[str]:
     stated: Any = advice.result.scenario.get("compressors", ())
     for one in stated:
         if one["label"] == row.label:
-            given = {key: value for key, value in one.items() if key not in _NAMES}
-            code = one.get(implementations.KEY, "")
+            kind, code = one["kind"], one.get(implementations.KEY, "")
+            given = implementations.parameters(one)
             return paste(
-                CompressorChoice(
-                    kind=one["kind"], label=row.label, parameters=given, implementation=code
-                )
+                CompressorChoice(kind=kind, label=row.label, parameters=given, implementation=code)
             )
     return []
-
-
-_NAMES = ("kind", "label", implementations.KEY)

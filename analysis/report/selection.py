@@ -2,7 +2,7 @@
 to try.
 
 One method *surely beats* another when it is more than `TIE` (1 %; no prediction is sharper) faster
-in the whole interval (`report/comparison.py`). Candidates for the fastest are those that nobody
+in the whole interval (`report/comparison.py`). Candidates for the fastest are those that none
 surely beats; what `report/trust.py` leaves out is no candidate and beats none.
 
 Whether compression pays is judged against every uncompressed row, parameter servers included:
@@ -31,10 +31,11 @@ from typing import Literal
 import numpy as np
 
 from gcsim.analysis.report.comparison import probability_faster, ratio, worlds
-from gcsim.analysis.report.trust import DENSE, fault_of, is_safe, recorded_workers
+from gcsim.analysis.report.trust import fault_of, is_safe, recorded_workers
 from gcsim.errors import InternalError
 from gcsim.scenarios.result import Result, Row, error_of, fastest_first, known_to_target, pace
 from gcsim.scenarios.uncertainty.close_pairs import TIE
+from gcsim.simulator.training import DENSE
 
 EVEN = 0.5  # probability of paying below which a method is not one to try
 LIKELY, UNLIKELY = 2 / 3, 1 / 3
@@ -58,7 +59,7 @@ class Verdict:
     probability: float | None
     """Probability that the best method is faster than uncompressed training; None without one."""
     rivals: tuple[Row, ...]
-    """Other methods that nobody surely beats and that may be tried, fastest first."""
+    """Other methods that none surely beats and that may be tried, fastest first."""
     by_luck: bool  # whether more iterations would decide what is open
     left_out: tuple[tuple[Row, str], ...]  # methods unfit for training, fastest first, and why
 
@@ -124,11 +125,8 @@ def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
     fit for training.
     """
     out = [row for row, _ in found.left_out]
-    known = {
-        row.label: 1.0 if is_safe(row) else steps.get(row.label)
-        for row in found.rows
-        if not any(row is other for other in out)
-    }
+    fit = (row for row in found.rows if row not in out)
+    known = {row.label: 1.0 if is_safe(row) else steps.get(row.label) for row in fit}
     times = {
         row.label: expected_s(row) * count
         for row in found.rows
@@ -199,7 +197,7 @@ def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
         pays = "yes"
     rivals = tuple(row for row in leaders if row is not best)
     worth = [row for row in methods if pays != "no" and _may_be_tried(row, plain)]
-    to_try = best if any(row is best for row in worth) else None
+    to_try = best if best in worth else None
     return Verdict(
         rows=ordered,
         dense=dense,
@@ -208,7 +206,7 @@ def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
         best=best,
         to_try=to_try,
         probability=_probability(best, plain) if best and plain else None,
-        rivals=tuple(row for row in rivals if any(row is other for other in worth)),
+        rivals=tuple(row for row in rivals if row in worth),
         by_luck=best is not None and _by_luck(best, rivals, plain, pays),
         left_out=tuple((row, fault) for row, fault in faults if fault),
     )
@@ -265,7 +263,7 @@ def _safe(usable: Sequence[Row], dense: Row | None, best: Row | None) -> Row | N
         for timed, row in safe
         if surely_faster(timed, against) and _may_gain(timed, against)
     ]
-    if any(row is best for _, row in pool):
+    if best in [row for _, row in pool]:
         return best
     nearest = _nearest_of_fastest(candidates([timed for timed, _ in pool]))
     return next((row for timed, row in pool if timed is nearest), None)

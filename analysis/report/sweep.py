@@ -19,11 +19,11 @@ from rich.text import Text
 
 from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.intervals import spreads
-from gcsim.analysis.report.numbers import fixed, percent, plural, significant
+from gcsim.analysis.report.numbers import percent, plural, significant
 from gcsim.analysis.report.sections import Recommendation
-from gcsim.analysis.report.selection import largest_verdict
+from gcsim.analysis.report.selection import largest_verdict, surely_faster
 from gcsim.analysis.report.sources import are_synthetic
-from gcsim.analysis.report.table import bare_table
+from gcsim.analysis.report.table import SPEEDUP, SPEEDUP_RANGE, bare_table
 from gcsim.analysis.report.trust import is_safe
 from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import scenario_from
@@ -37,8 +37,8 @@ GAP = 2  # cells between two columns
 NARROWEST = 6  # cells of a column of text on the narrowest terminal
 
 _EXPLAINED = 4  # most reasons why points do not fit; results.json has all
-NUMBERS = ("speedup\n[x]", "range\n[x]")
-"""Headings of a method's numbers; the second if something has a range."""
+NUMBERS = (SPEEDUP, SPEEDUP_RANGE)
+"""A method's numbers; the second if something has a range."""
 COST = "cost/1000\niterations"  # heading of the cost of the method to use, if a node's is stated
 
 FOOTNOTE = (
@@ -127,7 +127,7 @@ def _lines(
 ) -> tuple[list[str], list[list[str]]]:
     """Headings and one line per point, without keys of a single value."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
-    numbers = NUMBERS if ranges else NUMBERS[:1]
+    numbers = [one.heading for one in NUMBERS[: 1 + ranges]]
     headings = [*short_names(keys), "use", *numbers, "try", *numbers, "pays"]
     lines = [
         [
@@ -151,7 +151,8 @@ def _table(
         max(cell_len(line) for text in column for line in text.split("\n"))
         for column in zip(headings, *lines, strict=True)
     ]
-    kept = [heading in (*NUMBERS, "pays", COST) for heading in headings]
+    whole = (*(one.heading for one in NUMBERS), "pays", COST)
+    kept = [heading in whole for heading in headings]
     narrowest = [
         size if keep else min(size, NARROWEST) for size, keep in zip(natural, kept, strict=True)
     ]
@@ -198,21 +199,14 @@ def _cost(found: Recommendation | None) -> str:
 
 
 def _named(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:
+    numbers = NUMBERS[: 1 + ranges]
     if row is None:
-        return ["-", "-", *(["-"] if ranges else [])]
-    speedup = "-" if row.speedup_vs_dense is None else fixed(row.speedup_vs_dense, 2)
-    return [row.label + mark, speedup, *([_range(row)] if ranges else [])]
+        return ["-"] * (1 + len(numbers))
+    return [row.label + mark, *(one.cells([row])[0] for one in numbers)]
 
 
 def _open(found: Sequence[Recommendation | None]) -> bool:
     return any(row.speedup_low is not None for one in found if one for row in one.verdict.rows)
-
-
-def _range(row: Row) -> str:
-    if row.speedup_low is None or row.speedup_high is None:
-        return "-"
-    low, high = fixed(row.speedup_low, 2), fixed(row.speedup_high, 2)
-    return "-" if low == high else f"{low}-{high}"
 
 
 def _shares(wanted: Sequence[int], floors: Sequence[Sequence[int]], room: int) -> list[int]:
@@ -261,14 +255,18 @@ def short_names(keys: Sequence[str]) -> list[str]:
 
 
 def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int) -> str:
-    done = [one.verdict for one in found if one is not None]
+    done = [one for one in found if one is not None]
     lost = f" {plural(failed, 'point')} failed." if failed else ""
     lost += f" {plural(unfit, 'point')} cannot run: too little memory." if unfit else ""
-    compared = [one for one in done if one.pays is not None]
+    compared = [one for one in done if one.verdict.pays is not None]
     if not compared:
         return f"{plural(len(done), 'point')}; no row of kind `none` to compare with.{lost}"
-    sure = sum(one.pays == "yes" for one in compared)
-    open_ = sum(one.pays not in ("yes", "no") and one.to_try is not None for one in compared)
+    sure = [one for one in compared if one.verdict.pays == "yes"]
+    pairs = [(one.use, one.verdict.dense) for one in sure]
+    known = sum(surely_faster(use, [dense]) for use, dense in pairs if use and dense)
+    maybe = [one.verdict for one in compared if one.verdict.pays not in ("yes", "no")]
+    open_ = sum(one.to_try is not None for one in maybe)
+    tried = f", in {len(sure) - known} more with one to try" if len(sure) > known else ""
     unknown = f" and may pay in {open_} more" if open_ else ""
-    points = plural(len(compared), "point")
-    return f"Compression pays in {sure} of {points}{unknown}.{lost}"
+    points = f"{plural(len(compared), 'point')} with a method known to train"
+    return f"Compression pays in {known} of {points}{tried}{unknown}.{lost}"

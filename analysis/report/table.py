@@ -1,9 +1,9 @@
 """The answer first: every method at the largest size, in a table that fits the terminal.
 
-In brief it is one table of 80 cells: how fast, how sure, what is sent, at what error. In full it
-has every column, as one table if wide enough, else stacked as two (the answer; where the time goes
-and the outcome), without probabilities if still too wide, then as many as needed: no number or
-label is ever cut. Emphasis is a mark and a typeface, never a colour alone.
+In brief it is one table of 80 cells: speed, range, bytes sent, error. In full it has every column,
+as one table if wide enough, else stacked as two (the answer; the parts of the time and the outcome)
+or as many as needed: no number or label is ever cut. Emphasis is a mark and a typeface, never a
+colour alone.
 """
 
 from __future__ import annotations
@@ -207,6 +207,15 @@ def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     return (*total, *money(rows), SENT, replace(NMSE, heading="error\n(NMSE)"))
 
 
+def brief_table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]:
+    """Headings, and each row of the largest size with its cells, fastest first."""
+    rows = largest_verdict(result).rows
+    columns = brief_columns(rows)
+    cells = zip(*(one.cells(rows) for one in columns), strict=True)
+    lines = [(row, [row.label, *own]) for row, own in zip(rows, cells, strict=True)]
+    return [HEADING, *(one.flat for one in columns)], lines
+
+
 def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Speed, certainty and error; without empty columns."""
     judged = known_to_target(rows)
@@ -263,14 +272,14 @@ def title(result: Result) -> str:
 
 
 def brief_notes(result: Result, found: Verdict) -> list[str]:
-    """Meanings of the marks, and of columns that nobody can guess."""
+    """Meanings of the marks and of unusual columns."""
     marks = []
     if _close(found):
         marks.append(_any_first(found))
     elif found.foremost:
         many = len(found.foremost) > 1
         marks.append(f"{BEST}{'may be ' if many else ''}{_first(found, the=many)}")
-    if found.safe is not None and not _among(found.safe, found.foremost):
+    if found.safe is not None and found.safe not in found.foremost:
         marks.append(f"{SAFE}fastest with practically the dense update")
     if spreads(found.rows):
         marks.append(averaged(result))
@@ -314,12 +323,12 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
         )
     if STEPS in answer_columns(rows):
         notes.append(trained_note(result))
-    scale_free = [SCALE_FREE] if any(row.nmse is None for row in rows) else []
-    faulty = [FAULTY] if WITH_FAULTS in other_columns(rows) else []
-    drawn = [DRAWN] if are_synthetic(result) else []
-    faulty += [*bottleneck(result), *_useful(result, rows)]
-    faulty += [COSTS] if money(rows) else []
-    return [*notes, _legend(result, rows), *faulty, *scale_free, *drawn]
+    notes.append(_legend(result, rows))
+    notes += [FAULTY] if WITH_FAULTS in other_columns(rows) else []
+    notes += [*bottleneck(result), *_useful(result, rows)]
+    notes += [COSTS] if money(rows) else []
+    notes += [SCALE_FREE] if any(row.nmse is None for row in rows) else []
+    return notes + ([DRAWN] if are_synthetic(result) else [])
 
 
 def bottleneck(result: Result) -> list[str]:
@@ -364,7 +373,7 @@ def _marks(found: Verdict) -> list[str]:
     elif found.foremost:
         may = f"{BEST}may be {_first(found, the=True)}"
         notes.append(f"{may}: no other is clearly more than {percent(TIE)} faster")
-    if found.safe is not None and not _among(found.safe, found.foremost):
+    if found.safe is not None and found.safe not in found.foremost:
         notes.append(f"{SAFE}fastest of those whose update is practically the dense one")
     return notes + [f"{LEFT_OUT}not counted: {row.label}: {why}" for row, why in found.left_out]
 
@@ -396,10 +405,6 @@ def _range(rows: Sequence[Row]) -> str:
 def _close(found: Verdict) -> bool:
     """Whether every one of several rows may be the fastest, so that a mark tells nothing."""
     return 1 < len(found.foremost) == len(found.rows)
-
-
-def _among(row: Row, rows: Sequence[Row]) -> bool:
-    return any(row is other for other in rows)
 
 
 def _legend(result: Result, rows: Sequence[Row]) -> str:
@@ -439,12 +444,11 @@ def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: s
 
 def mark_of(row: Row, found: Verdict) -> str:
     """Mark before a row's label."""
-    if _among(row, found.foremost) and not _close(found):
+    if row in found.foremost and not _close(found):
         return BEST
     if row is found.safe:
         return SAFE
-    left_out = any(row is other for other, _ in found.left_out)
-    return LEFT_OUT if left_out else " " * len(BEST)
+    return LEFT_OUT if row in (one for one, _ in found.left_out) else " " * len(BEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,7 +461,7 @@ class _Layout:
 
 
 def _plans(rows: Sequence[Row], *, full: bool) -> list[Sequence[Sequence[Column]]]:
-    """Columns of the tables to stack, what to try first first."""
+    """Columns of the tables to stack, in order of preference."""
     if not full:
         return [(brief_columns(rows),)]
     every, others = answer_columns(rows), other_columns(rows)

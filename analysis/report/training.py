@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from gcsim.analysis.report.numbers import plural, times
 from gcsim.analysis.report.selection import Verdict
-from gcsim.analysis.report.trust import DENSE
-from gcsim.analysis.report.wording import estimate, steps_as_dense
+from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.catalog import implementations
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.trained.horizon import DELAY, inconclusive
 from gcsim.scenarios.trained.shipped_tasks import Ended, on_shipped_tasks
+from gcsim.simulator.training import DENSE
 
 
 def trained(result: Result, found: Verdict) -> list[str]:
@@ -49,17 +49,13 @@ def trained(result: Result, found: Verdict) -> list[str]:
     return [*sentences, *too_short]
 
 
-_NAMES = ("kind", "label", implementations.KEY)
-
-
 def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
     """Sentence on how a method trained; on tasks that cannot tell, only if none can."""
     if row is None or row.compressor == DENSE:
         return []
     entries = result.scenario.get("compressors", ())
     own = next((one for one in entries if one.get("label") == row.label), {"kind": row.compressor})
-    given = {key: value for key, value in own.items() if key not in _NAMES}
-    found = on_shipped_tasks(row.compressor, given)
+    found = on_shipped_tasks(row.compressor, implementations.parameters(own))
     if not found:
         return [f"No training with {row.label} comes with gcsim."]
     told = [one for one in found if not one.too_short]

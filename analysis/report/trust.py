@@ -16,8 +16,8 @@ import math
 
 from gcsim.analysis.report.numbers import significant
 from gcsim.scenarios.result import Result, Row
+from gcsim.simulator.training import DENSE
 
-DENSE = "none"  # registered name of the uncompressed exchange
 NO_MEMORY = "none"  # `Row.memory` of a method whose steps stand alone
 SAFE_NMSE = 2e-5
 NO_BETTER = 1.0  # NMSE of an update of zero

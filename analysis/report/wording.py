@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from gcsim.analysis.report import intervals
 from gcsim.analysis.report.numbers import percent, significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
-from gcsim.analysis.report.trust import DENSE
-from gcsim.scenarios.result import Result, Row
+from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.uncertainty.close_pairs import TIE
+from gcsim.simulator.training import DENSE
 
 SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
 CLOSE = "too close to call"
@@ -64,23 +64,15 @@ def chance_of(probability: float, draws: int) -> str:
     return f", faster in {share} of draws"
 
 
-def estimate(row: Row) -> float | None:
-    """The speedup that a method is judged by: until the target, if known."""
-    return row.speedup_vs_dense if row.speedup_to_target is None else row.speedup_to_target
-
-
 def advantage(row: Row) -> str:
-    """The same with its range: "1.88 times (1.80 to 1.95)"; "" without a dense row."""
+    """The speedup that a method is judged by, with its range: "1.88x (1.80-1.95)"; "" without a
+    dense row."""
     if row.speedup_to_target is not None:
-        gained = significant(row.speedup_to_target)
-        return f"{gained} times to the target{intervals.within(intervals.to_target_known(row))}"
-    return "" if row.speedup_vs_dense is None else iteration_advantage(row)
-
-
-def iteration_advantage(row: Row) -> str:
-    """The same of an iteration."""
-    within = intervals.within(intervals.speedup_known(row))
-    return f"{significant(row.speedup_vs_dense or 0.0)} times{within}"
+        known = intervals.within(intervals.to_target_known(row))
+        return f"{times(row.speedup_to_target)} to the target{known}"
+    if row.speedup_vs_dense is None:
+        return ""
+    return f"{times(row.speedup_vs_dense)}{intervals.within(intervals.speedup_known(row))}"
 
 
 def input_named(name: str) -> str:

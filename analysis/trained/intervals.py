@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import fixed, plural
-from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.trained.table import held, ranked, speedup_range
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import in_words
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
+from gcsim.simulator.training import DENSE
 
 _ROW = 0.29  # inches
 _AROUND = 1.15  # inches above and below the rows

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, median
 
 from rich.cells import cell_len
 from rich.console import RenderableType
@@ -15,11 +15,12 @@ from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.table import bare_table
-from gcsim.analysis.report.trust import DENSE
 from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST, inconclusive
+from gcsim.scenarios.trained.known import OTHER
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
+from gcsim.simulator.training import DENSE
 
 FASTEST = "> "
 NOT = "-"
@@ -122,6 +123,7 @@ def answer(result: TrainingResult) -> list[str]:
         else:
             then = f"needs {steps_as_dense(quick.steps_against_dense)}"
         said.append(f"{quick.label} has the fastest iteration ({gain}) but {then}.")
+    said += _changing(result, rows)
     said += [f"{row.label}: not trained: {row.untrained}." for row in rows if row.untrained]
     said += inconclusive((row.label, row.too_short) for row in rows if row.too_short)
     for row in rows:
@@ -147,6 +149,21 @@ def answer(result: TrainingResult) -> list[str]:
             "the same steps with the same batch per worker."
         )
     return said
+
+
+def _changing(result: TrainingResult, rows: Sequence[TrainedRow]) -> Iterator[str]:
+    """Sentence on each method of which the halves of its training send different amounts."""
+    for row in rows:
+        windows = [one.wire_bytes_per_worker for one in result.curves if one.label == row.label]
+        halves = [(sent[: len(sent) // 2], sent[len(sent) // 2 :]) for sent in windows]
+        sent = [fmean(map(fmean, half)) for half in zip(*halves, strict=True) if all(half)]
+        if len(sent) == 2 and abs(sent[0] - sent[1]) > OTHER * sent[1]:
+            first, second = (significant(each / 1e6) for each in sent)
+            yield (
+                f"{row.label} sends {first} MB per step in the first half of the training, "
+                f"{second} in the second: gcsim run, which measures a few steps, has another "
+                "iteration time."
+            )
 
 
 def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:

@@ -16,7 +16,6 @@ from gcsim.lazy import offered
 if TYPE_CHECKING:
     from gcsim.analysis.validation.judge import Report, run_suite
     from gcsim.analysis.validation.suite import (
-        DENSE,
         Bound,
         Excluded,
         Factor,
@@ -36,15 +35,17 @@ if TYPE_CHECKING:
         seconds,
     )
     from gcsim.simulator.predict import predict
+    from gcsim.simulator.training import DENSE
 
 _MODULES = {
     "gcsim.analysis.validation.judge": "Report run_suite",
-    "gcsim.analysis.validation.suite": "DENSE Bound Excluded Factor Findings Ordering Point "
+    "gcsim.analysis.validation.suite": "Bound Excluded Factor Findings Ordering Point "
     "Statement Suite",
     "gcsim.scenarios.catalog": "device link",
     "gcsim.simulator.collectives": "Cluster CollectiveMemo CollectiveRecord Collectives execute "
     "seconds",
     "gcsim.simulator.predict": "predict",
+    "gcsim.simulator.training": "DENSE",
 }
 
 __getattr__, __dir__, __all__ = offered(__name__, _MODULES)

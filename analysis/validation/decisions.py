@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gcsim.analysis.validation.statistics import grouped
-from gcsim.analysis.validation.suite import DENSE, Point
+from gcsim.analysis.validation.suite import Point
+from gcsim.simulator.training import DENSE
 
 TIE = 0.02
 """Relative difference below which two measurements tie: repeated runs of the published benchmarks

@@ -33,11 +33,12 @@ from numpy.typing import NDArray
 
 from gcsim.analysis.validation.decisions import TIE
 from gcsim.analysis.validation.registry import SUITES
-from gcsim.analysis.validation.suite import DENSE, Point
+from gcsim.analysis.validation.suite import Point
 from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.discrepancy import FILE, Widths, shipped
 from gcsim.scenarios.uncertainty.worlds import draw
 from gcsim.simulator.luck import doubted
+from gcsim.simulator.training import DENSE
 
 if TYPE_CHECKING:
     from gcsim.analysis.validation.judge import Report

@@ -30,8 +30,9 @@ from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.report.table import percent
 from gcsim.analysis.validation.statistics import by_series, grouped, judged
-from gcsim.analysis.validation.suite import DENSE, Point
+from gcsim.analysis.validation.suite import Point
 from gcsim.errors import InternalError
+from gcsim.simulator.training import DENSE
 
 BAND = 0.1  # relative error at the grey band's edge
 NAMES = {"s": "time [s]", "samples/s": "throughput [samples/s]", "bytes": "size [B]", "x": "[x]"}

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
-DENSE = "none"  # method of the uncompressed exchange, the reference of decisions
-
 IN_ALL = "in all"
 
 Statistic = Literal[

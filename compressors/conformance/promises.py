@@ -32,8 +32,10 @@ def mean_is_right_when_unbiased(subject: Subject) -> None:
     rounding = 1e-5 * directions.norm(dim=1) * mean.norm()  # 16-bit fractions, float32
     error = samples.std(dim=0) / math.sqrt(DRAWS)
     excess = (samples.mean(dim=0).abs() - rounding) / error.clamp_min(1e-30)
-    worst = float(excess.max())
-    assert worst <= Z, f"the mean update is {worst:.3g} standard errors from the mean gradient"
+    assert float(excess.max()) <= Z, (
+        f"the mean of {DRAWS} updates is not the mean gradient: "
+        "correct it, or declare unbiased=False"
+    )
 
 
 def more_workers_do_not_scale_the_update(subject: Subject) -> None:

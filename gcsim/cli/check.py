@@ -1,13 +1,11 @@
 """Text of `gcsim check`: what gcsim understands of a scenario, and a report on a compressor.
 
-Sizes of messages are those of a dense gradient that fills DDP's buckets to their limits (`ddp`).
-What is really sent is known when the compressors have run, and a run's report names what carried
-it.
+Sizes of messages are those of a dense gradient that fills DDP's buckets to their limits (`ddp`);
+a run's report has those that the compressors send.
 """
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,12 +14,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal, get_args
 
-from rich.table import Table
-from rich.text import Text
-
 from gcsim import units
 from gcsim.analysis.report.numbers import bits, duration, elapsed, plural, significant, size, times
 from gcsim.cli.outcome import users_code
+from gcsim.cli.terminal import width
 from gcsim.compressors.conformance import CHECKS, Report, examine
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.registry import compressor_class
@@ -32,7 +28,7 @@ from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.running.keys import own_model_code
 from gcsim.scenarios.scenario import CompressorChoice, ProfiledCompute, RecordedCompute, Scenario
 from gcsim.scenarios.sections.cluster import matters, random_settings, slows, timed_settings
-from gcsim.scenarios.trained.horizon import foreseen
+from gcsim.scenarios.trained.horizon import foreseen, inconclusive
 from gcsim.scenarios.trained.runs import mid_round, unsupported
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of
@@ -58,16 +54,6 @@ _NICS = 8
 """NICs that are named one by one."""
 _SHARE = 100
 """An all-gather's block, as a part of the dense message: 1 %."""
-
-
-def understood(scenario: Scenario) -> Table:
-    """The lines as a table of labels and texts."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in lines(scenario):
-        grid.add_row(Text(label), Text(text))
-    return grid
 
 
 def lines(scenario: Scenario) -> Iterator[Line]:
@@ -190,7 +176,7 @@ def _oversubscribed(cluster: Cluster, below: int, uplink: Link) -> str:
 
 
 def _averages(scenario: Scenario) -> Iterator[Line]:
-    """Why iterations differ, and over how many times will be means."""
+    """Causes of differing iterations, and the number that is averaged."""
     means = f"means of {plural(scenario.training.iterations, 'iteration')}"
     random = random_settings(scenario.cluster, scenario.training)
     if random:
@@ -269,7 +255,7 @@ def _to_target(scenario: Scenario) -> Iterator[Line]:
     if scenario.train is None:
         return
     found = [f"refused: {one.message}; {one.hint}" for one in unsupported(scenario)]
-    found += [*mid_round(scenario), *foreseen(scenario, scenario.train.steps)]
+    found += [*mid_round(scenario), *inconclusive(foreseen(scenario, scenario.train.steps))]
     for number, text in enumerate(found):
         yield ("train" if number == 0 else ""), text
 
@@ -351,7 +337,7 @@ def _algorithms(
 
 
 def _size_decides(scenario: Scenario, limit: int) -> bool:
-    """Whether something else carries smaller messages; powers of two are tried."""
+    """Whether smaller messages, by powers of two, use another algorithm."""
     sizes = [limit, *(1 << power for power in range(2, (limit - 1).bit_length()))]
     for kind in ("all_reduce", "all_gather"):
         answers = {
@@ -416,17 +402,16 @@ def report_on(name: str, sets: Sequence[str]) -> Report:
 
 
 def text_of(report: Report) -> str:
-    """The report for people; where all is well, also what was looked at."""
+    """The report for people; if all is well, with the names of the checks."""
     lines = str(report).splitlines()
     if not report.findings:
         checked = "; ".join(check.replace("_", " ") for check in CHECKS)
         lines += [f"  {checked}", *(f"note: {text}" for text in report.notes)]
-    width = shutil.get_terminal_size((100, 24)).columns
-    return "\n".join(_wrapped(line, width) for line in lines)
+    return "\n".join(map(_wrapped, lines))
 
 
-def _wrapped(line: str, width: int) -> str:
+def _wrapped(line: str) -> str:
     indent = " " * (len(line) - len(line.lstrip()) + (0 if line.startswith("  ") else 2))
     return textwrap.fill(
-        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        line, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

@@ -37,7 +37,7 @@ def compare(
         hint = "name the folder of a run, too"
         raise InputError("is a measurement without a prediction", place=str(runs[0]), hint=hint)
     results = [read_results(path) for path in folders]
-    if len(runs) < len(("one", "another")):
+    if len(runs) == 1:
         raise InputError("one run cannot be compared", place=str(runs[0]), hint="name another")
     names = [path.name if path.is_dir() else path.parent.name for path in folders]
     if len(set(names)) < len(names):

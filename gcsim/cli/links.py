@@ -1,4 +1,4 @@
-"""Lists of links: their rates on real hardware, and apart from those the ideal bounds."""
+"""Lists of links: rates on real hardware, and ideal bounds."""
 
 from __future__ import annotations
 

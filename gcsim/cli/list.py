@@ -1,8 +1,7 @@
 """Lists of compressors, scenarios, models, tasks, traces, devices and links.
 
 Each kind has two functions: all entries in short, and one entry in full. What a person reads is
-written from the same values that `--json` gives. Nothing here imports torch, but `gcsim fit`, whose
-text stands last.
+written from the same values that `--json` gives. Only `gcsim fit`, at the end, imports torch.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def entries(kind: Kind) -> list[Entry]:
 
 
 def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
-    """One entry. Raises `InputError` with a suggestion when there is none of that name."""
+    """One entry; `InputError` with a suggestion for an unknown name."""
     describe = _KINDS[kind][1]
     if kind in {Kind.devices, Kind.links} and _names_a_file(name):
         return {**describe(name, full), "file": name}
@@ -137,8 +136,8 @@ def _number(value: float | None) -> str:
 def _scenario(name: str, full: bool) -> Entry:
     from gcsim.scenarios.load import load_scenario, shipped_scenarios
 
-    scenario = load_scenario(shipped_scenarios()[name])
     path = shipped_scenarios()[name]
+    scenario = load_scenario(path)
     entry: Entry = {
         "name": name,
         "description": scenario.resolved.get("description", ""),

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def option(words: str, text: str, **more: Any) -> Any:
-    """An option of a command, of its names, the word for its value if it has one, and its help."""
+    """An option of a command: its names, a word for its value if it has one, and its help."""
     names = [word for word in words.split() if word.startswith("-")]
     value = words.rsplit(maxsplit=1)[-1]
     metavar = None if value in names else value
@@ -44,7 +44,7 @@ ResultsOption = Annotated[bool, option("--json", "results.json on stdout.")]
 
 
 def again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
-    """The options that make the same scenario once more."""
+    """Options that change the scenario in the same way."""
     repeated = [word for assignment in sets or () for word in ("--set", assignment)]
     return repeated + ([] if seed is None else ["--seed", str(seed)])
 

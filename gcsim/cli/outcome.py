@@ -59,20 +59,20 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def interrupted() -> int:
-    """Say so, on one line."""
+    """Report an interruption."""
     say("interrupted; no file is half written")
     return INTERRUPTED
 
 
 @contextmanager
 def users_code() -> Iterator[None]:
-    """While a user's modules may run: what they print goes to stderr, stdout is the result's."""
+    """Send output to stderr while a user's modules may run: stdout is the result's."""
     with redirect_stdout(sys.stderr):
         yield
 
 
 def _left_early(left: BaseException) -> Problem:
-    """A compressor, a model or what they import called `sys.exit`, or the like: no result."""
+    """Problem of a compressor, a model or an import of theirs that calls `sys.exit`."""
     import traceback
 
     frames = [
@@ -89,7 +89,7 @@ def _left_early(left: BaseException) -> Problem:
 
 @contextmanager
 def kept_on_interrupt() -> Iterator[None]:
-    """Around training: Ctrl-C is one line and its exit code."""
+    """End a training by Ctrl-C with a line and the exit code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -98,7 +98,7 @@ def kept_on_interrupt() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A line on stderr, as it is; a terminal that was closed does not hear it."""
+    """Write a line to stderr, unless the terminal was closed."""
     with suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -132,7 +132,7 @@ def _report(error: Exception) -> int:  # noqa: PLR0911 - a case each
 
 
 def is_usage_error(error: BaseException) -> bool:
-    """Whether typer raised it over the command line itself."""
+    """Whether typer raised it for the command line itself."""
     # the class lies in click or in typer's own copy of it, by typer's version
     return callable(getattr(error, "format_message", None))
 
@@ -164,7 +164,7 @@ def _bug(error: Exception) -> int:
 
 
 def _abandon_stdout() -> None:
-    """Send what is left in the buffer nowhere, so that nothing fails again at exit."""
+    """Discard the buffer of stdout, so that nothing fails again at exit."""
     try:
         handle = sys.stdout.fileno()
     except (OSError, ValueError):

@@ -42,7 +42,7 @@ def plot(
     """
     from gcsim.analysis.report.numbers import plural
     from gcsim.analysis.write import TABLES, draw_again, draw_sweep
-    from gcsim.cli.terminal import note
+    from gcsim.cli.terminal import note, note_written
     from gcsim.errors import InputError
     from gcsim.scenarios.stored import read_results
     from gcsim.scenarios.sweeps.store import is_sweep, read_sweep
@@ -64,4 +64,4 @@ def plot(
     if failed and not quiet:
         note(f"{plural(failed, 'point')} of the sweep failed and stay empty")
     if not quiet:
-        note(f"Written to {folder}: {', '.join(path.name for path in paths)}")
+        note_written(folder, paths)

@@ -42,7 +42,7 @@ def reproduce(
     Trainings are cached, and after an interruption the same command continues.
     """
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note
+    from gcsim.cli.terminal import emit, emit_exactly, note_written
     from gcsim.scenarios.papers.preset import preset
     from gcsim.scenarios.papers.preset import reproduce as run
 
@@ -60,4 +60,4 @@ def reproduce(
     sys.stdout.flush()
     paths += draw_reproduction(found, folder)
     if not quiet:
-        note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")
+        note_written(folder, paths)

@@ -53,14 +53,8 @@ def sweep(
     folder = options.results_folder(output, f"{plan.name}_sweep")
     try:
         with watching(quiet) as progress:
-            result = execute(
-                plan,
-                folder,
-                jobs=jobs,
-                dask=dask,
-                progress=progress,
-                tell=lambda line: None if quiet else note(line),
-            )
+            tell = (lambda _: None) if quiet else note
+            result = execute(plan, folder, jobs=jobs, dask=dask, progress=progress, tell=tell)
     except KeyboardInterrupt:
         done = len(list((folder / POINTS).glob("[!.]*.json")))
         points = f"{done} of {len(plan.points)} points are in {folder}"
@@ -70,14 +64,8 @@ def sweep(
         emit_exactly(result.to_json())
     else:
         emit(*parts(result, width()))
-    asked = [
-        "gcsim",
-        "sweep",
-        scenario,
-        *(f"--grid={one}" for one in grid),
-        *options.again(sets, seed),
-    ]
-    draw_sweep_report(result, folder, shlex.join(asked))
+    asked = [scenario, *(f"--grid={one}" for one in grid), *options.again(sets, seed)]
+    draw_sweep_report(result, folder, shlex.join(["gcsim", "sweep", *asked]))
     if not quiet:
         names = "report.html, results.csv, results.json, sweep.json, points/"
         note("", f"Written to {folder}: {names}")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 MEANING = 30
-"""Terminal cells that what a parameter means needs beside the other columns."""
+"""Terminal cells that a parameter's meaning needs beside the other columns."""
 
 
 def width() -> int:
@@ -70,7 +70,7 @@ def note(*lines: str) -> None:
 
 
 def note_cached(result: Result) -> None:
-    """The parts of a run that were known before, on stderr."""
+    """Note the parts of a run that were known before."""
     from gcsim.scenarios.result import FROM_CACHE
 
     came = result.provenance.get(FROM_CACHE)
@@ -82,7 +82,7 @@ def note_cached(result: Result) -> None:
 
 
 def note_trained_before(result: TrainingResult) -> None:
-    """The methods that were not trained now, on stderr."""
+    """Note the methods that were not trained now."""
     if result.from_cache:
         named = _methods(result.from_cache, result.rows)
         note("", f"From the cache: trajectories of {named}, trained before.")
@@ -93,16 +93,13 @@ def _methods(labels: Sequence[str], rows: Sequence[Row | TrainedRow]) -> str:
     return f"all {all_of} methods" if len(labels) == all_of else ", ".join(labels)
 
 
-def note_written(paths: Sequence[Path], *, brief: bool) -> None:
-    """The files of a run, on stderr, and what the screen has not shown."""
-    names = ", ".join(path.name for path in paths)
-    note("", f"Written to {paths[0].parent}: {names}; timeline.json opens in ui.perfetto.dev")
-    if brief:
-        note("-v adds a time breakdown, column definitions and sources.")
+def note_written(folder: Path, paths: Iterable[Path], more: str = "") -> None:
+    """Note the files in a folder of results."""
+    note("", f"Written to {folder}: {', '.join(path.name for path in paths)}{more}")
 
 
 def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
-    """Contents of a new trace, and what was left out of it: `asked` is in iterations."""
+    """Contents of a new trace, and omitted iterations of those that were `asked` for."""
     from gcsim.analysis.report.numbers import plural
     from gcsim.traces.storage.store import Trace
 
@@ -117,15 +114,14 @@ def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
 
 
 def note_next(arguments: Sequence[str], what: str) -> None:
-    """A command of gcsim to try next, on stderr."""
+    """Note a command of gcsim to try next."""
     command = [*started_as(), *arguments]
     note("", f"Next, {what}:")
     print(f"  {shlex.join(command)}", file=sys.stderr)  # never wrapped: it is to be copied
 
 
 def started_as() -> list[str]:
-    """The words that start this gcsim again in the user's shell: where PATH does not find it, with
-    the path that it was started by."""
+    """Words that start this gcsim again in the user's shell, by its path if PATH lacks it."""
     script = Path(sys.argv[0])
     if script.parts[-2:] == ("gcsim", "__main__.py"):
         return [_as_typed(Path(sys.executable)), "-m", "gcsim"]
@@ -133,7 +129,7 @@ def started_as() -> list[str]:
 
 
 def _as_typed(program: Path) -> str:
-    """Its name where PATH finds it, else its path, from here where it lies below."""
+    """A program's name if PATH finds it, else its path, relative to a folder above."""
     found = shutil.which(program.name)
     if found is not None and Path(found).resolve() == program.resolve():
         return program.name
@@ -161,12 +157,12 @@ def summary(scenario: Scenario) -> str:
 
 
 def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
-    """Names at the left; beside each what it is."""
+    """Names on the left, a description beside each."""
     entries = list(found)
     if kind in _TABLES:
         emit(*_TABLES[kind](entries))
     else:
-        emit(_beside((entry["name"], _LINES[kind](entry)) for entry in entries))
+        emit(beside((entry["name"], _LINES[kind](entry)) for entry in entries))
 
 
 def _compressors(entries: Sequence[Entry]) -> list[RenderableType]:
@@ -176,7 +172,7 @@ def _compressors(entries: Sequence[Entry]) -> list[RenderableType]:
     for family, members in groupby(entries, key=itemgetter("family")):
         parts += [""] if parts else []
         parts.append(Text(family, style="bold underline"))
-        parts.append(_beside(((e["name"], _brief(e)) for e in members), least=widest))
+        parts.append(beside(((e["name"], _brief(e)) for e in members), least=widest))
     return parts
 
 
@@ -201,7 +197,8 @@ def push_pull_line(entry: Entry) -> str:
     )
 
 
-def _beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Table:
+def beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Table:
+    """Names, of `least` cells or more, and the lines beside each."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, min_width=least)
     grid.add_column(overflow="fold")
@@ -216,12 +213,12 @@ def show_details(kind: Kind, entry: Entry) -> None:
 
 
 def _link_details(entry: Entry) -> Iterator[RenderableType]:
-    yield from ("", _beside((label, [text]) for label, text in link_details(entry)))
+    yield from ("", beside((label, [text]) for label, text in link_details(entry)))
 
 
 def _model_details(entry: Entry) -> Iterator[RenderableType]:
     yield from (Text(entry["title"]), "")
-    yield _beside((label, [text]) for label, text in model_details(entry))
+    yield beside((label, [text]) for label, text in model_details(entry))
 
 
 def _compressor_details(entry: Entry) -> Iterator[RenderableType]:
@@ -313,7 +310,7 @@ def _models(entries: Sequence[Entry]) -> list[RenderableType]:
 def _titled(
     tables: Iterable[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]], below: Sequence[str]
 ) -> list[RenderableType]:
-    """Tables under their titles, names in bold; what they need to be read stands below."""
+    """Tables under their titles, names in bold, with notes below."""
     parts: list[RenderableType] = []
     for title, headings, rows in tables:
         table = _table(*headings)
@@ -335,7 +332,7 @@ def _parameters(parameters: Sequence[Entry]) -> RenderableType:
         len(row[3]) + 2 for row in rows
     )
     if fixed + MEANING > width():  # the table would cut words
-        return _beside(
+        return beside(
             (name, [f"default {default}; {accepted}", meaning])
             for name, default, accepted, meaning in rows
         )
@@ -381,7 +378,7 @@ def _training(entry: Entry) -> Table:
         own = f"factor {model['factor']:.2f} of {model['models']} models measured on it"
         what = f"{precision}: {own if model['models'] else 'no model measured on it'}"
         rows.append(("by layers", [what + _times(model), model["source"]]))
-    return _beside(rows)
+    return beside(rows)
 
 
 def _times(found: Entry) -> str:
@@ -410,7 +407,7 @@ _TABLES: dict[Kind, Callable[[Sequence[Entry]], list[RenderableType]]] = {
     Kind.links: _links,
     Kind.models: _models,
 }
-"""All entries of the kinds that are not names with lines beside them."""
+"""Tables of the other kinds."""
 _DETAILS: dict[Kind, Callable[[Entry], Iterable[RenderableType]]] = {
     Kind.compressors: _compressor_details,
     Kind.devices: _device_details,

@@ -39,7 +39,14 @@ def train(
     """
     from gcsim.analysis.trained.write import require_tensorboard, write_events
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note, note_trained_before, width
+    from gcsim.cli.terminal import (
+        emit,
+        emit_exactly,
+        note,
+        note_trained_before,
+        note_written,
+        width,
+    )
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.trained.horizon import foreseen
     from gcsim.scenarios.trained.runs import mid_round, plan_of
@@ -52,7 +59,9 @@ def train(
         require_tensorboard("--tensorboard")
         options.check_writable(tensorboard, "--tensorboard")
     if not quiet:
-        note(*mid_round(loaded), *foreseen(loaded, plan_of(loaded).steps))
+        note(*mid_round(loaded))
+        if short := [label for label, _ in foreseen(loaded, plan_of(loaded).steps)]:
+            note(f"too short to tell: {'; '.join(short)} (gcsim check {scenario} says why)")
     tell = (lambda _: None) if quiet else note
     with kept_on_interrupt(), watching(quiet) as progress:
         result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress, tell=tell)
@@ -71,7 +80,7 @@ def train(
         write_events(result, tensorboard)
     if not quiet:
         note_trained_before(result)
-        note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")
+        note_written(folder, paths)
         if tensorboard is not None:
             shows = shlex.join(["tensorboard", "--logdir", str(tensorboard)])
             note(f"The curves: {shows}")

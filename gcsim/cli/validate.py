@@ -46,7 +46,7 @@ def validate(
     from gcsim.analysis.validation.leaving_out import fault
     from gcsim.analysis.validation.report.write import shown, to_json, write
     from gcsim.cli.progress import watching
-    from gcsim.cli.terminal import emit, emit_exactly, note, width
+    from gcsim.cli.terminal import emit, emit_exactly, note_written, width
 
     names = suites or []
     if quick and not live:
@@ -70,7 +70,7 @@ def validate(
     else:
         emit(*shown(reports, width()))
     if not quiet:
-        note("", f"Written to {folder}: {', '.join(path.name for path in paths)}")
+        note_written(folder, paths)
     broken = [bound for report in reports for bound in report.bounds if not bound.kept]
     if broken:
         names_of = "; ".join(kept.bound.name for kept in broken)

@@ -338,8 +338,6 @@ def _group(text: str, words: Words) -> dict[str, Any]:
     device = catalog.device(found["device"])
     group: dict[str, Any] = {"nodes": int(found["nodes"]), "device": device.name}
     group["devices_per_node"] = int(found["gpus"] or words.gpus or 1)
-    if device.bus and group["devices_per_node"] > 1:
-        group["intra_node"] = device.bus
     if found["nics"]:
         group["nics_per_node"] = int(found["nics"])
     if found["network"]:
@@ -405,7 +403,6 @@ def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Prob
 
 
 def _settings(said: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
-    device = catalog.devices().get(str(said.get("device")))
     data: dict[str, Any] = {"name": NAME, "batch_size": 32}
     model = MODELS.get(str(said["model"]))
     if trace is not None:
@@ -417,8 +414,6 @@ def _settings(said: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
     else:
         data["gradients"] = {"source": "synthetic"}
     data["cluster"] = {}
-    if device is not None and device.bus and said.get("gpus", 1) != 1:
-        data["cluster"]["intra_node"] = device.bus
     data["compressors"] = [dict(one) for one in METHODS]
     _put(data, said)
     return data

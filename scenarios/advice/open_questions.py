@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.findings import Answer
-from gcsim.scenarios.sections.link import carrier
+from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.scenarios.sections.network_words import ETHERNET, supposes_rdma
 
 
@@ -50,7 +50,7 @@ def _of_the_network(asked: Asked) -> Iterator[Answer]:
         if wired and not asked.says("cluster", "network", "limited"):
             words = "tc or the provider caps the bandwidth and drops bursts"
             yield _answer(words, "--limited", "cluster.network.limited=true")
-        remote = f"{link.name.removesuffix(', changed')}_roce"
+        remote = f"{entry_name(link)}_roce"
         if cluster.collectives.transport == "nccl" and remote in catalog.links():
             yield _answer("RDMA", f"--network {remote}", f"cluster.network={remote}")
     elif isinstance(said := asked.stated("cluster", "network"), str) and supposes_rdma(said):

@@ -22,7 +22,7 @@ from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import CompressorChoice
-from gcsim.simulator.between_nodes import as_trained
+from gcsim.simulator.as_trained import as_trained
 from gcsim.traces.profile import Step, TrafficProfile
 
 _ALIKE = 1e-3  # share of an iteration within which a bucket is left as exact as possible

@@ -26,6 +26,11 @@ OWN, OWN_TITLE = "gcsim", "gcsim's hook"  # the default implementation
 KEY = "implementation"
 
 
+def parameters(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's parameters in an entry of a scenario's `compressors`."""
+    return {key: value for key, value in entry.items() if key not in ("kind", "label", KEY)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
     """Another implementation of a method."""

@@ -188,8 +188,9 @@ def reproduce(
 ) -> Reproduction:
     """Run a preset.
 
-    `quick`: the reduced size, whose verdicts say little. `data`: a folder of images of at most ten
-    classes (`task: folder:PATH`), for ResNet-20 in the place of the preset's data and model.
+    `quick`: the reduced size, whose verdicts say little; none where it has another model.
+    `data`: a folder of images of at most ten classes (`task: folder:PATH`), for ResNet-20 in the
+    place of the preset's data and model.
     `steps`: of each training. `jobs`: processes that train side by side. Raises `InputError` as
     `train` and `run`, and for data or steps of a preset that trains nothing.
     """
@@ -208,6 +209,8 @@ def reproduce(
     if data:
         said = f"{_FOR_IMAGES} on {data} in the place of the preset's model and data."
         outcome = replace(outcome, notes=(said, *outcome.notes))
+    if quick and any("model" in changed for changed in preset.quick.values()):
+        outcome = replace(outcome, verdicts=())
     return Reproduction(
         name=preset.name,
         title=preset.title,

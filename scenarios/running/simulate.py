@@ -26,7 +26,7 @@ from gcsim.scenarios.uncertainty.approximation import Drawn, approximations, slo
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, slowness
-from gcsim.simulator.between_nodes import as_trained
+from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.cluster import Cluster, NodeGroup
 from gcsim.simulator.devices.device import End
 from gcsim.simulator.devices.pricing import PriceList
@@ -35,7 +35,7 @@ from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import Prediction, carriers, predict
 from gcsim.simulator.push_pull import SERVED, WAYS, as_collectives, by_servers, ways
 from gcsim.simulator.steps.averages import Averager
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.profile import ModelFacts, PassTimes, TrafficProfile, every
 
 MATTERS = 1e-6
@@ -301,7 +301,7 @@ def as_carried(
     cluster = scenario.cluster
     profiles = [as_trained(profile, scenario.training, cluster) for profile in profiles]
     methods = list(zip(scenario.compressors, keys, profiles, strict=True))
-    dense = next((method for method in methods if method[0].kind == "none"), None)
+    dense = next((method for method in methods if method[0].kind == DENSE), None)
     served = [SERVED in ways(profile, cluster) for profile in profiles]
     if dense is not None and any(served) and not served[methods.index(dense)]:
         choice, key, profile = dense

@@ -51,6 +51,7 @@ from gcsim.simulator.cluster import TransportName
 from gcsim.simulator.network.links import RANGED, Link, Uplink
 from gcsim.simulator.network.rate_trace import RateTrace
 
+_CHANGED = ", changed"  # ends the name of a link that is like an entry of the catalogue
 _NO_FIGURES = {"like", "name", "source", "estimate", "limited"}
 _Share = tuple[Fraction, tuple[Fraction, Fraction]]
 LIMITED: Mapping[str, _Share] = MappingProxyType(
@@ -107,7 +108,7 @@ class LinkSection(LinkFields):
         if files:
             source += f" (rates from {', '.join(dict.fromkeys(files))})"
         built = self.link(
-            name=self.name or (f"{base.name}, changed" if base else "custom"),
+            name=self.name or (f"{base.name}{_CHANGED}" if base else "custom"),
             source=source if self.source is None else self.source,
             estimate=_estimated(base, self._stated) if self.estimate is None else self.estimate,
         )
@@ -133,12 +134,17 @@ def changed_link(base: Link, stated: Mapping[str, Any]) -> dict[str, Any]:
     if not stated:
         return plain_link(base)
     own = {
-        "name": f"{base.name}, changed",
+        "name": f"{base.name}{_CHANGED}",
         "source": _source(base, stated.keys(), "the scenario"),
         "estimate": _estimated(base, stated),
         **stated,
     }
     return over(_figures(plain_link(base)), own)
+
+
+def entry_name(link: Link) -> str:
+    """Name of the catalogue's entry that a link is, or is like."""
+    return link.name.removesuffix(_CHANGED)
 
 
 def _source(base: Link, stated: Set[str], where: str) -> str:

@@ -12,6 +12,7 @@ import re
 
 from gcsim import units
 from gcsim.errors import InputError
+from gcsim.names import say
 from gcsim.scenarios import catalog
 
 ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
@@ -50,7 +51,9 @@ def network_of(said: str) -> str | dict[str, str]:
     plain = " ".join(_PORT.sub(" ", _GIGABIT.sub("Gb", said)).split()) or said
     below = _BELOW_ZERO.match(plain)
     if (bits := _BITS.fullmatch(plain)) and plain.lower() not in _MOBILE:
-        plain = f"{bits['rate']} {bits['prefix'].upper()}bit/s"
+        written, plain = plain, f"{bits['rate']} {bits['prefix'].upper()}bit/s"
+        if written.endswith(("gb", "mb")):  # bytes, perhaps
+            say("link", said, plain)
     elif of_bytes := _BYTES.fullmatch(plain):
         plain = f"{of_bytes['rate']} {of_bytes['prefix']}B/s"
     elif not below:

@@ -72,15 +72,15 @@ def in_words(delays: float) -> str:
     return f"{number} delay" if number == "1" else f"{number} delays"
 
 
-def foreseen(scenario: Scenario, steps: int) -> list[str]:
-    """Methods of which so many steps cannot tell, as far as their parameters say, in words."""
+def foreseen(scenario: Scenario, steps: int) -> list[tuple[str, str]]:
+    """Methods (label, reason) of which so many steps cannot tell, as far as parameters say."""
     found = []
     for choice in scenario.compressors:
         share = stated_share(choice.kind, choice.parameters)
         least = telling(choice.kind, choice.parameters)
         if share is not None and share < 1 and (why := too_short(share * steps, steps, least)):
             found.append((choice.label, why))
-    return inconclusive(found)
+    return found
 
 
 def inconclusive(found: Iterable[tuple[str, str]]) -> list[str]:

@@ -47,7 +47,6 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import (
     CHECKS,
-    DENSE,
     STEP_CHECKS,
     Planner,
     first_alike,
@@ -60,7 +59,7 @@ from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
-from gcsim.simulator.training import Code, Noise, SharedNode, Training
+from gcsim.simulator.training import DENSE, Code, Noise, SharedNode, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]  # a column per world

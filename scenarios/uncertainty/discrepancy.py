@@ -23,7 +23,7 @@ from gcsim.scenarios.reading.checking import Section, check
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.uncertainty.figures import Figure, Input, KeyPath
 from gcsim.scenarios.uncertainty.worlds import FACTORS, World, slowness
-from gcsim.simulator.plans import DENSE
+from gcsim.simulator.training import DENSE
 
 Values = NDArray[np.float64]
 FILE = Path(__file__).parent.parent / "catalog" / "discrepancy.yaml"

@@ -82,6 +82,22 @@ def test_several_parameters_and_labels_beside(tmp_path: Path) -> None:
         assert "two compressors are labelled" in said
 
 
+def test_a_class_is_named_without_its_module_unless_two_modules_have_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first_own", "second_own"):
+        (tmp_path / f"{name}.py").write_text("from tests.traces.training.world import Wild\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def labels(*kinds: str) -> list[str]:
+        text = ", ".join(f'"{kind}"' for kind in kinds)
+        return [one.label for one in load(tmp_path, LIVE, f"compressors=[{text}]").compressors]
+
+    assert labels("none", "first_own:Wild") == ["dense", "Wild"]
+    kinds = ["first_own:Wild", "second_own:Wild"]
+    assert labels(*kinds) == kinds
+
+
 def takes_a_scenario() -> list[str]:
     """Public names with a parameter that is a scenario."""
     found = []

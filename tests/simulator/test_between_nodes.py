@@ -12,7 +12,7 @@ import pytest
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
-from gcsim.simulator.between_nodes import as_trained
+from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.collectives.dispatch import execute, traffic_of
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.push_pull import as_collectives

@@ -13,7 +13,7 @@ from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
-from gcsim.simulator.between_nodes import as_stored
+from gcsim.simulator.as_trained import as_stored
 from gcsim.simulator.plans import Planner
 from gcsim.simulator.training import Framework, GradientType, Training
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile

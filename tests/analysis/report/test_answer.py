@@ -143,7 +143,7 @@ def test_what_nothing_can_be_trained_with_is_said_and_not_named(result: Result) 
     text = said(result, none={32: 0.4}, randomk={32: 0.05}, powersgd={32: 0.1})
     assert "Try: PowerSGD rank 4" in text
     assert (
-        "Not counted: random-k 1%, 8.00 times: its update contains almost none of the gradient "
+        "Not counted: random-k 1%, 8.00x: its update contains almost none of the gradient "
         "(cosine similarity 0.100)." in text
     )
     assert "Not counted" not in said(result, none=0.4, randomk=0.3, powersgd=0.1)
@@ -249,7 +249,7 @@ def test_one_worker_alone_is_told_that_it_sends_nothing(result: Result) -> None:
 def test_of_equally_fast_methods_the_smaller_error_is_named(result: Result) -> None:
     text = said(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1 * (1 + TIE / 2)})
     assert "Try: PowerSGD rank 4" in text
-    assert "Not clearly slower: Top-k 1%, 4.00 times." in text
+    assert "Not clearly slower: Top-k 1%, 4.00x." in text
     apart = said(result, none={32: 0.4}, topk={32: 0.1}, powersgd={32: 0.1 * (1 + 2 * TIE)})
     assert "Try: Top-k 1%" in apart
     assert "As fast" not in apart
@@ -259,7 +259,7 @@ def test_of_many_that_are_as_fast_a_few_are_named(result: Result) -> None:
     kinds = ["topk", "dgc", "qsgd", "ef_block_sgdm", "variance", "powersgd", "qsparse_local_sgd"]
     text = said(result, none={32: 0.4}, **{kind: {32: 0.1} for kind in kinds})
     (line,) = [part for part in text.split(". ") if part.startswith("Not clearly slower")]
-    assert line.count("4.00 times") == 4
+    assert line.count("4.00x") == 4
     assert "; 2 others" in line
 
 
@@ -381,7 +381,7 @@ def test_methods_that_luck_may_reverse_are_rivals(result: Result) -> None:
         at(result, none={32: 0.4}, powersgd={32: 0.1}, topk={32: 0.104}, fp16={32: 0.3}), 0.002
     )
     text = " ".join(answer(shown))
-    assert "Not clearly slower: Top-k 1%, 3.85 times." in text
+    assert "Not clearly slower: Top-k 1%, 3.85x." in text
     assert "Use: FP16: 300 ms; 1.33x dense" in text
     assert "50 iterations cannot separate some of these methods: raise training.iterations" in text
     found = largest_verdict(shown)

@@ -24,12 +24,12 @@ from gcsim.analysis.report.answer import answer, html
 from gcsim.analysis.report.numbers import fixed
 from gcsim.analysis.report.selection import Verdict, verdicts
 from gcsim.analysis.report.table import SPEEDUP, TO_TARGET, brief_columns
-from gcsim.analysis.report.wording import SENDS_NOTHING, estimate, uncompressed
+from gcsim.analysis.report.wording import SENDS_NOTHING, uncompressed
 from gcsim.analysis.write import to_csv
 from gcsim.scenarios.advice.asked import shipped_profile
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
-from gcsim.scenarios.result import Result, Row, fastest_first
+from gcsim.scenarios.result import Result, Row, estimate, fastest_first
 from gcsim.scenarios.run import run, simulated_run
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes

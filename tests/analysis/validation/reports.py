@@ -8,7 +8,6 @@ from statistics import median
 
 from gcsim.analysis.validation.judge import Report, judge
 from gcsim.analysis.validation.suite import (
-    DENSE,
     Bound,
     Excluded,
     Factor,
@@ -18,6 +17,7 @@ from gcsim.analysis.validation.suite import (
     Suite,
     given_step,
 )
+from gcsim.simulator.training import DENSE
 
 SOURCE = "Somebody et al., 2020, table 3"
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.validation.decisions import TIE, decisions
-from gcsim.analysis.validation.suite import DENSE, Point, Unit
+from gcsim.analysis.validation.suite import Point, Unit
+from gcsim.simulator.training import DENSE
 
 VALUES = st.floats(0.1, 10)
 

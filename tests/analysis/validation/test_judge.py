@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gcsim.analysis.validation.judge import judge, run_suite
 from gcsim.analysis.validation.report.table import bound_text, ordering_text
 from gcsim.analysis.validation.suite import (
-    DENSE,
     Bound,
     Factor,
     Findings,
@@ -22,6 +21,7 @@ from gcsim.analysis.validation.suite import (
     Suite,
 )
 from gcsim.errors import InputError
+from gcsim.simulator.training import DENSE
 
 
 def point(number: int, error: float = 0.0, *, series: str = "a", fitted: bool = False) -> Point:

@@ -111,16 +111,16 @@ def test_groups_are_written_as_answers_write_them_and_are_those_of_a_file() -> N
     assert "nodes" not in data["cluster"]
     assert data["cluster"]["groups"] == [
         {
-            "nodes": 4, "device": "a100_sxm_80gb", "devices_per_node": 8, "intra_node": "nvlink3",
+            "nodes": 4, "device": "a100_sxm_80gb", "devices_per_node": 8,
             "nics_per_node": 4, "network": "100gbe",
         },
-        {
-            "nodes": 8, "device": "v100", "devices_per_node": 8, "intra_node": "nvlink2",
-            "network": "25 Gbit/s",
-        },
+        {"nodes": 8, "device": "v100", "devices_per_node": 8, "network": "25 Gbit/s"},
     ]  # fmt: skip
     cluster = asked(None, words, called=option).scenario.cluster
     assert cluster.devices == "4 x 8 a100_sxm_80gb + 8 x 8 v100"
+    assert {link.name for link in (cluster.intra_node, *cluster.buses.values())} == {
+        "nvlink2", "nvlink3",
+    }  # fmt: skip
     alike = Words(model="resnet50", group=["2 x a100"], gpus=8, network="25gbe")
     one = asked(None, alike, called=option).scenario.cluster
     assert one == asked(None, replace(alike, group=None, device="a100", nodes=2)).scenario.cluster

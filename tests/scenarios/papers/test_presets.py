@@ -37,7 +37,8 @@ def small(name: str) -> Reproduction:
     found = reproduce(preset(name), quick=True, jobs=1)
     outcome = found.outcome
     assert outcome.cells
-    assert outcome.verdicts
+    judged = not any("model" in changed for changed in preset(name).quick.values())
+    assert bool(outcome.verdicts) is judged
     assert all(line.x for panel in outcome.panels for line in panel.lines)
     shown = {(cell.row, cell.column): cell.printed for cell in outcome.cells}
     kept = {place: value for place, value in printed(name).items() if place in shown}
@@ -178,7 +179,6 @@ def test_bytes_of_networks_in_miniature() -> None:
     cells = {(cell.row, cell.column): cell.here for cell in found.outcome.cells}
     sizes = {cells[row, "size [MB]"] for row in ("MobileNet", "VGG11", "WideResNet")}
     assert sizes == {(4 * 269_722 / 1e6,)}  # the small size has ResNet-20 for all
-    assert [verdict.agrees for verdict in found.outcome.verdicts[:3]] == ["disagrees"] * 3
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.files import load, problems
+from tests.scenarios.files import load, problems, warnings
 
 SCENARIO = """\
 model: lenet
@@ -56,6 +56,14 @@ def test_a_rate_that_no_nic_has_is_warned_of(
     """Ethernet is sold up to 800 Gbit/s."""
     load(tmp_path, SCENARIO.format(network=words, nic="100gbe"))
     assert ("a.yaml:3:44: warning: no NIC has " in caplog.text) is slip
+
+
+def test_small_letters_that_may_be_bytes_are_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Gb is a gigabit; gb is one in most mouths, and a gigabyte in some."""
+    load(tmp_path, SCENARIO.format(network="17gb", nic="10gbe"))
+    assert warnings(tmp_path, caplog) == ["note: link '17gb' is read as 17 Gbit/s"]
 
 
 @pytest.mark.parametrize(("backward", "slip"), [("12 min", False), ("12 h", True)])

@@ -108,6 +108,9 @@ def test_a_method_that_hardly_compresses_has_no_steps_no_speedup_and_no_verdict(
         assert known == (None, None, None, 0)
         assert f"{label}: not trained: {row.untrained}." in text
         assert f"{label} - - - - - -" in text
+    # dense until step 36 of 40: the second half sends less
+    assert "in time sends " in text
+    assert "dense sends " not in text
     assert not any(rows[label].untrained for label in ("dense", "in time", "own dense"))
     assert not {curve.label for curve in result.curves} & {*LATE}
     for figure in (curves_figure, gains_figure, ratio_figure):

@@ -30,7 +30,7 @@ import numpy as np
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.statistics import grouped
-from gcsim.analysis.validation.suite import DENSE, IN_ALL, Agreement, Findings
+from gcsim.analysis.validation.suite import IN_ALL, Agreement, Findings
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.papers.judge import LEVEL, told_apart
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -39,6 +39,7 @@ from gcsim.scenarios.trained.evidence import field_of, published
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import Tried, known_of
 from gcsim.scenarios.trained.study import dense_level, ends_of, measured, mostly
+from gcsim.simulator.training import DENSE
 from gcsim.traces.training.plan import Plan
 
 _HERE = Path(__file__).parent

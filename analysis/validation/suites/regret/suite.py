@@ -15,10 +15,11 @@ from gcsim.analysis.report.selection import Verdict, best_known, expected_s, ver
 from gcsim.analysis.validation.decisions import by_setting
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.leaving_out import with_factors
-from gcsim.analysis.validation.suite import DENSE, IN_ALL, Findings, Point, Regret
+from gcsim.analysis.validation.suite import IN_ALL, Findings, Point, Regret
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.trained.evidence import Field, evidence
+from gcsim.simulator.training import DENSE
 
 _HERE = Path(__file__).parent
 _HALF, _POWER = ("fp16", "bf16"), ("powersgd",)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.statistics import grouped
-from gcsim.analysis.validation.suite import DENSE, Findings, Point
+from gcsim.analysis.validation.suite import Findings, Point
+from gcsim.simulator.training import DENSE
 
 SOURCES = (
     "shaped-training", "ddl-benchmarks", "grace", "other-clusters", "raysgd", "bagua",

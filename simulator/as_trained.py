@@ -1,4 +1,4 @@
-"""Traffic as the training changes it: gradients in 16 bits, methods that work between nodes alone.
+"""Profiles as a training changes them: gradients in 16 bits, compression between nodes alone.
 
 Where gradients are stored in 16 bits (`training.gradients`), dense training all-reduces 2 bytes per
 element and casts nothing: one pass divides the bucket by the number of workers (2 bytes read, 2
@@ -23,8 +23,7 @@ from functools import lru_cache
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.plans import DENSE
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.profile import Compute, Exchange, Phase, Quality, Step, TrafficProfile
 
 _TYPES = {"fp16": "float16", "bf16": "bfloat16"}
