@@ -35,7 +35,7 @@ def paste(choice: CompressorChoice) -> list[str]:
     """Python for a model wrapped by DDP; if no hook can carry the method, why."""
     kind, given = choice.kind, choice.parameters
     if kind == DENSE:
-        return ["nothing to add: DistributedDataParallel as it is"]
+        return ["nothing to add: the loop as it is"]
     entry = implementations.of(kind, choice.implementation)
     if entry is not None and not any(key in OPTIONS for key in given):
         return [line.format(**given) for line in entry.deploy]
@@ -43,7 +43,12 @@ def paste(choice: CompressorChoice) -> list[str]:
     if cls.properties(checked).replicas != "identical" or cls.requires:
         return ["not possible as a DDP hook: its workers take local steps"]
     arguments = "".join(f", {key}={value!r}" for key, value in _stated(kind, given).items())
-    return ["import gcsim", f'gcsim.ddp_hook("{kind}"{arguments}).register(model)']
+    lines = ["import gcsim", f'gcsim.ddp_hook("{kind}"{arguments}).register(model)']
+    if cls.momentum(checked)[0]:
+        lines.append("# has its own momentum: use SGD with momentum=0")
+    if start := cls.warmup_steps(checked):
+        lines.append(f"# its first {start:,} steps are uncompressed; the time is of later ones")
+    return lines
 
 
 def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
 from gcsim.analysis.report.paste import paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s
+from gcsim.analysis.report.trust import is_safe
 from gcsim.analysis.report.wording import (
     CLOSE,
     SENDS_NOTHING,
@@ -267,8 +268,9 @@ def _try(advice: Recommendation) -> list[str]:
         if rivals:
             return [f"may be as fast: {', '.join(map(short, rivals[:3]))}"]
         return [uncompressed(advice.verdict) or "nothing: no other method is clearly faster"]
-    trust = TRUST if row.seeds_trained is None else _seeds(row)
-    return [*_row(advice, row), trust]
+    if row.seeds_trained is not None:
+        return [*_row(advice, row), _seeds(row)]
+    return [*_row(advice, row), *([] if is_safe(row) else [TRUST])]
 
 
 def _seeds(row: Row) -> str:
@@ -449,6 +451,8 @@ def _deploy(advice: Recommendation) -> list[str]:
     if safe is not None and safe is not row:
         dense = safe.compressor == DENSE
         lines += [f"# Safe: {'no hook' if dense else one}" for one in _pasted(advice, safe)[-1:]]
+    if "servers" in advice.result.scenario["cluster"]["collectives"]:
+        lines.append("# the times are with parameter servers, which DDP does not have")
     return [Line(line) for line in (*lines, *(f"# {one}" for one in others))]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from gcsim.analysis.report import intervals
@@ -10,6 +9,7 @@ from gcsim.analysis.report.numbers import percent, significant, times
 from gcsim.analysis.report.selection import UNLIKELY, Verdict
 from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.uncertainty.close_pairs import TIE
+from gcsim.simulator.luck import doubted
 from gcsim.simulator.training import DENSE
 
 SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
@@ -51,17 +51,14 @@ def uncompressed(found: Verdict) -> str:
 
 
 def chance_of(probability: float, draws: int) -> str:
-    """ ", faster in 98 % of draws". A share that rounds to 0 or 100 % gives a bound by Laplace's
-    rule of succession, ", over 99 % likely to be faster"; certainty without draws is ""."""
+    """ ", faster in 98 % of draws", "at least 99 %" at the bound of `doubted`; certainty without
+    draws is ""."""
     share = percent(probability)
     if draws <= 1:
         return f", {share} likely to be faster" if 0 < probability < 1 else ""
-    least = 1 / (draws + 2)
-    if probability > 1 - least or share == percent(1):
-        return f", over {percent(math.floor(100 * (1 - least)) / 100)} likely to be faster"
-    if probability < least or share == percent(0):
-        return f", under {percent(math.ceil(100 * least) / 100)} likely to be faster"
-    return f", faster in {share} of draws"
+    ends = (("at least ", probability >= doubted(1)), ("at most ", probability <= doubted(0)))
+    bound = "".join(word for word, reached in ends if reached)
+    return f", faster in {bound}{share} of draws"
 
 
 def advantage(row: Row) -> str:

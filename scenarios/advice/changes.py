@@ -87,13 +87,15 @@ def dense_of(scenario: Scenario) -> str:
 
 
 def _local_steps(engine: Engine, now: Mapping[str, Row]) -> list[Change]:
-    """Dense training that exchanges every fourth step only."""
+    """Dense training that exchanges every fourth step only, where each step exchanges now."""
+    if engine.scenario.cluster.workers == 1 or engine.scenario.training.local_steps > 1:
+        return []
     dense = dense_of(engine.scenario)
     fields = ", ".join(f"{key}: {value!r}" for key, value in LOCAL.items()).replace("'", '"')
     overrides = (f"compressors=[none, {{{fields}}}]",)
     then = engine.rows(overrides, draws=True) or {}
     local = then.get(str(LOCAL["label"]))  # of shipped models alone this is known
-    if local is None or engine.scenario.cluster.workers == 1:
+    if local is None:
         return []
     saves = {dense: _saved(now[dense], local)}
     note = "check accuracy first"

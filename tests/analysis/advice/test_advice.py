@@ -22,6 +22,7 @@ from gcsim.analysis.report import sections
 from gcsim.analysis.report.numbers import elapsed, significant
 from gcsim.analysis.report.paste import paste, paste_plan
 from gcsim.analysis.report.selection import expected_s, largest_verdict
+from gcsim.compressors.options.method import method_of
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.engine import Engine
@@ -449,7 +450,10 @@ def test_what_is_to_be_pasted_is_python_or_says_why_not(kind: str) -> None:
     found = paste(CompressorChoice(kind=kind, label=kind, parameters=parameters))
     assert max(map(len, found)) <= 90
     if len(found) > 1:
-        ast.parse("\n".join(found))
+        ast.parse(text := "\n".join(found))
+        cls, checked = method_of(kind, {})
+        assert ("SGD with momentum=0" in text) == (cls.momentum(checked)[0] > 0)
+        assert ("ddp_hook" in text and cls.warmup_steps(checked) > 0) == ("uncompressed" in text)
 
 
 def test_hooks_of_pytorch_to_be_pasted_are_there() -> None:

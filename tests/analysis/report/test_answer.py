@@ -15,6 +15,7 @@ from gcsim.analysis.report.wording import chance_of, steps_as_dense
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.trained.horizon import DELAY
 from gcsim.scenarios.uncertainty.close_pairs import TIE
+from gcsim.simulator.luck import doubted
 from tests.analysis.drawn import between, open_result
 
 
@@ -91,8 +92,8 @@ def test_both_have_their_intervals(result: Result) -> None:
         result, none=between(0.4, 0.4), topk=between(0.04, 0.06), fp16=between(0.19, 0.21)
     )
     use, to_try, *_ = plain(shown)
-    assert use == "Use: FP16: 200 ms; 2.00x dense (1.92-2.08), over 97 % likely to be faster."
-    surely = "8.00x dense (6.90-9.52), over 97 % likely to be faster; "
+    assert use == "Use: FP16: 200 ms; 2.00x dense (1.92-2.08), faster in at least 99 % of draws."
+    surely = "8.00x dense (6.90-9.52), faster in at least 99 % of draws; "
     assert to_try.startswith(f"Try: Top-k 1%: 50.0 ms; {surely}")
 
 
@@ -196,17 +197,18 @@ def test_what_is_open_has_its_probability(result: Result, high: float, begins: s
 @pytest.mark.parametrize(
     ("faster", "likely"),
     [
-        (0, "under 1 % likely to be faster"),
-        (1, "under 1 % likely to be faster"),
-        (2, "faster in 1 % of draws"),
-        (254, "faster in 99 % of draws"),
-        (255, "over 99 % likely to be faster"),
-        (256, "over 99 % likely to be faster"),
+        (0, "at most 1 %"),
+        (2, "at most 1 %"),
+        (3, "1 %"),
+        (253, "99 %"),
+        (254, "at least 99 %"),
+        (256, "at least 99 %"),
     ],
 )
 def test_no_share_of_draws_is_said_to_be_all_or_none(faster: int, likely: str) -> None:
-    """Laplace's rule gives all of 256 draws 257/258, 99.6 %; 255/256 rounds to 100 %."""
-    assert chance_of(faster / 256, 256).replace("\N{NO-BREAK SPACE}", " ") == f", {likely}"
+    """Of 256 draws 2 are 0.8 % and 254 are 99.2 %, beyond the bounds of 1 and 99 %."""
+    words = chance_of(doubted(faster / 256), 256).replace("\N{NO-BREAK SPACE}", " ")
+    assert words == f", faster in {likely} of draws"
 
 
 def test_shipped_tasks_that_tell_are_named_with_whose_parameters_they_had(result: Result) -> None:

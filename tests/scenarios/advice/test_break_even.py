@@ -162,6 +162,7 @@ def test_a_change_saves_what_a_run_with_it_saves(transport: str) -> None:
     words = {one.words for one in found}
     assert "twice the bandwidth" in words
     assert ("NCCL" in words) <= (transport == "gloo")
+    assert "local SGD, 4 steps" in words
     for one in found:
         then = run_with(engine, list(one.overrides))
         for label, saved in one.saves_s.items():
@@ -172,6 +173,12 @@ def test_a_change_saves_what_a_run_with_it_saves(transport: str) -> None:
             usual = now[label].throughput_samples_per_s * now[label].iteration_s
             expected = now[label].iteration_s - row.iteration_s * usual / samples
             assert saved == pytest.approx(expected, rel=1e-9), one.words
+
+
+def test_local_steps_are_no_change_where_there_are_some() -> None:
+    base = question()
+    engine = Engine(replace(base, overrides=(*base.overrides, "training.local_steps=4")))
+    assert "local SGD, 4 steps" not in {one.words for one in changes(engine, [])}
 
 
 def test_rates_are_those_of_all_nics_of_a_node_together() -> None:
