@@ -202,8 +202,8 @@ JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     },
     "left": left,
     "situations": situations,
-    "all_trials": partial(trials, cases=carried(), full=True),
-    "some_trials": partial(trials, cases=each_exchange(), full=False),
+    "all_trials": partial(trials, cases=carried()),
+    "some_trials": partial(trials, cases=each_exchange()),
 }
 
 
