@@ -55,8 +55,8 @@ MOST: list[tuple[str, dict[str, Any], int, int]] = [
     ("fp8", {}, 12, 0),
     ("dynamic_8bit", {}, 13, 0),
 ]
-"""Launches, at most three more than there are, so that one for each of five tensors is too many; and
-tensors that the host reads: of an encoding and a decoding; of both ways where a server or an owner
+"""Launches, at most three more than there are, so that one for each of five tensors is too many,
+and tensors that the host reads: of an encoding and a decoding; of both ways where a server or owner
 codes the mean again. A message of variable length takes one wait for its length (Ok-Topk sends two;
 indices whose coder depends on k are read with the headers)."""
 QUICK = ("topk", "ef_signsgd", "orq")
