@@ -60,7 +60,7 @@ def registry(rank: int) -> Iterator[Any]:
 
 
 def with_options(rank: int) -> Iterator[Any]:
-    """Every compressor with each option that means something for it."""
+    """Every compressor with the options that mean something for it."""
     return methods(rank, carried_with_options())
 
 
