@@ -195,7 +195,7 @@ def test_the_vgg_like_network_is_that_of_the_papers_table_3() -> None:
 CHEAP = ("vgg_like_cifar10", "vgg16_bn_cifar10", "mobilenet_v2", "googlenet_aux", "densenet121")
 
 
-@pytest.mark.parametrize("name", [*CHEAP, "inception_v3_aux"])
+@pytest.mark.parametrize("name", [*CHEAP, pytest.param("inception_v3_aux", marks=pytest.mark.long)])
 def test_two_samples_give_every_parameter_a_gradient(name: str) -> None:
     entry = MODELS[name]
     model = build_model(entry, seed=0)
