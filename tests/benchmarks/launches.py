@@ -121,7 +121,7 @@ def stretches(name: str, **given: Any) -> Iterator[tuple[str, list[Stretch]]]:
 @contextmanager
 def _counting(counted: list[int]) -> Iterator[None]:
     """Count what runs inside, in Triton's interpreter."""
-    from tests.compressors.gpu.conftest import host_copies, kernels, wrap_launches
+    from tests.compressors.gpu.conftest import host_copies, whole_methods, wrap_launches
 
     def wrap(run: Callable[..., None]) -> Callable[..., None]:
         def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
@@ -131,7 +131,7 @@ def _counting(counted: list[int]) -> Iterator[None]:
 
         return launch
 
-    with kernels(), host_copies(_Waits(counted)), pytest.MonkeyPatch.context() as patch:
+    with whole_methods(), host_copies(_Waits(counted)), pytest.MonkeyPatch.context() as patch:
         wrap_launches(patch, wrap)
         with torch.no_grad(), _Operators(counted):
             yield

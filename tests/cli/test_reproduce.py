@@ -11,6 +11,7 @@ import pytest
 from tests.command import gcsim
 
 
+@pytest.mark.long
 def test_the_table_stands_on_stdout_and_files_in_the_folder(tmp_path: Path) -> None:
     done = gcsim("reproduce", "orq_fig1", "--quick", folder=tmp_path, COLUMNS="80",
                  GCSIM_CACHE_DIR=str(tmp_path / "cache"))  # fmt: skip

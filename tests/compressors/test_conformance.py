@@ -21,8 +21,13 @@ from gcsim.compressors.requests import AllGather, AllReduce, Exchange
 from gcsim.compressors.sharing import fill_once
 from gcsim.errors import ExpectationError, InputError
 
-SLOW = {"alq", "amq"}
-"""They fit their levels anew at each step, and are checked in `make long`."""
+SLOW = {
+    "alq", "amq", "bingrad_pb", "ce_sgd", "cser", "diloco", "linear", "natural", "nuqsgd",
+    "ok_topk", "omnireduce", "orq", "random_sampling_bayes", "terngrad", "torch_powersgd",
+    "variance_bounded",
+}  # fmt: skip
+"""They take more than a second each, and are checked in `make long`; others of their families are
+not among them."""
 
 
 @pytest.mark.parametrize(

@@ -100,18 +100,21 @@ def each_exchange() -> list[tuple[str, dict[str, Any]]]:
 
 
 def carried_with_options(*kinds: str) -> list[tuple[str, dict[str, Any]]]:
-    """Every one of `carried` (of these kinds, where any are named) with each option that means
-    something for it, and some with all."""
+    """Every one of `carried` with all options that mean something for it; of these kinds, where any
+    are named, each option by itself too."""
     found = []
     for name, parameters in carried():
         if name == "none" or (kinds and name not in kinds):
             continue
+        together = dict(parameters)
         for key, value in OPTIONS.items():
             with suppress(InputError):
-                method_of(name, {**parameters, key: value})
-                found.append((name, {**parameters, key: value}))
-        if name in ("powersgd", "dgc"):
-            found.append((name, {**parameters, **OPTIONS}))
+                method_of(name, {**together, key: value})
+                together[key] = value
+                if kinds:
+                    found.append((name, {**parameters, key: value}))
+        if len(together) > len(parameters):
+            found.append((name, together))
     return found
 
 

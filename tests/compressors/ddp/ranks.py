@@ -60,7 +60,7 @@ def registry(rank: int) -> Iterator[Any]:
 
 
 def with_options(rank: int) -> Iterator[Any]:
-    """Every compressor with each option that means something for it."""
+    """Every compressor with the options that mean something for it."""
     return methods(rank, carried_with_options())
 
 
@@ -202,8 +202,8 @@ JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     },
     "left": left,
     "situations": situations,
-    "all_trials": partial(trials, cases=carried(), full=True),
-    "some_trials": partial(trials, cases=each_exchange(), full=False),
+    "all_trials": partial(trials, cases=carried()),
+    "some_trials": partial(trials, cases=each_exchange()),
 }
 
 

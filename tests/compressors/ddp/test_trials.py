@@ -42,12 +42,6 @@ def expect_nothing(of_ranks: list[list[list[str]]], cases: Sequence[tuple[str, A
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.long
-def test_overflows_and_restarts_leave_no_trace(ranks: Results) -> None:
-    """A method for each kind of exchange with a scaler, and saved in one way."""
-    expect_nothing(ranks("some_trials"), each_exchange())
-
-
 @pytest.mark.parametrize("number", range(len(SITUATIONS)), ids=list(SITUATIONS))
 def test_situation(ranks: Results, number: int) -> None:
     assert [found[number] for found in ranks("situations")] == [[], []]
@@ -60,6 +54,6 @@ def test_situation(ranks: Results, number: int) -> None:
 def test_each_method_is_skipped_and_saved(
     tmp_path: Path, count: int, job: str, cases: list[tuple[str, Any]]
 ) -> None:
-    """Between two ranks in every way; between four, one method for each kind of exchange."""
+    """Between four ranks, one method for each kind of exchange."""
     (found,) = start_ranks(tmp_path, count, job, timeout=600)
     expect_nothing(found, cases)

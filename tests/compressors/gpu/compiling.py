@@ -16,6 +16,10 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+OPTIONS = {"enable_fp_fusion": False, "num_warps": 16}
+"""Of four warps, as kernels are launched, each thread has four times the instructions to compile:
+no others."""
+
 for module, name, types, constants in json.loads(Path(sys.argv[1]).read_text()):
     known = {
         key: getattr(tl, value.removeprefix("tl.")) if isinstance(value, str) else value
@@ -26,8 +30,6 @@ for module, name, types, constants in json.loads(Path(sys.argv[1]).read_text()):
         signature={**types, **dict.fromkeys(known, "constexpr")},
         constexprs=known,
     )
-    made = triton.compile(
-        source, target=GPUTarget("cuda", int(sys.argv[2]), 32), options={"enable_fp_fusion": False}
-    )
+    made = triton.compile(source, target=GPUTarget("cuda", int(sys.argv[2]), 32), options=OPTIONS)
     words = {line.split()[0] for line in made.asm["ptx"].splitlines() if line.startswith("\t")}
     print(json.dumps([name, sorted(words)]))

@@ -34,15 +34,15 @@ MOST: list[tuple[str, dict[str, Any], int, int]] = [
     ("variance_bounded", {}, 22, 1),
     ("randomk", {}, 15, 0),
     ("gradient_sampling", {}, 10, 1),
-    ("gradient_sampling_bayes", {}, 24, 1),
-    ("random_sampling_bayes", {}, 25, 1),
+    ("gradient_sampling_bayes", {}, 18, 1),
+    ("random_sampling_bayes", {}, 19, 1),
     ("tk_ccd", {}, 8, 0),
     ("ef_signsgd", {}, 10, 0),
     ("scaled_sign", {}, 10, 0),
-    ("ef_block_sgdm", {}, 18, 0),
-    ("signsgd", {}, 16, 0),
-    ("onebit_adam", {"freeze_step": 0}, 20, 0),
-    ("onebit_sgd", {}, 23, 0),
+    ("ef_block_sgdm", {}, 16, 0),
+    ("signsgd", {}, 14, 0),
+    ("onebit_adam", {"freeze_step": 0}, 17, 0),
+    ("onebit_sgd", {}, 18, 0),
     ("bingrad_b", {}, 12, 0),
     ("bingrad_pb", {}, 12, 0),
     ("qsgd", {}, 9, 0),
@@ -55,10 +55,12 @@ MOST: list[tuple[str, dict[str, Any], int, int]] = [
     ("fp8", {}, 12, 0),
     ("dynamic_8bit", {}, 13, 0),
 ]
-"""Launches, and tensors that the host reads, of an encoding and a decoding; of both ways where a
-server or an owner codes the mean again. A message of variable length takes one wait for its length
-(Ok-Topk sends two; indices whose coder depends on k are read with the headers)."""
+"""Launches, at most three more than there are, so that one for each of five tensors is too many,
+and tensors that the host reads: of an encoding and a decoding; of both ways where a server or owner
+codes the mean again. A message of variable length takes one wait for its length (Ok-Topk sends two;
+indices whose coder depends on k are read with the headers)."""
 QUICK = ("topk", "ef_signsgd", "orq")
+"""Of a method that selects, sends bits and rounds, of one tensor too."""
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
@@ -121,9 +123,8 @@ def test_launches_are_few_for_any_number_of_tensors(
     reads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for tensors in (1, 12):
+    for tensors in (1, 5) if name in QUICK else (5,):
         found = counted(name, parameters, tensors, monkeypatch)
-        print("FOUND", name, parameters, tensors, found)
         assert found[0] <= launches
         assert found[1] <= reads
         assert found[2] <= 1

@@ -156,7 +156,7 @@ SETTINGS = {
 chosen = st.dictionaries(st.sampled_from(list(SETTINGS)), st.integers(0, 2), max_size=3)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(chosen, min_size=2, max_size=3))
 def test_a_run_from_the_cache_is_what_a_run_without_one_is(
     small: Path, cases: list[dict[str, int]]

@@ -11,7 +11,7 @@ from tests.scenarios.trained.here import here
 
 
 @pytest.fixture(autouse=True)
-def work(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def work(digits_read_once: None, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The trajectories that were trained, in their order."""
     found: list[Any] = []
     monkeypatch.setattr(searching, "LocalWorkers", here(found))

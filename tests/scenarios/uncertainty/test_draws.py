@@ -560,11 +560,12 @@ def test_the_printed_interval_holds_80_percent_of_exact_worlds(
 def test_percentiles_of_a_shipped_scenario_are_near_those_of_exact_worlds(
     nodes: int, main_job_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """640 simulations each: a minute, and what the compressors take where they are not in the
-    cache. On 2 nodes, as stated, DGC's second device takes a piece of backward before a selection
-    that its first device takes first, and both wait; in most worlds neither does."""
+    """240 simulations each, and what the compressors take where they are not in the cache. On 2
+    nodes, as stated, DGC's second device takes a piece of backward before a selection that its
+    first device takes first, and both wait; in most worlds neither does."""
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(main_job_cache))
     settings = {"cluster.nodes": f"[{nodes}]", "uncertainty.discrepancy": "false"}
+    settings["uncertainty.draws"] = "24"
     scenario = load_scenario("alexnet_32node", settings)
     keys = [profile_key(scenario, choice) for choice in scenario.compressors]
     result = module.run(scenario)  # of its own profiles, from the cache

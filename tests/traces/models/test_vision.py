@@ -195,7 +195,7 @@ def test_the_vgg_like_network_is_that_of_the_papers_table_3() -> None:
 CHEAP = ("vgg_like_cifar10", "vgg16_bn_cifar10", "mobilenet_v2", "googlenet_aux", "densenet121")
 
 
-@pytest.mark.parametrize("name", [*CHEAP, "inception_v3_aux"])
+@pytest.mark.parametrize("name", [*CHEAP, pytest.param("inception_v3_aux", marks=pytest.mark.long)])
 def test_two_samples_give_every_parameter_a_gradient(name: str) -> None:
     entry = MODELS[name]
     model = build_model(entry, seed=0)
@@ -219,7 +219,7 @@ def surprise(logits: Tensor) -> float:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["vgg11", "vgg16", "vgg19", "wrn28_10_cifar10", "densenet161"])
+@pytest.mark.parametrize("name", ["vgg11", "vgg19", "wrn28_10_cifar10", "densenet161"])
 def test_large_networks_start_as_if_they_knew_nothing(name: str) -> None:
     entry = MODELS[name]
     images, _ = make_task(entry, 0).batch(4, worker=0, step=0)

@@ -63,7 +63,7 @@ def costs(profile: TrafficProfile) -> dict[tuple[str, ...], Fraction]:
     return found
 
 
-@pytest.mark.parametrize("blocks", [2, pytest.param(3, marks=pytest.mark.long), 6])
+@pytest.mark.parametrize("blocks", [2, pytest.param(6, marks=pytest.mark.long)])
 def test_bytes_and_kernels_are_those_of_the_whole_network(blocks: int) -> None:
     for whole, alike in zip(*both(EXACT, blocks), strict=True):
         assert holds_together(alike)

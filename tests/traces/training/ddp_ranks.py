@@ -27,7 +27,7 @@ from gcsim.traces.training.shares import Shares
 from tests.forked import ranks
 from tests.traces.training.world import BATCH, entry
 
-RANKS, STEPS, RATE, MOMENTUM, SEED = 4, 50, 0.05, 0.9, 0
+RANKS, STEPS, RATE, MOMENTUM, SEED = 4, 20, 0.05, 0.9, 0
 CAP = 512
 """Bytes of a bucket: the small model has two."""
 METHODS: list[tuple[str, dict[str, Any]]] = [
@@ -37,7 +37,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("terngrad", {}),
     ("scaled_sign", {}),
     ("ef_block_sgdm", {}),
-    ("onebit_adam", {"freeze_step": 20}),
+    ("onebit_adam", {"freeze_step": 8}),
     ("topk", {"ratio": 0.05}),
     ("dgc", {"ratio": 0.05}),
     ("gtopk", {"ratio": 0.05}),

@@ -34,7 +34,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[torch.Tensor]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(len(METHODS)), ids=[kind for kind, _ in METHODS])
-def test_weights_are_those_of_real_ddp_after_50_steps(
+def test_weights_are_those_of_real_ddp_after_20_steps(
     number: int, real: list[torch.Tensor]
 ) -> None:
     """Four Gloo processes, momentum SGD, two buckets; the weights bit for bit, with a pass for each

@@ -19,6 +19,8 @@ from gcsim.traces.training.plan import Optimizer, Partition
 from gcsim.traces.training.team import Method
 from tests.traces.training.world import method, team, weights
 
+pytestmark = pytest.mark.usefixtures("digits_read_once")
+
 SHORT: dict[str, dict[str, Any]] = {
     "onebit_adam": {"freeze_step": 2},
     "torch_post_local_sgd": {"start": 1, "interval": 2},
@@ -43,17 +45,27 @@ def test_every_method_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> N
     goes_on(method(kind, **SHORT.get(kind, {})), tmp_path)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in REGISTRY if kind != "none"])
-def test_every_method_with_options_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> None:
-    """With all options that mean something for it; there is one at least for all but sign methods,
-    whose updates have no size."""
+def with_options(kind: str) -> dict[str, Any]:
+    """Parameters with all options that mean something for the method."""
     given = dict(SHORT.get(kind, {}))
     for key, value in OPTIONS.items():
         with suppress(InputError):
             method(kind, **given, **{key: value})
             given[key] = value
-    assert (len(given) > len(SHORT.get(kind, {}))) == (kind not in ("signsgd", "signum"))
-    goes_on(method(kind, **given), tmp_path)
+    return given
+
+
+def test_all_but_sign_methods_whose_updates_have_no_size_have_options() -> None:
+    without = {kind for kind in REGISTRY if with_options(kind) == SHORT.get(kind, {})}
+    assert without == {"none", "signsgd", "signum"}
+
+
+@pytest.mark.parametrize(
+    "kind", ["topk", "dgc", "qsgd", "powersgd", "onebit_adam", "thc", "cser", "local_sgd"]
+)
+def test_a_method_with_options_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+    """Options keep a state of their own, which is alike for all methods."""
+    goes_on(method(kind, **with_options(kind)), tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["topk", "local_sgd"])

@@ -338,7 +338,7 @@ def test_larger_rings_over_any_links_are_the_simulation(p: int, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("apart", [0, 1, 17, 40, 61, 190, 202, 395, 1_000])
+@pytest.mark.parametrize("apart", [0, 17, 61, 202, 1_000])
 def test_two_ranks_on_one_connection_are_the_simulation(kind: str, apart: int) -> None:
     # Data may take less long than the announcement in front of them, or far longer.
     for number, hop in enumerate(KINDS[kind]):

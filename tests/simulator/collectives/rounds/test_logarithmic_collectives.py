@@ -546,7 +546,7 @@ SKEWS: dict[str, Callable[[int], int]] = {
     "none": lambda r: 0,
     "one late": lambda r: 5_000_000_000 * (r == 9),
     "ties": lambda r: r % 2 * 200_000_000,
-    "descending": lambda r: (64 - r) * 7_000_001,
+    "descending": lambda r: (32 - r) * 7_000_001,
 }
 
 
@@ -554,7 +554,7 @@ SKEWS: dict[str, Callable[[int], int]] = {
 @pytest.mark.parametrize("skew", SKEWS)
 @pytest.mark.parametrize("devices", [1, 2])
 def test_many_ranks_are_the_simulation(name: str, skew: str, devices: int) -> None:
-    p = 16 if name in {"all-to-all", "all-reduce by owners"} else 64  # a message for each pair
+    p = 16 if name in {"all-to-all", "all-reduce by owners"} else 32  # a message for each pair
     case = Case(
         starts=[SKEWS[skew](rank) for rank in range(p)],
         nics=[NETWORK] * (p // devices),
