@@ -103,7 +103,7 @@ class Row:
     speedup_high: float | None = None
     """90th percentile."""
     probability_pays: float | None = None
-    """Share of draws in which it is faster than dense training, luck included."""
+    """Share of draws in which it is faster than dense training, luck included; None for dense."""
     probability_fastest: float | None = None
     """Share of draws in which no method of this size is faster."""
     iteration_ring_s: float | None = None

@@ -116,7 +116,7 @@ SPEEDUP_RANGE = Column(
 )
 PAYS = Column(
     heading="P(faster\nthan dense)\n[%]",
-    value=lambda row: None if row.speedup_vs_dense == 1 else _percent(row.probability_pays),
+    value=lambda row: _percent(row.probability_pays),
     decimals=lambda rows: 0,
 )
 SOONER = Column(

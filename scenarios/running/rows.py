@@ -167,13 +167,15 @@ def _over_draws(
         ends = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
         if dense.either is None and found.either is None:
             ends = []
-        error = error_of_difference(_luck(dense), _luck(found))
+        if found is not dense:
+            error = error_of_difference(_luck(dense), _luck(found))
+            pays = probability_shorter(times, np.array(dense.widened), error)
+            fields["probability_pays"] = pays
         fields |= {
             "speedup_vs_dense": float(np.median(np.divide(dense.draws, found.draws))),
             "speedup_low": min([float(low), *ends]),
             "speedup_high": max([float(high), *ends]),
             "speedup_as_stated": dense.prediction.iteration / found.prediction.iteration,
-            "probability_pays": probability_shorter(times, np.array(dense.widened), error),
         }
     return fields
 
