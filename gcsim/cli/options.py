@@ -52,9 +52,7 @@ def _no_note(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("note: ")
 
 
-QuietOption = Annotated[
-    bool, option("-q --quiet", "No progress and no notes.", callback=_silence)
-]
+QuietOption = Annotated[bool, option("-q --quiet", "No progress and no notes.", callback=_silence)]
 JsonOption = Annotated[bool, option("--json", "JSON on stdout.")]
 ResultsOption = Annotated[bool, option("--json", "results.json on stdout.")]
 

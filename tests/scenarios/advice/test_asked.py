@@ -131,6 +131,7 @@ def test_groups_are_written_as_answers_write_them_and_are_those_of_a_file() -> N
     [
         ("8 a100", "'8 a100' is not a group of nodes"),
         ("2 x 8 a100x", "unknown device 'a100x'"),
+        ("2 x 8 a100", "no network"),
         ("0 x 8 a100 @ 1gbe", "nodes = 0 is not a number of nodes"),
     ],
 )
