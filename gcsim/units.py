@@ -2,9 +2,9 @@
 
 Text becomes an exact `Fraction` in SI base units (seconds, bytes, bytes per second, FLOP per
 second), because `50 * 1e-6 != 5e-5` in floating point. Only `bit` and `B` are accepted, so that
-nothing hangs on the case of one letter, and of rates `bps` (25 Gbps), as networks are sold;
-prefixes are k, M, G, T, P (powers of 1000) and Ki, Mi, Gi, Ti (powers of 1024, bits and bytes
-only). A number without a unit is refused, not guessed.
+nothing hangs on the case of one letter, and of rates `bps` (25 Gbps) and `bit` (25 Gbit), as
+networks are sold; prefixes are k, M, G, T, P (powers of 1000) and Ki, Mi, Gi, Ti (powers of 1024,
+bits and bytes only). A number without a unit is refused, not guessed.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ def parse(text: object, dimension: Dimension) -> Fraction:
         raise InputError(f"{shown} has no unit", hint=example)
     known = UNITS[dimension]
     unit = _SOLD.get(unit, unit)
+    if dimension == "bandwidth" and unit.endswith("bit"):
+        unit += "/s"
     if unit not in known:
         message = f"unknown unit {unit!r} in {shown!r}, which should be a {dimension}"
         raise InputError(message, hint=_nearest(unit, dimension))

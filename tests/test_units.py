@@ -21,6 +21,7 @@ from gcsim.units import Dimension
         ("10 Gbit/s", "bandwidth", Fraction(10**10, 8)),
         ("1.25 GB/s", "bandwidth", Fraction(1_250_000_000)),
         ("732 GB/s", "bandwidth", Fraction(732 * 10**9)),
+        ("10 Mbit", "bandwidth", Fraction(10**7, 8)),
         ("1 Gibit/s", "bandwidth", Fraction(2**30, 8)),
         ("50 us", "time", Fraction(5, 100_000)),
         ("50us", "time", Fraction(5, 100_000)),

@@ -23,7 +23,7 @@ from gcsim.analysis.plots.winners import NOT_SAFE, colours_of, draw_winners, leg
 from gcsim.analysis.report.numbers import bits, duration, significant
 from gcsim.analysis.report.sections import HALF
 from gcsim.analysis.report.selection import largest_verdict
-from gcsim.errors import InputError
+from gcsim.errors import InputError, did_you_mean
 from gcsim.files import replacing
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.advice.break_even import links_together, rate_key
@@ -35,6 +35,8 @@ from gcsim.scenarios.uncertainty.ranges import interval
 COLUMNS, ROWS = 24, 16
 _SIMULATED = (12, 8)
 _DRAWN = (_SIMULATED[0], 3)
+_SHORT = ("bandwidth", "latency", "nodes", "gpus")
+"""Settings with ends of their own."""
 _TIMES = 16  # default factor from the scenario's value to the axis' ends
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -121,11 +123,10 @@ def _axis(text: str, scenario: Scenario) -> Axis:
         key, title = "cluster.devices_per_node", "GPUs per node"
         own = float(cluster.devices_per_node)
     elif not ends:
-        raise InputError(
-            f"{name!r} needs its ends",
-            place="--map",
-            hint=f"write {name}=LOW..HIGH, or one of: bandwidth, latency, nodes, gpus",
-        )
+        hint = did_you_mean(name, _SHORT, near=75)
+        if not hint.endswith("?"):
+            hint = f"write {name}=LOW..HIGH, or one of: {', '.join(_SHORT)}"
+        raise InputError(f"{name!r} needs its ends", place="--map", hint=hint)
     if ends:
         low, high, unit = _ends(text, ends)
     else:

@@ -127,8 +127,8 @@ def _measure(plan: Plan, found: Measurement | None) -> str:
     side = "below" if found.below else "above"
     unit = found.unit
     bound = f"{side} {_figure(found.end, unit)} (assumed {_figure(found.stated, unit)})"
-    what, name = to_narrow(found.command), found.name.replace(*_RATIO)
-    return f"{what}: with {name} {bound} it would be {machines(found.instead)}"
+    how, name = to_narrow(found.command).removeprefix("measure "), found.name.replace(*_RATIO)
+    return f"{how}; with {name} {bound} the choice would be {machines(found.instead)}"
 
 
 def _figure(value: float, unit: str) -> str:
@@ -141,8 +141,7 @@ def _figure(value: float, unit: str) -> str:
 
 def _too_small(offer: Offer, misfit: Misfit) -> str:
     needs, has = gib(misfit.memory.low), gib(misfit.memory.device or 0)
-    over = f"{gib(misfit.over)} too many"
-    return f"{offer.name} ({offer.place}): at least {needs} of {has}, {over}; {misfit.cure}"
+    return f"{offer.name} ({offer.place}): needs at least {needs}, has {has}; {misfit.cure}"
 
 
 def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:

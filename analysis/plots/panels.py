@@ -88,9 +88,17 @@ class Swept:
         return [{**dict(zip(names, values, strict=True)), **kept} for values in every]
 
     def cell(self, values: Mapping[str, Any]) -> Cell | None:
-        """Point of these values; None if failed."""
-        single = {key: each[0] for key, each in self.result.grid.items() if len(each) == 1}
-        return self.cells.get(_same({**single, **values}))
+        """Point of these values; None if it has no result."""
+        return self.cells.get(_same({**self._single, **values}))
+
+    def lost(self, values: Mapping[str, Any]) -> str:
+        """Why the point of these values has no result (`SweepPoint.lost`)."""
+        whole = _same({**self._single, **values})
+        return next((one.lost for one in self.result.failed if _same(one.values) == whole), "")
+
+    @property
+    def _single(self) -> dict[str, Any]:
+        return {key: each[0] for key, each in self.result.grid.items() if len(each) == 1}
 
     @property
     def size(self) -> str:

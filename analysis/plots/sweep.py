@@ -181,9 +181,10 @@ def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int =
             height - _TOP - apart - line * (tall + apart) - tall,
         )
         axes = figure.add_axes((corner[0] / width, corner[1] / height, wide / width, tall / height))
-        cells = [[shown.cell({**values, x.name: a, y.name: b}) for a in x.values] for b in y.values]
-        draw(axes, cells)
-        _mark_failed(axes, cells, wide / len(x.values))
+        points = [[{**values, x.name: a, y.name: b} for a in x.values] for b in y.values]
+        draw(axes, [[shown.cell(point) for point in line] for line in points])
+        _mark_lost(axes, [[shown.lost(point) for point in line] for line in points],
+                   wide / len(x.values))  # fmt: skip
         axes.set_xlim(-0.5, len(x.values) - 0.5)
         ends = (-0.5, len(y.values) - 0.5)  # numbers ascend, words are read downwards
         axes.set_ylim(*(ends if y.numbers else reversed(ends)))
@@ -212,11 +213,11 @@ def _leaning(key: Key) -> float:
     return 0.2 + 0.82 * _LETTER * max(map(len, key.shown))
 
 
-def _mark_failed(axes: Axes, cells: list[list[Cell | None]], wide: float) -> None:
-    for y, line in enumerate(cells):
-        for x, cell in enumerate(line):
-            if cell is None and wide > _WORD:
-                axes.text(x, y, "failed", ha="center", va="center",
+def _mark_lost(axes: Axes, reasons: list[list[str]], wide: float) -> None:
+    for y, line in enumerate(reasons):
+        for x, lost in enumerate(line):
+            if lost and wide > _WORD:
+                axes.text(x, y, lost.replace(" fit", "\nfit"), ha="center", va="center",
                           fontsize=8, color=style.GREY)  # fmt: skip
 
 
@@ -236,15 +237,16 @@ def _captioned(figure: Figure, lines: Sequence[str]) -> None:
 
 
 def _told(shown: Swept) -> str:
-    """Notes: clusters, fixed values, failed points."""
+    """Notes: clusters, fixed values, points without a result."""
     said = [shown.size[0].upper() + shown.size[1:] + "."]
     said += [
         f"{key.name} = {written(key.values[0])}, the first of {len(key.values)} values."
         for key in shown.fixed
     ]
-    failed = len(shown.result.failed)
-    if failed:
-        said.append(f"{plural(failed, 'point')} of {len(shown.result.points)} failed: left empty.")
+    for lost in sorted({point.lost for point in shown.result.failed}):
+        many = sum(point.lost == lost for point in shown.result.failed)
+        why = lost if many == 1 else lost.replace("does", "do")
+        said.append(f"{plural(many, 'point')} of {len(shown.result.points)} {why}: left empty.")
     return " ".join(said)
 
 
@@ -401,10 +403,10 @@ def _draw_lines(
                 markeredgecolor=style.BLACK if sure else style.GREY, markeredgewidth=1.3,
                 linestyle="none", label="use" if sure else "use, not sure",
             )  # fmt: skip
-    for place, cell in zip(at, cells, strict=True):
-        if cell is None:
+    for place, value in zip(at, shown.x.values, strict=True):
+        if lost := shown.lost({shown.x.name: value}):
             axes.axvline(place, color=style.FAINT, linewidth=1.0, linestyle=(0, (2, 2)), zorder=0)
-            axes.text(place, 0.98, "failed ", rotation=90, ha="right", va="top", fontsize=8,
+            axes.text(place, 0.98, f"{lost} ", rotation=90, ha="right", va="top", fontsize=8,
                       color=style.GREY, transform=axes.get_xaxis_transform())  # fmt: skip
     if max(every) > _LINEAR * min(every):
         axes.set_yscale("log")

@@ -24,6 +24,7 @@ from gcsim.scenarios.sweeps.grid import written
 
 NAMED = 12  # settings named of those that differ
 LONGEST = 28  # cells of a setting's value
+_FIRST = ("model", "gradients.source", "gradients.trace", "compute.")
 _SOURCES = {"source", "estimate", "fingerprint", "description", "name"}
 """Keys that add nothing to the values beside them."""
 
@@ -39,9 +40,11 @@ def parts(names: Sequence[str], results: Sequence[Result]) -> tuple[RenderableTy
 
 
 def differences(scenarios: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Any]]]:
-    """Keys of resolved scenarios with different values, and the values."""
+    """Keys of resolved scenarios with different values, and the values; those that say what is
+    trained first."""
     flat = [dict(_flat(scenario, "")) for scenario in scenarios]
-    for key in dict.fromkeys(key for one in flat for key in one):
+    keys = dict.fromkeys(key for one in flat for key in one)
+    for key in sorted(keys, key=lambda key: not key.startswith(_FIRST)):
         values = [one.get(key) for one in flat]
         if any(value != values[0] for value in values):
             yield key, values

@@ -132,7 +132,7 @@ def _lines(
     lines = [
         [
             *(written(point.values[key]) for key in keys),
-            *_answer(verdict, ranges=ranges, lost="does not fit" if point.unfit else "failed"),
+            *_answer(verdict, ranges=ranges, lost=point.lost),
         ]
         for point, verdict in zip(result.points, found, strict=True)
     ]

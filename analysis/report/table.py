@@ -59,6 +59,13 @@ class Column:
             "-" if low == high else f"{low}-{high}" for low, high in zip(cells, ends, strict=True)
         ]
 
+    def narrow(self, rows: Sequence[Row]) -> bool:
+        """Whether any "-" is an interval narrower than the last digit."""
+        return self.above is not None and any(
+            cell == "-" and self.value(row) != self.above(row)
+            for row, cell in zip(rows, self.cells(rows), strict=True)
+        )
+
     @property
     def flat(self) -> str:
         """The heading on one line."""
@@ -313,7 +320,8 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
         notes.append(f"{PERIODIC.strip()} mean over whole periods: {which}")
     if uncertain(rows):
-        notes.append(f"{_range(rows)} -: smaller than the last digit shown.")
+        narrow = any(column.narrow(rows) for column in answer_columns(rows))
+        notes.append(_range(rows) + (" -: smaller than the last digit shown." if narrow else ""))
     if spreads(rows):
         errors = any(row.iteration_error_s is not None for row in rows)
         known = "+-: standard error of the mean iteration. " if errors else ""

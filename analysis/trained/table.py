@@ -179,10 +179,13 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
     if leading == [best] and best.compressor == DENSE:
         return f"Dense training reaches {result.target} first {where}: no method here is faster."
     if any(row.compressor == DENSE for row in leading):
-        alike = ", ".join(row.label for row in rows if _like_dense(row))
+        alike, slower = (
+            [row.label for row in rows if _like_dense(row) is one] for one in (True, False)
+        )
+        behind = f" Significantly slower: {', '.join(slower)}." if slower else ""
         return (
             f"No significant difference from dense training in the time to {result.target} "
-            f"{where}: {alike} ({_test(rows)}). {_MORE}"
+            f"{where}: {', '.join(alike)} ({_test(rows)}).{behind} {_MORE}"
         )
     gain = times(best.speedup_to_target or 0.0)
     if len(leading) > 1:
@@ -206,9 +209,11 @@ def _gain(row: TrainedRow, over: str) -> str:
     return f"{gain} as fast as dense training ({speedup_range(row)} over {over} of the cluster)"
 
 
-def _like_dense(row: TrainedRow) -> bool:
-    """Whether the seeds do not separate a method from dense training."""
-    return row.compressor != DENSE and row.p_as_dense is not None and row.p_as_dense > ALPHA
+def _like_dense(row: TrainedRow) -> bool | None:
+    """Whether the seeds do not separate a method from dense training; None where not compared."""
+    if row.compressor == DENSE or row.p_as_dense is None:
+        return None
+    return row.p_as_dense > ALPHA
 
 
 def _test(rows: Sequence[TrainedRow]) -> str:

@@ -71,7 +71,8 @@ def _suite(name: str) -> Suite:
         return replace(_shipped(name), find=partial(_found, name))
     if Path(name).is_dir():
         return suite_of(Path(name), Path(name).resolve().name)
-    hint = f"{did_you_mean(name, SUITES)} Or name a folder of your own"
+    hint = did_you_mean(name, SUITES)
+    hint += f"{'' if hint.endswith('?') else '.'} Or name a folder of your own"
     raise _wrong(f"no suite is called {name!r}", hint)
 
 

@@ -30,7 +30,12 @@ def compare(
     from gcsim.cli.terminal import emit
     from gcsim.compressors.ddp.measured import measured_in
     from gcsim.scenarios.stored import read_results
+    from gcsim.scenarios.sweeps.store import JSON, POINTS, is_sweep
 
+    for path in filter(is_sweep, runs):
+        if path.is_dir() or path.name == JSON:
+            hint = f"compare files of its {POINTS}, each a run; {JSON} has the values of each"
+            raise InputError("is a sweep", place=str(path), hint=hint)
     hooks = {path: hook for path in runs if (hook := measured_in(path)) is not None}
     folders = [path for path in runs if path not in hooks]
     if not folders:

@@ -5,6 +5,7 @@ A folder for results is tried before hours of work, not after them.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,7 +39,20 @@ JobsOption = Annotated[
     int | None, option("--jobs", "Processes. Default: one per core, or fewer by memory.", min=1)
 ]
 DaskOption = Annotated[str | None, option("--dask ADDRESS", "Use this dask.distributed scheduler.")]
-QuietOption = Annotated[bool, option("-q --quiet", "No progress and no notes.")]
+
+
+def _silence(quiet: bool) -> bool:
+    """Keep logged notes from stderr when `quiet`; warnings stay."""
+    if logging.lastResort is not None:
+        (logging.lastResort.addFilter if quiet else logging.lastResort.removeFilter)(_no_note)
+    return quiet
+
+
+def _no_note(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("note: ")
+
+
+QuietOption = Annotated[bool, option("-q --quiet", "No progress and no notes.", callback=_silence)]
 JsonOption = Annotated[bool, option("--json", "JSON on stdout.")]
 ResultsOption = Annotated[bool, option("--json", "results.json on stdout.")]
 

@@ -126,6 +126,7 @@ _GROUP = re.compile(
     r"(?:\s*@\s*(?:(?P<nics>\d+)\s*x\s*)?(?P<network>.+))?"
 )
 """Nodes, GPUs of each, their device, its NICs and their network, as answers write a cluster."""
+_GROUP_EXAMPLE = "4 x 8 a100 @ 100gbe"
 _OF_ALIKE = ("nodes", "device", "devices_per_node", "nics_per_node", "nics", "intra_node")
 """Settings of a file's cluster that groups replace."""
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([KMBT]?)", re.IGNORECASE | re.ASCII)
@@ -333,7 +334,7 @@ def _group(text: str, words: Words) -> dict[str, Any]:
     """A group of a scenario's cluster; raises `InputError`."""
     found = _GROUP.fullmatch(text)
     if found is None:
-        hint = "write it like 4 x 8 a100 @ 100gbe: nodes, GPUs of each, device, network"
+        hint = f"write it like {_GROUP_EXAMPLE}: nodes, GPUs of each, device, network"
         raise InputError(f"{text!r:.60} is not a group of nodes", hint=hint)
     device = catalog.device(found["device"])
     group: dict[str, Any] = {"nodes": int(found["nodes"]), "device": device.name}
@@ -392,13 +393,19 @@ def _needed(said: Mapping[str, Any]) -> list[str]:
 
 
 def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Problem]:
-    return [
+    needed = _needed(said)
+    problems: list[Problem] = []
+    if "group" in said and "network" in needed:
+        needed.remove("network")
+        hint = f"write @ NETWORK behind each device ({_GROUP_EXAMPLE}), or {called('network')}"
+        problems.append(Problem(place=called("group"), message="no network", hint=hint))
+    return problems + [
         Problem(
             place=called(name),
             message="missing, and no scenario is given",
             hint=f"for example {_NEEDED[name]}",
         )
-        for name in _needed(said)
+        for name in needed
     ]
 
 

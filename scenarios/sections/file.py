@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import did_you_mean
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
@@ -232,6 +233,16 @@ class CompressorSection(Section):
     label: Line | None = None
     implementation: Line | None = None
     """Code that carries it out: gcsim, or one of `catalog/implementations.yaml`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_a_key(cls, data: Any) -> Any:
+        """Refuse `powersgd: {rank: 2}`."""
+        if isinstance(data, Mapping) and "kind" not in data:
+            for kind in filter(REGISTRY.__contains__, data):
+                hint = f"write kind: {kind}, and its parameters beside it"
+                raise invalid("key 'kind' is missing", hint)
+        return data
 
 
 class UncertaintySection(Section):

@@ -18,7 +18,9 @@ from copy import deepcopy
 from typing import Any
 
 from gcsim.errors import InputError, Problem
+from gcsim.scenarios.reading.checking import unknown_key
 from gcsim.scenarios.reading.document import Document, Keys
+from gcsim.scenarios.sections.cluster import GroupSection
 
 _GROUPS: Keys = ("cluster", "groups")
 _ONE_EACH = ("device", "network")  # keys without a default
@@ -76,15 +78,19 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
     for number, group in enumerate(groups):
         at: Keys = (*_GROUPS, number)
         nodes = group.get("nodes")
-        if nodes is None:
-            yield document.problem(at, ": key 'nodes' is missing", "write the number of its nodes")
-        elif not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+        missing = [key for key in _ONE_EACH if key not in group and key not in cluster]
+        missing += ["nodes"] if nodes is None else []
+        unknown = [key for key in group if key not in GroupSection.model_fields] if missing else []
+        for key in unknown:  # a misspelled key is not missing
+            yield unknown_key(document, (*at, key), list(GroupSection.model_fields))
+        for key in missing if not unknown else ():
+            yield document.problem(at, f": key {key!r} is missing", f"write the group's {key}")
+        if nodes is not None and (
+            not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1
+        ):
             message = f" = {nodes!r:.40} is not a number of nodes"
             hint = "write 1 or more, and leave empty groups out"
             yield document.problem((*at, "nodes"), message, hint)
-        for key in _ONE_EACH:
-            if key not in group and key not in cluster:
-                yield document.problem(at, f": key {key!r} is missing", f"name the group's {key}")
         own = group.get("devices_per_node", cluster.get("devices_per_node", 1))
         if own != devices:
             yield document.problem(

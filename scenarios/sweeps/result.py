@@ -35,6 +35,13 @@ class SweepPoint:
         """Its row without times, if it does not fit in its devices."""
         return (self.failure.unfit,) if self.failure and self.failure.unfit else ()
 
+    @property
+    def lost(self) -> str:
+        """Why it has no result: "does not fit" in its devices, or "failed"; else empty."""
+        if self.failure is None:
+            return ""
+        return "does not fit" if self.unfit else "failed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRow(Row):

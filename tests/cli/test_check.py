@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from typer.testing import CliRunner
 
 from gcsim.cli.app import app
 from gcsim.cli.check import names_a_compressor
+from gcsim.names import say
+from tests.command import gcsim
 
 SOURCE = '''
 from pydantic import Field
@@ -50,6 +53,22 @@ def test_what_passes_has_exit_code_0_and_is_quiet_when_asked(check) -> None:  # 
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("my_mean:Mean passes all ")
     assert check("-q").stdout == ""
+
+
+def test_a_word_is_noted_unless_quiet_and_a_warning_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes of a device that the catalogue names otherwise, and a setting without effect."""
+    (tmp_path / "a.yaml").write_text(
+        "{model: lenet, batch_size: 8, compressors: [none], training: {iterations: 9},"
+        " cluster: {nodes: 2, device: a100, network: 10gbe}}"
+    )
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's, which no command has
+    for more, noted in (((), True), (("-q",), False), ((), True)):
+        say.cache_clear()
+        said = gcsim("check", "a.yaml", *more, folder=tmp_path).stderr
+        assert ("note: device 'a100' is read as " in said) is noted
+        assert "warning: training.iterations has no effect" in said
 
 
 def test_a_finding_has_exit_code_2_and_comes_from_the_parameters(check) -> None:  # type: ignore[no-untyped-def]

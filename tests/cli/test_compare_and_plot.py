@@ -12,6 +12,7 @@ from gcsim.analysis.plots.pareto import front, pareto_figure
 from gcsim.analysis.report.compare import differences
 from gcsim.compressors.ddp.measured import Measured, MeasuredBucket
 from gcsim.scenarios.result import Result
+from gcsim.scenarios.sweeps.store import HEADER
 from tests.analysis.conftest import result as of_analysis
 from tests.analysis.drawn import plain_row
 from tests.command import gcsim
@@ -115,6 +116,15 @@ def test_one_run_is_refused_and_so_is_what_is_none(tmp_path: Path) -> None:
         assert said in done.stderr
 
 
+def test_a_sweep_is_refused_with_a_way_to_compare_its_points(tmp_path: Path) -> None:
+    stored(tmp_path, "swept", "1 Gbit/s", none=0.2)
+    (tmp_path / "swept" / HEADER).write_text("{}")
+    for name in ("swept", "swept/results.json"):
+        done = gcsim("compare", name, name, folder=tmp_path)
+        assert done.returncode == 2
+        assert f"{name}: error: is a sweep; compare files of its points" in done.stderr
+
+
 def test_differences_are_those_of_the_values() -> None:
     one = {"name": "a", "cluster": {"nodes": [1, 2], "network": {"source": "x", "latency": "1 us"}}}
     other = {"name": "b", "cluster": {"nodes": [1], "network": {"source": "y"}}, "seed": 3}
@@ -124,6 +134,11 @@ def test_differences_are_those_of_the_values() -> None:
         "seed": [None, 3],
     }
     assert dict(differences([one, one])) == {}
+    recorded = {"model": "recorded", "gradients": {"trace": "run"}, "compute": {"recorded": True}}
+    found = differences([{**one, "gradients": {"warmup_steps": 20}}, {**one, **recorded}])
+    *first, last = (key for key, _ in found)
+    assert set(first) == {"model", "gradients.trace", "compute.recorded"}
+    assert last == "gradients.warmup_steps"
 
 
 @pytest.mark.parametrize(

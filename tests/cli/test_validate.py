@@ -74,6 +74,9 @@ def test_a_name_that_is_no_suite_is_exit_code_2(folder: Path) -> None:
     ran = validate("grase", folder=folder, code=2)
     assert "SUITE: error: no suite is called 'grase'; did you mean 'grace'?" in ran.stderr
     assert not (folder / "runs").exists()
+    ran = validate("zzz", folder=folder, code=2)  # as no suite: all are named, in a sentence
+    assert "; known: " in ran.stderr
+    assert ". Or name a folder of your own" in " ".join(ran.stderr.split())
 
 
 def test_live_is_skipped_beside_other_suites_where_it_cannot_run(folder: Path) -> None:

@@ -103,6 +103,7 @@ def test_any_two_settings_may_be_the_axes(question: Asked) -> None:
         ("bandwidth", "does not name two settings"),
         ("bandwidth,bandwidth", "does not name two settings"),
         ("bandwidth,seed", "'seed' needs its ends"),
+        ("bandwith,latency", "did you mean 'bandwidth'?"),
         ("nodes=8..2,latency", "the lower one first"),
         ("nodes=0..2,latency", "above 0"),
         ("nodes=a..b,latency", "needs two numbers"),

@@ -45,6 +45,7 @@ def test_an_offer_of_which_nothing_is_simulated_is_told_with_the_reason() -> Non
     found = plan(*offers, model="llama3_8b", batch=2.0**19)
     text = said(found)
     assert text["Choose"] == "none of the offers"
+    assert ", has 80 GiB; would fit: " in text["Too small"].replace("\N{NO-BREAK SPACE}", " ")
     assert text["Too small"].startswith("h100_sxm")  # on 8 nodes: 16 have more GPUs than samples
     assert "raspberry_pi_4b (offers.csv:2): 1 x 1: iteration 0 would end" in text["Left out"]
     assert "53 days" in text["Left out"]
@@ -102,3 +103,4 @@ def test_a_ratio_of_times_to_measure_is_named_so(
     text = said(fast)["Measure"]
     assert "measured times of compressed steps over predicted ones" in text
     assert "below 0.900 (assumed 1.00)" in text
+    assert text.startswith("one step; with ")  # behind the heading: Measure one step

@@ -25,7 +25,7 @@ from gcsim.errors import Problem
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.store import HEADER, JSON, POINTS
-from gcsim.scenarios.sweeps.tasks import Failure
+from gcsim.scenarios.sweeps.tasks import Failure, Unfit
 from tests.analysis.drawn import between, drawn, plain_row
 from tests.command import gcsim
 
@@ -38,12 +38,16 @@ def swept_over(
     *,
     unsure: Callable[[Values], bool] = lambda values: False,
     failed: Callable[[Values], bool] = lambda values: False,
+    unfit: Callable[[Values], bool] = lambda values: False,
 ) -> SweepResult:
     """A safe method `fast` takes so many seconds at a point, dense training 0.2 s."""
 
     def point(values: dict[str, Any], number: int) -> SweepPoint:
         if failed(values):
             return SweepPoint(values=values, failure=Failure(problems=(Problem(message="no"),)))
+        if unfit(values):
+            least = Unfit(label="dense", device_memory_low_bytes=2e9, device_memory_high_bytes=3e9)
+            return SweepPoint(values=values, failure=Failure(problems=(), unfit=least))
         own = seconds(values)
         rows = [plain_row("dense", 0.2), plain_row("fast", own, nmse=0.0, cosine_similarity=1.0)]
         rows[0] = replace(rows[0], compressor="none", nmse=0.0)
@@ -103,16 +107,21 @@ def test_a_method_that_beats_dense_training_is_sure_beside_one_as_fast() -> None
     assert not [patch for patch in axes.patches if isinstance(patch, Rectangle)]
 
 
-def test_failed_points_are_empty_and_told() -> None:
+@pytest.mark.parametrize(
+    ("why", "shown", "told"),
+    [("failed", "failed", "failed"), ("unfit", "does not\nfit", "does not fit")],
+)
+def test_points_without_a_result_are_empty_and_told(why: str, shown: str, told: str) -> None:
     lost = {"cluster.nodes": 4, "cluster.network.bandwidth": "1 Gbit/s"}
-    result = swept_over(GRID, pays, failed=lambda values: values == lost)
+    chosen: dict[str, Any] = {why: lambda values: values == lost}
+    result = swept_over(GRID, pays, **chosen)
     for figure in (winner_figure(result), gain_figure(result)):
         cells: Any = np.ma.asarray(figure.axes[0].collections[0].get_array())
         mask = np.ma.getmaskarray(np.ma.masked_invalid(cells))
         assert np.argwhere(mask).tolist() == [[1, 1]]
-        assert "failed" in texts(figure)
+        assert shown in texts(figure)
         notes = " ".join(" ".join(text.get_text() for text in figure.texts).split())
-        assert "1 point of 12 failed" in notes
+        assert f"1 point of 12 {told}: left empty" in notes
 
 
 def test_one_key_is_drawn_as_lines_with_a_ring_around_the_method_to_use() -> None:

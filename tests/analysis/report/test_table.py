@@ -160,6 +160,22 @@ def test_random_times_input_and_accumulation_are_explained(result: Result) -> No
     assert f" {row.iteration_p5_s * 1e3:.1f} " in words  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(("width", "said"), [(0.2, False), (0.001, True)])
+def test_a_dash_for_a_narrow_range_is_explained_where_it_stands(
+    result: Result, width: float, said: bool
+) -> None:
+    """The dense row's speedup of 1 has no range, and a range of 0.001 is none of two decimals."""
+    rows = tuple(
+        replace(
+            row, iteration_low_s=row.iteration_s, iteration_high_s=row.iteration_s,
+            speedup_low=1.0, speedup_high=1.0 if row.compressor == "none" else 1.0 + width,
+        )
+        for row in result.rows
+    )  # fmt: skip
+    notes = " ".join(table.footnotes(replace(result, rows=rows)))
+    assert ("-: smaller than the last digit" in notes) is said
+
+
 def test_without_a_dense_row_there_is_no_speedup(result: Result) -> None:
     rows = tuple(
         replace(row, speedup_vs_dense=None) for row in result.rows if row.compressor != "none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
@@ -126,11 +127,22 @@ def test_groups_are_written_as_answers_write_them_and_are_those_of_a_file() -> N
     assert one == asked(None, replace(alike, group=None, device="a100", nodes=2)).scenario.cluster
 
 
+def test_the_groups_of_the_page_are_read_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    page = Path(__file__).parents[3] / "docs" / "advice.md"
+    groups = re.findall(r'--group "([^"]+)"', page.read_text())
+    assert len(groups) == 2
+    asked(None, Words(model="resnet50", group=groups), called=option).scenario  # noqa: B018
+    assert "warning" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("group", "said"),
     [
         ("8 a100", "'8 a100' is not a group of nodes"),
         ("2 x 8 a100x", "unknown device 'a100x'"),
+        ("2 x 8 a100", "no network"),
         ("0 x 8 a100 @ 1gbe", "nodes = 0 is not a number of nodes"),
     ],
 )

@@ -116,6 +116,11 @@ def test_a_device_of_a_file_stands_in_a_group(tmp_path: Path) -> None:
         ("{nodes: 2, ", "{nodes: 0, ", "a.yaml:8:15: error: cluster.groups.1.nodes = 0 is not a n"),
         ("device: v100, ", "", "a.yaml:8:7: error: cluster.groups.1: key 'device' is missing"),
         (
+            "device: v100",
+            "devic: v100",
+            "a.yaml:8:18: error: unknown key 'devic' in cluster.groups.1; did you mean 'device'?",
+        ),
+        (
             "v100, devices_per_node: 2",
             "v100, devices_per_node: 8",
             "a.yaml:8:50: error: cluster.groups.1.devices_per_node = 8: the first group's nodes "
