@@ -76,7 +76,7 @@ def test_a_planted_fault_is_found_and_its_files_are_kept(
         one.gcsim("check", "s.yaml")
 
     monkeypatch.setitem(KINDS, "planted", Kind(name="planted", make=make))
-    monkeypatch.setattr(cli_check, "understood", fault)
+    monkeypatch.setattr(cli_check, "lines", fault)
     (found,) = do(Job("planted", 7, 1), tmp_path).found
     assert said in found
     assert (tmp_path / "planted-7-1" / "s.yaml").is_file()
