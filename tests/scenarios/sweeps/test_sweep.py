@@ -319,7 +319,7 @@ def test_a_script_needs_no_main_guard_and_finds_the_users_compressor(tmp_path: P
     shown = subprocess.run(
         [sys.executable, "script.py"], capture_output=True, text=True, check=False
     )
-    assert shown.stdout == "['dense', 'mine:Same', 'topk'] 0\n", shown.stderr
+    assert shown.stdout == "['Same', 'dense', 'topk'] 0\n", shown.stderr
 
 
 @pytest.mark.long
