@@ -191,9 +191,7 @@ def test_what_is_measured_here_has_one_number_too(
     name: str, check: Callable[[Result], None]
 ) -> None:
     few = [*OWN, "gradients.workers=1", "gradients.iterations=1"]  # their traffic is about the same
-    if (
-        name == "bert_large_v100"
-    ):  # whose gradients take 3 s a method; its others are vit_b16_a100's
+    if name == "bert_large_v100":  # gradients take 3 s per method; its others are vit_b16_a100's
         few.append("compressors=[none, {kind: topk, ratio: 0.01}]")
     result = run(load_scenario(name, few))
     check(result)
