@@ -27,9 +27,9 @@ class Row:
     """One compressor at one cluster size; means over whole periods of the method, and over
     iterations where they differ.
 
-    `iteration_s`, `speedup_vs_dense` and `scaling_efficiency` are medians over the drawn worlds.
-    Parts of an iteration (forward to decode, `optimizer_s`, `input_s`) are the stated scenario's
-    and add up to `iteration_as_stated_s`. Differences between iterations (percentiles, errors,
+    `iteration_s` and `speedup_vs_dense` are medians over the drawn worlds. Parts of an iteration
+    (forward to decode, `optimizer_s`, `input_s`) are the stated scenario's and add up to
+    `iteration_as_stated_s`. Differences between iterations (percentiles, errors,
     batches) and between ring and tree are the same share of an iteration in every world: as stated,
     times `iteration_s / iteration_as_stated_s`.
     """
@@ -52,7 +52,7 @@ class Row:
     speedup_vs_dense: float | None
     """Speedup over `none` at the same size, median over the drawn worlds; None without it."""
     scaling_efficiency: float
-    """Throughput over that of as many single, uncompressed devices."""
+    """Throughput over that of as many single, uncompressed devices, both by median iterations."""
     wire_bytes_per_worker: float
     """Bytes that a worker hands to collectives per iteration."""
     compression_ratio: float | None

@@ -18,7 +18,6 @@ from gcsim.analysis.plots import style
 from gcsim.analysis.plots.labels import joined
 from gcsim.analysis.report.intervals import uncertain
 from gcsim.analysis.report.numbers import significant
-from gcsim.analysis.report.selection import dense_row
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
 IDEAL = "ideal"
@@ -30,10 +29,8 @@ SMALL_LABEL_INCHES = 0.135
 def speedup_figure(result: Result) -> Figure:
     """Figure with a line per method, in the order of the rows, then the ideal line.
 
-    Heights are `scaling_efficiency * workers`. A whisker is the middle 80 % of the draws of the
-    speedup against dense (both in the same world), at dense's height, so that worlds in which dense
-    is slow reach above ideal; without a dense row, of the throughput.
-    Methods with whiskers stand side by side at each size.
+    Heights are `scaling_efficiency * workers`, whiskers the middle 80 % of the draws of the
+    iteration. Methods with whiskers stand side by side at each size.
     """
     styles = style.line_styles(result)
     with style.settings():
@@ -52,7 +49,7 @@ def speedup_figure(result: Result) -> Figure:
             axes.plot(
                 places, list(map(relative_throughput, rows)), label=label, **style.look_of(own)
             )
-            if not own.muted and _ranged(rows):
+            if not own.muted and uncertain(rows):
                 low, high = zip(*map(_ends, rows), strict=True)
                 axes.vlines(
                     places, low, high, color=own.colour, linewidth=1.6, alpha=0.55, zorder=1.5
@@ -88,20 +85,9 @@ def _places(result: Result, styles: Mapping[str, style.LineStyle]) -> dict[str, 
     return {label: beside.get(label, 1.0) for label in styles}
 
 
-def _ranged(rows: Sequence[Row]) -> bool:
-    """Whether a method has whiskers: dense training is the unit of the others' ratios."""
-    return uncertain(rows) and any(low < high for low, high in map(_ends, rows))
-
-
 def _ends(row: Row) -> tuple[float, float]:
     """Heights around a point's middle 80 % of draws."""
-    height = relative_throughput(row)
-    if row.speedup_vs_dense and row.speedup_low and row.speedup_high:
-        unit = height / row.speedup_vs_dense
-        return unit * row.speedup_low, unit * row.speedup_high
-    if row.speedup_vs_dense:
-        return height, height  # dense itself
-    unit = height * row.iteration_s
+    unit = relative_throughput(row) * row.iteration_s
     return (
         unit / (row.iteration_high_s or row.iteration_s),
         unit / (row.iteration_low_s or row.iteration_s),
@@ -130,17 +116,10 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     axes.grid(color="#E4E4E4", linewidth=0.7)
-    axes.set_xlabel("number of workers (of nodes)" + _note(result))
+    whisker = f"\nwhisker: {PERCENTILES} over the draws, one device at its median"
+    axes.set_xlabel("number of workers (of nodes)" + whisker * uncertain(result.rows))
     axes.set_ylabel("throughput relative to one device")
     axes.set_title(f"{result.scenario.get('name', 'scenario')}: throughput at each cluster size")
-
-
-def _note(result: Result) -> str:
-    if not uncertain(result.rows):
-        return ""
-    alone = dense_row(result.rows) is None
-    what = "throughput" if alone else "dense's height times the ratio to dense"
-    return f"\nwhisker: {PERCENTILES} of {what} over the draws"
 
 
 def _power(value: float) -> str:

@@ -71,7 +71,7 @@ def make_rows(
             alone, luck, scale = one_device.beside(times), _luck(found), found.over_stated
             efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
             if before and found.draws:
-                efficiency = float(np.median(np.divide(before, found.draws)))
+                efficiency = float(np.median(before)) / found.iteration
             workers = nodes * scenario.cluster.devices_per_node
             batches = float(scenario.cluster_at(nodes).batches)
             wire = profile.wire_bytes(workers)
