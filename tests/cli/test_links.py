@@ -64,7 +64,7 @@ def test_a_row_says_rates_latency_and_what_is_special() -> None:
     found = {row[0]: row[1:] for row in rows if not row[0].startswith(" ")}
     assert found["10gbe"] == ("9.41 (7.5-10) Gbit/s", "50 (10-220) us", "estimate")
     assert found["5g_measured"] == ("29.8 (15-166) Mbit/s", "7 (3.5-14) ms", "estimate")
-    assert found["wifi_802.11n"] == ("44.5 Mbit/s", "2 (1-10) ms", "estimate, shared")
+    assert found["wifi_802.11n"] == ("44.5 (20-57) Mbit/s", "2 (1-10) ms", "estimate, shared")
     at = [row[0] for row in rows].index("25gbe")
     assert rows[at + 2] == ("  nccl", "15 (11-24) Gbit/s", "50 (20-160) us", "")
     at = [row[0] for row in rows].index("5g_measured")
