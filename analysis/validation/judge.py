@@ -195,8 +195,9 @@ def _agreeing(bound: Bound, found: Sequence[Agreement]) -> Kept:
         share = sum(len(one.alarms) for one in every) / count if count else math.inf
         return Kept(bound=bound, reached=share, points=count, kept=share <= bound.limit)
     own = [one for one in found if one.field != IN_ALL]
-    right, wrong = (sum(len(one.pairs[each]) for one in own) for each in ("right", "wrong"))
-    return _share(bound, right, right + wrong)
+    right = sum(one.count("right") for one in own)
+    other = sum(one.count("reversed") for one in own)
+    return _share(bound, right, right + other)
 
 
 def _share(bound: Bound, right: int, count: int) -> Kept:

@@ -161,6 +161,26 @@ class Regret:
     use: float  # mean of the first rule in the same settings
 
 
+Verdict = Literal["right", "reversed", "alike", "too short"]
+"""Verdict on a pair: in the published order, in the other order, not told apart by the seeds, or
+trained for too few steps to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two methods whose published figures in a setting differ, and the task's own."""
+
+    setting: str  # one model, its data and workers
+    field: str  # field of its model
+    source: str  # citation
+    better: str  # the method with the better published figure
+    worse: str
+    published: tuple[float, float]  # of better and worse, over dense training's; more is better
+    here: tuple[float, float]
+    """Measure of the task at the end less dense training's, mean over seeds; more is better."""
+    verdict: Verdict
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Agreement of a task's trainings with published accuracies."""
@@ -170,12 +190,14 @@ class Agreement:
     reported: int  # methods reported to train as dense training, of which the task can tell
     alarms: tuple[str, ...]  # labels of those that do not reach its target
     reported_short: int  # methods so reported for which its steps are too few
-    pairs: Mapping[str, tuple[str, ...]]
-    """Pairs of methods with figures that differ, the published better one first: right, wrong,
-    alike (seeds do not tell them apart), too short."""
+    pairs: tuple[Pair, ...]
     spanning: int  # settings of six methods, most of them apart in print
     ranks: tuple[float, ...]
     """Spearman's rank correlations, of those on whose order the seeds agree."""
+
+    def count(self, verdict: Verdict) -> int:
+        """Number of its pairs with this verdict."""
+        return sum(pair.verdict == verdict for pair in self.pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ def validate(
         bool, option("--live", "Measure on this machine, in network namespaces (root).")
     ] = False,
     quick: Annotated[bool, option("--quick", "With --live: a minute, not five.")] = False,
+    verbose: Annotated[
+        bool, option("-v --verbose", "Each measurement beside its prediction.")
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -68,7 +71,7 @@ def validate(
     if as_json:
         emit_exactly(to_json(reports))
     else:
-        emit(*shown(reports, width()))
+        emit(*shown(reports, width(), verbose=verbose))
     if not quiet:
         note_written(folder, paths)
     broken = [bound for report in reports for bound in report.bounds if not bound.kept]

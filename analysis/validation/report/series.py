@@ -31,7 +31,7 @@ class Cut:
 
 AXES: Mapping[str, Callable[[Point], float]] = {
     "ranks": lambda point: point.workers,
-    "size": lambda point: point.nbytes,
+    "size": lambda point: _shown(point.nbytes),
 }
 
 
@@ -76,8 +76,9 @@ def span(axis: str, part: Sequence[Point]) -> str:
 
 def size(nbytes: float) -> str:
     """Size in words: "10 kB"."""
+    nbytes = _shown(nbytes)
     unit, one = next((unit, one) for unit, one in _UNITS if nbytes >= one or one == 1)
-    return f"{nbytes / one:.3g} {unit}"
+    return f"{nbytes / one:g} {unit}"
 
 
 def _parts(
@@ -91,6 +92,11 @@ def _parts(
         return
     for half in (first.below, first.above):
         yield from _parts(half, axes | {first.axis})
+
+
+def _shown(nbytes: float) -> float:
+    """Three digits of a size: sizes that read alike are one."""
+    return float(f"{nbytes:.3g}")
 
 
 def _bias(points: Sequence[Point]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median
 
 from gcsim.analysis.report.numbers import plural, significant
@@ -10,6 +10,7 @@ from gcsim.analysis.validation import suite as suites
 from gcsim.analysis.validation.decisions import Decisions
 from gcsim.analysis.validation.judge import Kept
 from gcsim.analysis.validation.leaving_out import LeftOut, base_rate, brier, reliability
+from gcsim.analysis.validation.statistics import grouped
 
 
 def percent(share: float) -> str:
@@ -36,40 +37,48 @@ def value(point: suites.Point, number: float) -> str:
     return f"{significant(number)} {point.unit}"
 
 
-def bound_text(kept: Kept) -> str:
-    """A bound and the value reached, in a line."""
-    word, bound = "kept  " if kept.kept else "BROKEN", kept.bound
-    reached = f"{percent(kept.reached)} %"
-    least = f"at least {bound.limit:.0%} asked"
-    if bound.statistic == "statements":
-        said = f"{round(kept.reached * kept.points)} of {kept.points}"
-    elif bound.statistic == "alarms":
-        many = round(kept.reached * kept.points) if kept.points else 0
-        said = f"{many} of {plural(kept.points, 'method')}, at most {bound.limit:.0%} asked"
-        if bound.target is not None and kept.reached > bound.target:
-            said += f"; the target of {bound.target:.0%} is missed"
-    elif bound.statistic == "regret":
-        over = plural(kept.points, "setting")
-        said = f"{reached} over {over}, at most {bound.limit:.0%} asked"
-    elif bound.statistic == "decisions":
-        said = f"{reached} of {plural(kept.points, 'choice')} right, {least}"
-    elif bound.statistic in ("ordering", "pairs"):
-        said = f"{reached} of {plural(kept.points, 'pair')} right, {least}"
-    else:
-        said = _error_text(kept)
-    return f"{word} {bound.name}: {said}"
+BOUNDS = ("bound", "reached", "required", "kept")
 
 
-def _error_text(kept: Kept) -> str:
-    alone, target = kept.unfitted, kept.bound.target
-    bare = "" if alone is None else f" ({percent(alone)} % by the catalogue alone)"
-    missed = target is not None and kept.reached > target
-    what = "90th percentile" if kept.bound.statistic == "p90" else "median"
-    return (
-        f"{what} {percent(kept.reached)} % of {plural(kept.points, 'point')}{bare}, "
-        f"at most {kept.bound.limit * 100:g} % asked"
-        f"{f'; the target of {target:.0%} is missed' if missed else ''}"
-    )
+def bound_cells(kept: Kept) -> tuple[str, ...]:
+    """A bound, the value reached, the one required, and whether it is kept."""
+    bound, count = kept.bound, kept.points
+    limit = f"{bound.limit * 100:g} %"
+    share = f"{percent(kept.reached)} %"
+    at_most = f"at most {limit}"
+    if bound.target is not None and kept.reached > bound.target:
+        at_most += f"; target of {bound.target * 100:g} % missed"
+    said = {
+        "statements": (f"{round(kept.reached * count) if count else 0} of {count}", "all"),
+        "decisions": (f"{share} of {plural(count, 'choice')} right", f"at least {limit}"),
+        "ordering": (f"{share} of {plural(count, 'pair')} right", f"at least {limit}"),
+        "pairs": (f"{share} of {plural(count, 'pair')} right", f"at least {limit}"),
+        "regret": (f"mean {share} over {plural(count, 'setting')}", at_most),
+        "alarms": (f"{share} of {plural(count, 'method')}", at_most),
+    }
+    name = "90th percentile" if bound.statistic == "p90" else "median"
+    alone = kept.unfitted
+    bare = "" if alone is None else f" (catalogue alone: {percent(alone)} %)"
+    errors = f"{name} {share} of {plural(count, 'point')}{bare}", at_most
+    reached, required = said.get(bound.statistic, errors)
+    return bound.name, reached, required, "yes" if kept.kept else "BROKEN"
+
+
+POINTS = ("measurement", "measured", "predicted", "error [%]", "source")
+
+
+def point_rows(points: Sequence[suites.Point]) -> Iterator[tuple[str, ...]]:
+    """Each measurement beside its prediction; one that served a fit has no error."""
+    for point in points:
+        error = "fit" if point.fitted else signed(point.error)
+        values = value(point, point.measured), value(point, point.predicted)
+        yield point.name, *values, error, _linked(point.source)
+
+
+def _linked(source: str) -> str:
+    """A citation as a link, if it has an address."""
+    words, _, address = source.partition(", http")
+    return f"[{words}](http{address.split(',')[0]})" if address else source
 
 
 def fit_text(findings: suites.Findings) -> str:
@@ -181,21 +190,19 @@ def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
         before = one.source
 
 
-AGREEMENT = (
-    "as dense", "false alarms", "too short", "pairs: right / wrong / alike", "too short",
-    "Spearman (settings)",
-)  # fmt: skip
+AGREEMENT = ("as dense", "false alarms", "too short", "pairs", "too short", "Spearman")
 AGREEMENT_LEGEND = (
-    "As dense: methods that most published findings have within 1 % of dense training, and of "
-    "which the task's steps tell; false alarms: of these, those that do not reach its target; too "
-    "short: methods, and pairs, of which its steps do not tell. pairs: methods with figures more "
-    "than 1 % apart, or two deviations of a setting's own noise; right, wrong: the seeds tell them "
-    "apart (paired t-test, Holm's correction for the pairs of a setting, 10 %), in the published "
-    "order or against it; alike: they do not. Spearman: rank correlation of figures with the "
-    "task's measure at the end, mean over seeds; median over settings of six methods, most pairs "
-    "of which are apart in print, where the seeds agree on an order (Friedman's test, 10 %; in "
-    "parentheses: such settings, of how many). Tasks named after a paper train in its "
-    "settings alone."
+    "As dense: methods that most published findings have within 1 % of dense training, and for "
+    "which the task has enough steps. False alarms: those of them that miss its target. Too short: "
+    "methods, or pairs, for which the task has too few steps. Pairs (right / reversed / alike): "
+    "two methods of a setting whose published figures differ by more than 1 %, and by more than "
+    "two deviations of the setting's own noise. Right: the seeds tell them apart in the published "
+    "order; reversed: in the other order (paired t-test, Holm's correction for the pairs of a "
+    "setting, 10 %); alike: the seeds do not tell them apart. Spearman: rank correlation of the "
+    "published figures with the task's measure at the end, mean over seeds; the median over "
+    "settings of six methods or more, most pairs of which differ in print, where the seeds agree "
+    "on an order (Friedman's test, 10 %; in parentheses: such settings, of how many). Tasks named "
+    "after a paper are compared with that paper alone. pairs.csv has every pair with its figures."
 )
 
 
@@ -205,20 +212,38 @@ def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str
     for one in agreements:
         if one.task != before:
             yield one.task, *[""] * len(AGREEMENT)
-        many = {verdict: str(len(pairs)) for verdict, pairs in one.pairs.items()}
-        told = " / ".join(many[verdict] for verdict in ("right", "wrong", "alike"))
+        told = f"{one.count('right')} / {one.count('reversed')} / {one.count('alike')}"
         rank = f"{median(one.ranks):.2f}" if one.ranks else "-"
         counts = one.reported, len(one.alarms), one.reported_short
         spanning = f"{rank} ({len(one.ranks)} of {one.spanning})"
-        yield f"- {one.field}", *map(str, counts), told, many["too short"], spanning
+        short = str(one.count("too short"))
+        yield f"- {one.field}", *map(str, counts), told, short, spanning
         before = one.task
+
+
+_ORDERS: tuple[suites.Verdict, ...] = ("right", "reversed")
+TOLD_APART = ("setting", *_ORDERS)
+
+
+def told_apart_rows(agreement: suites.Agreement) -> Iterator[tuple[str, ...]]:
+    """A setting's pairs that the seeds tell apart, the published better method first."""
+    for setting, pairs in grouped(agreement.pairs, lambda pair: pair.setting).items():
+        cells = [_over(pair for pair in pairs if pair.verdict == one) for one in _ORDERS]
+        if any(cells):
+            yield setting, *cells
+
+
+def _over(pairs: Iterable[suites.Pair]) -> str:
+    """Pairs in a cell: "dense > topk, qsgd; topk > qsgd"."""
+    better = grouped(pairs, lambda pair: pair.better)
+    return "; ".join(f"{one} > {', '.join(p.worse for p in own)}" for one, own in better.items())
 
 
 def alarm_lines(agreements: Sequence[suites.Agreement]) -> Iterator[str]:
     """False alarms of each task by name."""
     for one in agreements:
         if one.alarms and one.field == suites.IN_ALL:
-            yield f"false alarms of {one.task}: {', '.join(one.alarms)}"
+            yield f"False alarms of {one.task}: {', '.join(one.alarms)}"
 
 
 def named(point: suites.Point) -> str:

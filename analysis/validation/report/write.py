@@ -1,8 +1,9 @@
 """Files of a validation: the page, tables and figures, all of them whole, or none.
 
-validation.md    the page; validation.json  everything; points.csv  a line a point, with its
-citation; errors.png  how large errors are; scatter.png  predicted against measured; SUITE.png
-scaling curves, where a suite has them
+validation.md    the page; validation.json  everything; points.csv  a line per point, with its
+citation; pairs.csv  a line per pair of methods whose accuracies are compared; errors.png  how large
+errors are; scatter.png  predicted against measured; SUITE.png  scaling curves, where a suite has
+them. A file that would be empty is left out.
 """
 
 from __future__ import annotations
@@ -51,13 +52,38 @@ def points_csv(reports: Sequence[Report]) -> str:
     return csv_text(list(rows[0]), rows) if rows else ""
 
 
+def pairs_csv(reports: Sequence[Report]) -> str:
+    """All pairs of methods of every task with their figures in full precision."""
+    # the last one of a task is of all fields, if it is compared with them
+    widest = {one.task: one for report in reports for one in report.findings.agreements}
+    rows = [
+        {
+            "task": one.task,
+            "field": pair.field,
+            "setting": pair.setting,
+            "better": pair.better,
+            "worse": pair.worse,
+            "better_published": pair.published[0],
+            "worse_published": pair.published[1],
+            "better_here": pair.here[0],
+            "worse_here": pair.here[1],
+            "verdict": pair.verdict,
+            "source": pair.source,
+        }
+        for one in widest.values()
+        for pair in one.pairs
+    ]
+    return csv_text(list(rows[0]), rows) if rows else ""
+
+
 def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
     """Write all files into `folder`, made if missing. Raises `InputError` if the disk is full or
     the folder cannot be written; earlier files then stay."""
+    tables_of = {"points.csv": points_csv(reports), "pairs.csv": pairs_csv(reports)}
     files: dict[str, str | Maker] = {
         "validation.md": "\n".join(page(reports)) + "\n",
         "validation.json": to_json(reports),
-        "points.csv": points_csv(reports),
+        **{name: text for name, text in tables_of.items() if text},
         **figures(reports),
     }
     return write_together({folder / name: content for name, content in files.items()})
@@ -106,6 +132,7 @@ ERRORS = (
     "p90, the 90th percentile, are of its absolute value; the bias is its median, above 0 where "
     "too large a value is predicted."
 )
+FEW = 100  # most points of a suite whose page lists all; points.csv has those of every suite
 _SAME_WORK = 40  # common leading characters of two citations of one work
 
 
@@ -172,11 +199,14 @@ def _suite(report: Report, images: str) -> Iterator[str]:
     yield from _outcome(report)
     if suite.missing:
         yield from _block(f"*What explains the rest:* {suite.missing}")
+    if 0 < len(findings.points) <= FEW:
+        table = markdown_table(tables.POINTS, tables.point_rows(findings.points), numbers=False)
+        yield from _folded("Measured and predicted", *table)
     yield from _spread(findings.points)
     for one in findings.agreements:
-        if one.field != IN_ALL and (wrong := one.pairs["wrong"]):
-            summary = f"{one.task}, {one.field}: pairs in the other order, published first"
-            yield from _folded(summary, *(f"- {pair}" for pair in wrong))
+        if one.field != IN_ALL and (rows := list(tables.told_apart_rows(one))):
+            summary = f"{one.task}, {one.field}: pairs told apart, published better first"
+            yield from _folded(summary, *markdown_table(tables.TOLD_APART, rows, numbers=False))
     yield from _factors(findings.factors)
     if any(point.panel and point.x is not None for point in findings.points):
         yield from _block(f"![{suite.title}: curves]({images}{suite.name}.png)")
@@ -200,28 +230,41 @@ def _outcome(report: Report) -> Iterator[str]:
         rows = list(tables.agreement_rows(findings.agreements))
         yield from _block(*markdown_table(("task", *tables.AGREEMENT), rows))
         yield from _block(tables.AGREEMENT_LEGEND)
-        yield from (f"- {one}." for one in tables.alarm_lines(findings.agreements))
+    rows = [tables.bound_cells(kept) for kept in report.bounds]
+    yield from _block(*markdown_table(tables.BOUNDS, rows, numbers=False))
+    if notes := [f"- {note}" for note in _notes(report)]:
+        yield from _block(*notes)
+
+
+def _notes(report: Report) -> Iterator[str]:
+    """Sentences on what is no number of a table."""
+    findings = report.findings
+    for alarms in tables.alarm_lines(findings.agreements):
+        yield f"{alarms}."
     for one in findings.orderings:
-        yield f"- Order of {tables.ordering_text(one)}."
-    for kept in report.bounds:
-        yield f"- {tables.bound_text(kept)}"
+        yield f"Order of {tables.ordering_text(one)}."
     if any(point.fitted for point in findings.points):
-        yield f"- {tables.fit_text(findings).capitalize()}."
+        yield f"{tables.fit_text(findings).capitalize()}."
     if report.decisions is not None:
-        yield f"- Decisions: {tables.decisions_text(report.decisions)}."
+        yield f"Decisions: {tables.decisions_text(report.decisions)}."
     if report.overall is not None:
         worst = "; ".join(tables.named(point) for point in report.overall.worst)
-        yield f"- Worst: {worst}."
+        yield f"Worst: {worst}."
     for left in findings.excluded:
-        yield f"- Not compared: {left.count} {left.what}: {left.rule}"
-    yield ""
+        yield f"Not compared: {left.count} {left.what}: {left.rule}"
 
 
-def shown(reports: Sequence[Report], width: int) -> Iterator[RenderableType]:
-    """Parts of the page on a terminal of `width` cells: outcome of each suite, then all in all."""
+def shown(
+    reports: Sequence[Report], width: int, *, verbose: bool = False
+) -> Iterator[RenderableType]:
+    """Parts of the page on a terminal of `width` cells: outcome of each suite, with `verbose` after
+    its measurements, then all in all."""
     for report in reports:
         title = f"**{report.suite.name}**: {report.suite.title}"
-        yield from _on_terminal([*_block(title), *_outcome(report)], width)
+        points = report.findings.points if verbose else ()
+        rows = [cells[:-1] for cells in tables.point_rows(points)]
+        listed = _block(*markdown_table(tables.POINTS[:-1], rows)) if rows else ()
+        yield from _on_terminal([*_block(title), *listed, *_outcome(report)], width)
     yield from _on_terminal([*_overview(reports), *_left_out(reports), ERRORS], width)
 
 

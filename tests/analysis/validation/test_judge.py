@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.validation.judge import judge, run_suite
-from gcsim.analysis.validation.report.table import bound_text, ordering_text
+from gcsim.analysis.validation.report.table import bound_cells, ordering_text
 from gcsim.analysis.validation.suite import (
     Bound,
     Factor,
@@ -150,7 +150,7 @@ def test_a_bound_of_the_90th_percentile_is_over_that() -> None:
     ninth = Bound("most", statistic="p90", limit=0.09 + 1e-9)
     (kept,) = judge(suite(ninth), Findings(points=tuple(points))).bounds
     assert kept.reached == pytest.approx(0.09)
-    assert bound_text(kept).startswith("kept   most: 90th percentile 9.0 % of 11 points")
+    assert bound_cells(kept)[1].startswith("90th percentile 9.0 % of 11 points")
     assert not of(points, replace(ninth, limit=0.08))
     assert of(points, replace(ninth, statistic="median", limit=0.06))
 
@@ -229,7 +229,7 @@ def test_an_ordering_counts_pairs_of_different_groups() -> None:
     bound = Bound("order", statistic="ordering", limit=0.8)
     (kept,) = judge(suite(bound), Findings(orderings=(ordering,))).bounds
     assert (kept.reached, kept.points, kept.kept) == (0.8, 5, True)
-    assert "80.0 % of 5 pairs right" in bound_text(kept)
+    assert "80.0 % of 5 pairs right" in bound_cells(kept)
     assert "not so: b over c" in ordering_text(ordering)
     stricter = replace(bound, limit=0.9)
     assert not judge(suite(stricter), Findings(orderings=(ordering,))).kept

@@ -75,14 +75,16 @@ def test_chance_and_scatter_cut_nothing() -> None:
 
 def test_sizes_are_told_by_decades_and_for_people() -> None:
     points = [one(0, 2, nbytes) for nbytes in (0, 64, 100, 999, 1000, 9_999_996, 10**7)]
-    assert [len(group) for group in by_value(points, "size").values()] == [1, 1, 2, 1, 1, 1]
-    assert [size(n) for n in (0, 64, 10_000, 9_999_996, 3 * 10**9)] == [
+    assert [len(group) for group in by_value(points, "size").values()] == [1, 1, 2, 1, 2]
+    assert [size(n) for n in (0, 64, 10_000, 999_936, 9_999_996, 3 * 10**9)] == [
         "0 B",
         "64 B",
         "10 kB",
+        "1 MB",
         "10 MB",
         "3 GB",
     ]
     assert span("size", points[2:4]) == "100 B to 999 B"
+    assert span("size", [one(0, 2, n) for n in (999_936, 10**6)]) == "1 MB"  # padded, as it reads
     assert span("ranks", points) == "2 ranks"
     assert list(by_value([example(1, 0.0), example(3, 0.0)], "ranks")) == [2, 8]

@@ -11,16 +11,16 @@ from gcsim.analysis.validation.report import table, write
 from tests.analysis.validation.reports import report
 
 
-def shown(width: int) -> list[str]:
+def shown(width: int, *, verbose: bool = False) -> list[str]:
     console = Console(width=width, highlight=False, markup=False)
     with console.capture() as capture:
-        console.print(*write.shown([report()], width))
+        console.print(*write.shown([report()], width, verbose=verbose))
     return [line.rstrip() for line in capture.get().split("\n")]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    assert max(map(len, shown(width))) <= width
+    assert max(map(len, shown(width, verbose=True))) <= width
 
 
 def test_errors_are_those_of_the_points_that_served_no_fit() -> None:
@@ -36,21 +36,30 @@ def test_the_worst_point_stands_there_by_name_with_both_values() -> None:
     assert f"Worst: {worst}" in text
 
 
+def test_verbose_lists_each_measurement_beside_its_prediction() -> None:
+    # ring 0 served a fit; ring 3 was predicted 3 % too short
+    rows = [line.split() for line in shown(80, verbose=True)]
+    assert ["ring", "0", "1.00", "s", "1.50", "s", "fit"] in rows
+    assert ["ring", "3", "1.00", "s", "970", "ms", "-3.0"] in rows
+    assert not [line for line in shown(80) if line.startswith("ring 3 ")]
+
+
 def test_a_broken_bound_is_named_so_and_a_kept_one_too() -> None:
     found = report(limit=0.02)
-    lines = [table.bound_text(kept) for kept in found.bounds]
-    of_rings = "median 2.5 % of 4 points (50.0 % by the catalogue alone), at most 2 % asked"
-    assert lines[0] == f"BROKEN rings: {of_rings}"
-    assert lines[1] == "BROKEN right choices: 0.0 % of 1 choice right, at least 90% asked"
-    assert lines[2] == "kept   arithmetic: 1 of 1"
-    assert table.bound_text(report(limit=0.03).bounds[0]).startswith("kept ")
+    of_rings = "median 2.5 % of 4 points (catalogue alone: 50.0 %)"
+    assert [table.bound_cells(kept) for kept in found.bounds] == [
+        ("rings", of_rings, "at most 2 %", "BROKEN"),
+        ("right choices", "0.0 % of 1 choice right", "at least 90 %", "BROKEN"),
+        ("arithmetic", "1 of 1", "all", "yes"),
+    ]
+    assert table.bound_cells(report(limit=0.03).bounds[0])[-1] == "yes"
 
 
 def test_a_target_that_is_missed_is_said() -> None:
     kept = report(limit=0.03).bounds[0]
-    for target, said in ((0.02, "; the target of 2% is missed"), (0.03, ""), (0.4, "")):
+    for target, said in ((0.02, "; target of 2 % missed"), (0.03, ""), (0.4, "")):
         with_target = replace(kept, bound=replace(kept.bound, target=target))
-        assert table.bound_text(with_target) == table.bound_text(kept) + said
+        assert table.bound_cells(with_target)[2] == table.bound_cells(kept)[2] + said
 
 
 def test_wrong_choices_exclusions_and_papers_mistakes_are_shown() -> None:

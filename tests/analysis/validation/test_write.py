@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from gcsim.analysis.validation.report.table import point_rows
 from gcsim.analysis.validation.report.write import page, points_csv, to_json, write, write_together
-from tests.analysis.validation.reports import SOURCE, report
+from tests.analysis.validation.reports import SOURCE, point, report
 
 
 def test_everything_is_there(tmp_path: Path) -> None:
@@ -78,8 +80,15 @@ def test_the_page_names_sources_fits_exclusions_and_what_is_missing() -> None:
         "everything else",
         "**wrong**",
         "![Rings somewhere: curves](images/example.png)",
+        f"| ring 4 | 1.00 s | 1.10 s | +10.0 | {SOURCE} |",
     ):
         assert part in text
+
+
+def test_a_citation_with_an_address_is_a_link() -> None:
+    cited = "nccl-tests issue 212, by hand, https://example.org/212, 2024-05-06, read-in-source"
+    (row,) = point_rows([replace(point(1, 0.0), source=cited)])
+    assert row[-1] == "[nccl-tests issue 212, by hand](https://example.org/212)"
 
 
 def test_nothing_is_left_when_one_file_fails(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.statistics import grouped
-from gcsim.analysis.validation.suite import IN_ALL, Agreement, Findings
+from gcsim.analysis.validation.suite import IN_ALL, Agreement, Findings, Pair, Verdict
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.papers.judge import LEVEL, told_apart
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -51,7 +51,7 @@ _SPARED, _SPARING, _ENOUGH = (DENSE, "dynamic_8bit"), 0.1, 3
 """Methods that lose next to nothing, least ratio of Top-k among them, and least of their figures
 that show a setting's noise."""
 _NEAR = 2.0  # most ratio of a published parameter to the trained one
-_VERDICTS = {1: "right", -1: "wrong", 0: "alike"}
+_VERDICTS: Mapping[int, Verdict] = {1: "right", -1: "reversed", 0: "alike"}
 _LESS = ("perplexity",)  # measures of which less is better
 
 
@@ -120,6 +120,11 @@ def _citations() -> Iterator[str]:
         own = [row for row in settings if row["source"] == source["key"]]
         places = "; ".join(f"{one['where']}: {one['model']}, {one['data']}" for one in own)
         yield f"{source['citation']} ({plural(figures[source['key']], 'figure')}; {places})"
+
+
+@cache
+def _cited() -> dict[str, str]:
+    return {row["key"]: row["citation"] for row in _table("sources.csv")}
 
 
 @cache
@@ -273,7 +278,7 @@ def agreements(
         dense = [one for one in outcomes if one.kind != DENSE and reported_dense(rows, one, which)]
         told = [one for one in dense if not one.too_short]
         alarms = tuple(one.label for one in told if not one.reached)
-        pairs: dict[str, list[str]] = {"right": [], "wrong": [], "alike": [], "too short": []}
+        pairs: list[Pair] = []
         spanning, ranks = 0, []
         for setting in dict.fromkeys(row.setting for row in rows if row.figure is not None):
             own = [row for row in rows if row.setting == setting]
@@ -281,10 +286,9 @@ def agreements(
                 continue
             both, least = matched(own, outcomes), apart(own)
             found = [*compared(both, least)]
-            for verdict, better, worse in found:
-                pairs[verdict].append(f"{setting}: {better} over {worse}")
+            pairs += found
             tells = [(row, one) for row, one in both if not one.too_short]
-            differ = sum(verdict != "too short" for verdict, *_ in found)
+            differ = sum(pair.verdict != "too short" for pair in found)
             if len(tells) < SPANNING or 2 * differ <= math.comb(len(tells), 2):
                 continue
             spanning += 1
@@ -297,7 +301,7 @@ def agreements(
             reported=len(told),
             alarms=alarms,
             reported_short=len(dense) - len(told),
-            pairs={verdict: tuple(found) for verdict, found in pairs.items()},
+            pairs=tuple(pairs),
             spanning=spanning,
             ranks=tuple(ranks),
         )
@@ -310,11 +314,8 @@ def apart(own: Sequence[Published]) -> float:
     return max(APART, 2 * math.sqrt(2) * noise)
 
 
-def compared(
-    both: Sequence[tuple[Published, Outcome]], least: float = APART
-) -> Iterator[tuple[str, str, str]]:
-    """Verdict on each pair of methods with figures that differ by more than `least`, and their
-    names, the better one first."""
+def compared(both: Sequence[tuple[Published, Outcome]], least: float = APART) -> Iterator[Pair]:
+    """Pairs of a setting's methods with figures that differ by more than `least`."""
     ordered = sorted(both, key=lambda pair: -(pair[0].figure or 0.0))
     pairs = [
         (better, worse)
@@ -329,8 +330,16 @@ def compared(
     signs = dict(zip(scores, told_apart([(a, b) for a, b in scores.values()]), strict=True))
     for number, ((row, one), (lower, other)) in enumerate(pairs):
         short = one.too_short or other.too_short
-        verdict = "too short" if short else _VERDICTS[signs.get(number, 0)]
-        yield verdict, row.method, lower.method
+        yield Pair(
+            setting=row.setting,
+            field=row.field,
+            source=_cited().get(row.source, row.source),
+            better=row.method,
+            worse=lower.method,
+            published=(row.figure or 0.0, lower.figure or 0.0),
+            here=(statistics.fmean(one.scores), statistics.fmean(other.scores)),
+            verdict="too short" if short else _VERDICTS[signs.get(number, 0)],
+        )
 
 
 def ordered(scores: Sequence[Sequence[float]]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -12,8 +13,14 @@ from scipy import stats
 
 from gcsim.analysis.validation.judge import judge
 from gcsim.analysis.validation.registry import chosen
-from gcsim.analysis.validation.report.table import agreement_rows, alarm_lines, bound_text
-from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Suite
+from gcsim.analysis.validation.report.table import (
+    agreement_rows,
+    alarm_lines,
+    bound_cells,
+    told_apart_rows,
+)
+from gcsim.analysis.validation.report.write import pairs_csv, write
+from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Pair, Suite, Verdict
 from gcsim.analysis.validation.suites.accuracy import suite
 from gcsim.analysis.validation.suites.accuracy.suite import Outcome, Published
 from gcsim.compressors.registry import REGISTRY, compressor_class
@@ -65,6 +72,22 @@ def test_figures_are_over_dense_training_and_more_is_better() -> None:
     assert found == pytest.approx({"powersgd text": 91 / 102, "powersgd images": 93.6 / 94.3})
 
 
+def test_onebit_adams_figures_are_means_of_the_eight_scores_of_glue() -> None:
+    """RTE, MRPC, CoLA, SST-2, QNLI, QQP, MNLI matched and mismatched, as the table prints them."""
+    printed = {
+        ("onebit adam base", "none"): (68.2, 84.8, 56.8, 91.8, 90.9, 90.9, 83.6, 83.5),
+        ("onebit adam base", "onebit_adam"): (69.0, 84.8, 55.6, 91.6, 90.8, 90.9, 83.6, 83.9),
+        ("onebit adam large", "none"): (70.3, 86.0, 60.3, 93.1, 92.2, 91.4, 86.1, 86.2),
+        ("onebit adam large", "onebit_adam"): (70.4, 86.1, 62.0, 93.8, 91.9, 91.5, 85.7, 85.4),
+    }
+    rows = {
+        (row["setting"], row["kind"]): float(row["value"])
+        for row in suite._table("published.csv")
+        if row["setting"].startswith("onebit adam")
+    }
+    assert rows == pytest.approx({key: np.mean(scores) for key, scores in printed.items()})
+
+
 # --- counting ------------------------------------------------------------------------------------
 
 
@@ -100,15 +123,19 @@ def test_pairs_are_told_apart_by_a_paired_test_with_holms_correction() -> None:
         if all(tests[one].pvalue <= 0.1 / (5 - at) for at, one in enumerate(ranked[: place + 1]))
     ]
     assert told == [("topk", "cser"), ("none", "cser")]
-    expected |= {pair: "wrong" if pair in told else "alike" for pair in tested}
+    expected |= {pair: "reversed" if pair in told else "alike" for pair in tested}
     for rows in (pairs, pairs[::-1]):
-        found = {(better, worse): verdict for verdict, better, worse in suite.compared(rows)}
-        assert found == expected
+        found = [*suite.compared(rows)]
+        assert {(pair.better, pair.worse): pair.verdict for pair in found} == expected
+        for pair in found:
+            assert pair.published == (figures[pair.better], figures[pair.worse])
+            means = [np.mean(scores[name]) for name in (pair.better, pair.worse)]
+            assert pair.here == pytest.approx(means)
 
 
 def test_one_seed_tells_nothing_apart() -> None:
     pairs = [(said("none", 1.0), trained("none", 0.0)), (said("topk", 0.9), trained("topk", -1.0))]
-    assert [verdict for verdict, *_ in suite.compared(pairs)] == ["alike"]
+    assert [pair.verdict for pair in suite.compared(pairs)] == ["alike"]
 
 
 def test_a_setting_shows_its_own_noise_in_methods_that_lose_nothing() -> None:
@@ -120,7 +147,8 @@ def test_a_setting_shows_its_own_noise_in_methods_that_lose_nothing() -> None:
     worse = [(said("none", 1.0), trained("none", 0.0, 0.0)),
              (said("qsgd", 0.95), trained("qsgd", -1.0, -1.0))]  # fmt: skip
     assert not [*suite.compared(worse, 0.06)]
-    assert [*suite.compared(worse, 0.04)] == [("right", "none", "qsgd")]
+    (pair,) = suite.compared(worse, 0.04)
+    assert (pair.verdict, pair.better, pair.worse) == ("right", "none", "qsgd")
 
 
 def test_an_order_needs_six_methods_apart_in_print_and_seeds_that_agree() -> None:
@@ -176,9 +204,18 @@ def test_false_alarms_are_methods_reported_dense_that_miss_and_are_trained_long_
 # --- judging -------------------------------------------------------------------------------------
 
 
-def agreement(field: str, right: int, wrong: int, *ranks: float) -> Agreement:
-    counts = {"right": right, "wrong": wrong, "alike": 9, "too short": 1}
-    pairs = {verdict: ("a: x over y",) * many for verdict, many in counts.items()}
+def agreement(field: str, right: int, other: int, *ranks: float) -> Agreement:
+    counts: dict[Verdict, int] = {
+        "right": right, "reversed": other, "alike": 9, "too short": 1,
+    }  # fmt: skip
+    pairs = tuple(
+        Pair(
+            setting="a", field="images", source="S", better=verdict[0], worse=f"y{number}",
+            published=(1.0, 0.5), here=(0.25, -0.5), verdict=verdict,
+        )
+        for verdict, many in counts.items()
+        for number in range(many)
+    )  # fmt: skip
     return Agreement(
         task="t, 9 steps", field=field, reported=4, alarms=("topk",), reported_short=2, pairs=pairs,
         spanning=3, ranks=ranks,
@@ -195,8 +232,10 @@ def test_bounds_take_alarms_of_all_fields_and_pairs_of_the_tasks_own() -> None:
     report = judge(made, Findings(agreements=found))
     reached = [(kept.reached, kept.points, kept.kept) for kept in report.bounds]
     assert reached == [(0.25, 4, False), (0.75, 4, True)]
-    assert bound_text(report.bounds[0]).startswith("BROKEN few alarms: 1 of 4 methods, at most 20%")
-    assert "the target of 10% is missed" in bound_text(report.bounds[0])
+    required = "at most 20 %; target of 10 % missed"
+    assert bound_cells(report.bounds[0]) == (
+        "few alarms", "25.0 % of 4 methods", required, "BROKEN",
+    )  # fmt: skip
     assert [*agreement_rows(found)][1] == (
         "- images",
         "4",
@@ -206,7 +245,22 @@ def test_bounds_take_alarms_of_all_fields_and_pairs_of_the_tasks_own() -> None:
         "1",
         "0.40 (2 of 3)",
     )
-    assert [*alarm_lines(found)] == ["false alarms of t, 9 steps: topk"]
+    assert [*alarm_lines(found)] == ["False alarms of t, 9 steps: topk"]
+    # three right and one reversed of setting a; neither the nine alike nor the short one
+    assert [*told_apart_rows(found[0])] == [("a", "r > y0, y1, y2", "r > y0")]
+    # of all fields there are 9 reversed, 9 alike and one short; a task's pairs are listed once
+    rows = list(csv.DictReader(pairs_csv([report]).splitlines()))
+    assert Counter(row["verdict"] for row in rows) == {"reversed": 9, "alike": 9, "too short": 1}
+    assert (rows[0]["better_published"], rows[0]["worse_here"]) == ("1.0", "-0.5")
+
+
+def test_a_suite_without_points_writes_no_empty_table(tmp_path: Path) -> None:
+    made = Suite(name="x", title="", about="", fitted_on="", bounds=(), find=Findings)
+    report = judge(made, Findings(agreements=(agreement("images", 3, 1),)))
+    write([report], tmp_path)
+    written = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert written.keys() == {"validation.md", "validation.json", "pairs.csv"}
+    assert all(written.values())
 
 
 def test_without_a_training_nothing_is_kept() -> None:
