@@ -77,7 +77,7 @@ class UncompiledMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Not to be compiled; the default loads torch's compiler, which takes 2 s."""
+        """Exclude it from compilation; the default loads torch's compiler, which takes 2 s."""
         return False
 
 

@@ -213,7 +213,7 @@ class _Cluster:
         return _largest((time.perf_counter() - start) / count, self.device)
 
     def wait(self) -> None:
-        """Until the device has done all that was launched."""
+        """Wait until the device has done all that was launched."""
         if self.device.type == "cuda":
             import torch
 
@@ -231,7 +231,7 @@ def _function(*names: str) -> Callable[..., object]:
 
 
 def _largest(value: float, device: torch.device) -> float:
-    """Over all ranks."""
+    """Largest value over all ranks."""
     import torch
     import torch.distributed as dist
 

@@ -85,7 +85,7 @@ class Key:
 INTERNAL: Final = object()  # beside the type of a field that no file states
 
 STATED: Final = object()
-"""Beside the type of a field that a file states always, though it has a default in Python."""
+"""Annotation of a field that a file always states, though it has a default in Python."""
 
 SHOWN: Final = object()  # beside the type of a field that is written even where it is as by default
 

@@ -205,7 +205,7 @@ def _new_folder(path: Path) -> Path:
 
 
 def _new_file(path: Path) -> Path:
-    """Beside `path`; names are counted, so that one that was left is found without a listing."""
+    """New file next to `path`; names are counted, so that a leftover is found without a listing."""
     number = 0
     while True:
         temporary = path.with_name(f".{path.name}{_MINE}{number}{path.suffix}")
@@ -238,8 +238,8 @@ def lock(file: IO[str] | int, *, wait: bool = False, shared: bool = False) -> No
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """While the context lasts a file or folder is in use: `remove_unused` leaves it alone, under
-    whatever name it has by then. Raises `OSError` where there is none."""
+    """Mark a file or folder as in use while the context lasts: `remove_unused` leaves it alone,
+    under whatever name it has by then. Raises `OSError` where there is none."""
     with _opened(path) as handle:
         with suppress(OSError):
             lock(handle, wait=True, shared=True)

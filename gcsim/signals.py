@@ -19,8 +19,8 @@ _asked = threading.Event()
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """While it lasts, SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt` as Ctrl-C
-    does, so that contexts are left. Outside of the main thread nothing changes."""
+    """Let SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt` as Ctrl-C does, while
+    it lasts, so that contexts are left. Outside of the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -106,7 +106,7 @@ class Findings:
     break_even: tuple[BreakEven, ...] = ()
     """Break-evens of the advised and of well-known methods."""
     no_one_rate: str = ""
-    """Why there are none, and no change of the bandwidth: the rate is no single number."""
+    """Reason for no break-even and no change of the bandwidth: the rate is no single number."""
     changes: tuple[Change, ...] = ()
     """Changes that save time, most of dense training's first."""
     limits: Mapping[str, Limits] = field(default_factory=dict)

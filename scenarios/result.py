@@ -110,7 +110,7 @@ class Row:
     """`iteration_s` if NCCL takes rings where its tuner is near the border; None if it is not. Low
     and high ends of this row include it and the following."""
     iteration_tree_s: float | None = None
-    """If it takes trees there."""
+    """The iteration if it takes trees there."""
     iteration_as_stated_s: float | None = None
     """input + forward + backward + encode + exposed communication + decode + optimizer at stated
     values; None, as the following, without draws: then `iteration_s` is that."""
@@ -276,7 +276,7 @@ class FaultyRuns:
     outages: tuple[Outage, ...]
     """Outages by start."""
     progress: tuple[Progress, ...]
-    """In the scenario's order of compressors."""
+    """Progress in the scenario's order of compressors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

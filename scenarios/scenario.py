@@ -60,7 +60,7 @@ class CompressorChoice:
     implementation: str = ""
     """Stated code that carries it out (`catalog/implementations.py`); "": gcsim's."""
     via: str = ""
-    """In a run: carrier of its push-pulls, and parameter servers that carry more (`WAYS`)."""
+    """Carrier of its push-pulls in a run, and parameter servers that carry more (`WAYS`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

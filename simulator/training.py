@@ -164,7 +164,7 @@ class Training(fields.Setting):
     """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
     gradients uncompressed (`as_trained.py`)."""
     others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
-    """In the place of `hook`, and of its checks, around exchanges by code that is not gcsim's."""
+    """Costs instead of `hook` and its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"
     """Stream on which a bucket's exchange computes; communicator: the collectives' own, so that
     exchanges of two buckets never overlap."""

@@ -2,8 +2,8 @@
 
     python tests/docstrings.py [folders]
 
-A docstring begins with a noun or an imperative, never with a relative word, and its first sentence
-is no question.
+A docstring begins with a noun or an imperative, never with a relative word or an adverbial, and its
+first sentence is no question.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOMS = ("compressors", "traces", "simulator", "scenarios", "analysis", "gcsim")
 FIRST = re.compile(
-    r"(What|Of|By|Those|That|Who|Whose|See|How|Which|Where|When|With|As|In which|On what|One of)\b"
+    r"(What|Of|By|Those|That|Who|Whose|See|How|Which|Where|When|With|As|On what|One of|After|Beside"
+    r"|If|In|Not|Only|Over|So|Such|Told|There|Under|Until|Up|While|Why|Within|Held(?!-))\b"
 )
 
 
@@ -30,7 +31,7 @@ def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def wrong(text: str) -> bool:
-    """Whether a docstring begins with a relative word or asks."""
+    """Whether a docstring begins with a relative word or an adverbial, or asks."""
     first = re.split(r"(?<=[.?])\s", text)[0]
     return FIRST.match(text) is not None or "?" in re.sub(r"`[^`]*`", "", first)
 

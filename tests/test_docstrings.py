@@ -10,13 +10,19 @@ from tests.docstrings import docstrings, wrong
 
 
 @pytest.mark.parametrize(
-    "text", ["What a run sends.", "By tensor: norms.", "Does it pay? It may.", "How: see above."]
-)
-def test_a_relative_word_or_a_question_is_refused(text: str) -> None:
+    "text",
+    [
+        "What a run sends.", "By tensor: norms.", "Does it pay? It may.", "How: see above.",
+        "Why it died.", "In order.", "Beside `path`.", "Held until then.",
+    ],
+)  # fmt: skip
+def test_a_relative_word_an_adverbial_or_a_question_is_refused(text: str) -> None:
     assert wrong(text)
 
 
-@pytest.mark.parametrize("text", ["Bytes by tensor.", "Replace `?NAME`.", "Whatever is left."])
+@pytest.mark.parametrize(
+    "text", ["Bytes by tensor.", "Replace `?NAME`.", "Whatever is left.", "Held-out loss."]
+)
 def test_a_subject_is_taken(text: str) -> None:
     assert not wrong(text)
 

@@ -92,7 +92,7 @@ class Swept:
         return self.cells.get(_same({**self._single, **values}))
 
     def lost(self, values: Mapping[str, Any]) -> str:
-        """Why the point of these values has no result (`SweepPoint.lost`)."""
+        """Reason why the point of these values has no result (`SweepPoint.lost`)."""
         whole = _same({**self._single, **values})
         return next((one.lost for one in self.result.failed if _same(one.values) == whole), "")
 

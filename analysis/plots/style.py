@@ -126,7 +126,7 @@ def look_of(style: LineStyle, width: float = 1.7) -> dict[str, Any]:
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """Within it, matplotlib's defaults and ours hold, whatever the user's matplotlibrc."""
+    """Apply matplotlib's defaults and ours, whatever the user's matplotlibrc."""
     from matplotlib.style import context
 
     with context(["default", _SETTINGS]):

@@ -47,7 +47,7 @@ def scale_of(row: Row) -> float | None:
 
 
 def fault_of(row: Row, recorded_workers: int | None) -> str:
-    """Why the method is unfit for training, as far as was seen; empty if nothing is known.
+    """Reason why the method is unfit for training, as far as was seen; empty if none is known.
     Gradients of `recorded_workers` workers were compressed."""
     short = row.seeds_trained is not None and row.steps_to_target_vs_dense is None
     if row.compressor == DENSE or short:

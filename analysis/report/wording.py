@@ -32,7 +32,7 @@ def steps_as_dense(ratio: float) -> str:
 
 
 def uncompressed(found: Verdict) -> str:
-    """Why training is best left uncompressed; empty with a method to try or no dense row."""
+    """Reason to train without compression; empty with a method to try or no dense row."""
     best, chance = found.best, found.probability
     if found.dense is None or found.to_try is not None:
         return ""

@@ -96,7 +96,7 @@ class Misses:
 
     @property
     def sources(self) -> list[str]:
-        """In order."""
+        """Sources of the steps, in order of their first ones."""
         return list(dict.fromkeys(one.source for one in self.steps))
 
 

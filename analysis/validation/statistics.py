@@ -52,7 +52,7 @@ def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
 
 
 def by_series(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """In the order of their first points."""
+    """Points by series, in the order of their first points."""
     return grouped(points, lambda point: point.series)
 
 

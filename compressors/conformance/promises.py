@@ -17,7 +17,7 @@ Z = 5.0
 
 
 def mean_is_right_when_unbiased(subject: Subject) -> None:
-    """Over 300 seeds, the update's mean along 16 directions is the mean gradient's. Directions,
+    """The update's mean over 300 seeds along 16 directions is the mean gradient's. Directions,
     since an element's mean says little where few are sent."""
     if not subject.properties.unbiased:
         return

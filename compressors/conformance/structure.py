@@ -93,7 +93,7 @@ def equal_seeds_repeat_themselves(subject: Subject) -> None:
 
 
 def replicas_stay_together(subject: Subject) -> None:
-    """After each step (or window) all workers have equal models, as `properties` say."""
+    """All workers have equal models after each step (or window), as `properties` say."""
     properties, window = subject.properties, subject.compressor.window(subject.parameters)
     if properties.replicas == "differ":
         return

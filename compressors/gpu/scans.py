@@ -87,7 +87,7 @@ def not_finite(values: Tensor) -> Tensor:
 
 @kernel_of(loops.squared_length)
 def squared_length(values: Tensor) -> float:
-    """In another order than the loop's."""
+    """Squared length, summed in another order than the loop's."""
     return float(bucket_totals(values, _blocks(values), SQUARES).sum())
 
 

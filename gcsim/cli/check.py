@@ -190,7 +190,7 @@ def _averages(scenario: Scenario) -> Iterator[Line]:
 
 
 def _training(training: Training) -> Iterator[Line]:
-    """Only what is not as usual."""
+    """Settings of training that are not the usual ones."""
     if training.overlap is not None or training.exposed:
         share = f"a bucket is exchanged after {float(training.exposed):.0%} of the rest of the"
         yield "overlap", _OVERLAP.get(training.overlap, f"{share} backward pass")

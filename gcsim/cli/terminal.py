@@ -166,7 +166,7 @@ def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
 
 
 def _compressors(entries: Sequence[Entry]) -> list[RenderableType]:
-    """Under the names of their families."""
+    """Compressors under the names of their families."""
     parts: list[RenderableType] = []
     widest = max(len(entry["name"]) for entry in entries)
     for family, members in groupby(entries, key=itemgetter("family")):
@@ -351,7 +351,7 @@ def default_text(entry: Entry) -> str:
 
 
 def _flops(value: float, range_: tuple[float, float] | None) -> str:
-    """In GFLOP/s below a tenth of a TFLOP/s."""
+    """FLOP rate in TFLOP/s, in GFLOP/s below a tenth of a TFLOP/s."""
     unit, name = (1e12, "TFLOP/s") if value >= 1e11 else (1e9, "GFLOP/s")
     return f"{_spanned(value, range_, unit, digits=3)} {name}"
 

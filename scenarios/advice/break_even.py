@@ -49,7 +49,7 @@ def rate_key(scenario: Scenario) -> str | None:
 
 
 def no_one_rate(scenario: Scenario) -> str:
-    """Why the rate between workers is no single number, in words; empty where it is one."""
+    """Reason why the rate between workers is no single number, in words; empty where it is one."""
     cluster = scenario.cluster
     one = cluster.network if cluster.nodes > 1 else cluster.intra_node
     why = {

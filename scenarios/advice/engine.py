@@ -37,8 +37,8 @@ MOST_DRAWN = 64
 """Drawn worlds of a change or a break-even, of which a median or a rate on a logarithmic scale is
 reported; a run's own rows have all."""
 _APART, _ROWS = "advice", "rows"
-"""In the name of a kept result: it has no timelines; of rows alone: no provenance either, and no
-times with rings and with trees."""
+"""Parts of the name of a kept result: it has no timelines; of rows alone: no provenance either,
+and no times with rings and with trees."""
 
 
 @dataclass(frozen=True, slots=True)

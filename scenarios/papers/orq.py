@@ -230,7 +230,7 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
 
 
 def _losses(result: TrainingResult) -> trained.Seeds:
-    """After the last step."""
+    """Loss after the last step, by method and seed."""
     curves = trained.curves_of(result)
     return {name: tuple(curve.loss[-1] for curve in of) for name, of in curves.items()}
 

@@ -136,7 +136,7 @@ def section_of(
 
 
 class As:
-    """Beside `Spelled`: which section stands there.
+    """Annotation next to `Spelled`: the section that it reads.
 
     host: Annotated[Spelled, As(Host)]
     """

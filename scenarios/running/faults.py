@@ -22,7 +22,7 @@ from gcsim.simulator.training import Training
 from gcsim.traces.profile import TrafficProfile
 
 SERVED = "parameter server"
-"""In titles of algorithms that do not wait for the dead."""
+"""Part of the titles of algorithms that do not wait for failed ranks."""
 
 
 def with_faults(

@@ -153,7 +153,7 @@ def _links(cluster: Cluster) -> dict[str, object]:
 
 
 def _averages(scenario: Scenario) -> dict[str, object] | None:
-    """Why iterations differ, and how many the means have; None if all are equal."""
+    """Reasons why iterations differ, and how many the means have; None if all are equal."""
     random = random_settings(scenario.cluster, scenario.training)
     timed = timed_settings(scenario.cluster)
     if not random and not timed:

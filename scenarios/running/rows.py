@@ -235,7 +235,7 @@ class _OneDevice:
         return in_worlds(alone.iteration, self._worlds)
 
     def beside(self, other: Prediction) -> Prediction:
-        """Over as many iterations as `other`."""
+        """This prediction over as many iterations as `other`."""
         scenario = self._scenario
         iterations = other.iterations or scenario.training.iterations
         if iterations not in self._known:

@@ -142,7 +142,7 @@ class _Worker:
         self._said.close()
 
     def last_words(self) -> Failure:
-        """Why it died, by exit code and stderr."""
+        """Reason why it died, by exit code and stderr."""
         code = self._process.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()

@@ -37,7 +37,7 @@ class SweepPoint:
 
     @property
     def lost(self) -> str:
-        """Why it has no result: "does not fit" in its devices, or "failed"; else empty."""
+        """Reason for no result: "does not fit" in its devices, or "failed"; else empty."""
         if self.failure is None:
             return ""
         return "does not fit" if self.unfit else "failed"

@@ -59,7 +59,7 @@ def telling(kind: str, given: Mapping[str, Any]) -> int:
 
 
 def too_short(delays: float | None, steps: int, least: int = TELLING) -> str:
-    """Why a training cannot tell, with the steps that could; "" where it can."""
+    """Reason why a training cannot tell, with the steps that could; "" where it can."""
     if delays is None or round(delays, 6) >= least:
         return ""
     enough = f" ({math.ceil(steps * least / delays):,} steps)" if delays else ""

@@ -59,12 +59,12 @@ class TrainedRow:
     p_as_first: float | None = None
     """The same of the first at the target."""
     untrained: str = ""
-    """Why nothing is known in spite of training: it compressed in too few steps. Times and steps
+    """Reason why training tells nothing: it compressed in too few steps. Times and steps
     are None then; accuracies and losses are the warm-up's."""
     delays: float | None = None
     """Whole gradients that the planned steps send (`horizon.py`); None: each step sends one."""
     too_short: str = ""
-    """Why these steps are too few to tell. Steps and times to the target are None then."""
+    """Reason why these steps are too few to tell. Steps and times to the target are None then."""
     made: str = ""
     """Processor and libraries of shipped trajectories; "": trained here."""
 
@@ -84,7 +84,7 @@ class TrainingResult:
 
     scenario: dict[str, Any]
     target: str
-    """In words: "accuracy 0.95"."""
+    """The target in words: "accuracy 0.95"."""
     measure: Measure
     """Measure of the target."""
     trained_workers: int

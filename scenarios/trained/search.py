@@ -65,7 +65,7 @@ class Tried:
 
     @property
     def untrained(self) -> str:
-        """Why these do not count, if so: the method compresses in too few steps."""
+        """Reason why these do not count, or "": the method compresses in too few steps."""
         cls, parameters = method_of(self.choice.kind, self.choice.parameters)
         steps = sum(window.steps for each in self.trajectories for window in each.windows)
         own = [each.own_steps for each in self.trajectories]
@@ -87,7 +87,7 @@ class Tried:
 
     @property
     def too_short(self) -> str:
-        """Why the training is too short to tell; "" where it tells, or nothing was trained."""
+        """Reason why the training is too short to tell; "" if it tells, or nothing was trained."""
         least = telling(self.choice.kind, self.choice.parameters)
         return "" if self.untrained else too_short(self.delays, self.trajectories[0].steps, least)
 

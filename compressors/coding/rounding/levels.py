@@ -66,7 +66,7 @@ _NAMES = {
     TREE: ("dynamic_8bit.nearest_codes", "narrow_floats.add_looked_up"),
 }
 STRAY = 256
-"""In the place of a code: a group is not made of digits, or bits are set behind the last code."""
+"""Marks a code as damaged: a group is not made of digits, or bits are set behind the last code."""
 _RANGE_BITS = 18
 """Numbers that differ only in this many lowest bits form a range."""
 _TOGETHER = 4
@@ -82,7 +82,7 @@ class Levels:
     numbers: Any = None
     """float32 `[cells]`, or own levels `[cells, levels]`, ascending; or the uint8 message."""
     places: Column | None = None
-    """In a message: first byte of each tensor's numbers."""
+    """First byte of each tensor's numbers in a message."""
     width: int = 1
     """Numbers of a cell."""
     steps: int = 1

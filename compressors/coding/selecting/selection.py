@@ -27,7 +27,7 @@ SAMPLE_STRIDE = 255
 WORTH_A_SAMPLE = 1 << 15
 """Fewer elements are selected from without a sample."""
 _SORTED = 16
-"""Up to this many of the largest are kept sorted."""
+"""Most elements that are kept sorted."""
 _MAGNITUDE = 0x7FFFFFFF
 
 

@@ -76,7 +76,7 @@ def _draw_pieces(
     like: Tensor, segments: Segments, pieces: NDArray[np.int64], counts: Column,
     keys: NDArray[np.uint64],
 ) -> Tensor:  # fmt: skip
-    """So many elements of each piece (tensor, first element, element behind the last)."""
+    """Positions of `counts` elements of each piece (tensor, first element, one behind the last)."""
     positions = np.empty(counts.sum(), dtype=np.int64)
     in_tiles(_mark_and_list, pieces, segments.begin, counts, starts(counts), keys, positions)
     return tensor(positions, like)

@@ -17,7 +17,7 @@ from gcsim.compressors.segments import Column, starts
 _ROWS, _COLUMNS = 32, 64
 """Rows and columns of a matrix that a program adds up at a time."""
 _TIMES = 8
-"""Such parts of a program, one below the other."""
+"""Number of such parts in a program, one below the other."""
 
 
 @kernel_of(loops.column_levels)

@@ -33,7 +33,7 @@ from gcsim.compressors.segments import Column, Segments, starts
 _MOST_BLOCKS = 16
 """Most blocks that one program counts in its histogram; a power of two."""
 RANKED = 0
-"""In the place of a limit: find the row's k-th magnitude."""
+"""Limit that asks for the row's k-th magnitude."""
 
 
 @kernel_of(loops.sampled)

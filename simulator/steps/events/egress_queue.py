@@ -75,7 +75,7 @@ def at(env: simpy.Environment, delay: Picoseconds, function: Callable[[], Any]) 
 
 
 COLLECTIVES = simpy.events.EventPriority(2)
-"""After an instant's ordinary events (SimPy's own priorities are 0 and 1)."""
+"""Priority after an instant's ordinary events (SimPy's own are 0 and 1)."""
 _LINKS = simpy.events.EventPriority(3)
 
 
