@@ -1,8 +1,8 @@
 """Points of a line of a report: a series, or its parts if its median would stand for none of them.
 
-A series is cut between two numbers of ranks or two sizes if the points below and above, at least
-`SIDE` each, have biases of opposite signs beyond `CLEAR`: they would cancel. The cut with the
-largest difference comes first; parts are cut again.
+A series is cut between two numbers of ranks or two sizes that read apart if the points below and
+above, at least `SIDE` each, have biases of opposite signs beyond `CLEAR`: they would cancel. The
+cut with the largest difference comes first; parts are cut again.
 """
 
 from __future__ import annotations

@@ -24,17 +24,18 @@ def signed(share: float) -> str:
     return ("-" if share < 0 else "+") + percent(share)
 
 
-def value(point: suites.Point, number: float) -> str:
-    """Value in a unit for people: "12.3 ms", "812 samples/s"."""
-    if point.unit == "s":
-        for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-            if number >= size or unit == "us":
-                return f"{significant(number / size)} {unit}"
-    if point.unit == "bytes":
-        for unit, size in (("MB", 1e6), ("kB", 1e3), ("B", 1.0)):
-            if number >= size or unit == "B":
-                return f"{significant(number / size)} {unit}"
-    return f"{significant(number)} {point.unit}"
+_SMALLER = {
+    "s": (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)),
+    "bytes": (("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
+    "B/s": (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0)),
+}
+
+
+def value(number: float, unit: str) -> str:
+    """Value in a unit for people: "12.3 ms", "4.70 GB/s", "812 samples/s"."""
+    units = _SMALLER.get(unit, ((unit, 1.0),))
+    name, size = next((one for one in units if number >= one[1]), units[-1])
+    return f"{significant(number / size)} {name}".strip()
 
 
 BOUNDS = ("bound", "reached", "required", "kept")
@@ -71,7 +72,7 @@ def point_rows(points: Sequence[suites.Point]) -> Iterator[tuple[str, ...]]:
     """Each measurement beside its prediction; one that served a fit has no error."""
     for point in points:
         error = "fit" if point.fitted else signed(point.error)
-        values = value(point, point.measured), value(point, point.predicted)
+        values = value(point.measured, point.unit), value(point.predicted, point.unit)
         yield point.name, *values, error, _linked(point.source)
 
 
@@ -249,6 +250,6 @@ def alarm_lines(agreements: Sequence[suites.Agreement]) -> Iterator[str]:
 def named(point: suites.Point) -> str:
     """A point with its error and both values."""
     return (
-        f"{point.name}: {signed(point.error)} % ({value(point, point.predicted)} for "
-        f"{value(point, point.measured)})"
+        f"{point.name}: {signed(point.error)} % ({value(point.predicted, point.unit)} for "
+        f"{value(point.measured, point.unit)})"
     )

@@ -363,15 +363,14 @@ def _factors(factors: Sequence[Factor]) -> Iterator[str]:
         (
             factor.series,
             factor.name,
-            significant(factor.value),
-            "" if factor.catalogue is None else significant(factor.catalogue),
-            factor.unit,
+            tables.value(factor.value, factor.unit),
+            "" if factor.catalogue is None else tables.value(factor.catalogue, factor.unit),
             "given" if factor.given else str(factor.points),
         )
         for factor in factors
     ]
     if rows:
-        headings = ("used for", "factor", "fitted", "catalogue", "unit", "points")
+        headings = ("used for", "factor", "fitted", "catalogue", "points")
         yield from _folded("What was fitted", *markdown_table(headings, rows))
 
 

@@ -86,7 +86,7 @@ def report(*, limit: float = 0.05) -> Report:
             ),
         ),
         factors=(
-            Factor("ring", "goodput", 0.95, "of the rate", 2, catalogue=0.94),
+            Factor("ring", "goodput", 0.95e9, "B/s", 2, catalogue=0.94e9),
             given_step("ring", "step", 0.1),
         ),
         excluded=(Excluded("rows", 12, "they contradict themselves"),),
@@ -100,9 +100,10 @@ def report(*, limit: float = 0.05) -> Report:
 
 
 def hides_opposites(points: Sequence[Point]) -> bool:
-    """Whether the points up to some number of ranks, or size, and those beyond, six or more each,
-    have medians of opposite signs, both larger than 3 %."""
-    for values in ([p.workers for p in points], [p.nbytes for p in points]):
+    """Whether the points up to some number of ranks, or size (three digits: padding tells no two
+    apart), and those beyond, six or more each, have medians of opposite signs, both larger than
+    3 %."""
+    for values in ([p.workers for p in points], [float(f"{p.nbytes:.3g}") for p in points]):
         for limit in set(values):
             sides = [
                 [p.error for p, value in zip(points, values, strict=True) if (value > limit) == up]

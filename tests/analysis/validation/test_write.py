@@ -74,8 +74,8 @@ def test_the_page_names_sources_fits_exclusions_and_what_is_missing() -> None:
     text = "\n".join(page([report()], "images/"))
     for part in (
         SOURCE,
-        "| ring | goodput | 0.950 | 0.940 | of the rate | 2 |",
-        "| ring | step | 0.100 |  | s | given |",
+        "| ring | goodput | 950 MB/s | 940 MB/s | 2 |",
+        "| ring | step | 100 ms |  | given |",
         "12 rows: they contradict themselves",
         "everything else",
         "**wrong**",
