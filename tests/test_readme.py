@@ -228,7 +228,7 @@ def test_errors_of_the_page_of_trust_are_those_of_the_validation() -> None:
     rows = re.findall(r"\| (\d+) \| ([\d.]+ %) \| ([\d.]+ %) \|", table)
     assert len(rows) == len(table.strip().splitlines()) - 2
     for points, median, bare in rows:
-        assert f"median {median} of {points} points ({bare} by the catalogue alone)" in page, (
+        assert f"median {median} of {points} points (catalogue alone: {bare})" in page, (
             points,
             median,
         )
