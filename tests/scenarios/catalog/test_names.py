@@ -6,6 +6,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.sections.network_words import network_of
 
 UNDERSTOOD = {
@@ -223,9 +224,19 @@ def test_several_of_an_entry_are_asked_for_as_one_and_a_number(
         _named(kind, word)
 
 
-def test_an_unknown_model_with_its_size_is_asked_for_by_the_size() -> None:
-    with pytest.raises(InputError, match=r"--parameters 1\.3B takes"):
-        catalog.model("opt-1.3b")
+@pytest.mark.parametrize(
+    ("word", "size"), [("opt-1.3b", "1.3B"), ("mistral-7b", "7B"), ("opt-175b", None)]
+)
+def test_an_unknown_model_is_asked_for_by_a_size_that_advice_takes(
+    word: str, size: str | None
+) -> None:
+    with pytest.raises(InputError) as refused:
+        catalog.model(word)
+    assert ("--parameters" in str(refused.value)) == (size is not None)
+    if size is not None:
+        assert f"--parameters {size} takes" in str(refused.value)
+        words = Words(device="h100", gpus=8, nodes=2, network="400gbe", parameters=size)
+        assert asked(None, words).document.data["model"]
 
 
 def test_what_a_word_was_read_as_is_noted(caplog: pytest.LogCaptureFixture) -> None:
