@@ -44,6 +44,8 @@ def bring_to_form(document: Document) -> None:
     groups = cluster["groups"]
     for key in _OWN:
         shared: Keys = ("cluster", key)
+        if key in groups[0]:
+            document.written[shared] = (*_GROUPS, 0, key)
         for number, group in enumerate(groups):
             if key in cluster and key not in group:
                 group[key] = deepcopy(cluster[key])

@@ -127,7 +127,22 @@ def test_a_device_of_a_file_stands_in_a_group(tmp_path: Path) -> None:
             "have 2 devices, and all nodes must have as many; split the larger nodes",
         ),
         ("device: v100", "device: v10", "cluster.groups.1.device: unknown device 'v10';"),
-        ("device: a100_sxm_80gb", "device: a10_sxm", "a.yaml:7:26: error: cluster.device: unknown"),
+        (
+            "device: a100_sxm_80gb",
+            "device: a10_sxm",
+            "a.yaml:7:26: error: cluster.groups.0.device: unknown",
+        ),
+        (
+            "intra_node: nvlink3",
+            "nics_per_node: 40",
+            "a.yaml:7:77: error: cluster.groups.0.nics_per_node = 40: must be at most 32; write "
+            "32, or leave it out for 1",
+        ),
+        (
+            "network: 25gbe",
+            "network: {like: 25gbe, latncy: 9 us}",
+            "a.yaml:5:26: error: unknown key 'latncy' in cluster.network",
+        ),
         (
             "{nodes: 2, ",
             "{nodes: 2, nic: 3, ",
