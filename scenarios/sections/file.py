@@ -23,7 +23,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.catalog.loops import FrameworkSection
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
-from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, asking, in_catalogue
+from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, Price, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled, text_of
 from gcsim.scenarios.scenario import (
     MOST_WORKERS,
@@ -256,7 +256,7 @@ class UncertaintySection(Section):
 class CostSection(Section):
     """Cost of the cluster, for `gcsim advise`."""
 
-    per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]  # per node, in any currency
+    per_hour: Price  # of a node, where its group has no price of its own
 
 
 _FRAMEWORK = Annotated[
