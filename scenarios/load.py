@@ -178,7 +178,7 @@ def scenario_of(
         train=None if file.train is None else build_plan(file.train),
         train_task=task,
         train_loss="" if file.train is None else file.train.loss or "",
-        cost_per_hour=cost_of_node(file.cluster, file.cost and file.cost.per_hour),
+        cost_per_hour=cost_of_node(file.cluster, None if file.cost is None else file.cost.per_hour),
         resolved={},
         files=files,
     )

@@ -32,7 +32,7 @@ class Delays(NamedTuple):
 
     number: float
     further: float
-    """Those of a further step."""
+    """Delays that a further step adds."""
 
 
 def stated_delays(kind: str, given: Mapping[str, Any], steps: int) -> Delays | None:
