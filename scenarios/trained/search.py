@@ -34,7 +34,7 @@ from gcsim.scenarios.sweeps.processes import (
     drive,
 )
 from gcsim.scenarios.sweeps.tasks import Failure
-from gcsim.scenarios.trained.horizon import stated_share, telling, too_short
+from gcsim.scenarios.trained.horizon import Delays, stated_delays, stated_share, telling, too_short
 from gcsim.scenarios.trained.runs import Run, kept_as, plan_of
 from gcsim.traces.training.loop import put_away
 from gcsim.traces.training.trajectory import Trajectory
@@ -79,17 +79,22 @@ class Tried:
     @property
     def delays(self) -> float | None:
         """Whole gradients that the planned steps send (`horizon.py`); None: each step sends one."""
-        share = stated_share(self.choice.kind, self.choice.parameters)
-        first = self.trajectories[0]
-        if share is None:
-            share = self.wire_bytes_per_worker / first.model.gradient_bytes
-        return None if share >= 1 else share * first.steps
+        found = self._delays
+        return None if found is None else found.number
+
+    @property
+    def _delays(self) -> Delays | None:
+        kind, given, first = self.choice.kind, self.choice.parameters, self.trajectories[0]
+        if stated_share(kind, given) is not None:
+            return stated_delays(kind, given, first.steps)
+        share = self.wire_bytes_per_worker / first.model.gradient_bytes
+        return None if share >= 1 else Delays(share * first.steps, share)
 
     @property
     def too_short(self) -> str:
         """Why the training is too short to tell; "" where it tells, or nothing was trained."""
         least = telling(self.choice.kind, self.choice.parameters)
-        return "" if self.untrained else too_short(self.delays, self.trajectories[0].steps, least)
+        return "" if self.untrained else too_short(self._delays, self.trajectories[0].steps, least)
 
     @property
     def wire_bytes_per_worker(self) -> float:
