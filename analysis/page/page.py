@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -122,9 +122,21 @@ def code(text: str) -> Html:
     return _part("code", text)
 
 
-def files(described: Mapping[str, str]) -> Html:
-    """Links to files beside the page."""
-    return _part("files", described)
+_FILES = {
+    "results.json": "all numbers",
+    "training.json": "all numbers",
+    "results.csv": "all rows",
+    "training.csv": "all rows",
+    "curves.csv": "a line for each run, step and metric",
+    "timeline.json": "a sample iteration, for https://ui.perfetto.dev",
+    "scenario.yaml": "the scenario with every default",
+}
+"""Contents of files beside a report; the name of a picture says enough."""
+
+
+def files(names: Iterable[str]) -> Html:
+    """Links to files beside the page, with their contents."""
+    return _part("files", {name: _FILES.get(name, "") for name in names})
 
 
 def notes(lines: Iterable[str]) -> Html:

@@ -18,14 +18,9 @@ from gcsim.analysis.report.wording import input_named, to_narrow
 from gcsim.scenarios.reading import document
 from gcsim.scenarios.result import Result, Row, fastest_first, known_to_target
 
-_FILES = {
-    "results.json": "all numbers",
-    "results.csv": "all rows",
-    "timeline.json": "a sample iteration, for https://ui.perfetto.dev",
-    "scenario.yaml": "the scenario with every default",
-    "speedup.png": "",
-    "breakdown.png": "",
-}
+_FILES = (
+    "results.json", "results.csv", "timeline.json", "scenario.yaml", "speedup.png", "breakdown.png",
+)  # fmt: skip
 """Files beside a report."""
 SPEEDUPS = 480  # pixels of the chart
 RANGED = 12  # fastest methods that have whiskers
@@ -52,7 +47,7 @@ def run_page(result: Result, command: str) -> str:
         *_ranges(result, found),
         ("All sizes", html.folded(f"{len(everywhere)} rows", _table(everywhere, None))),
         ("Sources", html.folded("devices, links, methods, versions", html.facts(_told(result)))),
-        ("Files", html.files(_FILES | ({"faults.png": ""} if result.faulty else {}))),
+        ("Files", html.files((*_FILES, *(["faults.png"] if result.faulty else [])))),
         ("Command", html.code(command)),
         ("Scenario", html.folded("with every default", html.code(document.write(result.scenario)))),
     ]

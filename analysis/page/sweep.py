@@ -13,8 +13,6 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 
-_FILES = {"results.csv": "all rows", "results.json": "the same by point"}
-"""Files beside a report."""
 _HEIGHT = 420  # pixels of the chart
 
 
@@ -36,7 +34,7 @@ def sweep_page(result: SweepResult, command: str) -> str:
             html.facts({key: list(map(written, values)) for key, values in result.grid.items()}),
         ),
         ("Versions", html.facts(result.versions)),
-        ("Files", html.files(_FILES)),
+        ("Files", html.files(["results.json", "results.csv"])),
         ("Command", html.code(command)),
     ]
     under = f"{plural(len(result.points), 'point')}; predicted by gcsim"

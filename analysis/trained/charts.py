@@ -63,7 +63,7 @@ def _curves(
 ) -> Chart:
     reached = {row.label: middle_of(getattr(row, f"{at}_to_target")) for row in group}
     return curves_chart(
-        {row.label: row.compressor for row in result.rows},
+        {row.label: row.compressor for row in result.rows if not row.untrained},
         result.curves,
         result.measure,
         at,

@@ -75,14 +75,6 @@ FIGURES: dict[str, Writer] = {
     "accuracy_and_compression.png": drawn("gcsim.analysis.trained.curves:ratio_figure"),
 }
 
-_SAID = {
-    "training.json": "all numbers",
-    "training.csv": "all rows",
-    "curves.csv": "a line for each run, step and metric",
-    "scenario.yaml": "the scenario with every default",
-}
-"""Files beside a report."""
-
 
 def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
     """Write the files of a training (`write_all`)."""
@@ -105,7 +97,7 @@ def training_page(result: TrainingResult, command: str) -> str:
         *chart_sections(result),
         ("All sizes", folded(f"{len(every)} rows", _table(result, every, nodes=True))),
         ("Data", notes([result.data])),
-        ("Files", files(_SAID | dict.fromkeys(FIGURES, ""))),
+        ("Files", files([*RESULTS, *FIGURES])),
         ("Command", code(command)),
         ("Scenario", folded("with every default", code(document.write(result.scenario)))),
     ]
