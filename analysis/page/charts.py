@@ -39,6 +39,7 @@ ERRORS = (90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.2, 0.1)
 ROOM = 1.06  # beyond the ends of what is drawn, on a logarithmic axis
 APART_TICKS = 0.06  # least distance of two, of the axis
 LEAST = 0.05  # shortest distance from 100 % that is drawn
+LEAST_LOSS = 1e-9  # the same of a loss
 FAR = 20.0
 """Distances from 100 % beyond this many of the target's are cut off, where others reach it."""
 TARGET = {
@@ -48,6 +49,7 @@ TARGET = {
 """Line at the target."""
 ROW = 26  # pixels of a bar
 LABEL = 30  # letters of the values below a sweep's point
+POINTS = 48  # most points of a sweep that have whiskers
 
 
 def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
@@ -114,7 +116,7 @@ def ticks_between(low: float, high: float) -> list[float]:
 
 def ticked(ticks: Sequence[float]) -> dict[str, Any]:
     """Ticks of an axis, without exponents."""
-    return {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+    return {"tickvals": ticks, "ticktext": [f"{tick:.10g}" for tick in ticks]}
 
 
 def breakdown_chart(result: Result) -> tuple[Chart, int]:
@@ -166,8 +168,8 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
 
 
 def points_chart(result: SweepResult) -> Chart:
-    """Speedups by point with a result, at its largest size, with ranges. A label has the values of
-    the keys that vary; Plotly leaves out labels without room."""
+    """Speedups by point with a result, at its largest size, with ranges of few points. A label has
+    the values of the keys that vary; Plotly leaves out labels without room."""
     points = [point for point in result.points if point.result]
     keys = [key for key, values in result.grid.items() if len(values) > 1]
     values = (
@@ -198,8 +200,9 @@ def points_chart(result: SweepResult) -> Chart:
             {
                 "type": "scatter", "mode": "markers", "name": plain(label),
                 "x": [str(place) for place, _ in by_label[label]],
-                "y": [row.speedup_vs_dense for row in rows], "marker": {"color": line["color"]},
-                "error_y": whiskers(ends, line["color"]),
+                "y": [row.speedup_vs_dense for row in rows],
+                "marker": {"color": line["color"], "size": 6 if len(points) <= POINTS else 4},
+                **({"error_y": whiskers(ends, line["color"])} if len(points) <= POINTS else {}),
                 "text": [_told(row) for row in rows],
                 "customdata": [plain(points[place].name) for place, _ in by_label[label]],
                 "hovertemplate": "%{text}<extra>%{fullData.name}, %{customdata}</extra>",
@@ -318,7 +321,7 @@ def curves_chart(
 
 def distance(measure: Measure, value: float) -> float:
     """Place of a loss, or an accuracy in percent, on a logarithmic axis."""
-    return value if measure == "loss" else max(LEAST, 100 - value)
+    return max(LEAST_LOSS, value) if measure == "loss" else max(LEAST, 100 - value)
 
 
 def cut(

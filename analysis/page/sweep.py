@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gcsim.analysis.page import page as html
-from gcsim.analysis.page.charts import points_chart
+from gcsim.analysis.page.charts import POINTS, points_chart
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.sweep import notes_on, short_names, table_of
 from gcsim.analysis.report.table import HEADING, answer_columns, brief_columns
@@ -45,7 +45,8 @@ def sweep_page(result: SweepResult, command: str) -> str:
 def _speedups(result: SweepResult) -> Iterator[tuple[str, html.Html]]:
     compared = [point for point in result.points if point.result]
     if len(compared) > 1 and any(row.speedup_vs_dense for row in result.rows):
-        yield "Speedup by point", html.chart(points_chart(result), _HEIGHT)
+        said = ["Without ranges; `gcsim plot` draws maps."] if len(compared) > POINTS else []
+        yield "Speedup by point", html.chart(points_chart(result), _HEIGHT) + html.notes(said)
 
 
 def _rows(result: SweepResult) -> html.Html:

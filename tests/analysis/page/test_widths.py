@@ -112,6 +112,14 @@ def test_a_point_has_a_short_label_and_its_whole_name(result: Result) -> None:
         assert (trace["x"][-1], trace["customdata"][-1]) == ("11", name)
 
 
+def test_few_points_have_ranges_and_many_are_told_of_maps(result: Result) -> None:
+    few, many = Page(sweep_of_twelve(result)), Page(sweep_of_hundreds(result))
+    for page, ranged in ((few, True), (many, False)):
+        (chart,) = page.charts
+        assert all(("error_y" in trace) == ranged for trace in chart["data"])
+        assert any("`gcsim plot` draws maps" in text for text in page.texts) != ranged
+
+
 def test_points_of_alike_labels_stand_apart(result: Result) -> None:
     """Values that differ in what a label has no room for."""
     (chart,) = Page(sweep_of_mappings(result)).charts

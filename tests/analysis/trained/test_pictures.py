@@ -198,6 +198,22 @@ def test_speedups_of_the_chart_are_those_of_the_picture(result: TrainingResult) 
     assert fast["x"][0] - fast["error_x"]["arrayminus"][0] == pytest.approx(2)
 
 
+def test_methods_that_end_at_once_and_a_loss_of_zero_have_charts(result: TrainingResult) -> None:
+    """A curve of one evaluation has no second after the start; zero has no logarithm."""
+
+    def ended(one: Curve) -> Curve:
+        if one.label not in ("miss", "short"):
+            return replace(one, loss=(2.0, 1.0, 0.0))
+        return replace(one, steps=(0,), seconds=(0.0,), accuracy=(0.1,), loss=(2.0,))
+
+    curves = map(ended, result.curves)
+    shown = charts(replace(result, curves=tuple(curves), measure="loss", target="loss 0.2"))
+    assert len(shown) == 5
+    assert shown["Loss over simulated seconds: miss it, or inconclusive"]["data"] == []
+    lines = shown["Loss over steps: reach loss 0.2"]["data"]
+    assert [one["customdata"][-1] for one in lines if one["mode"] == "lines"] == [0.0] * 4
+
+
 def test_a_training_that_no_method_ends_has_no_chart_of_speedups(result: TrainingResult) -> None:
     missed = [replace(one, speedup_to_target=None) for one in result.rows]
     assert set(charts(replace(result, rows=tuple(missed)))) == {
