@@ -17,8 +17,9 @@ from gcsim.errors import InputError, did_you_mean
 _LOG = logging.getLogger(__name__)
 
 _IDLE = re.compile(
-    r"\b(nvidia|geforce|tesla|quadro|radeon|graphics|gpus?|card|model|pretrained|uncased|cased"
-    r"|imagenet|torchvision|hf|hbm\d?e?|gddr\d\w?|dgx(?= ?[abh]\d)|instruct|chat)\b"
+    r"\b(nvidia|geforce|tesla|quadro|radeon|grid|mellanox|aws|graphics|gpus?|card|model|pretrained"
+    r"|uncased|cased|imagenet|torchvision|hf|hbm\d?e?|gddr\d\w?|[dh]gx(?=[ -]?[abh]\d)|instruct"
+    r"|chat)\b"
 )
 """Words that tell no entry from another."""
 _MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
@@ -26,10 +27,12 @@ _VARIANTS = {"ti", "s", "g", "cifar"}
 """Parts of a name that make another entry: an L40 is no L40S, VGG-16 for CIFAR is no VGG-16."""
 _NEAR = 78  # per cent: "B200" is no mistyped "h200", "alexnt" is "alexnet"
 _FEW = 3  # letters of which each tells a name: "GH200" is no mistyped "h200"
+_SLIPS = 8  # letters of a run from which on two slips of the pen are likely, not one
+_OTHERS = {"resnext", "resnest"}  # products whose names are one letter from an entry's
 _SIMILAR = 4  # entries of a word's family that a message names
 _COUNTED = (
     re.compile(r"(?:\d+ ?[x\u00d7*] ?|(?:dual|quad) )(?=\D|\d+ ?[gm])(.+)", re.IGNORECASE),
-    re.compile(r"(.+?)(?:\s|(?<=\d))[x\u00d7*] ?\d+", re.IGNORECASE),
+    re.compile(r"(?!pci)(.+?)(?:\s|(?<=\d))[x\u00d7*] ?\d+", re.IGNORECASE),  # PCIe has lanes
 )
 """Several of an entry: "8xA100", "2x 100 Gbit/s", "dual 25GbE", "H100 x 8"."""
 _NUMBER = {
@@ -42,11 +45,13 @@ _SPELLINGS = (
     (re.compile(r"(\d)gbase-?\w+"), r"\1gbe"),
     (re.compile(rf"\b(\d+) ?(?:gb?e\b|{_GIGABIT} ?ethernet\b|{_GIGABIT} (?=roce))"), r"\1gbe "),
     (re.compile(r"\b(\d+) ?(?:gbps|gigabit|gbit|gb/s)(/s)?(?!\w)"), r"\1g"),
-    (re.compile(r"^gigabit( ethernet)?$|\b1000base-?\w+"), "1gbe"),
+    (re.compile(r"^gig(abit|e)?( ethernet)?$|\b1000base-?\w+"), "1gbe"),
+    (re.compile(r"\bpci(?:-?e| express) ?(?:gen ?)?(\d)(?:\.0)?(?![\d.])"), r"pcie\1 "),
     (re.compile(r"\bone ?-?bit"), "1bit"),
     (re.compile(r"\bib\b"), "infiniband"),
     (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
     (re.compile(r"\bwi-fi\b"), "wifi"),
+    (re.compile(r"\.[a-z][\w ]*\bin\d+k\b.*"), ""),  # timm's tag of the weights: .a1_in1k
     (re.compile(r"^[a-z]{4}[a-z-]*/"), ""),  # who publishes it: google/, meta-llama/
     (re.compile(r"\b(\d)\.(\d)(?=b\b)"), r"\1p\2"),
 )
@@ -110,7 +115,7 @@ def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     resnet50."""
     from rapidfuzz import fuzz, process
 
-    start = re.match(r"[^\W\d_]{3,}|[^\W\d_]?\d+", next(iter(_pieces(word)), ""))
+    start = re.match(r"[^\W\d_]{3,}|[^\W\d_]?\d+(?![\d.])", next(iter(_pieces(word)), ""))
     if start is None:
         return []
     before = r"(?<!\d)" if start[0].isdigit() else "^"
@@ -127,19 +132,28 @@ def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _alike(word: str, names: Iterable[str]) -> list[str]:
-    """Names that a word may misspell: with the same digits, and the same letters if it has few, or
-    few in a run: "XDR" is no mistyped "EDR"."""
+    """Names that a word may misspell: with the same digits, each run of letters a slip or two from
+    one of theirs, and the same letters if it has few, or few in a run: "XDR" is no mistyped "EDR",
+    "roberta" no "bert"."""
+    from rapidfuzz.distance import OSA
 
-    def characters(text: str) -> tuple[list[str], set[str], list[set[str]]]:
-        runs = list(map(set, re.findall(r"[^\W\d_]+", text.casefold())))
-        return sorted(re.findall(r"\d", text)), set[str]().union(*runs), runs
+    def characters(text: str) -> tuple[list[str], set[str], list[str]]:
+        runs = re.findall(r"[^\W\d_]+", text.casefold())
+        return sorted(re.findall(r"\d", text)), set("".join(runs)), runs
+
+    def near(run: str, others: list[str]) -> bool:
+        if len(run) <= _FEW:
+            return set(run) in map(set, others)
+        slips = 1 + (len(run) >= _SLIPS)
+        return any(OSA.distance(run, one) <= slips for one in (*others, "".join(others)))
 
     digits, letters, runs = characters(word)
-    short = [run for run in runs if len(run) <= _FEW]
+    if _OTHERS & set(runs):
+        return []
     kept = []
     for name in names:
         own, other, others = characters(name)
-        few = other == letters if len(letters) <= _FEW else all(run in others for run in short)
+        few = other == letters if len(letters) <= _FEW else all(near(run, others) for run in runs)
         if own == digits and few:
             kept.append(name)
     return kept

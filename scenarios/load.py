@@ -41,7 +41,7 @@ from gcsim.scenarios.sections.file import (
     build_plan,
     build_training,
 )
-from gcsim.scenarios.sections.groups import bring_to_form
+from gcsim.scenarios.sections.groups import bring_to_form, cost_of_node
 from gcsim.scenarios.sections.model_table import untrainable
 from gcsim.scenarios.sections.named_files import put_in
 from gcsim.scenarios.sections.recorded import without_a_trace
@@ -178,7 +178,7 @@ def scenario_of(
         train=None if file.train is None else build_plan(file.train),
         train_task=task,
         train_loss="" if file.train is None else file.train.loss or "",
-        cost_per_hour=None if file.cost is None else file.cost.per_hour,
+        cost_per_hour=cost_of_node(file.cluster, None if file.cost is None else file.cost.per_hour),
         resolved={},
         files=files,
     )

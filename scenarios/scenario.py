@@ -105,7 +105,7 @@ class Scenario:
     train_loss: str = ""  # its loss, `package.module:function`; "": cross-entropy
     by_speed: bool = False
     """Whether groups' batches follow their devices' speeds (`running/simulate.py`)."""
-    cost_per_hour: float | None = None  # cost of a node per hour, in any currency, if stated
+    cost_per_hour: float | None = None  # of a node, the mean of all; in any currency
     resolved: dict[str, object]
     """The file with every default, in plain values with units, to run again."""
     left_out: tuple[str, ...] = ()

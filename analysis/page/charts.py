@@ -5,17 +5,20 @@ Hover texts are the table's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
 from gcsim.analysis.plots import style
+from gcsim.analysis.plots.panels import Key
 from gcsim.analysis.report.intervals import speedup_known, within
 from gcsim.analysis.report.numbers import elapsed, times
 from gcsim.analysis.report.selection import at_largest
+from gcsim.analysis.report.sweep import short_names
 from gcsim.scenarios.result import Curve, Measure, Result, Row
-from gcsim.scenarios.sweeps.result import SweepPoint
+from gcsim.scenarios.sweeps.result import SweepResult
 
 DASHES = dict(zip(style.DASHES, ("solid", "dash", "dot", "dashdot"), strict=True))
 """Plotly's dashes by matplotlib's."""
@@ -25,12 +28,28 @@ STEPS = (
     (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
 )
 """Ticks of a logarithmic axis within a decade, coarse to fine."""
-WHISKERS = 8  # number per curve of training
+WHISKERS = 4  # number per curve of training
 APART, REACH = 0.08, 0.56
 """Octaves between the points of two methods at a size, and between the first and the last."""
 LEGEND = 0.25  # largest share of a chart's height: on a phone long legends scroll
 CURVES = 480  # pixels of a chart of training
+OF_SEEDS = "Median over seeds; whiskers from the lowest seed to the highest."
+ERRORS = (90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.2, 0.1)
+"""Distances of ticks from 100 % accuracy."""
+ROOM = 1.06  # beyond the ends of what is drawn, on a logarithmic axis
+APART_TICKS = 0.06  # least distance of two, of the axis
+LEAST = 0.05  # shortest distance from 100 % that is drawn
+LEAST_LOSS = 1e-9  # the same of a loss
+FAR = 20.0
+"""Distances from 100 % beyond this many of the target's are cut off, where others reach it."""
+TARGET = {
+    "type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "between",
+    "line": {"color": style.GREY, "width": 1.5, "dash": "dash"},
+}  # fmt: skip
+"""Line at the target."""
 ROW = 26  # pixels of a bar
+LABEL = 30  # letters of the values below a sweep's point
+POINTS = 48  # most points of a sweep that have whiskers
 
 
 def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
@@ -46,7 +65,7 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
     step = min(APART, REACH / max(1, len(known)))
     heights: list[float] = []
     beside = {one: 2 ** (step * (n - (len(known) - 1) / 2)) for n, one in enumerate(known)}
-    for label, line in _lines({row.label: row.compressor for row in result.rows}).items():
+    for label, line in lines_of({row.label: row.compressor for row in result.rows}).items():
         rows = sorted(
             (row for row in result.rows if row.label == label), key=lambda row: row.workers
         )
@@ -69,23 +88,17 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
                 (row.speedup_vs_dense or 0.0, row.speedup_low or 0.0, row.speedup_high or 0.0)
                 for row in rows
             ]
-            traces[-1]["error_y"] = _whiskers(ends, line["color"])
+            traces[-1]["error_y"] = whiskers(ends, line["color"])
             heights += [height for row in ends for height in row]
     sizes = sorted({row.workers for row in result.rows})
     what = "speedup over dense training [x]" if compared else "throughput [samples/s]"
     heights += [height for trace in traces for height in trace["y"]]
     ticks = ticks_between(min(heights), max(heights))
-    return _figure(
+    return figure(
         traces,
         {
-            "xaxis": {
-                "title": {"text": "workers"}, "type": "log", "tickvals": sizes,
-                "ticktext": list(map(str, sizes)),
-            },
-            "yaxis": {
-                "title": {"text": what}, "type": "log", "tickvals": ticks,
-                "ticktext": [f"{tick:g}" for tick in ticks],
-            },
+            "xaxis": {"title": {"text": "workers"}, "type": "log", **ticked(sizes)},
+            "yaxis": {"title": {"text": what}, "type": "log", **ticked(ticks)},
         },
     )  # fmt: skip
 
@@ -99,6 +112,11 @@ def ticks_between(low: float, high: float) -> list[float]:
         if len(found) >= 3:
             break
     return found
+
+
+def ticked(ticks: Sequence[float]) -> dict[str, Any]:
+    """Ticks of an axis, without exponents."""
+    return {"tickvals": ticks, "ticktext": [f"{tick:.10g}" for tick in ticks]}
 
 
 def breakdown_chart(result: Result) -> tuple[Chart, int]:
@@ -127,7 +145,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
                 "type": "scatter", "mode": "markers", "name": "range", "y": labels,
                 "x": [middle * 1e3 for middle, _, _ in ends],
                 "marker": {"color": style.BLACK, "size": 1},
-                "error_x": _whiskers([tuple(one * 1e3 for one in row) for row in ends], style.BLACK)
+                "error_x": whiskers([tuple(one * 1e3 for one in row) for row in ends], style.BLACK)
                 | {"thickness": 1, "width": 3},
                 "text": [
                     f"{elapsed(row.iteration_s)}: {elapsed(low)} to {elapsed(high)}"
@@ -146,18 +164,32 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
             "ticksuffix": " ",
         },
     }
-    return _figure(traces, layout), 150 + ROW * len(rows)
+    return figure(traces, layout), 150 + ROW * len(rows)
 
 
-def points_chart(points: Sequence[SweepPoint]) -> Chart:
-    """Speedups by point, at its largest size, with ranges."""
-    by_label: dict[str, list[tuple[str, Row]]] = {}
-    for point in points:
+def points_chart(result: SweepResult) -> Chart:
+    """Speedups by point with a result, at its largest size, with ranges of few points. A label has
+    the values of the keys that vary; Plotly leaves out labels without room."""
+    points = [point for point in result.points if point.result]
+    keys = [key for key, values in result.grid.items() if len(values) > 1]
+    values = (
+        Key(name=key, short=key, values=tuple(one.values[key] for one in points), numbers=None)
+        for key in keys
+    )
+    letters = LABEL // len(keys)
+    labels = [
+        plain(
+            ", ".join(text if len(text) <= letters else f"{text[: letters - 1]}…" for text in each)
+        )
+        for each in zip(*(one.shown for one in values), strict=True)
+    ]
+    by_label: dict[str, list[tuple[int, Row]]] = {}
+    for place, point in enumerate(points):
         for row in at_largest(point.result) if point.result else ():
-            by_label.setdefault(row.label, []).append((point.name, row))
+            by_label.setdefault(row.label, []).append((place, row))
     kinds = {label: found[0][1].compressor for label, found in by_label.items()}
     traces: list[dict[str, Any]] = []
-    for label, line in _lines(kinds).items():
+    for label, line in lines_of(kinds).items():
         rows = [row for _, row in by_label[label]]
         ends = [
             (row.speedup_vs_dense or 0.0, row.speedup_low or row.speedup_vs_dense or 0.0,
@@ -167,17 +199,24 @@ def points_chart(points: Sequence[SweepPoint]) -> Chart:
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "name": plain(label),
-                "x": [plain(name).replace(", ", "<br>") for name, _ in by_label[label]],
-                "y": [row.speedup_vs_dense for row in rows], "marker": {"color": line["color"]},
-                "error_y": _whiskers(ends, line["color"]),
+                "x": [str(place) for place, _ in by_label[label]],
+                "y": [row.speedup_vs_dense for row in rows],
+                "marker": {"color": line["color"], "size": 6 if len(points) <= POINTS else 4},
+                **({"error_y": whiskers(ends, line["color"])} if len(points) <= POINTS else {}),
                 "text": [_told(row) for row in rows],
-                "hovertemplate": "%{text}<extra>%{fullData.name}, %{x}</extra>",
+                "customdata": [plain(points[place].name) for place, _ in by_label[label]],
+                "hovertemplate": "%{text}<extra>%{fullData.name}, %{customdata}</extra>",
             }
         )  # fmt: skip
-    return _figure(
+    return figure(
         traces,
         {
-            "xaxis": {"type": "category", "automargin": True},
+            "xaxis": {
+                "type": "category", "title": {"text": plain(", ".join(short_names(keys)))},
+                "categoryarray": list(map(str, range(len(points)))),
+                "autotickangles": [0, 90],
+                "labelalias": dict(zip(map(str, range(len(points))), labels, strict=True)),
+            },
             "yaxis": {"title": {"text": "speedup over dense training [x]"}},
             "scattermode": "group", "scattergap": 0.5,
         },
@@ -188,59 +227,135 @@ def training_sections(
     kinds: dict[str, str], every: Sequence[Curve], measure: Measure
 ) -> list[tuple[str, Html]]:
     """Headings and charts over steps and seconds; `kinds`: registered names by label."""
-    said = ["Median over seeds; whiskers from the lowest seed to the highest."]
-    over_steps, over_seconds = (
-        chart(_judged_chart(kinds, every, measure, at), CURVES) for at in ("steps", "seconds")
-    )
     name = measure.capitalize()
+    names = {label: label for label in kinds}
+    over_steps, over_seconds = (
+        chart(curves_chart(kinds, every, measure, at, names=names), CURVES)
+        for at in ("steps", "seconds")
+    )
     return [
         (f"{name} over steps", over_steps),
-        (f"{name} over simulated seconds", over_seconds + notes(said)),
+        (f"{name} over simulated seconds", over_seconds + notes([OF_SEEDS])),
     ]
 
 
-def _judged_chart(
-    kinds: dict[str, str], found: Sequence[Curve], measure: Measure, at: str
+def curves_chart(
+    kinds: dict[str, str],
+    found: Sequence[Curve],
+    measure: Measure,
+    at: Literal["steps", "seconds"],
+    *,
+    names: Mapping[str, str],
+    target: float | None = None,
+    marks: Mapping[str, float] | None = None,
 ) -> Chart:
-    """Held-out accuracy or loss against steps or simulated seconds (`at`): median over seeds, and
-    whiskers from lowest to highest, at places of their own for each method."""
+    """Held-out accuracy or loss against steps, or the logarithm of simulated seconds, of methods
+    with `names` by label: median over seeds, and whiskers from lowest to highest, at places of
+    their own for each method. `target` is the place (`distance`) of a line, with `marks` where
+    methods reach it."""
     traces: list[dict[str, Any]] = []
-    for number, (label, line) in enumerate(_lines(kinds).items()):
-        curves = [curve for curve in found if curve.label == label]
-        places = [getattr(curve, at) for curve in curves]
-        judged = [curve.judged(measure) for curve in curves]
-        length = min(map(len, judged), default=0)
+    heights: list[float] = []
+    last: list[float] = []
+    for number, (label, line) in enumerate(lines_of(kinds).items()):
+        curves = [curve for curve in found if curve.label == label and label in names]
+        start = 1 if at == "seconds" else 0  # a logarithmic axis has no zero
+        x = [median(each) for each in zip(*(getattr(curve, at) for curve in curves), strict=False)]
+        by_place = list(zip(*(curve.judged(measure) for curve in curves), strict=False))[start:]
+        x, length = x[start:], len(by_place)
         if not length:
             continue
-        x = [median(each) for each in zip(*(place[:length] for place in places), strict=True)]
-        by_place = list(zip(*(values[:length] for values in judged), strict=True))
+        ends = [
+            tuple(distance(measure, one) for one in (median(each), min(each), max(each)))
+            for each in by_place
+        ]
+        own = {"legendgroup": plain(label), "name": plain(names[label])}
         if len(curves) > 1:
             every = max(1, length // WHISKERS)
             some = range(number * every // max(1, len(kinds)), length, every)
-            ends = [(median(by_place[n]), min(by_place[n]), max(by_place[n])) for n in some]
             traces.append(
                 {
-                    "type": "scatter", "mode": "markers", "legendgroup": plain(label),
-                    "x": [x[n] for n in some], "y": [middle for middle, *_ in ends],
-                    "marker": {"color": line["color"], "size": 1}, "opacity": 0.6,
-                    "error_y": _whiskers(ends, line["color"]),
+                    "type": "scatter", "mode": "markers", **own, "x": [x[n] for n in some],
+                    "y": [ends[n][0] for n in some],
+                    "marker": {"color": line["color"], "size": 1}, "opacity": 0.4,
+                    "error_y": whiskers(
+                        [(middle, *sorted(both)) for middle, *both in (ends[n] for n in some)],
+                        line["color"],
+                    ),
                     "showlegend": False, "hoverinfo": "skip",
                 }
             )  # fmt: skip
         traces.append(
             {
-                "type": "scatter", "mode": "lines", "name": plain(label),
-                "legendgroup": plain(label), "x": x, "y": list(map(median, by_place)),
-                "line": line,
-                "hovertemplate": f"%{{y:.4~g}} at %{{x:.4~g}} {at}"
+                "type": "scatter", "mode": "lines", **own, "x": x,
+                "y": [middle for middle, *_ in ends], "line": line,
+                "customdata": list(map(median, by_place)),
+                "hovertemplate": f"%{{customdata:.4~g}} at %{{x:.4~g}} {at}"
                 "<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip
-    what = "accuracy [%]" if measure == "accuracy" else "loss"
-    named = "steps" if at == "steps" else "simulated seconds"
-    return _figure(
-        traces, {"xaxis": {"title": {"text": named}}, "yaxis": {"title": {"text": what}}}
-    )
+        if marks and label in marks:
+            traces.append(
+                {
+                    "type": "scatter", "mode": "markers", **own, "x": [marks[label]],
+                    "y": [target], "marker": {"color": line["color"], "size": 10},
+                    "showlegend": False,
+                    "hovertemplate": f"the target at %{{x:.4~g}} {at}"
+                    "<extra>%{fullData.name}</extra>",
+                }
+            )  # fmt: skip
+        heights += [middle for middle, *_ in ends]
+        last.append(ends[-1][0])
+    x_axis: dict[str, Any] = {"title": {"text": at}}
+    if at == "seconds":
+        shown = [place for trace in traces for place in trace["x"]]
+        ticks = ticks_between(min(shown, default=1), max(shown, default=1))
+        x_axis = {"title": {"text": "simulated seconds"}, "type": "log", **ticked(ticks)}
+    layout: dict[str, Any] = {
+        "xaxis": x_axis,
+        "yaxis": _measure_axis(measure, heights, last, target),
+    }
+    if target is not None:
+        layout["shapes"] = [TARGET | {"y0": target, "y1": target}]
+    return figure(traces, layout)
+
+
+def distance(measure: Measure, value: float) -> float:
+    """Place of a loss, or an accuracy in percent, on a logarithmic axis."""
+    return max(LEAST_LOSS, value) if measure == "loss" else max(LEAST, 100 - value)
+
+
+def cut(
+    near: float, far: float, last: Sequence[float], target: float | None
+) -> tuple[float, float]:
+    """Ends of an axis of distances from 100 % that go from `near` to `far`: `last` are those of the
+    trained methods."""
+    level = min(last) if target is None else target
+    far = min(far, FAR * min(*last, level))
+    return max(far, 1.15 * max(last)), min(near, level / 1.3)
+
+
+def _measure_axis(
+    measure: Measure, heights: Sequence[float], last: Sequence[float], target: float | None
+) -> dict[str, Any]:
+    """Logarithmic axis of a loss, or of the distance from 100 %, the best at the top."""
+    low, high = min(heights, default=1.0) / ROOM, max(heights, default=1.0) * ROOM
+    if measure == "loss":
+        low = min(low, (target or low) / ROOM)
+        return {
+            "title": {"text": "loss"}, "type": "log", **ticked(ticks_between(low, high)),
+            "range": [math.log10(low), math.log10(high)],
+        }  # fmt: skip
+    far, near = cut(low, high, last or [low], target)
+    room = math.log(far / near) * APART_TICKS
+    ticks: list[float] = []
+    for tick in ERRORS:
+        if near < tick < far / ROOM and (not ticks or math.log(ticks[-1] / tick) > room):
+            ticks.append(tick)
+    return {
+        "title": {"text": "accuracy [%]"}, "type": "log", "tickvals": ticks,
+        "range": [math.log10(far), math.log10(near)],
+        "ticktext": [f"{100 - tick:g}" for tick in ticks],
+    }  # fmt: skip
 
 
 def _told(row: Row) -> str:
@@ -251,7 +366,7 @@ def _told(row: Row) -> str:
     return f"{times(row.speedup_vs_dense)}{within(speedup_known(row))}, {took}"
 
 
-def _lines(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
+def lines_of(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Colour and dash by label."""
     styles = style.styles_of(kinds, set(kinds))
     return {
@@ -259,7 +374,7 @@ def _lines(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _whiskers(ends: Sequence[tuple[float, ...]], colour: str) -> dict[str, Any]:
+def whiskers(ends: Sequence[tuple[float, ...]], colour: str) -> dict[str, Any]:
     """Error bars of points given as middle, low and high."""
     return {
         "type": "data", "symmetric": False, "color": colour, "thickness": 1.5, "width": 0,
@@ -268,7 +383,8 @@ def _whiskers(ends: Sequence[tuple[float, ...]], colour: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Chart:
+def figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Chart:
+    """A figure of `traces`, with this `layout` over that of all charts."""
     return {
         "data": traces,
         "layout": {

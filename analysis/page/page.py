@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -33,6 +33,8 @@ _SCRIPTS = ("vendor/plotly-basic.min.js", "vendor/dataTables.min.js", "report.js
 _LINK = re.compile(
     r"https?://[^\s<>\"]*[^\s<>\".,;:)]|arXiv[: ](\d{4}\.\d{4,5})|doi:(10\.[^\s,;)]*[^\s,;).])"
 )
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[-+]\d+)?)(?:[-/](?:[\d.]+|inf))?")
+"""A number, a range, or a count of a total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,12 @@ def table(
     first: Sequence[str] = (),
 ) -> Html:
     """Table sorted by a click on a heading, and filtered; names come first. `marked` rows stand
-    out. Of `first`, if given, only these columns are shown, the others on demand."""
-    heads = [{"text": text, "extra": bool(first) and text not in first} for text in headings]
+    out. Of `first`, if given, only these columns are shown, of equal names the foremost; the others
+    on demand."""
+    heads = [
+        {"text": text, "extra": bool(first) and (text not in first or text in headings[:number])}
+        for number, text in enumerate(headings)
+    ]
     known = zip_longest([list(zip(row, heads, strict=True)) for row in rows], marked)
     return _part("table", heads, [(cells, bool(mark)) for cells, mark in known])
 
@@ -86,6 +92,18 @@ def cells_of(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[Cell]]
             value = column.value(row)
             cells.append(Cell(text, -1.0 if value is None else float(value)))
     return found
+
+
+def cells_of_texts(lines: Sequence[Sequence[str]]) -> list[list[Cell]]:
+    """Cells of each line. A column with a number sorts by numbers, a range by its lower end; cells
+    without one come first."""
+    columns: list[list[Cell]] = []
+    for column in zip(*lines, strict=True):
+        found = [_NUMBER.fullmatch(text) for text in column]
+        other = -1.0 if any(found) else None
+        numbers = [float(one.group(1)) if one else other for one in found]
+        columns.append([Cell(*each) for each in zip(column, numbers, strict=True)])
+    return list(map(list, zip(*columns, strict=True)))
 
 
 def chart(figure: Chart, height: int) -> Html:
@@ -104,9 +122,21 @@ def code(text: str) -> Html:
     return _part("code", text)
 
 
-def files(described: Mapping[str, str]) -> Html:
-    """Links to files beside the page."""
-    return _part("files", described)
+_FILES = {
+    "results.json": "all numbers",
+    "training.json": "all numbers",
+    "results.csv": "all rows",
+    "training.csv": "all rows",
+    "curves.csv": "a line for each run, step and metric",
+    "timeline.json": "a sample iteration, for https://ui.perfetto.dev",
+    "scenario.yaml": "the scenario with every default",
+}
+"""Contents of files beside a report; the name of a picture says enough."""
+
+
+def files(names: Iterable[str]) -> Html:
+    """Links to files beside the page, with their contents."""
+    return _part("files", {name: _FILES.get(name, "") for name in names})
 
 
 def notes(lines: Iterable[str]) -> Html:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gcsim.analysis.page import page as html
@@ -16,16 +16,11 @@ from gcsim.analysis.report.selection import Verdict, largest_verdict, sizes
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.wording import input_named, to_narrow
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.result import Result, Row, fastest_first
+from gcsim.scenarios.result import Result, Row, fastest_first, known_to_target
 
-_FILES = {
-    "results.json": "all numbers",
-    "results.csv": "all rows",
-    "timeline.json": "a sample iteration, for https://ui.perfetto.dev",
-    "scenario.yaml": "the scenario with every default",
-    "speedup.png": "",
-    "breakdown.png": "",
-}
+_FILES = (
+    "results.json", "results.csv", "timeline.json", "scenario.yaml", "speedup.png", "breakdown.png",
+)  # fmt: skip
 """Files beside a report."""
 SPEEDUPS = 480  # pixels of the chart
 RANGED = 12  # fastest methods that have whiskers
@@ -52,7 +47,7 @@ def run_page(result: Result, command: str) -> str:
         *_ranges(result, found),
         ("All sizes", html.folded(f"{len(everywhere)} rows", _table(everywhere, None))),
         ("Sources", html.folded("devices, links, methods, versions", html.facts(_told(result)))),
-        ("Files", html.files(_FILES)),
+        ("Files", html.files((*_FILES, *(["faults.png"] if result.faulty else [])))),
         ("Command", html.code(command)),
         ("Scenario", html.folded("with every default", html.code(document.write(result.scenario)))),
     ]
@@ -77,7 +72,8 @@ def _table(rows: Sequence[Row], found: Verdict | None) -> html.Html:
     number of nodes."""
     columns = (*tables.answer_columns(rows), *tables.other_columns(rows))
     nodes = [] if found else ["nodes"]
-    shown = [tables.HEADING, "nodes", "NMSE", *(one.flat for one in tables.brief_columns(rows))]
+    error = [] if known_to_target(rows) else ["NMSE"]
+    shown = [tables.HEADING, "nodes", *error, *(one.flat for one in tables.brief_columns(rows))]
     best = (tables.BEST, tables.SAFE)
     return html.table(
         [tables.HEADING, *nodes, *(one.flat for one in columns)],
@@ -143,10 +139,34 @@ def _valued(value: float, unit: str) -> str:
     return duration(value) if unit == "s" else scaled(value, unit)
 
 
-def _told(result: Result) -> dict[str, Any]:
-    """Provenance without long parts of no use to a reader."""
-    return {
+def _told(result: Result) -> Any:
+    """Provenance without long parts of no use to a reader, rates and times with their units."""
+    kept = {
         key: value
         for key, value in result.provenance.items()
         if key not in ("profiles", "scenario_sha256")
     }
+    return _with_units(kept)
+
+
+_SUFFIXES = {"_bytes_per_s": "B/s", "_per_s": "FLOP/s", "_s": "s"}
+"""Units of provenance by the end of a name, the longest first."""
+
+
+def _with_units(value: Any) -> Any:
+    """Provenance with units; an uncertain input without a range keeps none."""
+    if isinstance(value, Mapping):
+        if "unit" in value:
+            ends = (_valued(end, value["unit"]) for end in value["range"] or ())
+            shown = {"value": _valued(value["value"], value["unit"]), "range": " to ".join(ends)}
+            return {key: one for key, one in {**value, **shown}.items() if key != "unit"}
+        return dict(_named(*each) for each in value.items())
+    return list(map(_with_units, value)) if isinstance(value, list | tuple) else value
+
+
+def _named(key: str, value: Any) -> tuple[str, Any]:
+    """Name without its unit, and the value with it."""
+    for end, unit in _SUFFIXES.items():
+        if key.endswith(end) and (value is None or isinstance(value, int | float)):
+            return key.removesuffix(end), value if value is None else _valued(value, unit)
+    return key, _with_units(value)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gcsim.analysis.page import page as html
-from gcsim.analysis.page.charts import points_chart
+from gcsim.analysis.page.charts import POINTS, points_chart
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.report.sweep import notes_on, table_of
-from gcsim.analysis.report.table import HEADING, answer_columns
+from gcsim.analysis.report.sweep import notes_on, short_names, table_of
+from gcsim.analysis.report.table import HEADING, answer_columns, brief_columns
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
@@ -24,10 +24,9 @@ def sweep_page(result: SweepResult, command: str) -> str:
     after = folds.index("try") + 1
     folds[after:] = [f"try: {one}" if "[x]" in one else one for one in folds[after:]]
     first = [one for one in folds if "range" not in one and "cost" not in one]
-    cells = [[html.Cell(text, _number(text)) for text in line] for line in lines]
     sections: list[tuple[str, html.Html]] = [
         ("Answer", html.paragraphs([answer], "verdict")),
-        ("Points", html.table(folds, cells, first=first) + html.notes(below)),
+        ("Points", html.table(folds, html.cells_of_texts(lines), first=first) + html.notes(below)),
         *_speedups(result),
         ("All rows", html.folded(plural(len(result.rows), "row"), _rows(result))),
         (
@@ -35,6 +34,7 @@ def sweep_page(result: SweepResult, command: str) -> str:
             html.facts({key: list(map(written, values)) for key, values in result.grid.items()}),
         ),
         ("Versions", html.facts(result.versions)),
+        ("Files", html.files(["results.json", "results.csv"])),
         ("Command", html.code(command)),
     ]
     under = f"{plural(len(result.points), 'point')}; predicted by gcsim"
@@ -42,17 +42,11 @@ def sweep_page(result: SweepResult, command: str) -> str:
     return html.page(f"{next(named, 'failed')}: sweep", under, sections)
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _speedups(result: SweepResult) -> Iterator[tuple[str, html.Html]]:
     compared = [point for point in result.points if point.result]
     if len(compared) > 1 and any(row.speedup_vs_dense for row in result.rows):
-        yield "Speedup by point", html.chart(points_chart(compared), _HEIGHT)
+        said = ["Without ranges; `gcsim plot` draws maps."] if len(compared) > POINTS else []
+        yield "Speedup by point", html.chart(points_chart(result), _HEIGHT) + html.notes(said)
 
 
 def _rows(result: SweepResult) -> html.Html:
@@ -62,10 +56,13 @@ def _rows(result: SweepResult) -> html.Html:
     ]
     rows: Sequence[Row] = [row for _, row in every]
     columns = answer_columns(rows)
+    brief = [column.flat for column in brief_columns(rows)]
+    names = short_names(keys)
     return html.table(
-        [HEADING, *keys, *(column.flat for column in columns)],
+        [HEADING, *names, *(column.flat for column in columns)],
         [
             [html.Cell(row.label), *(html.Cell(written(point.values[key])) for key in keys), *cells]
             for (point, row), cells in zip(every, html.cells_of(columns, rows), strict=True)
         ],
+        first=[HEADING, *names, *brief],
     )

@@ -103,7 +103,14 @@ def _problems(point: SweepPoint) -> str:
 
 
 def _verdicts(result: SweepResult) -> list[Recommendation | None]:
-    return [None if p.result is None else recommendation(p.result) for p in result.points]
+    """Recommendations by point, known for the last sweep: each takes milliseconds."""
+    if not _LAST or _LAST[0][0] is not result.points:
+        found = [None if p.result is None else recommendation(p.result) for p in result.points]
+        _LAST[:] = [(result.points, found)]
+    return _LAST[0][1]
+
+
+_LAST: list[tuple[tuple[SweepPoint, ...], list[Recommendation | None]]] = []
 
 
 def recommendation(point: Result) -> Recommendation:

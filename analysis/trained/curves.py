@@ -7,7 +7,6 @@ method's median seed reaches it. An accuracy's axis is its distance from 100 %, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -18,21 +17,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
+from gcsim.analysis.page.charts import ERRORS, cut, distance
 from gcsim.analysis.plots import style
 from gcsim.analysis.plots.labels import joined
 from gcsim.analysis.report.numbers import plural
-from gcsim.analysis.trained.table import ranked
-from gcsim.scenarios.result import Curve, Measure
-from gcsim.scenarios.trained.horizon import in_words
+from gcsim.analysis.trained.charts import level_of
+from gcsim.analysis.trained.table import groups_of, middle_of, named, ranked
+from gcsim.scenarios.result import Measure
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 _POINTS = 200  # points over seconds at which a line's seeds are compared
 FOREMOST = 16  # methods that stand out
-_ERRORS = (90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.2, 0.1)
-"""Distances of ticks from 100 %."""
-_LEAST = 0.05  # shortest distance from 100 % that is drawn
-_FAR = 20.0
-"""Distances from 100 % beyond this many of the target's are cut off, where others reach it."""
 _NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
 _GRID: dict[str, Any] = {"color": "#E4E4E4", "linewidth": 0.7}
 _TARGET: dict[str, Any] = {
@@ -52,17 +47,13 @@ def styles(result: TrainingResult) -> dict[str, style.LineStyle]:
 
 def curves_figure(result: TrainingResult) -> Figure:
     """The target's measure on the held-out samples over seconds: methods that reach it, others."""
-    rows = [row for row in ranked(result) if not row.untrained]
-    reach = [row for row in rows if row.speedup_to_target is not None]
-    groups = [reach, [row for row in rows if row not in reach]]
-    titles = f"reach {result.target}", "miss it, or inconclusive"
-    shown = [pair for pair in zip(groups, titles, strict=True) if pair[0]]
-    rooms = [_room(group) for group, _ in shown]
+    shown = groups_of(result)
+    rooms = [_room(group) for group in shown.values()]
     width = sum(_BEFORE + _WIDE + room for room in rooms)
     with style.settings():
         figure = style.new_figure(width, _TALL + 1.0)
         left = 0.0
-        for (group, title), room in zip(shown, rooms, strict=True):
+        for (title, group), room in zip(shown.items(), rooms, strict=True):
             x, y = (left + _BEFORE) / width, 0.6 / (_TALL + 1.0)
             axes = figure.add_axes((x, y, _WIDE / width, _TALL / (_TALL + 1.0)))
             _curves(axes, result, group)
@@ -75,7 +66,7 @@ def curves_figure(result: TrainingResult) -> Figure:
 
 def _room(rows: Sequence[TrainedRow]) -> float:
     """Inches of the longest name beside the axes."""
-    return 0.72 + _LETTER * max(len(_text(row)) for row in rows)
+    return 0.72 + _LETTER * max(len(named(row)) for row in rows)
 
 
 def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> None:
@@ -83,14 +74,16 @@ def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> N
     level = level_of(result)
     for row in rows:
         curves = [curve for curve in result.curves if curve.label == row.label]
-        judged = [_drawn(result.measure, curve) for curve in curves]
+        judged = [
+            [distance(result.measure, value) for value in curve.judged(result.measure)]
+            for curve in curves
+        ]
         places, lines = _over(judged, [curve.seconds for curve in curves])
         middle = np.median(lines, axis=0)
         look = style.look_of(looks[row.label], 1.6)
         axes.plot(places, middle, label=row.label, **(look | {"marker": ""}))
         ends[row.label] = float(places[-1]), float(middle[-1])
-        reached = [math.inf if at is None else at for at in row.seconds_to_target]
-        if math.isfinite(at := median(reached)) and at > 0:
+        if (at := middle_of(row.seconds_to_target)) is not None and at > 0:
             axes.plot([at], [level], **(look | {"linestyle": "none", "markersize": 7, "zorder": 5}))
     axes.set_xscale("log")
     style.plain_ticks(axes.xaxis)
@@ -101,33 +94,9 @@ def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> N
         + ("\nmark: the target is reached to stay" if rows[0].speedup_to_target else "")
     )
     axes.grid(**_GRID)
-    texts = {row.label: _text(row) for row in rows}
+    texts = {row.label: named(row) for row in rows}
     own = {label: style.look_of(looks[label], 1.6) for label in ends}
     joined(axes, ends, texts, own, gap=_LABEL / _TALL, size=8.5)
-
-
-def _text(row: TrainedRow) -> str:
-    """Name of a method, and how it ended if it does not reach the target."""
-    if row.too_short:
-        return f"{row.label} ({in_words(row.delays or 0)})"
-    if row.speedup_to_target is None:
-        return f"{row.label} ({row.reached} of {plural(len(row.ended), 'seed')})"
-    return row.label
-
-
-def level_of(result: TrainingResult) -> float:
-    """Place of the target on the axis of the measure."""
-    value = float(result.target.split()[1])  # "accuracy 0.97", maybe with what it is a share of
-    return _distance(100 * value) if result.measure == "accuracy" else value
-
-
-def _drawn(measure: Measure, curve: Curve) -> list[float]:
-    values = curve.judged(measure)
-    return [_distance(value) for value in values] if measure == "accuracy" else list(values)
-
-
-def _distance(percent: float) -> float:
-    return max(_LEAST, 100 - percent)
 
 
 def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[float]) -> None:
@@ -142,11 +111,9 @@ def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[flo
         axes.yaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 8)]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         return
-    axes.yaxis.set_major_locator(FixedLocator(_ERRORS))
+    axes.yaxis.set_major_locator(FixedLocator(ERRORS))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 - value:g}"))
-    near, far = axes.get_ylim()
-    far = min(far, _FAR * min(*ends, level))
-    axes.set_ylim(max(far, 1.15 * max(ends)), min(near, level / 1.3))
+    axes.set_ylim(*cut(*axes.get_ylim(), ends, level))
 
 
 def ratio_figure(result: TrainingResult) -> Figure:
@@ -160,9 +127,7 @@ def ratio_figure(result: TrainingResult) -> Figure:
         dense, ends, level = max(row.wire_bytes_per_worker for row in rows), [], level_of(result)
         for row in sorted(rows, key=lambda row: list(looks).index(row.label)):
             if row.wire_bytes_per_worker:
-                last = row.final(result.measure)
-                if result.measure == "accuracy":
-                    last = [_distance(value) for value in last]
+                last = [distance(result.measure, value) for value in row.final(result.measure)]
                 ends.append(median(last))
                 _point(axes, dense / row.wire_bytes_per_worker, last, looks[row.label], row)
         axes.set_xscale("log")

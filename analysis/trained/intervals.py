@@ -7,10 +7,7 @@ stand below, with why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import fixed, plural
@@ -19,6 +16,10 @@ from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import in_words
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.simulator.training import DENSE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _ROW = 0.29  # inches
 _AROUND = 1.15  # inches above and below the rows
@@ -33,8 +34,7 @@ def gains_figure(result: TrainingResult) -> Figure:
         height = tall + _AROUND
         figure = style.new_figure(8.6, height)
         axes = figure.add_axes((0.29, 0.66 / height, 0.53, tall / height))
-        gains = [row.speedup_to_target for row in rows if row.speedup_to_target]
-        low, high = _limits(rows, min(gains), max(gains))
+        low, high = limits_of(rows)
         axes.set_xscale("log")
         axes.set_xlim(low, high)
         style.plain_ticks(axes.xaxis)
@@ -55,15 +55,31 @@ def gains_figure(result: TrainingResult) -> Figure:
         return figure
 
 
-def _limits(rows: Sequence[TrainedRow], least: float, most: float) -> tuple[float, float]:
-    ends = [end for row in rows if row.speedup_to_target for end in _ends(row) if end]
+def limits_of(rows: Sequence[TrainedRow]) -> tuple[float, float]:
+    """Ends of the axis of speedups."""
+    gains = [row.speedup_to_target for row in rows if row.speedup_to_target]
+    least, most = min(gains), max(gains)
+    ends = [end for row in rows if row.speedup_to_target for end in ends_of(row) if end]
     low = max(min([least, 1.0, *ends]), min(least, 1.0) / _WIDEST)
     high = min(max([most, 1.0, *ends]), max(most, 1.0) * _WIDEST)
     return low / 1.25, high * 1.25
 
 
-def _ends(row: TrainedRow) -> tuple[float, float | None]:
+def ends_of(row: TrainedRow) -> tuple[float, float | None]:
+    """Ends of a row's range; without an upper one, None."""
     return row.speedup_to_target_low or 0.0, row.speedup_to_target_high
+
+
+def apart_from_dense(row: TrainedRow) -> bool:
+    """Whether the seeds tell a method apart from dense training."""
+    return row.p_as_dense is not None and row.p_as_dense <= ALPHA
+
+
+def colour_of(row: TrainedRow) -> str:
+    """Colour of a speedup: faster, slower, or not told apart from dense training."""
+    if not apart_from_dense(row):
+        return style.BLACK if row.compressor == DENSE else style.GREY
+    return style.BLUE if (row.speedup_to_target or 0.0) > 1 else style.VERMILION
 
 
 def _interval(axes: Axes, place: int, row: TrainedRow, limits: tuple[float, float]) -> None:
@@ -79,9 +95,8 @@ def _interval(axes: Axes, place: int, row: TrainedRow, limits: tuple[float, floa
     if row.compressor == DENSE:
         axes.plot([gain], [place], "o", color=style.BLACK, markersize=6, label=row.label, zorder=3)
         return
-    low, high = _ends(row)
-    apart = row.p_as_dense is not None and row.p_as_dense <= ALPHA
-    colour = (style.BLUE if gain > 1 else style.VERMILION) if apart else style.GREY
+    low, high = ends_of(row)
+    apart, colour = apart_from_dense(row), colour_of(row)
     start, end = max(low, limits[0]), min(high or limits[1], limits[1])
     axes.hlines(place, start, end, color=colour, linewidth=1.8, zorder=2)
     if start > low:

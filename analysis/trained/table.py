@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
@@ -17,7 +18,7 @@ from gcsim.analysis.report.sources import conditions
 from gcsim.analysis.report.table import bare_table
 from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.trained.bands import ALPHA
-from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST, inconclusive
+from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST, in_words, inconclusive
 from gcsim.scenarios.trained.known import OTHER
 from gcsim.scenarios.trained.result import HALF, TrainedRow, TrainingResult
 from gcsim.simulator.training import DENSE
@@ -73,6 +74,31 @@ def _falls_short(result: TrainingResult, row: TrainedRow) -> float:
     """Lower is better."""
     last = median(row.final(result.measure))
     return last if result.measure == "loss" else -last
+
+
+def groups_of(result: TrainingResult) -> dict[str, list[TrainedRow]]:
+    """Trained rows of the largest size by title: those at the target, and others."""
+    rows = [row for row in ranked(result) if not row.untrained]
+    groups = {
+        f"reach {result.target}": [row for row in rows if row.speedup_to_target is not None],
+        "miss it, or inconclusive": [row for row in rows if row.speedup_to_target is None],
+    }
+    return {title: group for title, group in groups.items() if group}
+
+
+def named(row: TrainedRow) -> str:
+    """Name of a method, and how it ended if it does not reach the target."""
+    if row.too_short:
+        return f"{row.label} ({in_words(row.delays or 0)})"
+    if row.speedup_to_target is None:
+        return f"{row.label} ({row.reached} of {plural(len(row.ended), 'seed')})"
+    return row.label
+
+
+def middle_of(by_seed: Sequence[float | None]) -> float | None:
+    """Steps or seconds of the median seed to the target; None if it misses that."""
+    middle = median(math.inf if one is None else one for one in by_seed)
+    return middle if math.isfinite(middle) else None
 
 
 def title(result: TrainingResult) -> str:
@@ -253,8 +279,7 @@ def _cost(row: TrainedRow, per_hour: float) -> str:
     """Median over seeds of the cost of all nodes until the target."""
     if row.steps_against_dense is None:
         return NOT
-    seconds = median(float("inf") if one is None else one for one in row.seconds_to_target)
-    return significant(seconds / 3600 * row.nodes * per_hour)
+    return significant((middle_of(row.seconds_to_target) or 0.0) / 3600 * row.nodes * per_hour)
 
 
 def _number(value: float | None) -> str:

@@ -13,8 +13,18 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
-from gcsim.analysis.page.charts import training_sections
-from gcsim.analysis.page.page import Cell, Html, code, folded, notes, page, paragraphs, table
+from gcsim.analysis.page.page import (
+    Html,
+    cells_of_texts,
+    code,
+    files,
+    folded,
+    notes,
+    page,
+    paragraphs,
+    table,
+)
+from gcsim.analysis.trained.charts import chart_sections
 from gcsim.analysis.trained.table import answer, columns_of, legend, ranked, title
 from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawn, write_all
 from gcsim.errors import InputError
@@ -81,13 +91,13 @@ def training_page(result: TrainingResult, command: str) -> str:
     """The report as HTML, with the `command` behind it."""
     rows = ranked(result)
     every = sorted(result.rows, key=lambda row: (-row.workers, -(row.speedup_to_target or 0.0)))
-    kinds = {row.label: row.compressor for row in result.rows}
     sections: list[tuple[str, Html]] = [
         ("Answer", paragraphs(answer(result), "verdict")),
         (title(result), _table(result, rows) + notes([legend(result)])),
-        *training_sections(kinds, result.curves, result.measure),
+        *chart_sections(result),
         ("All sizes", folded(f"{len(every)} rows", _table(result, every, nodes=True))),
         ("Data", notes([result.data])),
+        ("Files", files([*RESULTS, *FIGURES])),
         ("Command", code(command)),
         ("Scenario", folded("with every default", code(document.write(result.scenario)))),
     ]
@@ -98,25 +108,13 @@ def _table(result: TrainingResult, rows: Sequence[TrainedRow], *, nodes: bool = 
     columns = columns_of(result, rows)
     headings = ["method", *(["nodes"] if nodes else [])]
     headings += [heading.replace("\n", " ") for heading, _ in columns]
-    return table(
-        headings,
-        (
-            [
-                Cell(row.label),
-                *([Cell(str(row.nodes), row.nodes)] if nodes else []),
-                *(Cell(text, _number(text)) for text in (shown(row) for _, shown in columns)),
-            ]
-            for row in rows
-        ),
-    )
-
-
-def _number(text: str) -> float:
-    """A cell's number for sorting; of a range the lower end."""
-    try:
-        return float(text.split("-", maxsplit=1)[0].split("/", maxsplit=1)[0])
-    except ValueError:
-        return -1.0
+    lines = [
+        [row.label, *([str(row.nodes)] if nodes else []), *(shown(row) for _, shown in columns)]
+        for row in rows
+    ]
+    later = ("vs ", "iteration ", "cost ", *(("range ",) if nodes else ()))
+    first = [one for one in headings if not one.startswith(later)]
+    return table(headings, cells_of_texts(lines), first=first)
 
 
 def require_tensorboard(place: str) -> None:

@@ -10,9 +10,11 @@ Options stand beside the method's own parameters, in scenarios and in `gcsim.ddp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -22,6 +24,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from gcsim.compressors.base import Compressor, CompressorParameters, Ratio
 from gcsim.compressors.dense import Dense
@@ -76,8 +79,12 @@ class Options(CompressorParameters):
         None, description="steps that are dense before the method starts; below 1: their share"
     )
     payload: HalfFormat | None = Field(None, description="float32 sums travel in this format")
-    dense_tensors: Kept | None = Field(None, description="tensors that stay dense")
-    warm_up: WarmUp | None = Field(None, description="steps that send a larger share")
+    dense_tensors: Kept | None = Field(
+        None, description="tensors that stay dense", examples=[{"names": ["*.bias"], "below": 2048}]
+    )
+    warm_up: WarmUp | None = Field(
+        None, description="steps that send a larger share", examples=[{"steps": 200, "from": 0.25}]
+    )
     _own: Method = PrivateAttr()
 
     @property
@@ -188,6 +195,8 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
     parameter wins over an option of its name. Raises `InputError` with one problem for each unknown
     or impossible parameter and each option without meaning for the method."""
     fields = cls.Parameters.model_fields
+    if problems := [*_no_mappings(name, {**Options.model_fields, **fields}, given)]:
+        raise InputError(problems)
     options = {  # with slips of the pen from their names
         key: value
         for key, value in given.items()
@@ -205,6 +214,38 @@ def checked(name: str, cls: type[Compressor], given: Mapping[str, Any]) -> Metho
         raise InputError(problems)
     kind = OptionedWithMoments if cls.requires else Optioned
     return Method(kind, stated.joined(Method(cls, own)))
+
+
+def _no_mappings(
+    name: str, fields: Mapping[str, FieldInfo], given: Mapping[str, Any]
+) -> Iterable[Problem]:
+    """Problem of each parameter with parameters of its own that is given as something else."""
+    for key, value in given.items():
+        field = fields.get(key)
+        if field is None or isinstance(value, Mapping):
+            continue
+        kinds = get_args(field.annotation) or (field.annotation,)
+        own = next((kind for kind in kinds if _has_parameters(kind)), None)
+        if own is None or (value is None and NoneType in kinds):
+            continue
+        keys = ", ".join(inner.alias or inner_key for inner_key, inner in own.model_fields.items())
+        usual, examples = field.default, field.examples
+        example = usual.model_dump() if isinstance(usual, own) else (examples or [{}])[0]
+        like = ", ".join(f"{inner}: {_plain(value)}" for inner, value in example.items())
+        yield Problem(
+            message=f"{name}.{key} = {value!r:.40}: not a mapping of {keys}",
+            place=key,
+            hint=f"write it like {key}: {{{like}}}" if like else "",
+        )
+
+
+def _has_parameters(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, CompressorParameters)
+
+
+def _plain(value: Any) -> str:
+    """A value as YAML has it in one line."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _meaningless(

@@ -131,7 +131,6 @@ _OF_ALIKE = ("nodes", "device", "devices_per_node", "nics_per_node", "nics", "in
 """Settings of a file's cluster that groups replace."""
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([KMBT]?)", re.IGNORECASE | re.ASCII)
 _SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_ALIKE = 0.05  # relative difference of parameters up to which one model stands for another
 _LOG = logging.getLogger(__name__)
 
 
@@ -356,18 +355,21 @@ def count_of(text: str) -> float:
 
 
 def _of_size(text: str, model: str | None) -> str:
-    """Catalogue model with about so many parameters."""
+    """Catalogue model with about so many parameters; the nearest if several are transformers by
+    formula, which differ little."""
     count = count_of(text)
     if model is not None:
         raise InputError(f"is given together with the model {model!r}", hint="keep one of the two")
-    known = {name: one.parameters for name, one in MODELS.items() if one.parameters}
-    near = sorted(known, key=lambda name: abs(math.log(known[name] / max(count, 1))))
-    alike = [name for name in near if abs(known[name] / max(count, 1) - 1) <= _ALIKE]
-    if len(alike) == 1:
-        _LOG.warning(
-            "note: %s parameters are read as %s (%s)", text, near[0], _million(known[near[0]])
-        )
-        return near[0]
+    near = catalog.models_by_size(count)
+    known = {name: MODELS[name].parameters or 0 for name in near}
+    alike = [name for name in near if catalog.of_size(name, count)]
+    transformers = all(MODELS[name].transformer is not None for name in alike)
+    if alike and (len(alike) == 1 or transformers):
+        found, *others = alike
+        also = f"; of that size are also {', '.join(others)} (--model)" if others else ""
+        size = _million(known[found])
+        _LOG.warning("note: %s parameters are read as %s (%s)%s", text, found, size, also)
+        return found
     named = ", ".join(f"{name} ({_million(known[name])})" for name in (alike or near[:3]))
     if alike:
         raise InputError(f"several models have {text} parameters: {named}", hint="use --model")

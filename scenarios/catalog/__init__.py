@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -54,6 +55,7 @@ DEVICE_FILES = (
     "devices_edge.yaml",
 )
 
+_ALIKE = 0.05  # relative difference of parameters up to which one model stands for another
 Entry = TypeVar("Entry")
 
 _Merge = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
@@ -113,9 +115,21 @@ def device(name: str) -> Device:
 def model(name: str) -> ModelEntry:
     """Shipped model ("ResNet-50" is resnet50); `InputError` with a suggestion if unknown."""
     own = "your own model is written package.module:build"
-    if size := re.search(r"(?<![x\d.])\d+(?:\.\d+)?B\b", name, re.IGNORECASE):
+    size = re.search(r"(?<![x\d.])(\d+(?:\.\d+)?)B\b", name, re.IGNORECASE)
+    if size and of_size(models_by_size(count := 1e9 * float(size[1]))[0], count):
         own = f"gcsim advise --parameters {size[0].upper()} takes one of that size; {own}"
     return _named(name, "model", MODELS, own)
+
+
+def models_by_size(count: float) -> list[str]:
+    """Shipped models whose size is known, those nearest to `count` parameters first."""
+    known = {name: one.parameters for name, one in MODELS.items() if one.parameters}
+    return sorted(known, key=lambda name: abs(math.log(known[name] / max(count, 1))))
+
+
+def of_size(name: str, count: float) -> bool:
+    """Whether a shipped model stands for one of `count` parameters."""
+    return abs((MODELS[name].parameters or 0) / max(count, 1) - 1) <= _ALIKE
 
 
 def link(name: str, transport: TransportName | None = None) -> Link:

@@ -185,11 +185,11 @@ def _between(document: Document, cluster: Cluster, training: Training) -> Iterat
 
 
 _NEEDS = {
-    "nccl_nvls_simple": ("intra_node", "nvlink4"),
-    "nccl_nvls_tree_simple": ("intra_node", "nvlink4"),
-    "nccl_collnet_simple": ("network", "{{like: {}, switch_adds: 1}}"),
+    "nccl_nvls_simple": "intra_node",
+    "nccl_nvls_tree_simple": "intra_node",
+    "nccl_collnet_simple": "network",
 }
-"""Link whose switch adds, by algorithm, and one to write there."""
+"""Link whose switch adds, by algorithm."""
 
 
 def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -202,7 +202,7 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
 
         if chosen in {mode.name for mode in nccl.enabled(key, cluster)}:
             continue
-        place, instead = _NEEDS[chosen]
+        place = _NEEDS[chosen]
         link = getattr(cluster.at_one_nic, place)
         if link.switch_adds is not None:
             yield document.problem(
@@ -215,9 +215,26 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
             yield document.problem(
                 ("cluster", "collectives", key),
                 f" = {chosen!r}: no switch of cluster.{place} ({link.name}) adds",
-                "nccl_ring_simple, or a link whose switch adds: "
-                f"cluster.{place}: {instead.format(link.name)}",
+                f"nccl_ring_simple, or {_that_adds(cluster, place)}",
             )
+
+
+def _that_adds(cluster: Cluster, place: str) -> str:
+    """Setting with which a switch of the link at `place` adds."""
+    if place == "network":
+        link = f"{{like: {cluster.at_one_nic.network.name}, switch_adds: 1}}"
+        return f"a link whose switch adds: cluster.network: {link}"
+    if cluster.devices_per_node == 1:
+        return "several devices in a node, whose switch adds"
+    buses = [device.bus for _, _, device in cluster.kinds]
+    if all(map(_adds, buses)):
+        return f"a link whose switch adds: cluster.intra_node: {buses[0]}"
+    names = (name for name, device in catalog.devices().items() if _adds(device.bus))
+    return f"a device whose link adds, such as {next(names)}"
+
+
+def _adds(bus: str | None) -> bool:
+    return bus is not None and catalog.link(bus).switch_adds is not None
 
 
 def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
@@ -228,7 +245,7 @@ def _others_buses(document: Document, cluster: Cluster) -> Iterator[Problem]:
         if device.bus is None or link.name.removesuffix("_ideal") == device.bus:
             continue
         named = link.name.startswith(("nvlink", "xgmi")) and link.name in catalog.links()
-        adds = link.switch_adds is not None and catalog.link(device.bus).switch_adds is None
+        adds = link.switch_adds is not None and not _adds(device.bus)
         if named or adds:
             own = "" if named else ", whose switch does not add"
             hint = f"write {device.bus}"

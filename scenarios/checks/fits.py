@@ -18,7 +18,6 @@ from typing import Any
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
-from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import STRATEGIES, Memory
 from gcsim.traces.models.table import table_facts
@@ -126,10 +125,9 @@ def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def misfits(scenario: Scenario, devices: Collection[str] | None = None) -> list[Misfit]:
-    """Methods that do not fit, with what would help; other devices of these, or the catalogue's."""
-    known = catalog.devices()
-    others = {name: one for name, one in known.items() if devices is None or name in devices}
+def misfits(scenario: Scenario, offered: Collection[str] | None = None) -> list[Misfit]:
+    """Methods that do not fit, with what would help: of other devices those of offers, or the
+    catalogue's."""
     alike: dict[tuple[str, Memory], list[CompressorChoice]] = {}
     for choice in scenario.compressors:
         device, found = scenario.tightest(choice)
@@ -140,7 +138,7 @@ def misfits(scenario: Scenario, devices: Collection[str] | None = None) -> list[
             labels=tuple(choice.label for choice in choices),
             memory=found,
             device=device,
-            remedies=tuple(_remedies(scenario, choices[0], others)),
+            remedies=tuple(_remedies(scenario, choices[0], offered)),
         )
         for (device, found), choices in alike.items()
     ]
@@ -156,7 +154,7 @@ def checkpointed(scenario: Scenario, choice: CompressorChoice) -> list[str]:
 
 
 def _remedies(
-    scenario: Scenario, choice: CompressorChoice, devices: Mapping[str, Device]
+    scenario: Scenario, choice: CompressorChoice, offered: Collection[str] | None
 ) -> Iterator[str]:
     """Settings and devices, the least change first."""
     axes = [list(axis) for axis in _axes(scenario)]
@@ -169,7 +167,7 @@ def _remedies(
         alone += [one for one in _mildest(scenario, choice, both) if one[0] or not alone]
     yield from (text for _, text in alone)
     others = [[]] if sure else [[], [axis[-1] for axis in axes]]
-    for larger in (functools.partial(_device, devices), _sharded):
+    for larger in (functools.partial(_device, offered), _sharded):
         found = (larger(scenario, choice, settings) for settings in others)
         yield from itertools.islice(filter(None, found), 1)
 
@@ -254,7 +252,7 @@ def _slower(scenario: Scenario, change: Mapping[str, Any]) -> str:
 
 
 def _device(
-    devices: Mapping[str, Device], scenario: Scenario, choice: CompressorChoice,
+    offered: Collection[str] | None, scenario: Scenario, choice: CompressorChoice,
     settings: Sequence[Setting],
 ) -> str | None:  # fmt: skip
     """The device of the least memory that holds it and is no slower, in the place of those with
@@ -263,6 +261,8 @@ def _device(
     if any(group.batch != 1 for group in groups):
         return None
     replaced = [one for _, _, one in scenario.cluster.kinds]
+    known = catalog.devices()
+    devices = known if offered is None else {name: known[name] for name in known if name in offered}
     for name, new in sorted(devices.items(), key=lambda item: item[1].memory or 0):
         size = new.memory or 0
         less = [n for n, old in enumerate(replaced) if (stated or old.memory or size) < size]
@@ -273,6 +273,8 @@ def _device(
         if found is not None and found.fits == "yes":
             if stated is not None:
                 text = f"{_set(f'training.device_memory={gib(size)}')} ({name})"
+            elif offered is not None:
+                text = f"an offer with {name} ({gib(size)})"
             else:
                 named = [f"cluster.groups.{number}." for number in less]
                 places = named if groups else ["cluster."]

@@ -62,7 +62,7 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     key_path: Keys = tuple(key for key in fault["loc"] if key not in tags)
     if kind == "extra_forbidden" and last in tags:  # a key may be called so, too
         key_path = (*key_path, last)
-    around = f" in {dotted(key_path[:-1])}" if key_path[:-1] else ""
+    around = f" in {document.name_of(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
         key_path = (*key_path, last) if last in tags else key_path  # a key that is called so
         return unknown_key(document, key_path, _known_keys(model, key_path[:-1]))
@@ -75,7 +75,7 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
         expected = [word.strip("' ") for word in context(fault, "expected").split(",")]
         known = [word.strip("' ") for part in expected for word in part.split(" or ")]
         return unknown_key(document, key_path, known)
-    name = dotted(key_path) or "the file"
+    name = document.name_of(key_path) or "the file"
     value = fault["input"]
     # A block mapping begins at its first key: what is wrong with it as a whole stands at its name.
     of_key = isinstance(value, dict) or last == "[key]"
@@ -85,14 +85,17 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
         hint = context(fault, "hint") or _instead(model, key_path)
         return Problem(place=place, message=f"{name}: {message}", hint=hint)
     said, hint = rule(fault)
-    hint = hint or _way_out(model, key_path, kind, value) or _instead(model, key_path)
+    instead, most = _instead(model, key_path), context(fault, "le")
+    if most and instead.startswith("leave"):
+        instead = f"write {most}, or {instead}"
+    hint = hint or _way_out(model, key_path, kind, value) or instead
     stated = f" = {shown(value)}" if not isinstance(value, dict | list) else ""
     return Problem(place=place, message=f"{name}{stated}: {said}", hint=hint)
 
 
 def unknown_key(document: Document, key_path: Keys, known: list[str]) -> Problem:
     """Problem of an unknown key."""
-    around = f" in {dotted(key_path[:-1])}" if key_path[:-1] else ""
+    around = f" in {document.name_of(key_path[:-1])}" if key_path[:-1] else ""
     return Problem(
         place=document.location_of_key(key_path),
         message=f"unknown key {key_path[-1]!r}{around}",

@@ -48,6 +48,8 @@ class Document:
     keys: dict[Keys, str] = field(default_factory=dict)  # the same for mappings' keys
     order: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Line and column by place, for sorting."""
+    written: dict[Keys, Keys] = field(default_factory=dict)
+    """Paths in the file of values that stand elsewhere in `data`."""
 
     def place(self, key_path: Keys) -> str:
         """Place of the value, or of the nearest one around it."""
@@ -63,12 +65,18 @@ class Document:
         """Place of the value's key, or of the value in a list."""
         return self.keys.get(key_path) or self.place(key_path)
 
+    def name_of(self, key_path: Keys) -> str:
+        """The value's path in the file, dotted."""
+        whole = (key_path[:end] for end in range(len(key_path), 0, -1))
+        moved = next((part for part in whole if part in self.written), ())
+        return dotted((*self.written.get(moved, ()), *key_path[len(moved) :]))
+
     def problem(
         self, key_path: Keys, message: str, hint: str = "", *, of_key: bool = False
     ) -> Problem:
         """Problem with a value or its key, whose name the message follows."""
         place = self.location_of_key(key_path) if of_key else self.place(key_path)
-        return Problem(place=place, message=f"{dotted(key_path)}{message}", hint=hint)
+        return Problem(place=place, message=f"{self.name_of(key_path)}{message}", hint=hint)
 
     def sorted(self, problems: Iterable[Problem]) -> list[Problem]:
         """Problems in text order, those from elsewhere (options) first."""

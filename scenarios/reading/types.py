@@ -52,6 +52,9 @@ def _one_line(text: str) -> str:
 Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
 """Text for a table or a sentence, on one line."""
 
+Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""Cost of a node per hour, in any currency."""
+
 Found = TypeVar("Found")
 
 

@@ -24,7 +24,14 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading import checking
 from gcsim.scenarios.reading.document import Keys
-from gcsim.scenarios.reading.types import LARGEST_CLUSTER, Count, NodeNumber, asking, in_catalogue
+from gcsim.scenarios.reading.types import (
+    LARGEST_CLUSTER,
+    Count,
+    NodeNumber,
+    Price,
+    asking,
+    in_catalogue,
+)
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.sections.link import LinkSection, build_link, carrier
 from gcsim.scenarios.sections.named_files import device_in, usual_bus
@@ -177,6 +184,7 @@ class GroupSection(checking.Section):
     nics_per_node: _Nics = 1
     intra_node: AnyLink | None = None
     batch_size: Count | None = None  # samples per worker and micro-batch; None: the scenario's
+    per_hour: Price | None = None  # of a node; None: `cost.per_hour`
 
 
 class ClusterSection(checking.Section):

@@ -9,10 +9,14 @@ may be a number, and equal data on all workers are called iid.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from fractions import Fraction
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -23,7 +27,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.catalog.loops import FrameworkSection
 from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
-from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, asking, in_catalogue
+from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, Price, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled, text_of
 from gcsim.scenarios.scenario import (
     MOST_WORKERS,
@@ -128,10 +132,34 @@ _BUILDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
 
 def _builder(name: str) -> str:
-    """`package.module:function`, or pydantic's error."""
+    """`package.module:function`, or pydantic's error; of gcsim's modules one that exists."""
     if not _BUILDER.fullmatch(name):
         raise invalid(f"{name!r} does not name a function", "write package.module:build")
+    module, _, function = name.partition(":")
+    if module.startswith("gcsim.") and function not in (known := _defined(module)):
+        if not known:
+            raise invalid(f"gcsim has no module {module!r} with functions")
+        raise invalid(f"{module} has no {function!r}", did_you_mean(function, known))
     return name
+
+
+@cache
+def _defined(module: str) -> list[str]:
+    """Functions, classes and other names of a module of gcsim's, which is read and not imported:
+    that takes torch; none where it does not exist."""
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:
+        return []
+    if spec is None or spec.origin is None:
+        return []
+    names: list[str] = []
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):  # name = partial(function, ...)
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return names
 
 
 def _learned(name: str) -> str:
@@ -256,7 +284,7 @@ class UncertaintySection(Section):
 class CostSection(Section):
     """Cost of the cluster, for `gcsim advise`."""
 
-    per_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]  # per node, in any currency
+    per_hour: Price  # of a node, where its group has no price of its own
 
 
 _FRAMEWORK = Annotated[

@@ -5,7 +5,7 @@ cluster:
       batch: by_speed                          # or equal
       groups:
         - {nodes: 4, device: a100_sxm_80gb, devices_per_node: 8, intra_node: nvlink3}
-        - {nodes: 8, device: v100, devices_per_node: 8, network: 25gbe}
+        - {nodes: 8, device: v100, devices_per_node: 8, network: 25gbe, per_hour: 9.80}
 
 Before its check a document is brought to one form: each group has its own keys, the first one's are
 the cluster's. One group is a cluster without groups.
@@ -20,11 +20,13 @@ from typing import Any
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.reading.checking import unknown_key
 from gcsim.scenarios.reading.document import Document, Keys
-from gcsim.scenarios.sections.cluster import GroupSection
+from gcsim.scenarios.sections.cluster import ClusterSection, GroupSection
 
 _GROUPS: Keys = ("cluster", "groups")
 _ONE_EACH = ("device", "network")  # keys without a default
 _OWN = ("devices_per_node", *_ONE_EACH, "nics_per_node", "intra_node")
+_OF_ALL = {"batch_size": "batch_size", "per_hour": "cost.per_hour"}
+"""Keys of a group, and those of the scenario that stand for them where there is one group."""
 _ONLY_THEIRS = {
     "nodes": "each group has its own number of nodes",
     "device": "each group has its own device",
@@ -44,6 +46,8 @@ def bring_to_form(document: Document) -> None:
     groups = cluster["groups"]
     for key in _OWN:
         shared: Keys = ("cluster", key)
+        if key in groups[0]:
+            document.written[shared] = (*_GROUPS, 0, key)
         for number, group in enumerate(groups):
             if key in cluster and key not in group:
                 group[key] = deepcopy(cluster[key])
@@ -55,6 +59,14 @@ def bring_to_form(document: Document) -> None:
     cluster["nodes"] = sum(group["nodes"] for group in groups)
     if len(groups) == 1:
         del cluster["groups"]
+
+
+def cost_of_node(cluster: ClusterSection, usual: float | None) -> float | None:
+    """Cost of a node per hour, the mean of all nodes; `usual` where a group has none of its own,
+    None: not stated."""
+    groups = [(group.nodes, group.per_hour or usual) for group in cluster.groups or ()]
+    costs = [nodes * cost for nodes, cost in groups if cost is not None]
+    return sum(costs) / sum(nodes for nodes, _ in groups) if costs else usual
 
 
 def _place(document: Document, old: Keys, new: Keys) -> None:
@@ -99,6 +111,13 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
                 "nodes must have as many",
                 "split the larger nodes: two nodes of 4 devices for one of 8",
             )
-    if len(groups) == 1 and "batch_size" in groups[0]:
-        key_path = (*_GROUPS, 0, "batch_size")
-        yield document.problem(key_path, ": there is one group", "write it as batch_size")
+    for key, instead in _OF_ALL.items():
+        if len(groups) == 1 and key in groups[0]:
+            yield document.problem(
+                (*_GROUPS, 0, key), ": there is one group", f"write it as {instead}"
+            )
+    priced = [group.get("per_hour") is not None for group in groups]
+    if any(priced) and not all(priced) and not document.data.get("cost"):
+        hint = "write the group's per_hour, or cost: {per_hour: ...} for groups without one"
+        at = (*_GROUPS, priced.index(False))
+        yield document.problem(at, ": key 'per_hour' is missing", hint)

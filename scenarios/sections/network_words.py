@@ -22,11 +22,11 @@ _TCP = re.compile(r"\btcp", re.IGNORECASE)
 _RDMA = re.compile(r"(?<![a-z])(?:rdma|roce)", re.IGNORECASE)
 _REMOTE = units.parse("200 Gbit/s", "bandwidth")
 _BITS = re.compile(
-    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMgm])"
+    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMTgmt])"
     r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|bps|BPS|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
     r"|bit per second|(?i:base-?\w+))?\s*"
 )
-"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "10GBASE-T"."""
+"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "1.6T"."""
 _PORT = re.compile(
     r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?|rdma"
     r"|roce\s?(?:v\d)?|(?<!fast )ethernet)(?!\w)",
@@ -52,7 +52,7 @@ def network_of(said: str) -> str | dict[str, str]:
     below = _BELOW_ZERO.match(plain)
     if (bits := _BITS.fullmatch(plain)) and plain.lower() not in _MOBILE:
         written, plain = plain, f"{bits['rate']} {bits['prefix'].upper()}bit/s"
-        if written.endswith(("gb", "mb")):  # bytes, perhaps
+        if written.endswith(("gb", "mb", "tb")):  # bytes, perhaps
             say("link", said, plain)
     elif of_bytes := _BYTES.fullmatch(plain):
         plain = f"{of_bytes['rate']} {of_bytes['prefix']}B/s"

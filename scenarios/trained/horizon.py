@@ -4,8 +4,8 @@ whole one.
 A coordinate waits 1 / share steps, and a training of a few such delays says little of a longer one:
 300 steps of a method that sends a hundredth are three. Below `TELLING` delays no verdict uses it.
 The share of a step follows from the method's parameters, or from the bytes that were sent where it
-depends on the gradients. Methods that send something of every element in each step (dense,
-quantization, low rank) have no such horizon.
+depends on the gradients; steps of a warm-up (`warm_up`) send larger shares. Methods that send
+something of every element in each step (dense, quantization, low rank) have no such horizon.
 
 What a method loses comes never: with a hundredth of each gradient the weights go a hundredth of the
 way, and whole gradients are its steps. `TELLING_LOST` of those are few for any training.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcsim.compressors.base import Compressor, CompressorParameters
 from gcsim.compressors.options.method import Options, method_of
@@ -27,10 +27,38 @@ DELAY = "A delay is as many steps as the method needs to send one whole gradient
 _IN_PARTS = ("sparsification", "sketching", "local updates")  # families
 
 
+class Delays(NamedTuple):
+    """Delays that a training spans."""
+
+    number: float
+    further: float
+    """Delays that a further step adds."""
+
+
+def stated_delays(kind: str, given: Mapping[str, Any], steps: int) -> Delays | None:
+    """Delays of so many steps, by the parameters; None: they depend on the gradients, or each step
+    sends a whole one."""
+    stated, share = method_of(kind, given), stated_share(kind, given)
+    if share is None or share >= 1:
+        return None
+    chosen, options = stated.parameters, stated.of_steps(steps).parameters
+    if not isinstance(chosen, Options) or not isinstance(options, Options) or not chosen.warm_up:
+        return Delays(share * steps, share)
+    cls, _ = options.own
+    warming = max(0, min(options.warming, steps - options.before))
+    larger = sum(_share(cls, options.at(step)) or 0.0 for step in range(warming))
+    number = larger + share * (steps - warming)
+    scales = isinstance(chosen.warm_up.steps, float)  # the warm-up, with the training
+    return Delays(number, number / steps if scales else share)
+
+
 def stated_share(kind: str, given: Mapping[str, Any]) -> float | None:
-    """Share of the gradient's elements that a step sends, by the parameters; 1: all of them, None:
-    it depends on the gradients."""
-    cls, parameters = _method(kind, given)
+    """Share of the gradient's elements that a settled step sends, by the parameters; 1: all of
+    them, None: it depends on the gradients."""
+    return _share(*_method(kind, given))
+
+
+def _share(cls: type[Compressor], parameters: CompressorParameters) -> float | None:
     own, interval = parameters.model_dump(), cls.window(parameters)
     if cls.about.family not in _IN_PARTS and interval == 1:
         return 1.0
@@ -58,12 +86,15 @@ def telling(kind: str, given: Mapping[str, Any]) -> int:
     return TELLING if keeps or own.get("scaled") or own.get("unbiased") else TELLING_LOST
 
 
-def too_short(delays: float | None, steps: int, least: int = TELLING) -> str:
+def too_short(delays: Delays | None, steps: int, least: int = TELLING) -> str:
     """Reason why a training cannot tell, with the steps that could; "" where it can."""
-    if delays is None or round(delays, 6) >= least:
+    if delays is None or round(delays.number, 6) >= least:
         return ""
-    enough = f" ({math.ceil(steps * least / delays):,} steps)" if delays else ""
-    return f"{steps:,} steps span only {in_words(delays)}; {least}{enough} are needed"
+    enough = ""
+    if delays.further:
+        needed = round(steps + (least - delays.number) / delays.further, 6)
+        enough = f" ({math.ceil(needed):,} steps)"
+    return f"{steps:,} steps span only {in_words(delays.number)}; {least}{enough} are needed"
 
 
 def in_words(delays: float) -> str:
@@ -76,9 +107,9 @@ def foreseen(scenario: Scenario, steps: int) -> list[tuple[str, str]]:
     """Methods (label, reason) of which so many steps cannot tell, as far as parameters say."""
     found = []
     for choice in scenario.compressors:
-        share = stated_share(choice.kind, choice.parameters)
+        delays = stated_delays(choice.kind, choice.parameters, steps)
         least = telling(choice.kind, choice.parameters)
-        if share is not None and share < 1 and (why := too_short(share * steps, steps, least)):
+        if why := too_short(delays, steps, least):
             found.append((choice.label, why))
     return found
 

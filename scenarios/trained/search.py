@@ -34,7 +34,7 @@ from gcsim.scenarios.sweeps.processes import (
     drive,
 )
 from gcsim.scenarios.sweeps.tasks import Failure
-from gcsim.scenarios.trained.horizon import stated_share, telling, too_short
+from gcsim.scenarios.trained.horizon import Delays, stated_delays, stated_share, telling, too_short
 from gcsim.scenarios.trained.runs import Run, kept_as, plan_of
 from gcsim.traces.training.loop import put_away
 from gcsim.traces.training.trajectory import Trajectory
@@ -79,17 +79,22 @@ class Tried:
     @property
     def delays(self) -> float | None:
         """Whole gradients that the planned steps send (`horizon.py`); None: each step sends one."""
-        share = stated_share(self.choice.kind, self.choice.parameters)
-        first = self.trajectories[0]
-        if share is None:
-            share = self.wire_bytes_per_worker / first.model.gradient_bytes
-        return None if share >= 1 else share * first.steps
+        found = self._delays
+        return None if found is None else found.number
+
+    @property
+    def _delays(self) -> Delays | None:
+        kind, given, first = self.choice.kind, self.choice.parameters, self.trajectories[0]
+        if stated_share(kind, given) is not None:
+            return stated_delays(kind, given, first.steps)
+        share = self.wire_bytes_per_worker / first.model.gradient_bytes
+        return None if share >= 1 else Delays(share * first.steps, share)
 
     @property
     def too_short(self) -> str:
         """Reason why the training is too short to tell; "" if it tells, or nothing was trained."""
         least = telling(self.choice.kind, self.choice.parameters)
-        return "" if self.untrained else too_short(self.delays, self.trajectories[0].steps, least)
+        return "" if self.untrained else too_short(self._delays, self.trajectories[0].steps, least)
 
     @property
     def wire_bytes_per_worker(self) -> float:
@@ -105,17 +110,18 @@ def train_all(
     jobs: int | None = None,
     dask: str | None = None,
     fresh: bool = False,
+    widen: bool = False,
     progress: Progress,
     ended: Callable[[Tried], None] = lambda dense: None,
     compared: Callable[[Tried], None] = lambda dense: None,
 ) -> tuple[Tried, ...]:
     """Train all methods, in the scenario's order, except known and, unless `fresh`, shipped
-    trajectories; dense training goes ahead, and `compared` gets it when the stated rates have had
-    their first steps, `ended` when it is trained, whose errors end the others'.
-    Raises `InputError` for a wrong method, model or data, before any training where a
-    method's workers share more than collectives bring them."""
+    trajectories, beyond whose rates only `widen` searches; dense training goes ahead, and
+    `compared` gets it when the stated rates have had their first steps, `ended` when it is
+    trained, whose errors end the others'. Raises `InputError` for a wrong method, model or data,
+    before any training where a method's workers share more than collectives bring them."""
     check_jobs(jobs, dask)
-    search = _Search(scenario, fresh, ended, compared)
+    search = _Search(scenario, fresh, widen, ended, compared)
     search.begin()
     if search.to_train:
         from gcsim.compressors.conformance import refuse_side_channels
@@ -138,7 +144,7 @@ def _workers(
 
 def known_of(scenario: Scenario, choice: CompressorChoice) -> Tried | None:
     """Trajectories that `train_all` would find for a method; None if it had to train."""
-    search = _Search(replace(scenario, compressors=(choice,)), fresh=False)
+    search = _Search(replace(scenario, compressors=(choice,)), fresh=False, widen=False)
     search.begin()
     return None if search.waiting else search.tried[0]
 
@@ -157,10 +163,12 @@ class _Search:
         self,
         scenario: Scenario,
         fresh: bool,
+        widen: bool,
         ended: Callable[[Tried], None] = lambda dense: None,
         compared: Callable[[Tried], None] = lambda dense: None,
     ) -> None:
         self._scenario, self._plan, self._fresh = scenario, plan_of(scenario), fresh
+        self._widen = widen
         self._ended, self._compared = ended, compared
         self._grid = list(dict.fromkeys(self._plan.learning_rate.values))
         self.tried = [Tried(choice=choice) for choice in scenario.compressors]
@@ -268,7 +276,8 @@ class _Search:
             return False
         beyond = best**2 / (rates[1] if best == rates[0] else rates[-2])
         beyond, until = float(f"{beyond:.6g}"), self._until(self._size[method])
-        if tried.made and not self._run(method, beyond, self._seeds[0], until).known:
+        shipped = tried.made and not self._widen
+        if shipped and not self._run(method, beyond, self._seeds[0], until).known:
             return False
         self._rung[method].append(beyond)
         for seed in self._seeds:

@@ -162,7 +162,7 @@ def make_long(names: Collection[str] = ()) -> None:
         if found and found.code != run.code and (same := confirmed(found, scenario)):
             shipped.write(path, same)
         try:
-            (tried,) = train_all(scenario, jobs=1, progress=SilentProgress())
+            (tried,) = train_all(scenario, jobs=1, widen=True, progress=SilentProgress())
         except InputError as error:
             print(f"{name}: left out: {error}", flush=True)
             continue

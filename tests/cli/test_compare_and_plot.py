@@ -188,3 +188,26 @@ def test_every_method_with_an_error_is_a_point(result: Result) -> None:
     ):
         points = {str(line.get_label()): np.asarray(line.get_xdata()) for line in axes.lines[1:]}
         assert [float(points[row.label][0]) for row in largest] == pytest.approx(wanted)
+
+
+def test_an_exact_update_is_called_so_and_methods_without_a_point_are_named(result: Result) -> None:
+    """FP16 has the smallest error, 8.3e-8. Its decade begins at 1e-8; the next one has no error."""
+    rows = tuple(
+        replace(row, nmse=None)
+        if row.compressor == "qsgd"
+        else replace(row, wire_bytes_per_worker=0.0)
+        if row.compressor == "dgc"
+        else row
+        for row in result.rows
+    )
+    figure = pareto_figure(replace(result, rows=rows))
+    left, right = figure.axes
+    for axes in (left, right):
+        points = {str(line.get_label()): np.asarray(line.get_ydata()) for line in axes.lines[1:]}
+        assert float(points["dense"][0]) == pytest.approx(1e-9)
+        assert axes.yaxis.get_major_formatter()(1e-9, 0) == "no error"
+        assert axes.yaxis.get_major_formatter()(1e-8, 0) == "1e-08"
+        assert 1e-9 in axes.get_yticks()
+    (said,) = [" ".join(text.get_text().split()) for text in figure.texts]
+    assert said.startswith("Not shown: QSGD 4 bit: the update has")
+    assert said.endswith("not shown on the right: DGC 0.1%.")

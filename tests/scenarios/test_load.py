@@ -20,7 +20,8 @@ from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario, shipped_scenarios
 from gcsim.scenarios.reading.document import read_file, write
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients
-from gcsim.traces.models.registry import own_model, shipped_model
+from gcsim.scenarios.sections.file import OwnModel
+from gcsim.traces.models.registry import MODELS, own_model, shipped_model
 from gcsim.traces.profile import PassTimes
 from tests.scenarios.files import check_mistake, load, problems, replaced, reread
 from tests.scenarios.sections.test_topology_and_training import FULL
@@ -142,6 +143,12 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("model: alexnet", "model: alexnt", "a.yaml:2:8: error: model: unknown model 'alexnt'; did "
          "you mean 'alexnet'? your own model is written package.module:build"),
         ("model: alexnet", "model: my model:build", "'my model:build' does not name a function"),
+        (
+            "model: alexnet",
+            "model: gcsim.traces.networks.gpt2:transformer_tiny_x8",
+            "error: model: gcsim.traces.networks.gpt2 has no 'transformer_tiny_x8'; did you mean",
+        ),
+        ("model: alexnet", "model: gcsim.traces.networks.gpt9:gpt9", "gcsim has no module 'gcsim."),
         ("model: alexnet", "model: {build: m:b, input_shape: [3, 0]}", "model.input_shape.1 = 0"),
         ("model: alexnet", "model: {input_shape: [3]}", "key 'build' is missing in model"),
         ("  - none", "  - nnone", "a.yaml:17:5: error: unknown compressor 'nnone'; did you mean"),
@@ -172,6 +179,13 @@ def test_a_mistake_is_named_with_its_place(
     tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     check_mistake(tmp_path, changed(old, new), expected)
+
+
+def test_the_functions_of_all_shipped_models_are_known() -> None:
+    builds = [entry.build for entry in MODELS.values() if entry.build is not None]
+    assert builds
+    for build in builds:
+        assert OwnModel(build=build).build == build
 
 
 def test_two_numbers_are_no_labels_and_alike(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def test_the_additions_load(tmp_path: Path) -> None:
 def test_the_groups_load(tmp_path: Path) -> None:
     path = tmp_path / "groups.yaml"
     path.write_text(f"model: resnet50\nbatch_size: 8\ncompressors: [none]\n{GROUPS}")
-    cluster = load_scenario(path).cluster
+    scenario = load_scenario(path)
+    cluster = scenario.cluster
+    assert scenario.cost_per_hour == pytest.approx((4 * 24 + 8 * 9.80) / 12)
     assert [group.nodes for group in cluster.groups] == [4, 8]
     assert [cluster.nic(node).name for node in (0, 11)] == ["100gbe", "25gbe"]
 

@@ -1,8 +1,12 @@
-"""Does a training's picture show the target, methods at it, and others apart from them?"""
+"""Does a training's picture, or chart of its report, show the target, methods at it, and others
+apart from them?"""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcsim.analysis.plots import style
+from gcsim.analysis.trained.charts import chart_sections
 from gcsim.analysis.trained.curves import curves_figure, ratio_figure
 from gcsim.analysis.trained.intervals import gains_figure
 from gcsim.scenarios.result import Curve
@@ -137,3 +142,81 @@ def test_points_are_filled_where_methods_are_told_apart_from_dense_training(
     assert "4.00x (2.00-inf)" in shown
     assert "inconclusive: only 3 delays" in shown
     assert "0 of 3 seeds at the target" in shown
+
+
+# --- charts of the report ------------------------------------------------------------------------
+
+
+def charts(result: TrainingResult) -> dict[str, dict[str, Any]]:
+    """Charts by heading."""
+    found = {}
+    for heading, inner in chart_sections(result):
+        data = re.search(r'class="chart">(.*?)</script>', inner, re.DOTALL)
+        assert data is not None
+        found[heading] = json.loads(data.group(1))
+    return found
+
+
+def test_charts_show_what_the_pictures_show(result: TrainingResult) -> None:
+    """The target, 3 from 100 %, and marks at the median seed's seconds and steps."""
+    shown = charts(result)
+    for at, places in (("simulated seconds", [20, 5, 40, 20 / 1.2]), ("steps", [20] * 4)):
+        reach = shown[f"Accuracy over {at}: reach accuracy 0.97"]
+        (line,) = reach["layout"]["shapes"]
+        assert (line["y0"], line["y1"]) == (3, 3)
+        lines = [one for one in reach["data"] if one["mode"] == "lines"]
+        assert [one["name"] for one in lines] == ["dense", "fast", "slow", "like"]
+        marks = [one for one in reach["data"] if one["y"] == [3]]
+        assert [one["x"][0] for one in marks] == pytest.approx(places)
+        miss = shown[f"Accuracy over {at}: miss it, or inconclusive"]
+        lines = [one for one in miss["data"] if one["mode"] == "lines"]
+        assert [one["name"] for one in lines] == ["short (3 delays)", "miss (0 of 3 seeds)"]
+        assert not [one for one in miss["data"] if one["y"] == [3]]
+        for chart, best in ((reach, 2), (miss, 3)):  # the end of the lines, and the target
+            worst, top = (10**end for end in chart["layout"]["yaxis"]["range"])
+            assert top < best < worst
+
+
+def test_speedups_of_the_chart_are_those_of_the_picture(result: TrainingResult) -> None:
+    chart = charts(result)["Speedup to the target"]
+    points = {
+        label: (point, trace["marker"]["symbol"], trace["name"])
+        for trace in chart["data"]
+        for label, point in zip(trace["y"], trace["x"], strict=True)
+    }
+    assert points == {
+        "dense": (1.0, "circle", "dense"),
+        "fast": (4.0, "circle", "faster"),
+        "slow": (0.5, "circle", "slower"),
+        "like": (1.2, "circle-open", "no significant difference"),
+    }
+    low, high = (10**end for end in chart["layout"]["xaxis"]["range"])
+    assert (low, high) == pytest.approx(gains_figure(result).axes[0].get_xlim())
+    (fast,) = [trace for trace in chart["data"] if trace["name"] == "faster"]
+    # the whisker has no end above: it goes to the end of the axis
+    assert fast["x"][0] + fast["error_x"]["array"][0] == pytest.approx(high)
+    assert fast["x"][0] - fast["error_x"]["arrayminus"][0] == pytest.approx(2)
+
+
+def test_methods_that_end_at_once_and_a_loss_of_zero_have_charts(result: TrainingResult) -> None:
+    """A curve of one evaluation has no second after the start; zero has no logarithm."""
+
+    def ended(one: Curve) -> Curve:
+        if one.label not in ("miss", "short"):
+            return replace(one, loss=(2.0, 1.0, 0.0))
+        return replace(one, steps=(0,), seconds=(0.0,), accuracy=(0.1,), loss=(2.0,))
+
+    curves = map(ended, result.curves)
+    shown = charts(replace(result, curves=tuple(curves), measure="loss", target="loss 0.2"))
+    assert len(shown) == 5
+    assert shown["Loss over simulated seconds: miss it, or inconclusive"]["data"] == []
+    lines = shown["Loss over steps: reach loss 0.2"]["data"]
+    assert [one["customdata"][-1] for one in lines if one["mode"] == "lines"] == [0.0] * 4
+
+
+def test_a_training_that_no_method_ends_has_no_chart_of_speedups(result: TrainingResult) -> None:
+    missed = [replace(one, speedup_to_target=None) for one in result.rows]
+    assert set(charts(replace(result, rows=tuple(missed)))) == {
+        "Accuracy over simulated seconds: miss it, or inconclusive",
+        "Accuracy over steps: miss it, or inconclusive",
+    }

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from gcsim.compressors.base import Worker
@@ -237,6 +241,44 @@ def test_no_method_has_a_parameter_that_is_called_like_an_option() -> None:
 def test_what_means_nothing_is_refused(kind: str, given: Given, said: str) -> None:
     with pytest.raises(InputError, match=said.replace("?", r"\?")):
         method_of(kind, given)
+
+
+def nested(fields: Mapping[str, FieldInfo]) -> Iterator[tuple[str, bool]]:
+    """Parameters with parameters of their own, and whether None leaves them out."""
+    for key, field in fields.items():
+        kinds = get_args(field.annotation) or (field.annotation,)
+        if any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds):
+            yield key, NoneType in kinds
+
+
+NESTED = [
+    (kind, *found)
+    for kind in REGISTRY
+    for found in nested(compressor_class(kind).Parameters.model_fields)
+] + [("topk", *found) for found in nested(Options.model_fields)]
+
+
+def test_methods_and_options_have_nested_parameters() -> None:
+    keys = {(kind, key) for kind, key, _ in NESTED}
+    assert keys >= {("diloco", "outer"), ("local_sgd", "outer"), ("topk", "warm_up")}
+
+
+@pytest.mark.parametrize("value", ["nesterov", 3, 0.5, True, ["name", "nesterov"], None])
+@pytest.mark.parametrize(("kind", "key", "optional"), NESTED)
+def test_a_nested_parameter_is_a_mapping_and_its_example_is_accepted(
+    kind: str, key: str, optional: bool, value: object
+) -> None:
+    if value is None and optional:
+        plain = method_of(kind, {}).parameters.model_dump()
+        assert method_of(kind, {key: None}).parameters.model_dump() == plain
+        return
+    with pytest.raises(InputError) as caught:
+        method_of(kind, {key: value})
+    (problem,) = caught.value.problems
+    assert problem.place == key
+    assert f"{kind}.{key} = {value!r}: not a mapping" in problem.message
+    example = yaml.safe_load(problem.hint.removeprefix("write it like "))
+    method_of(kind, {"ratio": 0.01, **example} if kind == "topk" else example)
 
 
 def test_plain_parameters_read_back() -> None:

@@ -194,6 +194,19 @@ def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:
     assert asked(None, replace(given, parameters="335M")).scenario.model.name == "bert_large"
 
 
+@pytest.mark.parametrize(
+    ("size", "name", "others"),  # the nearest by the entries' counts (`gcsim list models`)
+    [("1.3B", "gpt3_1.3b", "mpt_1b"), ("7B", "llama2_7b", "mpt_7b, gpt3_6.7b")],
+)
+def test_a_size_of_several_transformers_is_the_nearest_and_names_the_others(
+    size: str, name: str, others: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = Words(device="h100", gpus=8, nodes=2, network="400gbe", parameters=size)
+    assert asked(None, given).document.data["model"] == name
+    assert f"read as {name}" in caplog.text
+    assert f"also {others} (--model)" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["ViT-B/16", "gpt3_1.3b", "google/vit-base-patch16-224"])
 def test_a_models_name_with_a_point_or_a_stroke_is_no_file(name: str) -> None:
     found = asked(name, replace(WORDS, model=None))

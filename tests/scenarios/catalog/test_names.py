@@ -6,6 +6,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
+from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.sections.network_words import network_of
 
 UNDERSTOOD = {
@@ -14,15 +15,18 @@ UNDERSTOOD = {
         "v100",
     ): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | Tesla V100-SXM2-32GB | NVIDIA V100",
     ("device", "v100_pcie"): "Tesla V100-PCIE-16GB | V100-32GB | V100 32G",
-    ("device", "a100_sxm_80gb"): "A100 | A100 80GB | DGX A100 | A100-80GB | NVIDIA A100-SXM4-80GB",
-    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 40GB | A100-40G",
     (
         "device",
-        "h100_sxm",
-    ): "H100-80G | H100 | H100 80GB | NVIDIA H100 80GB HBM3 | H100-SXM5 | H100 SXM",
+        "a100_sxm_80gb",
+    ): "A100 | A100 80GB | DGX A100 | A100-80GB | NVIDIA A100-SXM4-80GB | GRID A100",
+    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 40GB | A100-40G",
+    ("device", "h100_sxm"): (
+        "H100-80G | H100 | H100 80GB | NVIDIA H100 80GB HBM3 | H100-SXM5 | H100 SXM | HGX H100"
+        " | DGX-H100"
+    ),
     ("device", "h100_pcie"): "NVIDIA H100 PCIe",
     ("device", "h200"): "NVIDIA H200 | H200",
-    ("device", "rtx_4090"): "4090 | RTX 4090 | rtx4090 | NVIDIA GeForce RTX 4090",
+    ("device", "rtx_4090"): "4090 | RTX 4090 | rtx4090 | NVIDIA GeForce RTX 4090 | NVIDIA 4090",
     ("device", "rtx_3090"): "GeForce RTX 3090 | RTX3090 | 3090",
     ("device", "rtx_2080_ti"): "2080Ti | 2080 Ti | NVIDIA GeForce RTX 2080 Ti",
     ("device", "gtx_1080_ti"): "1080Ti | GTX 1080 Ti | GTX1080Ti | NVIDIA GeForce GTX 1080 Ti",
@@ -53,7 +57,9 @@ UNDERSTOOD = {
     ("device", "raspberry_pi_5"): "RPi 5 | Raspberry Pi 5",
     ("device", "jetson_agx_xavier"): "Jetson Xavier | Jetson AGX Xavier",
     ("device", "cpu_2core"): "cpu | CPU",
-    ("model", "resnet50"): "ResNet-50 | microsoft/resnet-50 | ResNet50 | resnet 50 | Resnet_50",
+    ("model", "resnet50"): (
+        "ResNet-50 | microsoft/resnet-50 | ResNet50 | resnet 50 | Resnet_50 | timm/resnet50.a1_in1k"
+    ),
     ("model", "resnet101"): "resnet-101",
     ("model", "gpt2"): "GPT-2 | GPT2 | gpt2-small | GPT-2 small",
     ("model", "bert_base"): "BERT-base | bert-base-uncased | BERT base",
@@ -82,7 +88,10 @@ UNDERSTOOD = {
         "network",
         "100gbe",
     ): "100 Gbit/s | 100G | mellanox connectx-5 100g | 100 Gbps | 100GbE | 100 Gb/s ethernet",
-    ("network", "1gbe"): "1 GbE | 1G | gigabit ethernet | 1 Gbps | Gigabit | 1000BASE-T | 2.5 GbE",
+    (
+        "network",
+        "1gbe",
+    ): "1 GbE | 1G | gigabit ethernet | 1 Gbps | Gigabit | 1000BASE-T | 2.5 GbE | GigE",
     (
         "network",
         "infiniband_hdr",
@@ -100,8 +109,9 @@ UNDERSTOOD = {
     ("network", "lte"): "4G | LTE",
     ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s",
     ("network", "200gbe_roce"): "25 GBps | 25 GB/s",
-    ("network", "400gbe_roce"): "400G | 800G | 400 Gbit/s RDMA",
+    ("network", "400gbe_roce"): "400G | 800G | 400 Gbit/s RDMA | 1.6T",
     ("network", "400gbe"): "400G TCP",
+    ("network", "pcie4_x16"): "PCIe 4.0 x16 | PCIe Gen4 x16 | PCI Express 4.0 x16",
 }
 """By kind and entry: the words for it, apart by |."""
 
@@ -121,6 +131,8 @@ ASKED_BACK = [
     ("network", "IB"),
     ("network", "RoCE"),
     ("network", "EFA"),
+    ("network", "AWS EFA"),
+    ("network", "PCIe 5.0"),
     ("network", "wifi"),
     ("network", "Wi-Fi"),
     ("network", "5G"),
@@ -153,6 +165,8 @@ UNKNOWN = [
     ("model", "resnet-32"),
     ("network", "infiniband_xdr"),
     ("network", "WAN"),
+    ("model", "roberta-large"),
+    ("model", "ResNeXt-50"),
 ]
 """Words for which no entry stands: no suggestion is better than a wrong one."""
 
@@ -176,11 +190,36 @@ def test_an_ambiguous_word_is_refused_with_the_entries_it_matches(kind: str, wor
         _named(kind, word)
 
 
-@pytest.mark.parametrize(("kind", "word"), UNKNOWN)
+@pytest.mark.parametrize(
+    ("kind", "word"), [*UNKNOWN, ("model", "albert-base"), ("network", "PCIe 4.0 x8")]
+)
 def test_a_word_without_an_entry_gets_no_wrong_suggestion(kind: str, word: str) -> None:
     with pytest.raises(InputError) as refused:
         _named(kind, word)
     assert "did you mean" not in str(refused.value)
+    assert "names several" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "name"),  # a letter left out, put in, changed, exchanged
+    [
+        ("model", "alexnt", "alexnet"),
+        ("model", "berrt-large", "bert_large"),
+        ("model", "tramsformer_smal", "transformer_small"),
+        ("model", "inceptoin_v3", "inception_v3"),
+        ("device", "raspbery pi 4b", "raspberry_pi_4b"),
+        ("network", "nvlnk4", "nvlink4"),
+    ],
+)
+def test_a_slip_of_the_pen_is_asked_about(kind: str, word: str, name: str) -> None:
+    with pytest.raises(InputError, match=f"did you mean '{name}'"):
+        _named(kind, word)
+
+
+def test_the_first_digit_of_a_fraction_is_no_family() -> None:
+    with pytest.raises(InputError) as refused:
+        _named("network", "1.6X")  # begins neither 1gbe nor nvlink1
+    assert "similar" not in str(refused.value)
 
 
 def test_at_least_nine_of_ten_phrasings_are_understood_or_asked_back() -> None:
@@ -223,9 +262,19 @@ def test_several_of_an_entry_are_asked_for_as_one_and_a_number(
         _named(kind, word)
 
 
-def test_an_unknown_model_with_its_size_is_asked_for_by_the_size() -> None:
-    with pytest.raises(InputError, match=r"--parameters 1\.3B takes"):
-        catalog.model("opt-1.3b")
+@pytest.mark.parametrize(
+    ("word", "size"), [("opt-1.3b", "1.3B"), ("mistral-7b", "7B"), ("opt-175b", None)]
+)
+def test_an_unknown_model_is_asked_for_by_a_size_that_advice_takes(
+    word: str, size: str | None
+) -> None:
+    with pytest.raises(InputError) as refused:
+        catalog.model(word)
+    assert ("--parameters" in str(refused.value)) == (size is not None)
+    if size is not None:
+        assert f"--parameters {size} takes" in str(refused.value)
+        words = Words(device="h100", gpus=8, nodes=2, network="400gbe", parameters=size)
+        assert asked(None, words).document.data["model"]
 
 
 def test_what_a_word_was_read_as_is_noted(caplog: pytest.LogCaptureFixture) -> None:

@@ -127,7 +127,22 @@ def test_a_device_of_a_file_stands_in_a_group(tmp_path: Path) -> None:
             "have 2 devices, and all nodes must have as many; split the larger nodes",
         ),
         ("device: v100", "device: v10", "cluster.groups.1.device: unknown device 'v10';"),
-        ("device: a100_sxm_80gb", "device: a10_sxm", "a.yaml:7:26: error: cluster.device: unknown"),
+        (
+            "device: a100_sxm_80gb",
+            "device: a10_sxm",
+            "a.yaml:7:26: error: cluster.groups.0.device: unknown",
+        ),
+        (
+            "intra_node: nvlink3",
+            "nics_per_node: 40",
+            "a.yaml:7:77: error: cluster.groups.0.nics_per_node = 40: must be at most 32; write "
+            "32, or leave it out for 1",
+        ),
+        (
+            "network: 25gbe",
+            "network: {like: 25gbe, latncy: 9 us}",
+            "a.yaml:5:26: error: unknown key 'latncy' in cluster.network",
+        ),
         (
             "{nodes: 2, ",
             "{nodes: 2, nic: 3, ",
@@ -169,6 +184,29 @@ def test_groups_are_a_list_and_one_group_has_the_scenarios_batch(tmp_path: Path)
     assert "cluster.groups: no list of groups of nodes; write a list: groups: [{nodes: 4" in found
     (found,) = problems(tmp_path, AS_GROUP, "cluster.groups.0.batch_size=8")
     assert "cluster.groups.0.batch_size: there is one group; write it as batch_size" in found
+
+
+def test_a_node_costs_the_mean_of_its_group_and_the_others(tmp_path: Path) -> None:
+    """One A100 node at 20 and two V100 nodes at 8 are 36 an hour, of three nodes."""
+    own = ("cluster.groups.0.per_hour=20", "cluster.groups.1.per_hour=8")
+    for more in (own, (own[0], "cost.per_hour=8"), ("cost.per_hour=20", own[1])):
+        scenario = load(tmp_path, GROUPS, *more)
+        assert scenario.cost_per_hour == pytest.approx(36 / 3)
+        assert reread(tmp_path, scenario).cost_per_hour == scenario.cost_per_hour
+    row = result(tmp_path, *own).rows[0]
+    assert row.cost_per_1000_iterations == pytest.approx(36 * row.iteration_s * 1000 / 3600)
+    assert load(tmp_path, GROUPS).cost_per_hour is None
+
+
+def test_a_group_without_a_price_beside_one_with_its_own_is_refused(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, GROUPS, "cluster.groups.0.per_hour=20")
+    assert "a.yaml:8:7: error: cluster.groups.1: key 'per_hour' is missing; write the" in found
+    (found,) = problems(tmp_path, AS_GROUP, "cluster.groups.0.per_hour=20")
+    assert "cluster.groups.0.per_hour: there is one group; write it as cost.per_hour" in found
+    (found,) = problems(
+        tmp_path, GROUPS, "cluster.groups.0.per_hour=0", "cluster.groups.1.per_hour=8"
+    )
+    assert "cluster.groups.0.per_hour = 0: must be greater than 0" in found
 
 
 def test_nics_beyond_the_fewest_and_a_batch_without_groups_are_idle(

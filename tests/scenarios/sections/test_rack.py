@@ -142,8 +142,8 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
         ),
         (
             "intra_node: nvlink4",
-            "intra_node: nvlink3\n  collectives: {all_reduce: nccl_nvls_simple}",
-            "no switch of cluster.intra_node (nvlink3) adds; nccl_ring_simple, or a link whose "
+            "intra_node: pcie5_x16\n  collectives: {all_reduce: nccl_nvls_simple}",
+            "no switch of cluster.intra_node (pcie5_x16) adds; nccl_ring_simple, or a link whose "
             "switch adds: cluster.intra_node: nvlink4",
         ),
         (
@@ -170,6 +170,28 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
 )
 def test_mistakes(tmp_path: Path, old: str, new: str, expected: str) -> None:
     assert expected in "\n".join(problems(tmp_path, RACK.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("device", "bus", "devices", "hint"),
+    [
+        ("a100_sxm_80gb", "nvlink3", 8, "a device whose link adds, such as h100_sxm"),
+        ("a40", "pcie4_x16", 8, "a device whose link adds, such as h100_sxm"),
+        ("gtx_1080_ti", "pcie3_x16", 8, "a device whose link adds, such as h100_sxm"),
+        ("b200", "pcie5_x16", 8, "a link whose switch adds: cluster.intra_node: nvlink5"),
+        ("h100_sxm", "pcie5_x16", 1, "several devices in a node, whose switch adds"),
+    ],
+)
+def test_what_would_have_a_switch_that_adds_is_a_link_of_the_board(
+    tmp_path: Path, device: str, bus: str, devices: int, hint: str
+) -> None:
+    """The catalogue's `bus` of each device; NVLS is of Hopper's boards and later ones."""
+    text = RACK.replace("h100_sxm", device).replace(
+        "devices_per_node: 8", f"devices_per_node: {devices}"
+    )
+    chosen = f"intra_node: {bus}\n  collectives: {{all_reduce: nccl_nvls_simple}}"
+    (found,) = problems(tmp_path, text.replace("intra_node: nvlink4", chosen))
+    assert found.endswith(f"adds; nccl_ring_simple, or {hint}")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from gcsim.analysis.trained.write import training_page
 from gcsim.compressors.registry import REGISTRY
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.run import run
-from gcsim.scenarios.trained.horizon import DELAY, foreseen, stated_share, telling, too_short
+from gcsim.scenarios.trained.horizon import (
+    DELAY,
+    Delays,
+    foreseen,
+    stated_delays,
+    stated_share,
+    telling,
+    too_short,
+)
 from gcsim.scenarios.trained.known import with_trained
 from gcsim.scenarios.trained.study import train
 
@@ -63,10 +72,39 @@ def test_every_methods_share_is_one() -> None:
 
 
 def test_ten_delays_tell() -> None:
-    assert too_short(None, 10) == too_short(0.01 * 1000, 1000) == ""
+    assert too_short(None, 10) == too_short(Delays(10.0, 0.01), 1000) == ""
     told = "300 steps span only 3 delays; 10 (1,000 steps) are needed"
-    assert too_short(3.0, 300) == told
-    assert too_short(0.0, 300) == "300 steps span only 0 delays; 10 are needed"
+    assert too_short(Delays(3.0, 0.01), 300) == told
+    assert too_short(Delays(0.0, 0.0), 300) == "300 steps span only 0 delays; 10 are needed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("topk", {"ratio": 0.001}),
+        ("gradient_dropping", {"drop_rate": 0.999}),
+        ("dryden", {"proportion": 0.001}),
+    ],
+)
+def test_a_warm_up_sends_its_own_shares(kind: str, given: dict[str, Any]) -> None:
+    """A share that falls from f to s in w steps sends about w (f - s) / ln(f / s) whole gradients
+    (the integral; the sum is at most f more), the 800 steps behind it 800 s."""
+    sent = 200 * (0.25 - 0.001) / math.log(0.25 / 0.001)
+    warm = {**given, "warm_up": {"steps": 200, "from": 0.25}}
+    found = stated_delays(kind, warm, 1000)
+    assert found is not None
+    assert sent <= found.number - 0.8 <= sent + 0.25
+    assert found.further == pytest.approx(0.001)
+    needed = math.ceil(round(1000 + (10 - found.number) / 0.001, 6))
+    assert f"10 ({needed:,} steps) are needed" in too_short(found, 1000)
+    # a warm-up of a fifth of the training grows with it
+    part = stated_delays(kind, {**given, "warm_up": {"steps": 0.2, "from": 0.25}}, 1000)
+    assert part is not None
+    assert part.number == pytest.approx(found.number)
+    assert part.further == pytest.approx(found.number / 1000)
+    ended = stated_delays(kind, warm, 100)  # in the warm-up, whose first half has larger shares
+    assert ended is not None
+    assert sent / 2 < ended.number < found.number
 
 
 @pytest.mark.parametrize(
@@ -87,9 +125,9 @@ def test_what_is_lost_takes_a_hundred_whole_gradients(
     """`gcsim train digits_8`: 5,000 steps of gradient sampling reach 97 % with two of three seeds,
     1,000 with one."""
     assert telling(kind, given) == least
-    assert (too_short(20.0, 1000, least) == "") == (least == 10)
+    assert (too_short(Delays(20.0, 0.02), 1000, least) == "") == (least == 10)
     said = "1,000 steps span only 20 delays; 100 (5,000 steps) are needed"
-    assert too_short(20.0, 1000, 100) == said
+    assert too_short(Delays(20.0, 0.02), 1000, 100) == said
 
 
 def test_a_short_training_has_a_row_and_no_verdict(

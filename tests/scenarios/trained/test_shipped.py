@@ -131,6 +131,24 @@ def test_what_comes_with_gcsim_is_not_trained_and_gives_the_same(
     assert "shipped" not in plain(parts(trained, 80), 80)
 
 
+def test_only_their_maker_searches_beyond_their_rates(scenario: Scenario, work: list[Any]) -> None:
+    """Of two rates the best is at the edge: an answer says so, and the maker trains the next."""
+    (path,) = shipped.FOLDER.glob("none-*")
+    made = shipped.read(path)
+    assert made is not None
+    left = tuple(one for one in made.trajectories if one.learning_rate in (0.01, 0.1))
+    assert len(left) < len(made.trajectories)
+    shipped.write(path, replace(made, trajectories=left))
+    shipped.read.cache_clear()
+    del work[:]
+    dense, _ = train_all(scenario, progress=SilentProgress())
+    assert not work
+    assert dense.at_edge
+    dense, _ = train_all(scenario, widen=True, progress=SilentProgress())
+    assert work
+    assert {0.01, 0.1} < set(dense.rates)
+
+
 def test_of_a_method_that_changed_it_is_trained_again(
     scenario: Scenario, work: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
