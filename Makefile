@@ -76,7 +76,7 @@ host: $(VENV)/dev.stamp  ## docs/host-time.md, compressors/launches.csv: what a 
 trajectories: $(VENV)/run.stamp  ## those that come with gcsim and are stale, trained again: hours
 	PYTHONPATH=. $(BIN)/python -m tests.benchmarks.shipped_trajectories
 
-profiles: $(VENV)/run.stamp  ## traffic that comes with gcsim and is stale, measured again: an hour
+profiles: $(VENV)/run.stamp  ## traffic that comes with gcsim and is stale, measured again: two hours
 	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python -m tests.benchmarks.shipped_profiles
 
 gallery: $(VENV)/run.stamp  ## docs/compressors.md

@@ -171,6 +171,7 @@ def points_chart(result: SweepResult) -> Chart:
     """Speedups by point with a result, at its largest size, with ranges of few points. A label has
     the values of the keys that vary; Plotly leaves out labels without room."""
     points = [point for point in result.points if point.result]
+    few = len(points) <= POINTS
     keys = [key for key, values in result.grid.items() if len(values) > 1]
     values = (
         Key(name=key, short=key, values=tuple(one.values[key] for one in points), numbers=None)
@@ -201,8 +202,8 @@ def points_chart(result: SweepResult) -> Chart:
                 "type": "scatter", "mode": "markers", "name": plain(label),
                 "x": [str(place) for place, _ in by_label[label]],
                 "y": [row.speedup_vs_dense for row in rows],
-                "marker": {"color": line["color"], "size": 6 if len(points) <= POINTS else 4},
-                **({"error_y": whiskers(ends, line["color"])} if len(points) <= POINTS else {}),
+                "marker": {"color": line["color"], "size": 6 if few else 4},
+                **({"error_y": whiskers(ends, line["color"])} if few else {}),
                 "text": [_told(row) for row in rows],
                 "customdata": [plain(points[place].name) for place, _ in by_label[label]],
                 "hovertemplate": "%{text}<extra>%{fullData.name}, %{customdata}</extra>",

@@ -1,9 +1,9 @@
 """Maker of the shipped traffic profiles: `python -m tests.benchmarks.shipped_profiles`.
 
-An hour on one core: first the methods that advice compares, model by model, then all others with
+Two hours on one core: first the methods that advice compares, model by model, then all others with
 their defaults. Profiles of this code are kept, so the command resumes. A profile of other code is
-kept, as of this code, if the model's tensors and layers, and the method's profile on the smallest
-model, come out equal on the same kind of processor. One thread: equal profiles on processors of one
+kept, as of this code, if the model's tensors and layers, and the method's profile on `CONFIRMS`,
+come out equal on the same kind of processor. One thread: equal profiles on processors of one
 kind with equal versions, which the files name.
 """
 
@@ -39,21 +39,15 @@ from tests.benchmarks.shipped_trajectories import made_here
 
 ALL_METHODS = 500_000
 """Most parameters of a model with profiles of all methods."""
-FIRST = (
-    "cnn_digits", "lenet", "resnet50", "alexnet", "vgg16", "bert_base", "gpt2", "resnet18",
-    "resnet101", "resnet152", "mobilenet_v2", "lstm_ptb_1500", "resnet18_cifar10",
-    "gpt2_xl", "gpt3_1.3b", "llama3_8b", "vit_b16", "bert_large", "llama3_70b", "qwen3_8b",
-)  # fmt: skip
-"""Models measured first, then all others by size; the first one confirms a method."""
+CONFIRMS = "cnn_digits"
+"""Small model, measured first, whose profiles confirm a method."""
 
 Wanted = tuple[CompressorChoice, DdpBuckets]
 
 
 def models() -> list[ModelEntry]:
-    """All models, in the order of measurement."""
-    found = [MODELS[name] for name in FIRST]
-    others = (one for one in MODELS.values() if one not in found)
-    return found + sorted(others, key=lambda one: one.parameters or 0)
+    """All models: `CONFIRMS`, then by size."""
+    return sorted(MODELS.values(), key=lambda one: (one.name != CONFIRMS, one.parameters or 0))
 
 
 def scenario_of(model: ModelEntry) -> Scenario:
@@ -146,7 +140,7 @@ def _of_this_code(
     scenario: Scenario, found: Mapping[str, shipped.Shipped], confirmed: set[tuple[str, str]]
 ) -> dict[str, shipped.Shipped]:
     """Profiles of other code that this code would repeat; `confirmed`: methods, with parameters,
-    repeated on the smallest model."""
+    repeated on `CONFIRMS`."""
     same: dict[str, shipped.Shipped] = {}
     layouts: dict[DdpBuckets, TrafficProfile] = {}
     for name, code, (choice, buckets) in _names(scenario.model):
@@ -222,7 +216,7 @@ def _measured(scenario: Scenario, wanted: Mapping[str, Wanted]) -> dict[str, Tra
 
 
 def _confirmed(folder: Path) -> set[tuple[str, str]]:
-    """Methods whose shipped profiles on the smallest model this code repeats."""
+    """Methods whose shipped profiles on `CONFIRMS` this code repeats."""
     model = models()[0]
     scenario = scenario_of(model)
     found = shipped.read(path_of(model, folder))
