@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Protocol
 
 from gcsim.errors import InternalError
@@ -26,7 +27,7 @@ class Prepared(Protocol):
         """Approximate memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Call:
     """One collective of all p workers of a cluster."""
 
@@ -41,7 +42,7 @@ class Call:
 
     at_hand: Fabric | None = None  # fabric of the cluster, if known
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """All-reduce: bytes of the vector, equal on all ranks."""
         first = self.sent[0]

@@ -28,22 +28,21 @@ and down, with `sent` by the receiving rank, from r's turn on (the maxima keep p
     sent'[r] = max(sent[r], held' of r's parent) + serialisation
     held'[r] = max(held[r], sent'[r] + latency + delay)
 
-The trees are NCCL's. In the first, node v with lowest set bit b hangs below (v ^ b) | 2b, or below
-v ^ b where that is no node; node 0 is the root. The second is its mirror image for an even number
-of nodes, else the first shifted by one. No node has more than two children in both together; only a
-root can have children in both. A node's devices form a chain below its first, in both trees.
+The trees are NCCL's (`tree_classes.py`). Ranks that enter together are computed by classes of ranks
+that do the same, others one by one.
 
 Source: Sanders, Speck and Traeff 2009 (Parallel Computing 35, 581-594), "Two-tree algorithms for
-full bandwidth broadcast, reduction and scan"; NCCL, src/device/all_reduce.h, src/graph/trees.cc and
-connect.cc; max-plus algebra, Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
+full bandwidth broadcast, reduction and scan"; NCCL, src/device/all_reduce.h; max-plus algebra,
+Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -54,14 +53,22 @@ from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
 from gcsim.simulator.collectives.rings.messages import Departure
+from gcsim.simulator.collectives.tree_classes import (
+    Classes,
+    Side,
+    classes_of,
+    places,
+    trees_of_ranks,
+)
 from gcsim.simulator.fabric.link_table import Ranks
-from gcsim.simulator.fabric.round_paths import Hops
+from gcsim.simulator.fabric.round_paths import MANY, Hops
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
 
 
 class DoubleTreeAllReduce:
-    """All-reduce of a vector on a fabric, for any entry times: O(p) time per piece, O(p) memory."""
+    """All-reduce of a vector on a fabric, for any entry times: O(p) time per piece, O(p) memory;
+    O(log^2 p) time per piece where all enter together on equal links."""
 
     def __init__(
         self,
@@ -75,35 +82,45 @@ class DoubleTreeAllReduce:
         """Prepare `nbytes` bytes in pieces of `piece`, rounded down to whole elements of `element`
         bytes; reducing costs `gamma` seconds per byte."""
         piece = max(element, piece - piece % element)
-        trees = _trees_of_ranks(fabric.nodes, fabric.devices)
-        cuts = [_Cut.of(half, piece) for half in chunks(nbytes, 2, element)]
-        up = _TreeHops.of(fabric, trees, cuts, upwards=True)
-        down = _TreeHops.of(fabric, trees, cuts, upwards=False)
-        self._trees, self._cuts = trees, cuts
-        self._halves = [
-            _PieceByPiece(*half, gamma) for half in zip(trees, cuts, up, down, strict=True)
-        ]
-        height = max(tree.height for tree in trees)
-        adding = max(int(half.adding.max()) for half in self._halves)
-        self._longest = sum(
-            (cuts[0].full + 1 + height) * (int(hops.serialization.max()) + adding)
-            + height * int(max(hops.latency.max(), hops.last_latency.max()))
-            for hops in (*up, *down)
+        self._fabric, self._gamma = fabric, gamma
+        self._cuts = [_Cut.of(half, piece) for half in chunks(nbytes, 2, element)]
+        self._height = max(tree.height for tree in trees_of_ranks(fabric.nodes, fabric.devices))
+        known, self._together = _classes_together(fabric), None
+        if known is not None:
+            classes, paths = known
+            up, down = map(fabric.along, paths)
+            if not (up.random or up.timed or down.random or down.timed):
+                self._together = self._passes(classes, (up, down))
+        self.nbytes = 4096 if self._together else 800 * fabric.ranks
+
+    def _passes(self, classes: Classes, hops: tuple[Hops, Hops]) -> _Passes:
+        size = self._fabric.nodes, self._fabric.devices
+        timed, pieces = any(each.timed for each in hops), max(cut.full for cut in self._cuts) + 1
+        up, down = (
+            _Way(hops=each, stream=_ends_of_trees(*size, upwards)[2], pieces=pieces, timed=timed)
+            for each, upwards in zip(hops, (True, False), strict=True)
         )
-        self.nbytes = sum(half.nbytes for half in self._halves)
+        return _Passes(classes, self._cuts, (up, down), self._gamma, self._height)
+
+    @cached_property
+    def _one_by_one(self) -> _Passes:
+        size = self._fabric.nodes, self._fabric.devices
+        up, down = (
+            self._fabric.hops(*_ends_of_trees(*size, upwards)[:2]) for upwards in (True, False)
+        )
+        return self._passes(_each_rank(*size), (up, down))
 
     def __call__(self, starts: Times, key: int = 0) -> Times:
         """Exit times, as defined by `Prepared`."""
-        check_range(starts, self._longest)
-        left = np.maximum(*(half.reduce(starts, key) for half in self._halves))
-        finishes = np.maximum(*(half.broadcast(left, key) for half in self._halves))
-        check_range(finishes, 0)
-        return finishes
+        if self._together is not None and (starts == starts[0]).all():
+            return self._together(starts, key)
+        return self._one_by_one(starts, key)
 
     def traffic(self, devices: int) -> Traffic:
         """Each piece goes once up and once down between child and parent."""
-        ends, size = np.zeros((2, len(self._trees[0].parent)), dtype=np.int64)
-        for tree, cut in zip(self._trees, self._cuts, strict=True):
+        trees = trees_of_ranks(self._fabric.nodes, self._fabric.devices)
+        ends, size = np.zeros((2, self._fabric.ranks), dtype=np.int64)
+        for tree, cut in zip(trees, self._cuts, strict=True):
             neighbours = tree.children.copy()
             neighbours[tree.below] += 1
             ends += 2 * (cut.full + 1) * neighbours
@@ -124,120 +141,186 @@ def prepare(call: Call) -> DoubleTreeAllReduce:
 
 _NEVER = -(2**62)  # earlier than any time, with room to add to it
 _AT_A_TIME = 1 << 18  # random numbers per draw
+_KEPT = 16
+_KNOWN: OrderedDict[object, tuple[Classes, list[list[list[int]]]] | None] = OrderedDict()
+"""Classes of ranks that enter together, and the paths of their hops up and down, by the form of a
+fabric; None where many paths differ."""
+
+
+def _classes_together(fabric: Fabric) -> tuple[Classes, list[list[list[int]]]] | None:
+    form = fabric.form
+    if form not in _KNOWN:
+        rounds = [
+            fabric.alike_messages(*_ends_of_trees(fabric.nodes, fabric.devices, upwards)[:2])
+            for upwards in (True, False)
+        ]
+        found = None
+        if all(len(paths) <= MANY for paths, _ in rounds):
+            classes = _classes(fabric.nodes, fabric.devices, *(place for _, place in rounds))
+            found = classes, [paths for paths, _ in rounds]
+        _KNOWN[form] = found
+        while len(_KNOWN) > _KEPT:
+            _KNOWN.popitem(last=False)
+    return _KNOWN[form]
+
+
+@lru_cache(maxsize=4)
+def _each_rank(nodes: int, devices: int) -> Classes:
+    """Classes of one rank each: hops have the numbers of their messages."""
+    everyone = np.arange(2 * (nodes * devices - 1), dtype=np.int64)
+    return _classes(nodes, devices, everyone, everyone)
+
+
+def _classes(nodes: int, devices: int, up: Ranks, down: Ranks) -> Classes:
+    """Classes by numbers of the messages, those of the first tree first."""
+    trees = trees_of_ranks(nodes, devices)
+    by_rank = np.full((2, len(trees), nodes * devices), -1, dtype=np.int64)
+    for way, numbers in zip(by_rank, (up, down), strict=True):
+        for hops, tree, own in zip(way, trees, np.split(numbers, len(trees)), strict=True):
+            hops[tree.below] = own
+    return classes_of(trees, *by_rank)
+
+
+class _Passes:
+    """The ways up and down both trees, of classes of ranks."""
+
+    def __init__(
+        self,
+        classes: Classes,
+        cuts: Sequence[_Cut],
+        ways: tuple[_Way, _Way],
+        gamma: Fraction,
+        height: int,
+    ) -> None:
+        self._of_rank = classes.of_rank
+        self._halves = [
+            _PieceByPiece(side, cut, *ways, gamma)
+            for side, cut in zip(classes.sides, cuts, strict=True)
+        ]
+        adding = max(int(half.adding.max()) for half in self._halves)
+        self._longest = 0
+        for way in ways:
+            slowest = max(int(way.serialization(cut.piece).max()) for cut in cuts)
+            farthest = max(int(way.latency(n).max()) for cut in cuts for n in (cut.piece, cut.last))
+            pieces = way.pieces + height
+            self._longest += 2 * (pieces * (slowest + adding) + height * farthest)
+
+    def __call__(self, starts: Times, key: int) -> Times:
+        check_range(starts, self._longest)
+        left = [half.reduce(starts, key) for half in self._halves]
+        finishes: Times = np.maximum(*(half.broadcast(left, key) for half in self._halves))
+        check_range(finishes, 0)
+        return finishes[self._of_rank]
 
 
 class _PieceByPiece:
     """One half of the vector on its tree."""
 
-    def __init__(
-        self, tree: Tree, cut: _Cut, up: _TreeHops, down: _TreeHops, gamma: Fraction
-    ) -> None:
-        self._tree, self._cut, self._up, self._down = tree, cut, up, down
-        self.adding = tree.children * round(gamma * cut.piece * PS_PER_SECOND)
-        self._adding_last = tree.children * round(gamma * cut.last * PS_PER_SECOND)
-        self._upwards = np.concatenate((tree.order[::-1], tree.root))
+    def __init__(self, side: Side, cut: _Cut, up: _Way, down: _Way, gamma: Fraction) -> None:
+        self._side, self._cut = side, cut
+        self._up, self._down = _Taken(up, side.hop_up, cut), _Taken(down, side.hop_down, cut)
+        self.adding = side.children * round(gamma * cut.piece * PS_PER_SECOND)
+        self._adding_last = side.children * round(gamma * cut.last * PS_PER_SECOND)
         self._summed: Times
 
-    @property
-    def nbytes(self) -> int:
-        """Approximate memory, bytes."""
-        return self._up.nbytes + self._down.nbytes + 8 * self._cut.full
-
     def reduce(self, starts: Times, key: int) -> Times:
-        """Time at which each rank's last piece has left for its parent."""
-        added, sent, held = starts.copy(), starts.copy(), starts.copy()
+        """Time at which each class's last piece has left for its parent; `starts` `[p]`."""
+        enters = starts[self._side.rank_up]
+        added, sent = enters.copy(), enters.copy()
         summed = []
-        for pieces, serialization, flight, last in self._parts(self._up, key):
+        for pieces, serialization, flight, last in self._up.parts(key):
             sums = np.zeros(pieces, dtype=np.int64)
             adding = self._adding_last if last else self.adding
             go_up = cast("Any", _go_up).py_func if self._up.timed else _go_up
-            state = added, sent, held, sums
-            go_up(self._upwards, self._tree.parent, starts, serialization, flight, adding, *state)
+            state = added, sent, sums
+            go_up(self._side.below_up, enters, serialization, flight, adding, *state)
             check_range(sent, 0)
             summed.append(sums)
         self._summed = np.concatenate(summed)
         return sent
 
-    def broadcast(self, turn: Times, key: int) -> Times:
-        """Time at which each rank has, and has forwarded, the result, from its turn on."""
-        sent, held = np.full_like(turn, _NEVER), turn.copy()
-        tree, begin = self._tree, 0
-        for pieces, serialization, flight, _ in self._parts(self._down, key):
+    def broadcast(self, left: Sequence[Times], key: int) -> Times:
+        """Time at which each class of ranks has, and has forwarded, the result; `left`: when its
+        last pieces have left in both trees."""
+        side, begin = self._side, 0
+        held: Times = np.maximum(*(times[own] for times, own in zip(left, side.turn, strict=True)))
+        sent = np.full_like(held, _NEVER)
+        for pieces, serialization, flight, _ in self._down.parts(key):
             sums = self._summed[begin : begin + pieces]
             go_down = cast("Any", _go_down).py_func if self._down.timed else _go_down
-            ranks = tree.order, tree.parent, tree.root
-            go_down(*ranks, sums, serialization, flight, sent, held)
+            go_down(side.above_down, sums, serialization, flight, sent, held)
             check_range(held, 0)
             begin += pieces
-        finishes = held.copy()
-        np.maximum.at(finishes, tree.parent[tree.below], sent[tree.below])
-        return finishes
+        forwarded: Times = np.append(sent, _NEVER)[side.sent].max(axis=0)
+        return np.maximum(held[side.own], forwarded)
 
-    def _parts(self, hops: _TreeHops, key: int) -> Iterator[tuple[int, Any, Times, bool]]:
+
+class _Taken:
+    """One way, as pieces go along each class's hop."""
+
+    def __init__(self, way: _Way, hops: Ranks, cut: _Cut) -> None:
+        self.timed, self._way, self._hops, self._cut = way.timed, way, hops, cut
+        sizes = cut.piece, cut.last
+        self._times = {n: (way.serialization(n)[hops], way.latency(n)[hops][None]) for n in sizes}
+
+    def parts(self, key: int) -> Iterator[tuple[int, Any, Times, bool]]:
         """Groups of pieces: number, serialisation, flight time, whether the last."""
-        cut = self._cut
-        rows = max(1, _AT_A_TIME // len(hops.serialization))
+        cut, way = self._cut, self._way
+        rows = max(1, _AT_A_TIME // len(self._hops))
         begins = [*range(0, cut.full, rows), cut.full]
         for begin, end in zip(begins, [*begins[1:], cut.full + 1], strict=True):
             last = begin == cut.full
             nbytes = cut.last if last else cut.piece
-            flight = (hops.last_latency if last else hops.latency)[None, :]
-            if hops.random:
-                flight = flight + hops.draw_jitter(begin, end, nbytes, key)
-            serialization: Any = hops.last if last else hops.serialization
-            if hops.timed:
-                serialization = dict(zip(hops.below.tolist(), hops.departures(nbytes), strict=True))
+            serialization: Any
+            serialization, flight = self._times[nbytes]
+            if way.hops.random:
+                flight = flight + way.draw_jitter(self._hops, begin, end, nbytes, key)
+            if way.timed:
+                serialization = way.departures(self._hops, nbytes)
             yield end - begin, serialization, flight, last
 
 
 @loop
 def _go_up(  # noqa: PLR0917 - compiled: arrays by position
-    order: Ranks,
-    parent: Ranks,
-    starts: Times,
+    below: Ranks,
+    enters: Times,
     serialization: Times,
     flight: Times,
     adding: Times,
     added: Times,
     sent: Times,
-    held: Times,
     summed: Times,
 ) -> None:
-    """Pass pieces up the tree, children first; `flight[piece or 0, r]` follows r's send."""
+    """Pass pieces up the tree, children first, the root last; `flight[piece or 0, c]` follows c's
+    send, `below[:, c]` are its children or -1."""
     varies = 1 if flight.shape[0] > 1 else 0
+    root = enters.size - 1
     for piece in range(summed.size):
-        for r in range(starts.size):  # a slice assignment takes 2 s to compile
-            held[r] = starts[r]
-        # children first: held[r] is then when the last of their pieces is here
-        for r in order:
-            above = parent[r]
-            added[r] = max(added[r], held[r]) + adding[r]
-            if above == r:
-                summed[piece] = added[r]
+        for c in range(enters.size):
+            ready = max(added[c], enters[c])
+            for place in range(below.shape[0]):
+                child = below[place, c]
+                if child >= 0:  # its piece has been sent: children have lower numbers
+                    ready = max(ready, sent[child] + flight[piece * varies, child])
+            added[c] = ready + adding[c]
+            if c == root:
+                summed[piece] = added[c]
             else:
-                sent[r] = max(sent[r], added[r]) + serialization[r]
-                held[above] = max(held[above], sent[r] + flight[piece * varies, r])
+                sent[c] = max(sent[c], added[c]) + serialization[c]
 
 
 @loop
 def _go_down(  # noqa: PLR0917 - compiled: arrays by position
-    order: Ranks,
-    parent: Ranks,
-    root: Ranks,
-    summed: Times,
-    serialization: Times,
-    flight: Times,
-    sent: Times,
-    held: Times,
+    above: Ranks, summed: Times, serialization: Times, flight: Times, sent: Times, held: Times
 ) -> None:
-    """Pass pieces down the tree, parents first; times by receiving rank."""
+    """Pass pieces down the tree, the root first, parents before children."""
     varies = 1 if flight.shape[0] > 1 else 0
-    top = root[0]
     for piece in range(summed.size):
-        held[top] = max(held[top], summed[piece])
-        for r in order:
-            sent[r] = max(sent[r], held[parent[r]]) + serialization[r]
-            held[r] = max(held[r], sent[r] + flight[piece * varies, r])
+        held[0] = max(held[0], summed[piece])
+        for c in range(1, held.size):
+            # the parent has a lower number: its time is that of this piece, c's of the one before
+            sent[c] = max(sent[c], held[above[c]]) + serialization[c]
+            held[c] = max(held[c], sent[c] + flight[piece * varies, c])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,112 +338,40 @@ class _Cut:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _TreeHops:
-    """Hops between each rank of a tree and its parent, one way; arrays `[p]` by the lower rank."""
+class _Way:
+    """Hops up both trees, or down. Times have one more place, the last, for the root's missing
+    hop."""
 
-    serialization: Times
-    last: Times  # serialisation of the last piece
-    latency: Times
-    last_latency: Times
-    links: Hops  # of the ranks `below`
-    below: Ranks
-    stream: NDArray[np.int64]  # sender's stream on each hop, by `below`
+    hops: Hops
+    stream: NDArray[np.int64]  # sender's stream on each hop
     pieces: int  # most pieces of a stream
-    timed: bool  # whether absolute time matters to any message of both trees
+    timed: bool  # whether absolute time matters to any message of either way
 
-    @staticmethod
-    def of(
-        fabric: Fabric, trees: Sequence[Tree], cuts: Sequence[_Cut], *, upwards: bool
-    ) -> list[_TreeHops]:
-        """Hops of each tree, while all trees' messages share the links."""
-        senders, receivers, stream = _ends_of_trees(fabric.nodes, fabric.devices, upwards)
-        hops = fabric.hops(senders, receivers)
-        pieces, found = max(cut.full for cut in cuts) + 1, []
-        times: dict[_Cut, tuple[Times, ...]] = {}
-        for cut in set(cuts):
-            sizes = cut.piece, cut.last
-            times[cut] = (*map(hops.serialization, sizes), *map(hops.latency, sizes))
-        for place, (tree, cut) in enumerate(zip(trees, cuts, strict=True)):
-            own = slice(place * len(tree.below), (place + 1) * len(tree.below))
-            by_rank = np.zeros((4, fabric.ranks), dtype=np.int64)
-            by_rank[:, tree.below] = [each[own] for each in times[cut]]
-            found.append(
-                _TreeHops(
-                    serialization=by_rank[0],
-                    last=by_rank[1],
-                    latency=by_rank[2],
-                    last_latency=by_rank[3],
-                    links=hops.some(own),
-                    below=tree.below,
-                    stream=stream[own],
-                    pieces=pieces,
-                    timed=hops.timed,
-                )
-            )
+    def serialization(self, nbytes: int) -> Times:
+        return np.append(self.hops.serialization(nbytes), 0)
+
+    def latency(self, nbytes: int) -> Times:
+        return np.append(self.hops.latency(nbytes), 0)
+
+    def departures(self, numbers: Ranks, nbytes: int) -> dict[int, Departure]:
+        """Departures on these hops, by place."""
+        links = self.hops.links
+        return {
+            place: Departure(links[number], nbytes)
+            for place, number in enumerate(numbers.tolist())
+            if number >= 0
+        }
+
+    def draw_jitter(self, numbers: Ranks, first: int, last: int, nbytes: int, key: int) -> Times:
+        """Random delays `[pieces, hops]` of pieces `first` to `last` - 1, of `nbytes` bytes, on
+        these hops; 0 at -1."""
+        pieces = np.arange(first, last, dtype=np.int64)[:, None]
+        found = np.zeros((last - first, len(numbers)), dtype=np.int64)
+        crossed = numbers >= 0
+        some = numbers[crossed]
+        message = self.stream[some] * self.pieces + pieces
+        found[:, crossed] = self.hops.some(some).draw_jitter(nbytes, key=key, message=message)
         return found
-
-    @property
-    def random(self) -> bool:
-        return self.links.random
-
-    @property
-    def nbytes(self) -> int:
-        return 80 * len(self.serialization)
-
-    def departures(self, nbytes: int) -> list[Departure]:
-        return [Departure(link, nbytes) for link in self.links.links]
-
-    def draw_jitter(self, first: int, last: int, nbytes: int, key: int) -> Times:
-        """Random delays `[pieces, p]` of pieces `first` to `last` - 1, of `nbytes` bytes."""
-        number = self.stream * self.pieces + np.arange(first, last, dtype=np.int64)[:, None]
-        found = np.zeros((last - first, len(self.serialization)), dtype=np.int64)
-        found[:, self.below] = self.links.draw_jitter(nbytes, key=key, message=number)
-        return found
-
-
-def _places(senders: Ranks) -> NDArray[np.int64]:
-    order = np.argsort(senders, kind="stable")
-    ordered = senders[order]
-    first = np.searchsorted(ordered, ordered, side="left")
-    places = np.empty_like(senders)
-    places[order] = np.arange(len(senders), dtype=np.int64) - first
-    return places
-
-
-def double_tree(nodes: int) -> tuple[Ranks, Ranks]:
-    """Parent of each node in each tree; a root is its own."""
-    node = np.arange(nodes, dtype=np.int64)
-    lowest = node & -node
-    above = (node ^ lowest) | (2 * lowest)
-    first = np.where(above < nodes, above, node ^ lowest)
-    if nodes % 2:
-        return first, (np.roll(first, 1) + 1) % nodes
-    return first, nodes - 1 - first[::-1]
-
-
-class Tree:
-    """A tree of ranks: nodes joined by their first devices, a chain inside each."""
-
-    def __init__(self, parent: Ranks, devices: int) -> None:
-        ranks = np.arange(len(parent) * devices, dtype=np.int64)
-        above = np.repeat(parent, devices) * devices
-        self.parent = np.where(ranks % devices == 0, above, ranks - 1)
-        self.below = np.flatnonzero(self.parent != ranks)  # all ranks but the root
-        self.root = np.flatnonzero(self.parent == ranks)
-        self.children = np.bincount(self.parent[self.below], minlength=len(ranks))
-        depth = np.zeros(len(ranks), dtype=np.int64)
-        ancestor = self.parent
-        while (ancestor != self.root).any():
-            depth += ancestor != self.root
-            ancestor = self.parent[ancestor]
-        self.height = int(depth.max()) + 1  # hops between the root and the farthest rank, at most
-        self.order = self.below[np.argsort(depth[self.below], kind="stable")]
-        """All ranks but the root, each after its parent."""
-
-
-@lru_cache(maxsize=16)
-def _trees_of_ranks(nodes: int, devices: int) -> list[Tree]:
-    return [Tree(parent, devices) for parent in double_tree(nodes)]
 
 
 @lru_cache(maxsize=16)
@@ -368,10 +379,10 @@ def _ends_of_trees(
     nodes: int, devices: int, upwards: bool
 ) -> tuple[Ranks, Ranks, NDArray[np.int64]]:
     """Sender, receiver and stream of each message, those of the first tree first."""
-    trees = _trees_of_ranks(nodes, devices)
+    trees = trees_of_ranks(nodes, devices)
     lower = np.concatenate([tree.below for tree in trees])
     upper = np.concatenate([tree.parent[tree.below] for tree in trees])
     number = np.repeat(np.arange(len(trees), dtype=np.int64), len(lower) // len(trees))
     if upwards:
         return lower, upper, number
-    return upper, lower, len(trees) + _places(upper)
+    return upper, lower, len(trees) + places(upper)

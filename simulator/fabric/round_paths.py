@@ -38,7 +38,7 @@ from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import framed, path, slowed, through
 
-_MANY = 64  # different paths in a round
+MANY = 64  # different paths in a round
 _KEPT = 1 << 19  # messages of rounds whose paths are kept
 Integers = NDArray[np.int64]
 _FORMS: OrderedDict[tuple[object, ...], tuple[list[list[int]], Integers]] = OrderedDict()
@@ -102,11 +102,11 @@ class RoundPaths:
             and _integral(framing.inside)
         )
         self._latency = np.array([link.latency_for(0) for link in self._links], dtype=np.int64)
-        self._form = (
+        self.form = (
             (devices, nodes, shared_bus, *(below for below, _ in self._levels)),
             *(numbers.tobytes() for numbers in (self._nic, self._bus, self._stations)),
         )
-        """Decides which messages share a link, not how fast it is."""
+        """Form of the cluster: decides which messages share a link, not how fast it is."""
         self._known: dict[tuple[int | Fraction, ...], int] = {}
         self._at_share: dict[int, Kinds] = {}
 
@@ -134,7 +134,7 @@ class RoundPaths:
 
     def links(self, senders: Ranks, receivers: Ranks) -> tuple[Link, ...]:
         """The path of each message of a round, however many there are."""
-        paths, place = self._alike(senders, receivers)
+        paths, place = self.alike_messages(senders, receivers)
         found = [self.table.links[self._path(*numbers)] for numbers in paths]
         if len(found) == 1:
             return tuple(found) * len(place)
@@ -144,24 +144,32 @@ class RoundPaths:
         """Hops of the messages of one round, `[n]`."""
         kinds: tuple[Kinds, ...] | None = None
         latencies: Integers | None = None
-        if not self._plain or len(self._links) <= _MANY:
-            paths, place = self._alike(senders, receivers)
-            if not self._plain or len(paths) <= _MANY:
-                numbers = [self._path(*numbers) for numbers in paths]
-                kinds = (np.array(numbers, dtype=np.int64)[place],)
+        if not self._plain or len(self._links) <= MANY:
+            paths, place = self.alike_messages(senders, receivers)
+            if not self._plain or len(paths) <= MANY:
+                kinds = (self._numbers_of(paths)[place],)
         if kinds is None:
             kinds, latencies = self._passed(*self._ends(senders, receivers))
         return Hops(
             senders=senders, receivers=receivers, table=self.table, kinds=kinds, latencies=latencies
         )
 
-    def _alike(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
+    def along(self, paths: Sequence[Sequence[int]]) -> Hops:
+        """A hop for each path, without ends."""
+        nobody = np.full(len(paths), -1, dtype=np.int64)
+        kinds = (self._numbers_of(paths),)
+        return Hops(senders=nobody, receivers=nobody, table=self.table, kinds=kinds)
+
+    def _numbers_of(self, paths: Sequence[Sequence[int]]) -> Kinds:
+        return np.array([self._path(*numbers) for numbers in paths], dtype=np.int64)
+
+    def alike_messages(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
         """Paths of a round, and each message's number among them, found once per cluster form."""
-        name = (self._form, senders.tobytes(), receivers.tobytes())
+        name = (self.form, senders.tobytes(), receivers.tobytes())
         if name not in _FORMS:
             (out, into), uplinks, _ = self._ends(senders, receivers)
             columns = (out.kind, out.share, into.kind, into.share, *uplinks)
-            chosen, place = _distinct(*columns)
+            chosen, place = distinct(*columns)
             _FORMS[name] = np.stack(columns, axis=1)[chosen].tolist(), place
             while len(_FORMS) > max(1, _KEPT // max(1, len(senders))):
                 _FORMS.popitem(last=False)
@@ -207,7 +215,7 @@ class RoundPaths:
         for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=True):
             if not uplink.any():
                 break
-            first, which = _distinct(uplink)
+            first, which = distinct(uplink)
             shares = uplink[first].tolist()
             found = [
                 self._link(cable, max(share, least), inside=False) if share else -1
@@ -228,7 +236,7 @@ class RoundPaths:
                 found = [self._end(kind, share) for kind in range(len(self._links))]
                 self._at_share[share] = np.array(found, dtype=np.int64)
             return self._at_share[share][ends.kind]
-        first, which = _distinct(ends.kind, ends.share)
+        first, which = distinct(ends.kind, ends.share)
         asked = np.stack((ends.kind, ends.share), axis=1)[first].tolist()
         numbers = [self._end(kind, share) for kind, share in asked]
         return np.array(numbers, dtype=np.int64)[which]
@@ -278,8 +286,8 @@ def _crowd(places: Integers) -> Integers:
     return np.bincount(places)[places]
 
 
-def _distinct(*columns: Integers) -> tuple[Integers, Integers]:
-    """First place of each distinct row, and each row's kind."""
+def distinct(*columns: Integers) -> tuple[Integers, Integers]:
+    """First place of each distinct row of non-negative columns, and each row's kind."""
     kind = columns[0]
     places = np.zeros(min(1, len(kind)), dtype=np.int64)
     for number, column in enumerate(columns):
@@ -368,7 +376,7 @@ class Hops:
         delay = self.draw_jitter(nbytes, key=key, message=message)
         return left, left + self.latency(nbytes) + delay
 
-    def some(self, chosen: slice) -> Hops:
+    def some(self, chosen: slice | Integers) -> Hops:
         """Chosen messages, `[n]`."""
         return Hops(
             senders=self.senders[chosen],

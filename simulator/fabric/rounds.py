@@ -19,7 +19,7 @@ import numpy as np
 from gcsim.simulator.clock import NO_COST, PS_PER_SECOND, Times, check_range
 from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks, scaled
-from gcsim.simulator.fabric.round_paths import Framing, Hops, RoundPaths
+from gcsim.simulator.fabric.round_paths import Framing, Hops, Integers, RoundPaths
 from gcsim.simulator.network.links import Link
 
 _KEPT_ROUNDS = 64
@@ -109,6 +109,20 @@ class Fabric:
                 self._rounds.popitem(last=False)
             self._rounds[name] = self._paths.hops(senders, receivers)
         return self._rounds[name]
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Decides which messages of a round share a link, not how fast it is."""
+        return self._paths.form
+
+    def alike_messages(self, senders: Ranks, receivers: Ranks) -> tuple[list[list[int]], Integers]:
+        """Different paths of a round's messages, and each message's number among them, both equal
+        for fabrics of one `form`."""
+        return self._paths.alike_messages(senders, receivers)
+
+    def along(self, paths: Sequence[Sequence[int]]) -> Hops:
+        """A hop for each of these paths, without ends."""
+        return self._paths.along(paths)
 
     def exchange(
         self,

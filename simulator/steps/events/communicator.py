@@ -48,12 +48,14 @@ class Asking(Protocol):
 class UnlikeRanksError(Exception):
     """Ranks simulated as one differ in what they do, or when."""
 
-    def __init__(self, classes: NDArray[np.int64], differ: Sequence[float]) -> None:
-        """`differ` tells ranks of a class in `classes` apart."""
+    def __init__(self, classes: NDArray[np.int64], differ: NDArray[np.generic]) -> None:
+        """`differ` `[ranks]` tells ranks of a class in `classes` apart."""
         super().__init__(classes, differ)  # SimPy makes a copy from these when a process raises it
-        alike = list(zip(classes.tolist(), differ, strict=True))
-        number = {key: place for place, key in enumerate(dict.fromkeys(alike))}
-        self.finer = np.array([number[key] for key in alike], dtype=np.int64)
+        _, value = np.unique(differ, return_inverse=True)
+        _, first, alike = np.unique(
+            classes * len(classes) + value, return_index=True, return_inverse=True
+        )
+        self.finer = first.argsort().argsort()[alike]
         """Class of each rank, numbered by lowest rank."""
 
 
@@ -188,6 +190,6 @@ def finishes_by_class(
     left = np.empty(len(starts), dtype=np.int64)
     left[classes[::-1]] = finishes[::-1]  # of the lowest rank of each class
     if (left[classes] != finishes).any():
-        raise UnlikeRanksError(classes, finishes.tolist())
+        raise UnlikeRanksError(classes, finishes)
     by_class: list[Picoseconds] = left.tolist()
     return by_class

@@ -177,7 +177,7 @@ class TwoSlots:
             # all are told apart at once: who leaves later would be told apart one at a time
             place = np.arange(len(self._classes)) % len(self._outlets)
             apart = np.where(self._classes == member, place, 0)
-            raise communicator.UnlikeRanksError(self._classes, apart.tolist())
+            raise communicator.UnlikeRanksError(self._classes, apart)
         running.left = [rank for rank in running.left if rank not in left]
         self._inside[member].remove(running)
         now, entered = reading(self._env.now), running.entered

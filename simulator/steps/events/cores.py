@@ -115,7 +115,7 @@ def shares(
     kind_of_rank = [kinds[machine] for machine in machines.of_rank]
     first = np.unique(classes, return_index=True)[1].tolist()
     if any(kind_of_rank[first[c]] != kind for c, kind in zip(classes, kind_of_rank, strict=True)):
-        raise UnlikeRanksError(classes, kind_of_rank)
+        raise UnlikeRanksError(classes, np.array(kind_of_rank))
     by_kind = [Cores(env, machines.cores) for _ in alike]
     return [
         Share(

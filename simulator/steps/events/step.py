@@ -203,7 +203,7 @@ class Simulation:
         if slowdown is None:
             return 1.0
         if (slowdown[self._first][self._classes] != slowdown).any():
-            raise UnlikeRanksError(self._classes, slowdown.tolist())
+            raise UnlikeRanksError(self._classes, slowdown)
         return float(slowdown[self._first[member]])
 
     def iteration(self, number: int) -> Iteration:

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce, Tree, double_tree
+from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce
+from gcsim.simulator.collectives.tree_classes import Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link
@@ -231,7 +233,7 @@ def test_both_trees_are_trees_whose_inner_nodes_hardly_meet(nodes: int) -> None:
     for parent in double_tree(nodes):
         tree = Tree(parent, devices=2)
         depth = dict.fromkeys(tree.root.tolist(), 0)
-        for rank in tree.order.tolist():  # parents first, everybody once
+        for rank in np.concatenate(tree.levels[1:]).tolist():  # parents first, everybody once
             assert rank not in depth
             depth[rank] = depth[int(tree.parent[rank])] + 1
         assert len(depth) == 2 * nodes
@@ -261,8 +263,9 @@ def shapes(draw: st.DrawFn, pool: Sequence[Link] = tuple(CONSTANT)) -> Shape:
     if draw(st.booleans()):
         nics, buses = [nics[0]] * nodes, [buses[0]] * nodes
     clock = st.integers(0, 40) | st.integers(0, 10**6)
+    together = st.builds(lambda start: [start] * p, clock)
     return Shape(
-        starts=draw(st.lists(clock, min_size=p, max_size=p)),
+        starts=draw(together | st.lists(clock, min_size=p, max_size=p)),
         elements=draw(st.integers(0, 60)),
         element=draw(st.sampled_from([1, 2, 4])),
         piece=draw(st.integers(1, 40)),

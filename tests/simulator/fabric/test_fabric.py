@@ -223,7 +223,7 @@ def test_the_slowest_link_on_the_way_is_the_path(
     receivers = (senders + step) % p
     sizes = nbytes + senders
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(round_paths, "_MANY", 0)
+        patch.setattr(round_paths, "MANY", 0)
         ends = Fabric(**kinds).hops(senders, receivers)
         assert ends.latencies is not None or p == 1
     whole = Fabric(**kinds).hops(senders, receivers)
@@ -280,7 +280,7 @@ def test_a_message_has_the_least_share_of_all_switches_on_its_way(
     senders = ranks(*(sender for sender, _ in pairs))
     receivers = ranks(*(receiver for _, receiver in pairs))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(round_paths, "_MANY", many)
+        patch.setattr(round_paths, "MANY", many)
         alike = replace(racks, pod=nodes), replace(racks, pod=None, pod_uplink=None)
         of: dict[str, Any] = {"nodes": nodes, "devices": 1, "nics": [FAST], "buses": [BUS]}
         fabrics = [Fabric(**of, racks=each, nics_per_node=nics) for each in (racks, *alike)]
