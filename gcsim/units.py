@@ -98,6 +98,8 @@ def _nearest(unit: str, dimension: Dimension) -> str:
         return f"that is a {others[0]}; write it like {EXAMPLES[dimension]!r}"
     spelled = re.sub(r"(?<=[A-Za-z])ps$", "/s", unit).replace("bits", "bit").replace("Bytes", "B")
     as_bits = re.sub(r"b(/s)?$", r"bit\1", spelled)  # Gb/s, Mbps: bits by custom, 8 times less
+    if dimension == "bandwidth" and re.fullmatch(r"[kMGT](b|bit)?", as_bits):  # 10G, 10Gb
+        as_bits = f"{as_bits[0]}bit/s"
     near = [name for word in (as_bits, spelled) for name in known if name.lower() == word.lower()]
     if near:
         return f"did you mean {' or '.join(repr(name) for name in dict.fromkeys(near))}?"

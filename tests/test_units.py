@@ -55,6 +55,8 @@ def test_fifty_microseconds_are_five_times_ten_to_the_minus_five() -> None:
         ("10 Gb/s", "bandwidth", "unknown unit 'Gb/s'", "did you mean 'Gbit/s' or 'GB/s'?"),
         ("10 gbps", "bandwidth", "unknown unit 'gbps'", "did you mean 'Gbit/s' or 'GB/s'?"),
         ("10 Gbps", "size", "unknown unit 'Gbit/s'", "that is a bandwidth; write it like '25 MiB'"),
+        ("10G", "bandwidth", "unknown unit 'G'", "did you mean 'Gbit/s'?"),
+        ("10Gb", "bandwidth", "unknown unit 'Gb'", "did you mean 'Gbit/s'?"),
         ("10 gbit/s", "bandwidth", "unknown unit 'gbit/s'", "did you mean 'Gbit/s'?"),
         ("3 MBps", "bandwidth", "unknown unit 'MBps'", "did you mean 'MB/s'?"),
         ("3 KB", "size", "unknown unit 'KB'", "did you mean 'kB'?"),
