@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.simulator.clock import Times
-from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce
+from gcsim.simulator.cluster import Racks
+from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduce, _classes_together
 from gcsim.simulator.collectives.tree_classes import Tree, double_tree
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.jitter import draw_jitter
@@ -316,8 +317,50 @@ def test_many_ranks_are_the_simulation(skew: str, nodes: int) -> None:
     assert kernel(shape).tolist() == Oracle(shape).finishes
 
 
+def test_ranks_with_equal_hops_differ_by_when_they_may_pass_pieces_down() -> None:
+    fast, slow = link(10**9, 50), link(10**7, 0)
+    is_slow = [1, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0]
+    shape = Shape(
+        starts=[7] * 45,
+        elements=1001,
+        element=1,
+        piece=100,
+        nics=[slow if one else fast for one in is_slow],
+        buses=[slow] * 15,
+        gamma=Fraction(0),
+    )
+    assert kernel(shape).tolist() == Oracle(shape).finishes
+
+
 def alike(nodes: int) -> Fabric:
     return Fabric(nodes=nodes, devices=1, nics=[NETWORK], buses=[BUS])
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.parametrize("nodes", [2, 5, 8, 13, 24])
+def test_ranks_that_enter_together_are_the_same_whether_computed_by_classes_or_one_by_one(
+    nodes: int, devices: int
+) -> None:
+    # racks, a shared bus and two kinds of NICs make many kinds of hops
+    nics = [NETWORK] * (nodes // 2) + [link(10**8, 70)] * (nodes - nodes // 2)
+    fabric = Fabric(
+        nodes=nodes,
+        devices=devices,
+        nics=nics,
+        buses=[BUS],
+        racks=Racks(nodes=4, uplink=link(3 * 10**8, 5)),
+        shared_bus=True,
+    )
+    collective = DoubleTreeAllReduce(100_001, fabric, piece=9_000, gamma=Fraction(9, 10**12))
+    starts = times([7] * (nodes * devices))
+    assert collective(starts).tolist() == collective._one_by_one(starts, 0).tolist()
+
+
+@pytest.mark.parametrize("nodes", [64, 1000, 10_000])
+def test_equal_nodes_have_few_classes(nodes: int) -> None:
+    known = _classes_together(alike(nodes))
+    assert known is not None
+    assert known[0].of_rank.max() < 3 * nodes.bit_length() ** 2
 
 
 ALPHA, BETA = 50_000_000, 800
