@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -198,12 +198,14 @@ class _Passes:
             for side, cut in zip(classes.sides, cuts, strict=True)
         ]
         adding = max(int(half.adding.max()) for half in self._halves)
+        sizes = {size for cut in cuts for size in (cut.piece, cut.last)}
         self._longest = 0
         for way in ways:
-            slowest = max(int(way.serialization(cut.piece).max()) for cut in cuts)
-            farthest = max(int(way.latency(n).max()) for cut in cuts for n in (cut.piece, cut.last))
-            pieces = way.pieces + height
-            self._longest += 2 * (pieces * (slowest + adding) + height * farthest)
+            slowest, farthest = (
+                max(int(times.max()) for times in each)
+                for each in zip(*map(way.times, sizes), strict=True)
+            )
+            self._longest += 2 * ((way.pieces + height) * (slowest + adding) + height * farthest)
 
     def __call__(self, starts: Times, key: int) -> Times:
         check_range(starts, self._longest)
@@ -260,8 +262,10 @@ class _Taken:
 
     def __init__(self, way: _Way, hops: Ranks, cut: _Cut) -> None:
         self.timed, self._way, self._hops, self._cut = way.timed, way, hops, cut
-        sizes = cut.piece, cut.last
-        self._times = {n: (way.serialization(n)[hops], way.latency(n)[hops][None]) for n in sizes}
+        self._times: dict[int, tuple[Times, Times]] = {}
+        for nbytes in (cut.piece, cut.last):
+            serialization, latency = way.times(nbytes)
+            self._times[nbytes] = serialization[hops], latency[hops][None]
 
     def parts(self, key: int) -> Iterator[tuple[int, Any, Times, bool]]:
         """Groups of pieces: number, serialisation, flight time, whether the last."""
@@ -339,19 +343,21 @@ class _Cut:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Way:
-    """Hops up both trees, or down. Times have one more place, the last, for the root's missing
-    hop."""
+    """Hops up both trees, or down."""
 
     hops: Hops
     stream: NDArray[np.int64]  # sender's stream on each hop
     pieces: int  # most pieces of a stream
     timed: bool  # whether absolute time matters to any message of either way
+    _times: dict[int, tuple[Times, Times]] = field(default_factory=dict)
 
-    def serialization(self, nbytes: int) -> Times:
-        return np.append(self.hops.serialization(nbytes), 0)
-
-    def latency(self, nbytes: int) -> Times:
-        return np.append(self.hops.latency(nbytes), 0)
+    def times(self, nbytes: int) -> tuple[Times, Times]:
+        """Serialisation and latency of each hop, and at the end 0 for the root's missing one."""
+        if nbytes not in self._times:
+            each = self.hops.serialization(nbytes), self.hops.latency(nbytes)
+            serialization, latency = (np.append(times, 0) for times in each)
+            self._times[nbytes] = serialization, latency
+        return self._times[nbytes]
 
     def departures(self, numbers: Ranks, nbytes: int) -> dict[int, Departure]:
         """Departures on these hops, by place."""
