@@ -86,10 +86,11 @@ def test_groups_have_the_remedies_of_nodes_that_are_alike(load: Any) -> None:
 
 
 def test_a_divided_optimizer_is_a_setting_and_on_more_gpus_a_remedy(load: Any) -> None:
-    """Of 2.7 billion parameters with Adam in 16 bits 4 bytes each stay on every GPU, 12 are divided:
-    39 GiB hold no whole optimizer, and a half of one."""
+    """2.7 billion parameters in 16 bits with Adam have 4 bytes each on every GPU, and 12 that are
+    divided: 39 GiB hold no whole optimizer, and a half of one."""
     given = ["training.checkpointing=full", "training.precision=bf16", "training.gradients=bf16",
-             "training.device_memory=39 GiB", "training.sequence=512", "compressors=[none]"]  # fmt: skip
+             "training.device_memory=39 GiB", "training.sequence=512",
+             "compressors=[none]"]  # fmt: skip
     with pytest.raises(DoesNotFitError) as refusal:
         load("gpt3_2.7b", *given, "cluster.nodes=1")
     text = refusal.value.misfit.remedies[-1]
@@ -101,7 +102,7 @@ def test_a_divided_optimizer_is_a_setting_and_on_more_gpus_a_remedy(load: Any) -
     first, *others = refusal.value.misfit.remedies
     assert re.fullmatch(r"--set training.strategy=zero1 \(.* GiB: fits\)", first)
     assert not any(one.startswith(SHARDED) for one in others)
-    with pytest.raises(DoesNotFitError, match="ZeRO-1 on 2 GPUs .*not simulated"):
+    with pytest.raises(DoesNotFitError, match=r"ZeRO-1 on 2 GPUs .*not simulated"):
         load("gpt3_2.7b", *given, "cluster.nodes=2", "training.local_steps=2")
 
 

@@ -112,7 +112,7 @@ def test_a_division_of_nothing_is_warned_of(
 def test_a_run_takes_longer_in_each_world_and_sends_each_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two workers each sends half of LeNet's weights, at 1 Gbit/s or less: 1 ms or more."""
+    """Each of two workers sends half of LeNet's weights, at 1 Gbit/s or less: 1 ms or more."""
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "a.yaml"
     path.write_text(SCENARIO)
