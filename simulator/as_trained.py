@@ -21,9 +21,10 @@ on a cluster, and the sum is the same.
 Assumes that payloads and errors are those measured with a single device's gradients, that a node
 that is early waits for the others before it encodes, and that the optimizer's parts are equal.
 
-Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5.1 and 7.1: stage 1 sends as much as
-data-parallel training beside it. PyTorch, torch.distributed.optim.ZeroRedundancyOptimizer, where
-each rank broadcasts its part: to every other rank once, as in an all-gather.
+Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5.1; by sec. 7.1 gradients could be
+scattered, and all would send as much as without ZeRO. Beside DDP, and any method, they are not:
+PyTorch, torch.distributed.optim.ZeroRedundancyOptimizer, where each rank broadcasts its part, which
+goes to every other rank once, as in an all-gather.
 """
 
 from __future__ import annotations
