@@ -439,7 +439,7 @@ def _deploy(advice: Recommendation) -> list[str]:
     if row is None:
         return []
     lines = _pasted(advice, row)
-    training = advice.result.scenario["training"]
+    training: Any = advice.result.scenario.get("training", {})
     if training.get("strategy") == "zero1" and advice.workers > 1:
         kind = "AdamW" if training["optimizer_state"] == "adam" else "SGD"
         lines = [
