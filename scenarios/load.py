@@ -21,7 +21,7 @@ from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import implementations
-from gcsim.scenarios.checks.conflicts import contradictions
+from gcsim.scenarios.checks.conflicts import contradictions, has_optimizer
 from gcsim.scenarios.checks.fits import DoesNotFitError, left_out, misfits
 from gcsim.scenarios.checks.implausible import implausible
 from gcsim.scenarios.checks.ineffective import idle
@@ -182,9 +182,29 @@ def scenario_of(
         resolved={},
         files=files,
     )
+    if training.strategy != "ddp":
+        scenario = _dividing(document, scenario, warn)
     if fitting:
         scenario = _fitting(document, scenario, warn)
     return replace(scenario, resolved=resolved(scenario, file.description))
+
+
+def _dividing(document: Document, scenario: Scenario, warn: bool) -> Scenario:
+    """The scenario with the methods that leave an optimizer to divide; `InputError` if none does,
+    with the first one's line."""
+    out = [choice for choice in scenario.compressors if has_optimizer(choice)]
+    if not out:
+        return scenario
+    named = ", ".join(choice.label for choice in out)
+    with_this = f"{named} with training.strategy={scenario.training.strategy}"
+    text = f"{with_this}: own optimizer state, whole on each worker"
+    place = document.place(("compressors", scenario.compressors.index(out[0])))
+    kept = tuple(choice for choice in scenario.compressors if choice not in out)
+    if not kept:
+        raise InputError(text, place=place, hint="leave training.strategy out, or add none")
+    if warn:
+        _LOG.warning("%s: warning: %s; left out", place, text)
+    return replace(scenario, compressors=kept, left_out=(text,))
 
 
 def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:
@@ -200,7 +220,8 @@ def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:
     for one in found if warn else ():
         place = document.place(("compressors", labels.index(one.labels[0])))
         _LOG.warning("%s: warning: %s; left out", place, one.message())
-    return replace(scenario, compressors=left, left_out=left_out(found))
+    out_too = (*scenario.left_out, *left_out(found))
+    return replace(scenario, compressors=left, left_out=out_too)
 
 
 def _buckets(file: ScenarioFile) -> DdpBuckets:

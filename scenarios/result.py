@@ -337,7 +337,7 @@ class Result:
     trained: Trained | None = None
     """Known trajectories, if any; not in `results.json`."""
     left_out: tuple[str, ...] = ()
-    """Methods that do not fit in the devices' memory, and by how much."""
+    """Methods that do not fit in the devices' memory, and by how much, or beside the strategy."""
 
     def document(self) -> dict[str, Any]:
         """Document of `results.json`."""

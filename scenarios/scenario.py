@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from gcsim.compressors.options.method import method_of
 from gcsim.fields import POSITIVE, Bytes, Key, Limits
 from gcsim.simulator.cluster import Cluster, NodeGroup
-from gcsim.simulator.memory import Memory, Strategy, memory
+from gcsim.simulator.memory import Memory, Stage, memory
 from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import PassTimes
@@ -109,7 +109,7 @@ class Scenario:
     resolved: dict[str, object]
     """The file with every default, in plain values with units, to run again."""
     left_out: tuple[str, ...] = ()
-    """Methods that do not fit in the devices' memory, and by how much."""
+    """Methods that do not fit in the devices' memory, and by how much, or beside the strategy."""
     files: Mapping[str, str] = field(default_factory=dict)
     """File, outside the catalogue, of a link or device, by setting."""
 
@@ -124,20 +124,20 @@ class Scenario:
         choice: CompressorChoice,
         largest: int = 0,
         *,
-        strategy: Strategy = "ddp",
+        stage: Stage | None = None,
         workers: int = 0,
     ) -> Memory | None:
         """Memory of a worker with this method, `largest` elements in the largest bucket (0:
-        unknown), among `workers` (0: the cluster's), on the device that it fills most; None where
-        unknown."""
-        return self.tightest(choice, largest, strategy=strategy, workers=workers)[1]
+        unknown), by a stage of ZeRO (None: the training's), among `workers` (0: the cluster's), on
+        the device that it fills most; None where unknown."""
+        return self.tightest(choice, largest, stage=stage, workers=workers)[1]
 
     def tightest(
         self,
         choice: CompressorChoice,
         largest: int = 0,
         *,
-        strategy: Strategy = "ddp",
+        stage: Stage | None = None,
         workers: int = 0,
     ) -> tuple[str, Memory | None]:
         """The device that it fills most, and `memory_of`."""
@@ -152,7 +152,7 @@ class Scenario:
                     round(self.batch_size * group.batch),
                     self.training,
                     workers=workers or cluster.workers,
-                    strategy=strategy,
+                    stage=stage,
                     device=self.training.device_memory or group.device.memory,
                     dense=choice.kind == DENSE,
                     state=method.memory(parameters),

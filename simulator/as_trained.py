@@ -1,4 +1,5 @@
-"""Profiles as a training changes them: gradients in 16 bits, compression between nodes alone.
+"""Profiles as a training changes them: gradients in 16 bits, compression between nodes alone, a
+divided optimizer.
 
 Where gradients are stored in 16 bits (`training.gradients`), dense training all-reduces 2 bytes per
 element and casts nothing: one pass divides the bucket by the number of workers (2 bytes read, 2
@@ -11,18 +12,31 @@ encode it to the same payload and decode the same answers, so that one rank of e
 for all and hands them what it received (`CollectiveRecord.scope`). Dense training is left to its
 collective, which knows nodes itself.
 
-Assumes that payloads and errors are those measured with a single device's gradients, and that a
-node that is early waits for the others before it encodes.
+Where each of p workers keeps 1 / p of the optimizer's state (`training.strategy: zero1`), gradients
+are exchanged as ever and each worker updates its part of the weights. Each step that exchanges then
+ends with an all-gather of the weights, as they are stored, by the transport's own algorithm. It
+begins when the last bucket is decoded and ends before `training.optimizer`: the update precedes it
+on a cluster, and the sum is the same.
+
+Assumes that payloads and errors are those measured with a single device's gradients, that a node
+that is early waits for the others before it encodes, and that the optimizer's parts are equal.
+
+Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5.1; by sec. 7.1 gradients could be
+scattered, and all would send as much as without ZeRO. Beside DDP, and any method, they are not:
+PyTorch, torch.distributed.optim.ZeroRedundancyOptimizer, where each rank broadcasts its part, which
+goes to every other rank once, as in an all-gather.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.steps.step_plan import WeightGather
 from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.profile import Compute, Exchange, Phase, Quality, Step, TrafficProfile
 
@@ -66,25 +80,49 @@ def _summed(elements: int, dtype: str, width: int, workers: int) -> Exchange:
 
 
 def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) -> TrafficProfile:
-    """The profile with gradients as the training stores them, and exchanges between the ends that
-    it names; the same object where nothing changes."""
+    """The profile with gradients as the training stores them, exchanges between the ends that it
+    names, and the gather of weights behind a divided optimizer; the same object where nothing
+    changes."""
     profile = as_stored(profile, training)
-    whole = training.between == "workers" or cluster.devices_per_node == 1
-    if whole or profile.compressor == DENSE:
-        return profile
+    sizes = [training.gradient_bytes * layout.numel for layout in profile.buckets]
+    alone = training.between == "workers" or cluster.devices_per_node == 1
+    if not alone and profile.compressor != DENSE:
 
-    def changed(step: Step) -> Step:
-        pairs = zip(profile.buckets, step.exchanges, strict=True)
-        exchanges = [
-            _exchange(each, training.gradient_bytes * layout.numel, profile.workers)
-            for layout, each in pairs
-        ]
-        return replace(step, exchanges=tuple(exchanges))
+        def summed(step: Step) -> Step:
+            pairs = zip(sizes, step.exchanges, strict=True)
+            exchanges = [_exchange(each, nbytes, profile.workers) for nbytes, each in pairs]
+            return replace(step, exchanges=tuple(exchanges))
 
+        profile = _with_steps(profile, summed)
+    if training.strategy == "zero1" and cluster.workers > 1:
+        part = -(-sum(sizes) // profile.workers)
+        record = WeightGather(kind="all_gather", sent=(part,) * profile.workers, part=True)
+        behind = lru_cache(maxsize=None)(_gathered)  # equal exchanges stay one object
+
+        def gathered(step: Step) -> Step:
+            *others, last = step.exchanges
+            if not any(one.collectives for one in step.exchanges):
+                return step
+            return replace(step, exchanges=(*others, behind(last, record)))
+
+        profile = _with_steps(profile, gathered)
+    return profile
+
+
+def _with_steps(profile: TrafficProfile, changed: Callable[[Step], Step]) -> TrafficProfile:
     phases: list[Phase] = [
         replace(phase, steps=tuple(map(changed, phase.steps))) for phase in profile.phases
     ]
     return replace(profile, phases=tuple(phases))
+
+
+def _gathered(exchange: Exchange, record: CollectiveRecord) -> Exchange:
+    return replace(
+        exchange,
+        computes=(*exchange.computes, Compute(stage="decode", fixed=())),
+        collectives=(*exchange.collectives, record),
+        servers=(*exchange.servers, None) if exchange.servers else (),
+    )
 
 
 def _exchange(exchange: Exchange, nbytes: int, workers: int) -> Exchange:

@@ -24,15 +24,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gcsim.simulator.training import Training
+from gcsim.simulator.training import Strategy, Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.table import table_facts
 
 Fits = Literal["yes", "no", "perhaps"]
-Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
-"""Data parallelism with whole states, or with states of which each worker holds a part; of the
-sharded ones the memory alone is known."""
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+Stage = Strategy | Literal["zero2", "zero3"]
+"""Strategies of a training, and those of which the memory alone is known."""
+STAGES: tuple[Stage, ...] = (*get_args(Strategy), "zero2", "zero3")
 _CONTEXT = (0.5e9, 2e9)
 _SLACK = 0.1  # most of the rest that the allocator holds beyond it
 _EXCHANGE = 6
@@ -88,21 +87,22 @@ def memory(
     dense: bool = True,
     state: str = "none",
     largest: int = 0,
-    strategy: Strategy = "ddp",
+    stage: Stage | None = None,
 ) -> Memory | None:
     """Memory of a worker with `batch` samples; `state` is what a method says of its own
-    (`Compressor.memory`), `largest` the elements of the largest bucket (0: unknown). None for a
-    model whose parameters or activations are unknown."""
+    (`Compressor.memory`), `largest` the elements of the largest bucket (0: unknown); `stage` stands
+    for the training's strategy. None for a model of unknown parameters or activations."""
+    stage = stage or training.strategy
     passes = activations(model, batch, training)
     if model.parameters is None or passes is None:
         return None
-    parts = [*states(model.parameters, training, workers, strategy), *passes]
+    parts = [*states(model.parameters, training, workers, stage), *passes]
     units = in_flight(model)
-    if strategy == "zero3":
+    if stage == "zero3":
         width = _FLOAT if training.precision in ("fp32", "tf32") else _HALF
         parts.append(Part(name="gathered units", low=width * units, high=width * units))
     if workers > 1:
-        whole = model.parameters if strategy in ("ddp", "zero1") else units
+        whole = model.parameters if stage in get_args(Strategy) else units
         parts.append(Part(name="DDP's buckets", low=0, high=float(training.gradient_bytes * whole)))
     if not dense:
         own = _FLOAT * floats(state) * model.parameters
@@ -125,11 +125,11 @@ def in_flight(model: ModelEntry) -> float:
 
 
 def states(
-    parameters: int, training: Training, workers: int = 1, strategy: Strategy = "ddp"
+    parameters: int, training: Training, workers: int = 1, stage: Stage = "ddp"
 ) -> Iterator[Part]:
     """Weights, optimizer and gradients of a worker."""
-    half, stage = training.gradients != "fp32", STRATEGIES.index(strategy)
-    copies = _HALF * (training.timed_as == "fp16" and not half and strategy != "zero3")
+    half, number = training.gradients != "fp32", STAGES.index(stage)
+    copies = _HALF * (training.timed_as == "fp16" and not half and stage != "zero3")
     adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state]
     for name, nbytes, divided_from in (
         ("weights", (_HALF if half else _FLOAT) + copies, 3),
@@ -137,7 +137,7 @@ def states(
         ("optimizer", _FLOAT * adam, 1),
         ("gradients", training.gradient_bytes, 2),
     ):
-        exact = nbytes * parameters / (workers if stage >= divided_from else 1)
+        exact = nbytes * parameters / (workers if number >= divided_from else 1)
         if exact:
             yield Part(name=name, low=exact, high=exact)
 

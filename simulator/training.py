@@ -25,6 +25,9 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 """
 
 
+Strategy = Literal["ddp", "zero1"]
+"""Division of the optimizer: whole on each worker, or a part of its state on each, which updates
+that part of the weights; all then gather the weights (`as_trained.py`)."""
 PassPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
@@ -163,6 +166,7 @@ class Training(fields.Setting):
     between: Literal["workers", "nodes"] = "workers"
     """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
     gradients uncompressed (`as_trained.py`)."""
+    strategy: Strategy = "ddp"
     others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
     """Costs instead of `hook` and its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"
@@ -172,7 +176,8 @@ class Training(fields.Setting):
     concurrent_collectives: Literal[1, 2] = 1
     """Collectives under way at a time: 1 as in NCCL, 2 as Gloo's two threads."""
     optimizer: fields.Seconds = Fraction(0)
-    """Seconds after a worker's last bucket is decoded; 0: included in backward."""
+    """Seconds after a worker's last bucket is decoded, of a divided one of a worker's part; 0:
+    included in backward."""
     accumulation: Batches = 1  # micro-batches per iteration; only the last exchanges
     checkpointing: Checkpointing = "none"
     """Activations that the backward pass computes again, of a model by formula."""

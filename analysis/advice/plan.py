@@ -60,7 +60,9 @@ def header(plan: Plan) -> str:
 def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
     """Headings and lines of the front, fastest first."""
     kept = any(one.point.work.checkpointing != "none" for one in plan.front)
+    divided = any(one.point.work.strategy != "ddp" for one in plan.front)
     headings = ["machines", "method", "micro-\nbatch", *(["check-\npointing"] if kept else [])]
+    headings += ["strategy"] if divided else []
     headings += ["hours", "range", "money"]
     headings += ["P(in\ntime)"] if plan.deadline is not None else []
     headings += ["P(in\nbudget)"] if plan.budget is not None else []
@@ -74,7 +76,8 @@ def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
         cut = f"{work.micro_batch} x {work.accumulation}"
         lines.append(
             [mark + machines(one) + fits, one.point.choice.label, cut,
-             *([work.checkpointing] if kept else []), significant(one.point.hours),
+             *([work.checkpointing] if kept else []), *([work.strategy] if divided else []),
+             significant(one.point.hours),
              f"{significant(low)}-{significant(high)}", _money(one.point.money), *chances]
         )  # fmt: skip
     return headings, lines
@@ -177,9 +180,9 @@ def command(plan: Plan, one: Drawn) -> str:
 
 COLUMNS = (
     "offer", "device", "gpus", "nodes", "network", "method", "micro_batch", "accumulation",
-    "checkpointing", "hours", "hours_low", "hours_high", "money", "money_low", "money_high",
-    "probability_in_time", "probability_in_budget", "memory_low_bytes", "memory_high_bytes", "fits",
-    "chosen", "command",
+    "checkpointing", "strategy", "hours", "hours_low", "hours_high", "money", "money_low",
+    "money_high", "probability_in_time", "probability_in_budget", "memory_low_bytes",
+    "memory_high_bytes", "fits", "chosen", "command",
 )  # fmt: skip
 
 
@@ -191,7 +194,8 @@ def records(plan: Plan) -> list[dict[str, Any]]:
         offer, price = work.site.offer, work.site.price
         values = (
             offer.name, offer.device, offer.gpus, work.site.nodes, offer.network, row.label,
-            work.micro_batch, work.accumulation, work.checkpointing, one.point.hours, low, high,
+            work.micro_batch, work.accumulation, work.checkpointing, work.strategy,
+            one.point.hours, low, high,
             one.point.money, low * price, high * price, *plan.probabilities(one),
             row.device_memory_low_bytes, row.device_memory_high_bytes, row.fits,
             one is plan.choice, command(plan, one),

@@ -439,6 +439,14 @@ def _deploy(advice: Recommendation) -> list[str]:
     if row is None:
         return []
     lines = _pasted(advice, row)
+    training: Any = advice.result.scenario.get("training", {})
+    if training.get("strategy") == "zero1" and advice.workers > 1:
+        kind = "AdamW" if training["optimizer_state"] == "adam" else "SGD"
+        lines = [
+            *(lines if row.compressor != DENSE else ()),
+            "from torch.distributed.optim import ZeroRedundancyOptimizer",
+            f"optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.{kind}, lr=lr)",
+        ]
     others = [
         f"{one.title} would take {elapsed(one.iteration_s)}"
         f" ({implementations.KEY}: {one.implementation})"

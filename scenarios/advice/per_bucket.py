@@ -22,7 +22,7 @@ from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import CompressorChoice
-from gcsim.simulator.as_trained import as_trained
+from gcsim.simulator.as_trained import as_stored
 from gcsim.traces.profile import Step, TrafficProfile
 
 _ALIKE = 1e-3  # share of an iteration within which a bucket is left as exact as possible
@@ -68,7 +68,7 @@ def plan(engine: Engine, choices: Sequence[CompressorChoice]) -> Plan | None:
     scenario = engine.scenario
     known = [engine.known(choice, scenario) for choice in choices]
     methods = [
-        replace(one, profile=as_trained(one.profile, scenario.training, scenario.cluster))
+        replace(one, profile=as_stored(one.profile, scenario.training))
         for one in known
         if one is not None
     ]

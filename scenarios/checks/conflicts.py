@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import get_args
 
+from gcsim.compressors.options.method import method_of
 from gcsim.errors import Problem
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document, Keys, dotted
 from gcsim.scenarios.reading.types import LARGEST_CLUSTER
 from gcsim.scenarios.reading.values import Spelled
+from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.cluster import group_key, links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
 from gcsim.simulator.training import Fault, Faults, Training
@@ -46,6 +48,7 @@ def contradictions(
         *_faults(document, training.faults, sizes),
         *_precision(document, cluster, training),
         *_between(document, cluster, training),
+        *_divided(document, cluster, training),
         *_groups(document, cluster, training),
         *_clients(document, train),
     ]
@@ -182,6 +185,36 @@ def _between(document: Document, cluster: Cluster, training: Training) -> Iterat
                 f" = 'nodes' with {dotted(key_path)} ({what}): not simulated together",
                 "leave one of the two out",
             )
+
+
+def _divided(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    for key_path, why in beside_division(cluster, training) if training.strategy != "ddp" else ():
+        yield document.problem(
+            ("training", "strategy"),
+            f" = {training.strategy!r} with {dotted(key_path)}: {why}",
+            "leave one of the two out",
+        )
+
+
+def beside_division(cluster: Cluster, training: Training) -> Iterator[tuple[Keys, str]]:
+    """Settings of these that no divided optimizer goes with, and why."""
+    collectives: Keys = ("cluster", "collectives")
+    if cluster.servers:
+        yield (*collectives, "servers"), "parameter servers are not simulated beside it"
+    if training.local_steps > 1:
+        yield ("training", "local_steps"), "a step without an exchange needs the whole optimizer"
+    if training.concurrent_collectives == 2:
+        yield ("training", "concurrent_collectives"), "the gather of weights runs alone"
+    if training.faults is not None:
+        yield ("training", "faults"), "a dead worker's part of the optimizer is lost"
+
+
+def has_optimizer(choice: CompressorChoice) -> bool:
+    """Whether a method keeps the optimizer's state itself, whole on each worker: with momentum of
+    its own, or with steps between exchanges."""
+    method, parameters = method_of(choice.kind, choice.parameters)
+    own, _ = method.momentum(parameters)
+    return own > 0 or method.properties(parameters).replicas != "identical"
 
 
 _NEEDS = {

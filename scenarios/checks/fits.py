@@ -17,15 +17,16 @@ from typing import Any
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
+from gcsim.scenarios.checks.conflicts import beside_division, has_optimizer
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
-from gcsim.simulator.memory import STRATEGIES, Memory
+from gcsim.simulator.memory import STAGES, Memory
 from gcsim.traces.models.table import table_facts
 
 _GIB = float(1 << 30)
 _NAMED = 4  # parts of the memory that a message names
 _MOST_SHARDS, _MOST_CUTS = 4096, 4096
-SHARDED = "ZeRO-"  # begin of a remedy that takes sharded training, whose time is not simulated
+SHARDED = "ZeRO-"  # begin of a remedy that takes more GPUs, or a stage that is not simulated
 MAY_FIT = "may fit"  # in a remedy with which the high end of the estimate does not fit
 NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
 Setting = tuple[str, Mapping[str, Any]]
@@ -157,15 +158,17 @@ def _remedies(
     scenario: Scenario, choice: CompressorChoice, offered: Collection[str] | None
 ) -> Iterator[str]:
     """Settings and devices, the least change first."""
-    axes = [list(axis) for axis in _axes(scenario)]
+    axes = [list(axis) for axis in _axes(scenario, choice)]
     alone = [one for axis in axes for one in _mildest(scenario, choice, [[s] for s in axis])]
-    sure = any(fits for fits, _ in alone)
-    if not sure:
+    if not any(fits for fits, _ in alone):
         both = itertools.chain.from_iterable(
-            itertools.product(*some) for n in (2, 3) for some in itertools.combinations(axes, n)
+            itertools.product(*some)
+            for n in range(2, len(axes) + 1)
+            for some in itertools.combinations(axes, n)
         )
         alone += [one for one in _mildest(scenario, choice, both) if one[0] or not alone]
     yield from (text for _, text in alone)
+    sure = any(fits for fits, _ in alone)  # then no device needs these settings, too
     others = [[]] if sure else [[], [axis[-1] for axis in axes]]
     for larger in (functools.partial(_device, offered), _sharded):
         found = (larger(scenario, choice, settings) for settings in others)
@@ -175,18 +178,33 @@ def _remedies(
 def _sharded(
     scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
-    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits."""
+    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits; None where the
+    first does on the GPUs of the scenario, which is a setting of its own."""
+    timed = _divisible(scenario, choice)
+    settings = [one for one in settings if one is not _DIVIDED]
     first = max(2, scenario.cluster.workers)
     for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
-        for strategy in STRATEGIES[1:]:
-            found = _with(scenario, choice, settings, strategy=strategy, workers=workers)
-            if found is not None and found.fits == "yes":
-                size = f"{gib(found.high)}; not simulated"
-                return _with_these(f"{SHARDED}{strategy[-1]} on {workers} GPUs ({size})", settings)
+        for stage in STAGES[1:]:
+            found = _with(scenario, choice, settings, stage=stage, workers=workers)
+            if found is None or found.fits != "yes":
+                continue
+            how = "not simulated"
+            if stage == "zero1" and timed:
+                if workers == scenario.cluster.workers:
+                    return None
+                how, _ = _DIVIDED
+            text = f"{SHARDED}{stage[-1]} on {workers} GPUs ({gib(found.high)}; {how})"
+            return _with_these(text, settings)
     return None
 
 
-def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
+def _divisible(scenario: Scenario, choice: CompressorChoice) -> bool:
+    """Whether the time with a divided optimizer is known."""
+    beside = any(beside_division(scenario.cluster, scenario.training))
+    return not beside and not has_optimizer(choice)
+
+
+def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Setting]]:
     """Settings that save memory, by key, the mildest first."""
     training, network = scenario.training, scenario.model.transformer
     batch, parts = scenario.batch_size, training.accumulation
@@ -197,6 +215,9 @@ def _axes(scenario: Scenario) -> Iterator[Iterator[Setting]]:
              {"batch_size": batch // n, "accumulation": n * parts})
             for n in cuts
         )  # fmt: skip
+    divided = training.strategy != "ddp" or scenario.cluster.workers == 1
+    if not divided and _divisible(scenario, choice):
+        yield iter([_DIVIDED])
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
         yield ((_set(f"training.checkpointing={one}"), {"checkpointing": one}) for one in again)
@@ -298,3 +319,6 @@ def _with_these(text: str, settings: Sequence[Setting]) -> str:
 def _set(*assignments: str) -> str:
     """ "--set batch_size=4 --set training.accumulation=2" """
     return " ".join(f"--set {shlex.quote(one)}" for one in assignments)
+
+
+_DIVIDED: Setting = (_set("training.strategy=zero1"), {"strategy": "zero1"})

@@ -66,6 +66,7 @@ def idle(
             *_draws(document, cluster, training),
             *_optimizer(document, file, cluster, training),
             *_precision(document, file, training),
+            *_strategy(document, cluster, training),
         ]
     )
 
@@ -349,6 +350,15 @@ def _precision(document: Document, file: ScenarioFile, training: Training) -> It
         why = ": the times under `compute` are taken as they are"
         hint = "leave one of the two out"
         yield _said(document, ("training", "precision"), why, hint, value=training.precision)
+
+
+def _strategy(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    nothing = training.optimizer_state == "none" and training.gradients == "fp32"
+    if training.strategy != "ddp" and (cluster.workers == 1 or nothing):
+        alone = ": one worker has the whole optimizer"
+        why = alone if cluster.workers == 1 else " on memory: the optimizer has no state"
+        key_path: Keys = ("training", "strategy")
+        yield _said(document, key_path, why, "leave it out", value=training.strategy)
 
 
 def _idle_processors(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:

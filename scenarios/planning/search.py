@@ -1,11 +1,14 @@
-"""Search over offers, nodes, checkpointing, micro-batches and methods for the Pareto front.
+"""Search over offers, nodes, checkpointing, micro-batches, strategies and methods for the Pareto
+front.
 
 A *site* is an offer with a number of its nodes (powers of two, and all), a *work* one way to cut a
-step's batch: micro-batch (a power of two), accumulation, checkpointing. Memory comes first: works
-with which a method surely fits, or, where none does, may fit. The engine of a run then says how
-long an iteration is with the stated figures. Works of which passes alone take longer and cost more
-than a point that is known are left out; that leaves the front of hours and money as it is, since
-no iteration is shorter than its passes. A point that may not fit beats none that surely fits.
+step's batch: micro-batch (a power of two), accumulation, checkpointing, and whether the optimizer
+is divided, which takes longer and is tried where a whole one does not surely fit. Memory comes
+first: works with which a method surely fits, or, where none does, may fit. The engine of a run
+then says how long an iteration is with the stated figures. Works of which passes alone take longer
+and cost more than a point that is known are left out; that leaves the front of hours and money as
+it is, since no iteration is shorter than its passes. A point that may not fit beats none that
+surely fits.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios.advice.asked import METHODS, Asked, Words, asked, option
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.catalog import devices
+from gcsim.scenarios.checks.conflicts import beside_division, has_optimizer
 from gcsim.scenarios.checks.fits import Misfit, misfits
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -29,6 +33,7 @@ from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained.evidence import evidence_of
 from gcsim.simulator.clock import TooLongError
 from gcsim.simulator.devices.pricing import PriceList
+from gcsim.simulator.training import Strategy
 from gcsim.traces.models.transformer import Checkpointing
 
 HOUR = 3600.0
@@ -78,6 +83,7 @@ class Work:
     accumulation: int
     checkpointing: Checkpointing
     choices: tuple[CompressorChoice, ...]
+    strategy: Strategy = "ddp"
     sure: bool = True  # whether these surely fit
 
     @property
@@ -89,8 +95,9 @@ class Work:
         """The site's scenario with these settings."""
         found = self.site.scenario
         training = replace(
-            found.training, accumulation=self.accumulation, checkpointing=self.checkpointing
-        )
+            found.training, accumulation=self.accumulation, checkpointing=self.checkpointing,
+            strategy=self.strategy,
+        )  # fmt: skip
         return replace(
             found, training=training, batch_size=self.micro_batch, compressors=self.choices,
             draws=draws, left_out=(),
@@ -101,6 +108,8 @@ class Work:
         found = [f"batch_size={self.micro_batch}", f"training.accumulation={self.accumulation}"]
         if self.site.scenario.model.transformer is not None:
             found.append(f"training.checkpointing={self.checkpointing}")
+        if self.strategy != "ddp":
+            found.append(f"training.strategy={self.strategy}")
         return tuple(found)
 
 
@@ -136,6 +145,7 @@ class Search:
     supposed: tuple[str, ...] = ()  # overrides that stand for facts which the question leaves out
     too_long: dict[Offer, str] = field(default_factory=dict)
     """Offers with works of which a step takes longer than the clock has room for."""
+    _strategies: tuple[Strategy, ...] = ("ddp", "zero1")  # the stated one, or both
     _known: dict[str, Known] = field(default_factory=dict)
     _prices: dict[str, PriceList] = field(default_factory=dict)
 
@@ -143,6 +153,8 @@ class Search:
         questions = self._questions()
         first = questions[0][1]
         self.supposed = first.supposed
+        if first.says("training", "strategy"):
+            self._strategies = (first.scenario.training.strategy,)
         engine = Engine(first, progress=self.progress, tell=self.tell)
         for choice in first.scenario.compressors:
             found = engine.known(choice, first.scenario)
@@ -207,7 +219,7 @@ class Search:
         most = self.samples // site.workers
         by_formula = site.scenario.model.transformer is not None
         again: tuple[Checkpointing, ...] = ("none", "selective", "full")
-        found = []
+        found: list[Work] = []
         for kept in again if by_formula else again[:1]:
             micro = 1
             while micro <= most:
@@ -215,17 +227,31 @@ class Search:
                     site=site, micro_batch=micro, checkpointing=kept, choices=(),
                     accumulation=min(most // micro, _MOST_ACCUMULATED),
                 )  # fmt: skip
-                scenario = work.scenario()
                 for choice in site.scenario.compressors:
                     if choice.label in self._known and (
                         site.workers > 1 or choice.kind == site.scenario.compressors[0].kind
                     ):
-                        held = scenario.memory_of(choice, self._largest)
-                        if held is None or held.fits != "no":
-                            sure = held is None or held.fits == "yes"
-                            found.append(replace(work, choices=(choice,), sure=sure))
+                        found += self._fitting(work, choice)
                 micro *= 2
         return _joined([work for work in found if work.sure] or found)
+
+    def _fitting(self, work: Work, choice: CompressorChoice) -> Iterator[Work]:
+        """The work with a method by each strategy with which it may fit, to the first that surely
+        does, or is not checked: the next only takes longer."""
+        for strategy in self._tried(work.site, choice):
+            one = replace(work, choices=(choice,), strategy=strategy)
+            held = one.scenario().memory_of(choice, self._largest)
+            fits = "yes" if held is None else held.fits
+            if fits != "no":
+                yield replace(one, sure=fits == "yes")
+            if fits not in ("no", "perhaps"):
+                return
+
+    def _tried(self, site: Site, choice: CompressorChoice) -> tuple[Strategy, ...]:
+        """Strategies that a method goes with on a site."""
+        scenario = site.scenario
+        whole = has_optimizer(choice) or any(beside_division(scenario.cluster, scenario.training))
+        return self._strategies[:1] if whole or site.workers == 1 else self._strategies
 
     def misfit(self, site: Site) -> Misfit | None:
         """Least that a training needs where no work of a site fits, and what would help, of other
@@ -233,10 +259,13 @@ class Search:
         of a step."""
         if site.workers > self.samples or self.works(site):
             return None
-        choices = site.scenario.compressors
         kept: Checkpointing = "full" if site.scenario.model.transformer is not None else "none"
-        least = Work(site=site, micro_batch=1, accumulation=1, checkpointing=kept, choices=choices)
-        found = misfits(least.scenario(), {offer.device for offer in self.offers})
+        least = Work(site=site, micro_batch=1, accumulation=1, checkpointing=kept, choices=())
+        found: list[Misfit] = []
+        for choice in site.scenario.compressors:
+            strategy = self._tried(site, choice)[-1]
+            one = replace(least, choices=(choice,), strategy=strategy).scenario()
+            found += misfits(one, {offer.device for offer in self.offers})
         return min(found, key=lambda one: one.memory.low, default=None)
 
     def shortest(self, work: Work) -> tuple[float, float]:
@@ -333,7 +362,7 @@ def _joined(works: Iterable[Work]) -> list[Work]:
     """Works alike but for the method as one."""
     found: dict[tuple[object, ...], Work] = {}
     for work in works:
-        key = work.micro_batch, work.checkpointing
+        key = work.micro_batch, work.checkpointing, work.strategy
         here = found.get(key)
         found[key] = work if here is None else replace(here, choices=here.choices + work.choices)
     return list(found.values())

@@ -19,7 +19,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import did_you_mean
@@ -39,7 +47,7 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.steps.step_plan import Kind
-from gcsim.simulator.training import Code, SharedNode, Training
+from gcsim.simulator.training import Code, SharedNode, Strategy, Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
@@ -318,8 +326,17 @@ def buckets_of(section: Spelled) -> DdpBuckets:
     return replace(limits, first=limits.cap) if alone else limits
 
 
+def _timed(strategy: Any) -> Any:
+    if strategy in ("zero2", "zero3", "fsdp"):
+        more = "gradients" if strategy == "zero2" else "gradients and weights"
+        why = f"{strategy!r} divides {more}, too, of which the memory alone is known, not the time"
+        raise invalid(why, "write zero1, which divides the optimizer alone")
+    return strategy
+
+
 TRAINING = As(
     Training,
+    strategy=(Annotated[Strategy, BeforeValidator(_timed)], "ddp"),
     reducer=None,
     hook=None,
     loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
@@ -348,6 +365,7 @@ def build_training(section: Spelled, cluster: Cluster, *, measured: bool = False
         loop = loops.Loop(exposed=Fraction(section.overlap == "none"))
     half = section.gradients != "fp32" and not measured and "fp16" in cluster.device.precisions
     usual = Training(
+        strategy=section.strategy,
         precision="fp16" if half else "fp32",
         code=Code() if measured else _chosen(section.code, loops.code, loops.code(loops.UNKNOWN)),
         exposed=loop.exposed,

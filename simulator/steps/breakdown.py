@@ -17,7 +17,15 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.steps.cycles import Steady
-from gcsim.simulator.steps.step_plan import CollectiveSpan, Job, Kind, Resource, Run, Span
+from gcsim.simulator.steps.step_plan import (
+    CollectiveSpan,
+    Job,
+    Kind,
+    Resource,
+    Run,
+    Span,
+    WeightGather,
+)
 
 PARTS = (
     "forward",
@@ -117,12 +125,14 @@ class TimeBreakdown:
                 continue
             slot = next((n for n, until in enumerate(free) if until <= entry), len(free))
             free[slot : slot + 1] = [left]
+            weights = isinstance(record, WeightGather)
+            what = "gather of weights" if weights else record.kind.replace("_", "-")
             yield Span(
                 rank=rank,
                 resource="communicator",
                 slot=slot,
                 kind=record.kind,
-                name=f"{record.kind.replace('_', '-')}, bucket {bucket}",
+                name=f"{what}, bucket {bucket}",
                 start=entry,
                 end=left,
                 bucket=bucket,

@@ -68,6 +68,11 @@ Resource = Literal["loader", "compute", "side", "communicator"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightGather(CollectiveRecord):
+    """All-gather of the weights of which each rank has updated a part: the last of a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A job of a stream."""
 

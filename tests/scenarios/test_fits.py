@@ -85,6 +85,27 @@ def test_groups_have_the_remedies_of_nodes_that_are_alike(load: Any) -> None:
     assert load("llama3_8b", *given, nodes, *both).compressors
 
 
+def test_a_divided_optimizer_is_a_setting_and_on_more_gpus_a_remedy(load: Any) -> None:
+    """2.7 billion parameters in 16 bits with Adam have 4 bytes each on every GPU, and 12 that are
+    divided: 39 GiB hold no whole optimizer, and a half of one."""
+    given = ["training.checkpointing=full", "training.precision=bf16", "training.gradients=bf16",
+             "training.device_memory=39 GiB", "training.sequence=512",
+             "compressors=[none]"]  # fmt: skip
+    with pytest.raises(DoesNotFitError) as refusal:
+        load("gpt3_2.7b", *given, "cluster.nodes=1")
+    text = refusal.value.misfit.remedies[-1]
+    assert re.fullmatch(r"ZeRO-1 on 2 GPUs \(.* GiB; --set training.strategy=zero1\)", text)
+    divided = load("gpt3_2.7b", *given, "cluster.nodes=2", "training.strategy=zero1")
+    assert divided.memory_of(divided.compressors[0]).fits == "yes"
+    with pytest.raises(DoesNotFitError) as refusal:
+        load("gpt3_2.7b", *given, "cluster.nodes=2")
+    first, *others = refusal.value.misfit.remedies
+    assert re.fullmatch(r"--set training.strategy=zero1 \(.* GiB: fits\)", first)
+    assert not any(one.startswith(SHARDED) for one in others)
+    with pytest.raises(DoesNotFitError, match=r"ZeRO-1 on 2 GPUs .*not simulated"):
+        load("gpt3_2.7b", *given, "cluster.nodes=2", "training.local_steps=2")
+
+
 def test_a_device_instead_of_unlike_ones_is_no_slower_than_any_of_them(load: Any) -> None:
     """A T4 has 16 GiB, a GeForce RTX 5090 32 and is the faster."""
     nodes = "cluster={groups: [{nodes: 1, device: t4}, {nodes: 1, device: rtx_5090}]}"
@@ -201,10 +222,10 @@ def test_advice_says_what_would_fit() -> None:
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0
     assert "llama3_8b on h100_sxm: does not fit" in said.output
-    assert "--set cluster.device=b200 --set cluster.intra_node=nvlink5" in said.output
-    assert "--set training.checkpointing=full --set training.gradients=bf16 or ZeRO-3" in " ".join(
-        said.output.split()
-    )
+    text = " ".join(said.output.split())
+    changes = "training.strategy=zero1", "training.checkpointing=full", "training.gradients=bf16"
+    assert f"Change first {' '.join(f'--set {one}' for one in changes)} (" in text
+    assert "fits; passes 32 % longer) or ZeRO-3 on 16 GPUs" in text
     assert " ms" not in said.output
     answer = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert answer["fits"] is False

@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
-from gcsim.simulator.memory import (
-    STRATEGIES,
-    Strategy,
-    activations,
-    floats,
-    in_flight,
-    memory,
-    states,
-)
+from gcsim.simulator.memory import STAGES, Stage, activations, floats, in_flight, memory, states
 from gcsim.simulator.training import Training
 from gcsim.traces.models.building import build_model, sample_batch
 from gcsim.traces.models.registry import MODELS, ModelEntry
@@ -44,16 +36,14 @@ def test_states_take_their_bytes_a_parameter(given: dict[str, Any], nbytes: int)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)]
+    ("stage", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)]
 )
-def test_the_stages_of_zero_take_their_published_bytes(
-    strategy: Strategy, gigabytes: float
-) -> None:
+def test_the_stages_of_zero_take_their_published_bytes(stage: Stage, gigabytes: float) -> None:
     """Figure 1 of arXiv:1910.02054: 7.5 billion parameters on 64 GPUs, 12 bytes of optimizer."""
     training = Training(precision="fp16", gradients="bf16")
-    found = sum(part.low for part in states(7_500_000_000, training, 64, strategy))
+    found = sum(part.low for part in states(7_500_000_000, training, 64, stage))
     assert found / 1e9 == pytest.approx(gigabytes, abs=0.05)
-    of_one = [sum(part.low for part in states(1000, training, 1, one)) for one in STRATEGIES]
+    of_one = [sum(part.low for part in states(1000, training, 1, one)) for one in STAGES]
     assert of_one == [16_000] * 4
 
 
@@ -61,10 +51,7 @@ def test_a_worker_gathers_no_more_than_the_root_and_two_blocks() -> None:
     parameters, network = LLAMA.parameters, LLAMA.transformer
     assert parameters is not None
     assert network is not None
-    held = {
-        one: memory(LLAMA, 1, Training(), workers=8, device=None, strategy=one)
-        for one in STRATEGIES
-    }
+    held = {one: memory(LLAMA, 1, Training(), workers=8, device=None, stage=one) for one in STAGES}
     lows = [one.low for one in held.values() if one]
     assert lows == sorted(lows, reverse=True)
     whole, shards = held["ddp"], held["zero3"]

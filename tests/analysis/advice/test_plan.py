@@ -91,6 +91,17 @@ def test_what_may_not_fit_is_marked_in_its_row_and_passed_over(fast: Plan) -> No
     assert "the cheapest that surely fits" in said(found)["Choose"]
 
 
+def test_a_divided_optimizer_has_a_column_where_a_row_needs_it(fast: Plan) -> None:
+    (one, *_) = fast.front
+    assert "strategy" not in table(fast)[0]
+    point = replace(one.point, work=replace(one.point.work, strategy="zero1"))
+    headings, (line,) = table(replace(fast, front=(replace(one, point=point),)))
+    assert line[headings.index("strategy")] == "zero1"
+    (row,) = document(replace(fast, front=(replace(one, point=point),)))["front"]
+    assert row["strategy"] == "zero1"
+    assert "--set training.strategy=zero1" in row["command"]
+
+
 def test_a_ratio_of_times_to_measure_is_named_so(
     fast: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
@@ -186,6 +187,30 @@ def replicas_stay_equal(rank: int) -> None:
     assert all(same_bits(one, flat) for one in everybody)
 
 
+def a_divided_optimizer_takes_the_same_steps(rank: int) -> None:
+    """Each rank updates a part of the weights, by updates that are equal on all ranks."""
+
+    def trained(divided: bool) -> Tensor:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 30), nn.Linear(30, 5))
+        model = DistributedDataParallel(net, bucket_cap_mb=0.002)
+        topk(model)
+        if divided:
+            optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(
+                model.parameters(), torch.optim.AdamW, lr=0.01
+            )
+        else:
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        generator = torch.Generator().manual_seed(rank)
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(16, 20, generator=generator)).square().mean().backward()
+            optimizer.step()
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    assert same_bits(trained(divided=True), trained(divided=False))
+
+
 def a_part_of_the_ranks_trains(rank: int) -> None:
     """Ranks 2 and 0 train; the hook makes its group without rank 1."""
     group = dist.new_group([0, 2])
@@ -339,6 +364,7 @@ LOOPS: dict[str, Callable[[int], None]] = {
             joins_uneven_inputs,
             trains_in_bfloat16,
             replicas_stay_equal,
+            a_divided_optimizer_takes_the_same_steps,
             a_part_of_the_ranks_trains,
             exchanges_as_on_a_gpu,
             backward_goes_on_meanwhile,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.planning.search import HOUR, Job, Point, Search, Site, Work, sizes, undominated
+from gcsim.simulator.training import Strategy
+from gcsim.traces.models.transformer import Checkpointing
 
 TWO = "compressors=[none, fp16]"
 NOISE = "training.noise={variation: 0.1}"
@@ -69,6 +72,41 @@ def test_the_front_is_that_of_all_settings(small: Search, noise: bool) -> None:
     assert [one.hours for one in front] == sorted(one.hours for one in front)
     if not noise:
         assert found.simulated - before < len(points)  # what cannot win is not simulated
+
+
+def test_the_front_is_that_of_all_settings_by_both_strategies() -> None:
+    """In 12 GiB gpt2_medium's optimizer fits whole with small micro-batches, divided with larger
+    ones. Of all works by either strategy, each checked by its own scenario, those that surely fit
+    have the front."""
+    given = TWO, "training.device_memory=12 GiB"
+    job = Job(model="gpt2_medium", amount=1e8, batch=16 * 256, sequence=256, overrides=given)
+    found = Search(job=job, offers=[offer("v100", 2, 2, 1.0, "100gbe"), offer("t4", 1, 1, 0.2)])
+    works = [
+        Work(
+            site=site, micro_batch=micro, accumulation=16 // site.workers // micro,
+            checkpointing=kept, choices=(choice,), strategy=strategy,
+        )
+        for site in found.sites
+        for micro in (1, 2, 4, 8, 16)
+        if micro * site.workers <= 16
+        for kept in get_args(Checkpointing)
+        for strategy in get_args(Strategy)
+        for choice in site.scenario.compressors[: 1 if site.workers == 1 else 2]
+    ]  # fmt: skip
+    largest = max(layout.numel for layout in found._known["dense"].profile.buckets)
+    held = [work.scenario().memory_of(work.choices[0], largest) for work in works]
+    sure = [work for work, one in zip(works, held, strict=True) if one and one.fits == "yes"]
+    points = [point for work in sure for point in found.points(work)]
+    before = found.simulated
+    front = found.front()
+    assert {(one.hours, one.money) for one in front} == naive(points)
+    assert {one.work.strategy for one in front} == {"ddp", "zero1"}
+    assert found.simulated - before < len(points) / 2
+    divided = next(one.work for one in front if one.work.strategy == "zero1")
+    assert "training.strategy=zero1" in divided.settings()
+    job = replace(job, overrides=(*given, "training.strategy=ddp"))
+    stated = Search(job=job, offers=found.offers)
+    assert {work.strategy for site in stated.sites for work in stated.works(site)} == {"ddp"}
 
 
 class Grid(Search):

@@ -1,0 +1,153 @@
+"""`training.strategy: zero1` in a scenario: refusals with their lines, methods that are left out, a
+run's rows, and advice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gcsim.analysis.timeline import chrome_trace
+from gcsim.cli.app import app
+from gcsim.compressors.registry import REGISTRY, check_parameters
+from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.per_bucket import plan
+from gcsim.scenarios.checks.conflicts import has_optimizer
+from gcsim.scenarios.load import load_scenario
+from gcsim.scenarios.run import run
+from gcsim.scenarios.scenario import CompressorChoice
+from tests.scenarios.files import check_mistake, load, problems, warnings
+
+SCENARIO = """
+model: lenet
+batch_size: 8
+gradients: {source: synthetic, iterations: 1}
+cluster: {nodes: 2, device: v100, network: 1gbe, collectives: {transport: nccl}}
+training: {strategy: zero1}
+compressors: [none, fp16, {kind: topk, ratio: 0.01}]
+"""
+PARAMETERS = 61_706  # LeNet's
+
+
+@pytest.mark.parametrize(
+    ("name", "divides"),
+    [("zero2", "gradients"), ("zero3", "gradients and weights"), ("fsdp", "gradients and weights")],
+)
+def test_what_has_no_time_is_refused_and_zero1_named(
+    tmp_path: Path, name: str, divides: str
+) -> None:
+    check_mistake(
+        tmp_path,
+        SCENARIO.replace("zero1", name),
+        f"a.yaml:6:22: error: training.strategy: {name!r} divides {divides}, too, of which the "
+        "memory alone is known, not the time; write zero1, which divides the optimizer alone",
+    )
+    check_mistake(tmp_path, SCENARIO.replace("zero1", "zero"), "a.yaml:6:22: error: training.strat")
+
+
+@pytest.mark.parametrize(
+    ("override", "other"),
+    [
+        ("training.local_steps=4", "training.local_steps"),
+        ("cluster.collectives={transport: gloo, servers: 2}", "cluster.collectives.servers"),
+        ("training.concurrent_collectives=2", "training.concurrent_collectives"),
+        (
+            "training.faults={horizon: 1 h, restart: 1 s, deaths: [{node: 0, at: 1 min}]}",
+            "training.faults",
+        ),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused(tmp_path: Path, override: str, other: str) -> None:
+    found = problems(tmp_path, SCENARIO, override)
+    assert found[0].startswith(f"a.yaml:6:22: error: training.strategy = 'zero1' with {other}: ")
+    assert found[0].endswith("; leave one of the two out")
+    assert not load(tmp_path, SCENARIO, override, "training.strategy=ddp").left_out
+
+
+def test_methods_with_the_optimizers_state_are_those_with_momentum_or_local_steps() -> None:
+    """Named by their papers: 1-bit Adam, DGC's momentum correction, local SGD and what has both."""
+    kinds = {
+        name
+        for name in REGISTRY
+        if has_optimizer(CompressorChoice(
+            kind=name, label=name, parameters=check_parameters(name, {}).model_dump()
+        ))
+    }  # fmt: skip
+    assert kinds == {
+        "dgc", "signum", "ef_block_sgdm", "onebit_adam", "count_sketch", "local_sgd", "diloco",
+        "qsparse_local_sgd", "cser", "csea", "cser_pl", "torch_post_local_sgd",
+    }  # fmt: skip
+
+
+def test_such_methods_are_left_out_and_alone_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = SCENARIO.replace("fp16,", "onebit_adam, cser,")
+    scenario = load(tmp_path, text)
+    assert [choice.kind for choice in scenario.compressors] == ["none", "topk"]
+    why = "with training.strategy=zero1: own optimizer state, whole on each worker"
+    assert scenario.left_out == (f"onebit_adam, cser {why}",)
+    (warning,) = warnings(tmp_path, caplog)
+    assert warning == f"a.yaml:7:21: warning: onebit_adam, cser {why}; left out"
+    alone = SCENARIO.replace("none, fp16, {kind: topk, ratio: 0.01}", "onebit_adam")
+    check_mistake(tmp_path, alone, f"a.yaml:7:15: error: onebit_adam {why}; ")
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "a.yaml")])
+    assert result.exit_code == 2
+
+
+def test_a_division_of_nothing_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(tmp_path, SCENARIO)
+    assert not warnings(tmp_path, caplog)
+    load(tmp_path, SCENARIO, "cluster.nodes=1")
+    load(tmp_path, SCENARIO, "training.optimizer_state=none")
+    alone, stateless = warnings(tmp_path, caplog)
+    assert "'zero1' has no effect: one worker has the whole optimizer" in alone
+    assert "'zero1' has no effect on memory: the optimizer has no state" in stateless
+
+
+def test_a_run_takes_longer_in_each_world_and_sends_each_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of two workers sends half of LeNet's weights, at 1 Gbit/s or less: 1 ms or more."""
+    monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "a.yaml"
+    path.write_text(SCENARIO)
+    divided = run(load_scenario(path))
+    whole = run(load_scenario(path, ["training.strategy=ddp"]))
+    for one, other in zip(divided.rows, whole.rows, strict=True):
+        assert one.iteration_s - other.iteration_s > 4 * PARAMETERS / 2 / 125e6
+        worlds = zip(one.iteration_draws_s, other.iteration_draws_s, strict=True)
+        assert all(longer > shorter for longer, shorter in worlds)
+        more = one.wire_bytes_per_worker - other.wire_bytes_per_worker
+        assert more == 4 * PARAMETERS / 2
+        assert one.decode_s == pytest.approx(other.decode_s, abs=2e-12)
+        assert (one.device_memory_low_bytes or 0) < (other.device_memory_low_bytes or 0)
+    assert chrome_trace(divided).count('"gather of weights, bucket 0"') == 2 * len(divided.rows)
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("setting", ["training.strategy=zero1", "training.between=nodes"])
+def test_a_method_for_each_bucket_is_changed_once(setting: str) -> None:
+    """The faster of two methods for all buckets takes what it takes in a run."""
+    words = Words(model="resnet50", device="v100", nodes=2, gpus=2, network="10 Gbit/s")
+    engine = Engine(asked(None, words, ["uncertainty.draws=0", setting]))
+    by_label = {choice.label: choice for choice in engine.scenario.compressors}
+    found = plan(engine, [by_label["dense"], by_label["fp16"]])
+    assert found is not None
+    rows = engine.rows((), ["fp16"]) or {}
+    assert found.alone.iteration_s == min(row.iteration_s for row in rows.values())
+
+
+def test_advice_says_how_to_divide_the_optimizer() -> None:
+    words = ["advise", "--model", "resnet50", "--device", "v100", "--nodes", "4", "--network"]
+    words += ["25gbe", "-q", "--set", "compressors=[none, fp16]"]
+    said = CliRunner().invoke(app, [*words, "--set", "training.strategy=zero1"]).output
+    assert (
+        "optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=lr)" in said
+    )
+    assert "optimizer divided (ZeRO-1)" in said
+    assert "ZeroRedundancyOptimizer" not in CliRunner().invoke(app, words).output
