@@ -427,7 +427,7 @@ def _memory(advice: Advice) -> Iterator[str]:
     yield from (
         f"saves memory: {first.label} with {one}\n" for one in checkpointed(advice.scenario, first)
     )
-    yield from (f"does not fit: {text}\n" for text in advice.result.left_out)
+    yield from (f"left out: {text}\n" for text in advice.result.left_out)
 
 
 def _opened(one: Open, use: Row | None) -> str:

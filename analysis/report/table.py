@@ -387,8 +387,8 @@ def _marks(found: Verdict) -> list[str]:
 
 
 def _unfit(result: Result, rows: Sequence[Row]) -> list[str]:
-    """Methods that do not fit in the devices, and those that may not."""
-    notes = [f"{LEFT_OUT}does not fit: {text}" for text in result.left_out]
+    """Methods that are left out, as a rule for lack of memory, and those that may not fit."""
+    notes = [f"{LEFT_OUT}left out: {text}" for text in result.left_out]
     doubtful = [row for row in rows if row.fits == "perhaps"]
     if doubtful:
         names = ", ".join(row.label for row in doubtful)
