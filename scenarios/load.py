@@ -183,14 +183,14 @@ def scenario_of(
         files=files,
     )
     if training.strategy != "ddp":
-        scenario = _dividing(document, scenario, warn)
+        scenario = _sharding(document, scenario, warn)
     if fitting:
         scenario = _fitting(document, scenario, warn)
     return replace(scenario, resolved=resolved(scenario, file.description))
 
 
-def _dividing(document: Document, scenario: Scenario, warn: bool) -> Scenario:
-    """The scenario with the methods that leave an optimizer to divide; `InputError` if none does,
+def _sharding(document: Document, scenario: Scenario, warn: bool) -> Scenario:
+    """The scenario with the methods that leave an optimizer to shard; `InputError` if none does,
     with the first one's line."""
     out = [choice for choice in scenario.compressors if has_optimizer(choice)]
     if not out:

@@ -1,5 +1,5 @@
 """Profiles as a training changes them: gradients in 16 bits, compression between nodes alone, a
-divided optimizer.
+sharded optimizer.
 
 Where gradients are stored in 16 bits (`training.gradients`), dense training all-reduces 2 bytes per
 element and casts nothing: one pass divides the bucket by the number of workers (2 bytes read, 2
@@ -81,7 +81,7 @@ def _summed(elements: int, dtype: str, width: int, workers: int) -> Exchange:
 
 def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) -> TrafficProfile:
     """The profile with gradients as the training stores them, exchanges between the ends that it
-    names, and the gather of weights behind a divided optimizer; the same object where nothing
+    names, and the gather of weights behind a sharded optimizer; the same object where nothing
     changes."""
     profile = as_stored(profile, training)
     sizes = [training.gradient_bytes * layout.numel for layout in profile.buckets]

@@ -176,7 +176,7 @@ class Training(fields.Setting):
     concurrent_collectives: Literal[1, 2] = 1
     """Collectives under way at a time: 1 as in NCCL, 2 as Gloo's two threads."""
     optimizer: fields.Seconds = Fraction(0)
-    """Seconds after a worker's last bucket is decoded, of a divided one of a worker's part; 0:
+    """Seconds after a worker's last bucket is decoded, of a sharded one of a worker's part; 0:
     included in backward."""
     accumulation: Batches = 1  # micro-batches per iteration; only the last exchanges
     checkpointing: Checkpointing = "none"

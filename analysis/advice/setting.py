@@ -49,7 +49,7 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
         buses = dict.fromkeys(bus.name for bus in (cluster.intra_node, *cluster.buses.values()))
         found.append(f"{listed([*buses])} in a node")
     stored = scenario.training.gradients
-    found += ["optimizer divided (ZeRO-1)"] if scenario.training.strategy == "zero1" else []
+    found += ["optimizer sharded (ZeRO-1)"] if scenario.training.strategy == "zero1" else []
     found += [scenario.training.precision, *([] if stored == "fp32" else [f"{stored} gradients"])]
     if cluster.workers > 1 and scenario.draws:
         found.append(f"80 % ranges over {scenario.draws} draws of the uncertain inputs")

@@ -48,7 +48,7 @@ def contradictions(
         *_faults(document, training.faults, sizes),
         *_precision(document, cluster, training),
         *_between(document, cluster, training),
-        *_divided(document, cluster, training),
+        *_strategy(document, cluster, training),
         *_groups(document, cluster, training),
         *_clients(document, train),
     ]
@@ -187,8 +187,8 @@ def _between(document: Document, cluster: Cluster, training: Training) -> Iterat
             )
 
 
-def _divided(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    for key_path, why in beside_division(cluster, training) if training.strategy != "ddp" else ():
+def _strategy(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    for key_path, why in against_sharding(cluster, training) if training.strategy != "ddp" else ():
         yield document.problem(
             ("training", "strategy"),
             f" = {training.strategy!r} with {dotted(key_path)}: {why}",
@@ -196,8 +196,8 @@ def _divided(document: Document, cluster: Cluster, training: Training) -> Iterat
         )
 
 
-def beside_division(cluster: Cluster, training: Training) -> Iterator[tuple[Keys, str]]:
-    """Settings of these that no divided optimizer goes with, and why."""
+def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Keys, str]]:
+    """Settings of these that no sharded optimizer goes with, and why."""
     collectives: Keys = ("cluster", "collectives")
     if cluster.servers:
         yield (*collectives, "servers"), "parameter servers are not simulated beside it"

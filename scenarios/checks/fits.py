@@ -17,7 +17,7 @@ from typing import Any
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
-from gcsim.scenarios.checks.conflicts import beside_division, has_optimizer
+from gcsim.scenarios.checks.conflicts import against_sharding, has_optimizer
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import STAGES, Memory
@@ -180,8 +180,8 @@ def _sharded(
 ) -> str | None:
     """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits; None where the
     first does on the GPUs of the scenario, which is a setting of its own."""
-    timed = _divisible(scenario, choice)
-    settings = [one for one in settings if one is not _DIVIDED]
+    timed = _shardable(scenario, choice)
+    settings = [one for one in settings if one is not _ZERO1]
     first = max(2, scenario.cluster.workers)
     for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
         for stage in STAGES[1:]:
@@ -192,15 +192,15 @@ def _sharded(
             if stage == "zero1" and timed:
                 if workers == scenario.cluster.workers:
                     return None
-                how, _ = _DIVIDED
+                how, _ = _ZERO1
             text = f"{SHARDED}{stage[-1]} on {workers} GPUs ({gib(found.high)}; {how})"
             return _with_these(text, settings)
     return None
 
 
-def _divisible(scenario: Scenario, choice: CompressorChoice) -> bool:
-    """Whether the time with a divided optimizer is known."""
-    beside = any(beside_division(scenario.cluster, scenario.training))
+def _shardable(scenario: Scenario, choice: CompressorChoice) -> bool:
+    """Whether the time with a sharded optimizer is known."""
+    beside = any(against_sharding(scenario.cluster, scenario.training))
     return not beside and not has_optimizer(choice)
 
 
@@ -216,8 +216,8 @@ def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Set
             for n in cuts
         )  # fmt: skip
     divided = training.strategy != "ddp" or scenario.cluster.workers == 1
-    if not divided and _divisible(scenario, choice):
-        yield iter([_DIVIDED])
+    if not divided and _shardable(scenario, choice):
+        yield iter([_ZERO1])
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
         yield ((_set(f"training.checkpointing={one}"), {"checkpointing": one}) for one in again)
@@ -321,4 +321,4 @@ def _set(*assignments: str) -> str:
     return " ".join(f"--set {shlex.quote(one)}" for one in assignments)
 
 
-_DIVIDED: Setting = (_set("training.strategy=zero1"), {"strategy": "zero1"})
+_ZERO1: Setting = (_set("training.strategy=zero1"), {"strategy": "zero1"})

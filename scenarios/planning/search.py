@@ -3,7 +3,7 @@ front.
 
 A *site* is an offer with a number of its nodes (powers of two, and all), a *work* one way to cut a
 step's batch: micro-batch (a power of two), accumulation, checkpointing, and whether the optimizer
-is divided, which takes longer and is tried where a whole one does not surely fit. Memory comes
+is sharded, which takes longer and is tried where a whole one does not surely fit. Memory comes
 first: works with which a method surely fits, or, where none does, may fit. The engine of a run
 then says how long an iteration is with the stated figures. Works of which passes alone take longer
 and cost more than a point that is known are left out; that leaves the front of hours and money as
@@ -23,7 +23,7 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios.advice.asked import METHODS, Asked, Words, asked, option
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.catalog import devices
-from gcsim.scenarios.checks.conflicts import beside_division, has_optimizer
+from gcsim.scenarios.checks.conflicts import against_sharding, has_optimizer
 from gcsim.scenarios.checks.fits import Misfit, misfits
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -250,7 +250,7 @@ class Search:
     def _tried(self, site: Site, choice: CompressorChoice) -> tuple[Strategy, ...]:
         """Strategies that a method goes with on a site."""
         scenario = site.scenario
-        whole = has_optimizer(choice) or any(beside_division(scenario.cluster, scenario.training))
+        whole = has_optimizer(choice) or any(against_sharding(scenario.cluster, scenario.training))
         return self._strategies[:1] if whole or site.workers == 1 else self._strategies
 
     def misfit(self, site: Site) -> Misfit | None:

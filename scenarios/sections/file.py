@@ -329,8 +329,8 @@ def buckets_of(section: Spelled) -> DdpBuckets:
 def _timed(strategy: Any) -> Any:
     if strategy in ("zero2", "zero3", "fsdp"):
         more = "gradients" if strategy == "zero2" else "gradients and weights"
-        why = f"{strategy!r} divides {more}, too, of which the memory alone is known, not the time"
-        raise invalid(why, "write zero1, which divides the optimizer alone")
+        why = f"{strategy!r} shards {more}, too: gcsim knows the memory of that, but no time"
+        raise invalid(why, "write zero1, which shards the optimizer alone")
     return strategy
 
 

@@ -32,17 +32,17 @@ PARAMETERS = 61_706  # LeNet's
 
 
 @pytest.mark.parametrize(
-    ("name", "divides"),
+    ("name", "shards"),
     [("zero2", "gradients"), ("zero3", "gradients and weights"), ("fsdp", "gradients and weights")],
 )
 def test_what_has_no_time_is_refused_and_zero1_named(
-    tmp_path: Path, name: str, divides: str
+    tmp_path: Path, name: str, shards: str
 ) -> None:
     check_mistake(
         tmp_path,
         SCENARIO.replace("zero1", name),
-        f"a.yaml:6:22: error: training.strategy: {name!r} divides {divides}, too, of which the "
-        "memory alone is known, not the time; write zero1, which divides the optimizer alone",
+        f"a.yaml:6:22: error: training.strategy: {name!r} shards {shards}, too: gcsim knows "
+        "the memory of that, but no time; write zero1, which shards the optimizer alone",
     )
     check_mistake(tmp_path, SCENARIO.replace("zero1", "zero"), "a.yaml:6:22: error: training.strat")
 
@@ -116,9 +116,9 @@ def test_a_run_takes_longer_in_each_world_and_sends_each_part(
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "a.yaml"
     path.write_text(SCENARIO)
-    divided = run(load_scenario(path))
+    sharded = run(load_scenario(path))
     whole = run(load_scenario(path, ["training.strategy=ddp"]))
-    for one, other in zip(divided.rows, whole.rows, strict=True):
+    for one, other in zip(sharded.rows, whole.rows, strict=True):
         assert one.iteration_s - other.iteration_s > 4 * PARAMETERS / 2 / 125e6
         worlds = zip(one.iteration_draws_s, other.iteration_draws_s, strict=True)
         assert all(longer > shorter for longer, shorter in worlds)
@@ -126,7 +126,7 @@ def test_a_run_takes_longer_in_each_world_and_sends_each_part(
         assert more == 4 * PARAMETERS / 2
         assert one.decode_s == pytest.approx(other.decode_s, abs=2e-12)
         assert (one.device_memory_low_bytes or 0) < (other.device_memory_low_bytes or 0)
-    assert chrome_trace(divided).count('"gather of weights, bucket 0"') == 2 * len(divided.rows)
+    assert chrome_trace(sharded).count('"gather of weights, bucket 0"') == 2 * len(sharded.rows)
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -142,12 +142,12 @@ def test_a_method_for_each_bucket_is_changed_once(setting: str) -> None:
     assert found.alone.iteration_s == min(row.iteration_s for row in rows.values())
 
 
-def test_advice_says_how_to_divide_the_optimizer() -> None:
+def test_advice_says_how_to_shard_the_optimizer() -> None:
     words = ["advise", "--model", "resnet50", "--device", "v100", "--nodes", "4", "--network"]
     words += ["25gbe", "-q", "--set", "compressors=[none, fp16]"]
     said = CliRunner().invoke(app, [*words, "--set", "training.strategy=zero1"]).output
     assert (
         "optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=lr)" in said
     )
-    assert "optimizer divided (ZeRO-1)" in said
+    assert "optimizer sharded (ZeRO-1)" in said
     assert "ZeroRedundancyOptimizer" not in CliRunner().invoke(app, words).output

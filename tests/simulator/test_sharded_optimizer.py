@@ -1,4 +1,4 @@
-"""Training with a divided optimizer (ZeRO, stage 1), against the same training with a whole one and
+"""Training with a sharded optimizer (ZeRO, stage 1), against the same training with a whole one and
 the gather of its weights worked out by itself."""
 
 from __future__ import annotations
