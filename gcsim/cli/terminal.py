@@ -341,14 +341,9 @@ def default_text(entry: Entry) -> str:
 def _flops(value: float, range_: tuple[float, float] | None) -> str:
     """FLOP rate in TFLOP/s, in GFLOP/s below a tenth of a TFLOP/s."""
     unit, name = (1e12, "TFLOP/s") if value >= 1e11 else (1e9, "GFLOP/s")
-    return f"{_spanned(value, range_, unit, digits=3)} {name}"
-
-
-def _spanned(value: float, range_: tuple[float, float] | None, unit: float, digits: int = 6) -> str:
-    shown = f"{value / unit:.{digits}g}"
-    if range_ is None:
-        return shown
-    return f"{shown} ({range_[0] / unit:.3g} to {range_[1] / unit:.3g})"
+    low, high = range_ or (value, value)
+    ends = "" if range_ is None else f" ({low / unit:.3g} to {high / unit:.3g})"
+    return f"{value / unit:.3g}{ends} {name}"
 
 
 def _training(entry: Entry) -> Table:
