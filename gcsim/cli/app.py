@@ -156,14 +156,8 @@ def run(
         terminal.note_next([*network, *elsewhere], f"{what}{cached}")
 
 
-app.command()(compare)
-app.command()(explain)
-app.command()(plot)
-app.command()(advise)
-app.command()(plan)
-app.command()(train)
-app.command()(sweep)
-app.command()(reproduce)
+for _command_of in (compare, explain, plot, advise, plan, train, sweep, reproduce):
+    app.command()(_command_of)
 
 
 @app.command()

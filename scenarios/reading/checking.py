@@ -57,7 +57,7 @@ def check(model: type[AnySection], document: Document) -> tuple[AnySection | Non
 
 
 def shipped_table(model: type[AnySection], path: Path) -> AnySection:
-    """One of gcsim's own files as `model`; `InputError` with all its problems."""
+    """Parse one of gcsim's own files; `InputError` with all its problems."""
     document = read_shipped(path)
     found, faults = check(model, document)
     if found is None:
