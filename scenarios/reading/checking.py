@@ -56,13 +56,17 @@ def check(model: type[AnySection], document: Document) -> tuple[AnySection | Non
         return None, [_problem(model, document, fault) for fault in error.errors()]
 
 
-def shipped_table(model: type[AnySection], path: Path) -> AnySection:
-    """Parse one of gcsim's own files; `InputError` with all its problems."""
-    document = read_shipped(path)
+def checked(model: type[AnySection], document: Document) -> AnySection:
+    """The document as `model`; `InputError` with all its problems."""
     found, faults = check(model, document)
     if found is None:
         raise InputError(document.sorted(faults))
     return found
+
+
+def shipped_table(model: type[AnySection], path: Path) -> AnySection:
+    """Parse one of gcsim's own files, as `checked`."""
+    return checked(model, read_shipped(path))
 
 
 def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:
