@@ -119,6 +119,13 @@ def alone_in(folder: Path) -> Iterator[None]:
     except OSError as error:
         message, hint = f"cannot write: {error.strerror or error}", "choose another folder"
         raise InputError(message, place=str(folder), hint=hint) from error
+    with _locked(handle):
+        yield
+
+
+@contextmanager
+def _locked(handle: int) -> Iterator[None]:
+    """Hold the lock of an open file or folder where there are locks, and close it."""
     try:
         with suppress(OSError):
             lock(handle, wait=True)
@@ -260,13 +267,8 @@ def waiting_for(path: Path) -> Iterator[None]:
 
     Where a file system has no locks, two may be inside. Raises `OSError` when there can be no file.
     """
-    handle = open_lock(path, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            lock(handle, wait=True)
+    with _locked(open_lock(path, os.O_RDONLY)):
         yield
-    finally:
-        os.close(handle)
 
 
 def open_lock(path: Path, access: int) -> int:

@@ -39,7 +39,7 @@ from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.scenarios.formulas import Each, Formula, Number, evaluated, parsed
-from gcsim.scenarios.reading.checking import Section, check, invalid
+from gcsim.scenarios.reading.checking import Section, checked, invalid
 from gcsim.scenarios.reading.document import Document
 from gcsim.scenarios.reading.types import Count, PositiveDuration
 from gcsim.scenarios.reading.values import Spelled
@@ -195,9 +195,7 @@ def stated(
 ) -> Stated:
     """Run of a document; `facts` finds a model's table by name, batch and tokens. Raises
     `InputError` with every problem and its place."""
-    file, problems = check(StatedFile, document)
-    if file is None or problems:
-        raise InputError(document.sorted(problems))
+    file = checked(StatedFile, document)
     cluster = build_cluster(file.cluster, file.batch_size)
     model, shapes = (
         (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)

@@ -12,33 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from gcsim import version
 from gcsim.analysis.live.plan import Round, as_json
 from gcsim.errors import InputError
 from gcsim.files import temporary_folder
 
+if TYPE_CHECKING:
+    from gcsim.analysis.live.namespaces import Network
+
 _POLL = 0.05
 _STORE_PORT = 29400  # free in a namespace of its own
 
 
-class Place(Protocol):
-    """Place for ranks."""
-
-    @property
-    def interface(self) -> str:
-        """Network interface of each rank."""
-
-    def address(self, rank: int) -> str:
-        """Address of a rank for others."""
-
-    def command(self, rank: int, command: Sequence[str]) -> list[str]:
-        """Command that runs `command` there, in the same process."""
-
-
 class Loopback:
-    """This machine itself: no limits, no rights needed."""
+    """This machine itself as a place for ranks: no limits, no rights needed."""
 
     interface = "lo"
 
@@ -62,7 +51,7 @@ class Times:
 
 
 def run_tasks(
-    place: Place,
+    place: Loopback | Network,
     one: Round,
     *,
     batch: int,

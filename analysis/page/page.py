@@ -89,7 +89,7 @@ def cells_of(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[Cell]]
     found: list[list[Cell]] = [[] for _ in rows]
     for column in columns:
         for cells, text, row in zip(found, column.cells(rows), rows, strict=True):
-            value = column.value(row)
+            value = column.scaled(column.value(row))
             cells.append(Cell(text, -1.0 if value is None else float(value)))
     return found
 

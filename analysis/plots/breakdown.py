@@ -122,8 +122,13 @@ def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool
         if numbers:
             _numbers(axes, starts, widths, end)
         starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    _percentiles(axes, rows)
-    _known(axes, rows, end)
+    for place, row in enumerate(rows):
+        if row.iteration_p5_s is not None and row.iteration_p95_s is not None:
+            _line(axes, row.iteration_p5_s, row.iteration_p95_s, place + 0.22)
+    for place, row in enumerate(rows):
+        low, high = row.iteration_low_s or 0, row.iteration_high_s or 0
+        if high * 1e3 - low * 1e3 > DOT * end:  # the middle 80 % of the draws
+            _line(axes, low, high, place - 0.22)
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="#E4E4E4", linewidth=0.7)
@@ -134,25 +139,12 @@ def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool
                 _cut_mark(axes, place)
 
 
-def _percentiles(axes: Axes, rows: Sequence[Row]) -> None:
-    """Thin lines from the 5th to the 95th percentile, with ends, below the bars' middle."""
-    for place, row in enumerate(rows):
-        if row.iteration_p5_s is not None and row.iteration_p95_s is not None:
-            axes.plot(
-                [row.iteration_p5_s * 1e3, row.iteration_p95_s * 1e3], [place + 0.22] * 2,
-                color="black", linewidth=1.0, marker="|", markersize=5, clip_on=True,
-            )  # fmt: skip
-
-
-def _known(axes: Axes, rows: Sequence[Row], limit: float) -> None:
-    """Thin lines over the middle 80 % of the draws, with ends; none as short as a dot."""
-    for place, row in enumerate(rows):
-        low, high = (row.iteration_low_s or 0) * 1e3, (row.iteration_high_s or 0) * 1e3
-        if high - low > DOT * limit:
-            axes.plot(
-                [low, high], [place - 0.22] * 2, color="black", linewidth=1.0, marker="|",
-                markersize=5, clip_on=True,
-            )  # fmt: skip
+def _line(axes: Axes, low: float, high: float, place: float) -> None:
+    """A thin line between two times in seconds, with ends."""
+    axes.plot(
+        [low * 1e3, high * 1e3], [place] * 2, color="black", linewidth=1.0, marker="|",
+        markersize=5, clip_on=True,
+    )  # fmt: skip
 
 
 def _numbers(axes: Axes, starts: Sequence[float], widths: Sequence[float], limit: float) -> None:

@@ -101,7 +101,8 @@ def undisturbed(result: Result) -> dict[str, float]:
 def _lines(
     axes: Axes, shares: Axes, told: FaultyRuns, styles: dict[str, style.LineStyle], result: Result
 ) -> None:
-    rates, iteration = undisturbed(result), _samples_of_an_iteration(result)
+    rates, first = undisturbed(result), at_largest(result)[0]
+    iteration = first.throughput_samples_per_s * first.iteration_s  # samples of all nodes
     instants = np.linspace(0, told.horizon_s, INSTANTS + 1)[1:]
     for one in told.progress:
         times, done = line(one, told.horizon_s)
@@ -148,12 +149,6 @@ def _marks(axes: Axes, outages: Sequence[Outage]) -> None:
         axes.axvline(outage.start_s, zorder=1, **_DEATH)
         if outage.end_s is not None:
             axes.axvline(outage.end_s, zorder=1, **_RETURN)
-
-
-def _samples_of_an_iteration(result: Result) -> float:
-    """Samples of all nodes together."""
-    row = at_largest(result)[0]
-    return row.throughput_samples_per_s * row.iteration_s
 
 
 def _short(samples: float) -> str:

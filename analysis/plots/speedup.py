@@ -109,10 +109,12 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
     nodes = {row.workers: row.nodes for row in result.rows}
     axes.xaxis.set_major_locator(FixedLocator(list(workers)))
     axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: _tick(round(value), nodes.get(round(value))))
+        FuncFormatter(lambda value, _: f"{round(value)}\n({nodes[round(value)]})")
     )
     axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(low, high + 1)]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{round(1 / value)}")
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
     axes.grid(color="#E4E4E4", linewidth=0.7)
@@ -120,15 +122,6 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
     axes.set_xlabel("number of workers (of nodes)" + whisker * uncertain(result.rows))
     axes.set_ylabel("throughput relative to one device")
     axes.set_title(f"{result.scenario.get('name', 'scenario')}: throughput at each cluster size")
-
-
-def _power(value: float) -> str:
-    """A power of two, below one as a fraction."""
-    return f"{value:g}" if value >= 1 else f"1/{round(1 / value)}"
-
-
-def _tick(workers: int, nodes: int | None) -> str:
-    return str(workers) if nodes is None else f"{workers}\n({nodes})"
 
 
 def _labels(

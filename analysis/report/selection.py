@@ -196,7 +196,8 @@ def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
     elif judged and safe is not None:
         pays = "yes"
     rivals = tuple(row for row in leaders if row is not best)
-    worth = [row for row in methods if pays != "no" and _may_be_tried(row, plain)]
+    worth = [row for row in methods if not plain or _probability(row, plain) >= EVEN]
+    worth = [] if pays == "no" else worth
     to_try = best if best in worth else None
     return Verdict(
         rows=ordered,
@@ -221,10 +222,6 @@ def _pays(methods: Sequence[Row], plain: Sequence[Row], best: Row | None) -> Pay
         return "yes"
     chance = _probability(best, plain)
     return "likely" if chance >= LIKELY else "unlikely" if chance <= UNLIKELY else "not known"
-
-
-def _may_be_tried(row: Row, plain: Sequence[Row]) -> bool:
-    return not plain or _probability(row, plain) >= EVEN
 
 
 def _may_gain(row: Row, plain: Sequence[Row]) -> bool:

@@ -42,7 +42,7 @@ def provenance_notes(result: Result) -> list[str]:
         *_links(_table(facts, "links")),
         _transport(facts),
         _averages(facts.get("averages")),
-        _pairs("versions", {"seed": facts.get("seed"), **_table(facts, "versions")}),
+        _versions({"seed": facts.get("seed"), **_table(facts, "versions")}),
         f"gradient error: of single updates{_accumulated(result)}; a run does not simulate "
         "convergence",
     ]
@@ -87,11 +87,9 @@ def _short(text: object) -> str:
     return textwrap.shorten(str(text), _SHORT, placeholder=" …")
 
 
-def _pairs(title: str, facts: Mapping[str, Any]) -> str:
-    plain = [
-        f"{key.replace('_', ' ')} {value}" for key, value in facts.items() if value is not None
-    ]
-    return f"{title}: {', '.join(plain)}" if plain else ""
+def _versions(facts: Mapping[str, Any]) -> str:
+    plain = [f"{key} {value}" for key, value in facts.items() if value is not None]
+    return f"versions: {', '.join(plain)}" if plain else ""
 
 
 def _gradients(facts: Mapping[str, Any]) -> str:

@@ -46,15 +46,20 @@ class Column:
     above: Callable[[Row], float | None] | None = None
     """Upper end of an interval whose lower end is `value`."""
     zero: str = "0"  # text for zero
+    scale: float = 1  # factor on values in the table
+
+    def scaled(self, value: float | None) -> float | None:
+        """A value in the heading's unit."""
+        return None if value is None else value * self.scale
 
     def cells(self, rows: Sequence[Row]) -> list[str]:
         """Cells of the column, in the order of `rows`."""
         decimals = None if self.decimals is None else self.decimals(rows)
-        cells = [_cell(self.value(row), decimals) for row in rows]
+        cells = [_cell(self.scaled(self.value(row)), decimals) for row in rows]
         cells = [self.zero if cell == "0" else cell for cell in cells]
         if self.above is None:
             return cells
-        ends = [_cell(self.above(row), decimals) for row in rows]
+        ends = [_cell(self.scaled(self.above(row)), decimals) for row in rows]
         return [
             "-" if low == high else f"{low}-{high}" for low, high in zip(cells, ends, strict=True)
         ]
@@ -76,14 +81,6 @@ class Column:
         return max(map(cell_len, [*self.heading.split("\n"), *self.cells(rows)]))
 
 
-def _gib(nbytes: float | None) -> float | None:
-    return None if nbytes is None else nbytes / (1 << 30)
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else share * 100
-
-
 def _cell(value: float | None, decimals: int | None) -> str:
     if value is None:
         return "-"
@@ -102,14 +99,15 @@ def _column(heading: str, value: Callable[[Row], float | None]) -> Column:
 def _time(heading: str, value: Callable[[Row], float | None]) -> Column:
     """A column of milliseconds, with equal decimals so that a row adds up."""
 
-    def shown(row: Row) -> float | None:
-        seconds = value(row)
-        return None if seconds is None else seconds * 1e3
-
     def decimals(rows: Sequence[Row]) -> int:
         return decimals_for((row.iteration_s * 1e3 for row in rows), digits=3)
 
-    return Column(heading=f"{heading}\n[ms]", value=shown, decimals=decimals)
+    return Column(heading=f"{heading}\n[ms]", value=value, decimals=decimals, scale=1e3)
+
+
+def _chance(heading: str, value: Callable[[Row], float | None]) -> Column:
+    """A column of probabilities in whole percent."""
+    return Column(heading=f"{heading}\n[%]", value=value, decimals=lambda rows: 0, scale=100)
 
 
 SPEEDUP = Column(
@@ -121,24 +119,12 @@ SPEEDUP_RANGE = Column(
     above=lambda row: row.speedup_high,
     decimals=lambda rows: 2,
 )
-PAYS = Column(
-    heading="P(faster\nthan dense)\n[%]",
-    value=lambda row: _percent(row.probability_pays),
-    decimals=lambda rows: 0,
-)
-SOONER = Column(
-    heading="P(sooner\nthan dense)\n[%]",
-    value=lambda row: _percent(row.probability_pays_to_target),
-    decimals=lambda rows: 0,
-)
-FASTEST = Column(
-    heading="P(fastest)\n[%]", value=lambda row: _percent(row.probability_fastest),
-    decimals=lambda rows: 0,
-)  # fmt: skip
+PAYS = _chance("P(faster\nthan dense)", lambda row: row.probability_pays)
+SOONER = _chance("P(sooner\nthan dense)", lambda row: row.probability_pays_to_target)
+FASTEST = _chance("P(fastest)", lambda row: row.probability_fastest)
 ITERATION = _time("iteration", lambda row: row.iteration_s)
 ITERATION_RANGE = replace(
-    _time("range", lambda row: row.iteration_low_s),
-    above=lambda row: None if row.iteration_high_s is None else row.iteration_high_s * 1e3,
+    _time("range", lambda row: row.iteration_low_s), above=lambda row: row.iteration_high_s
 )
 ERROR = _time("+-", lambda row: row.iteration_error_s)
 SPREAD = (
@@ -176,9 +162,11 @@ COST = (
     _column("scaling\nefficiency [%]", lambda row: row.scaling_efficiency * 100),
 )
 MEMORY = Column(
-    heading="memory\n[GiB]", value=lambda row: _gib(row.device_memory_low_bytes),
-    above=lambda row: _gib(row.device_memory_high_bytes),
-)  # fmt: skip
+    heading="memory\n[GiB]",
+    value=lambda row: row.device_memory_low_bytes,
+    above=lambda row: row.device_memory_high_bytes,
+    scale=2**-30,
+)
 WITH_FAULTS = _column(
     "with faults\n[samples/s]", lambda row: row.throughput_with_faults_samples_per_s
 )

@@ -94,11 +94,8 @@ def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]
         if count > 1:
             raise _wrong(suite, f"two points are called {name!r}")
     for point in points:
-        values = [
-            point.measured,
-            point.predicted,
-            1.0 if (bare := point.unfitted) is None else bare,
-        ]
+        bare = 1.0 if point.unfitted is None else point.unfitted
+        values = [point.measured, point.predicted, bare]
         if not all(0 < value < math.inf for value in values):
             raise _wrong(suite, f"{point.name!r} has no error: {values}")
     units = sorted({point.unit for point in points} - set(get_args(Unit)))
@@ -121,11 +118,8 @@ def _check_freedom(suite: Suite, findings: Findings) -> None:
     solved = [factor for factor in findings.factors if not factor.given] if served else []
     for factor in solved:
         if factor.points < LEAST_ROWS:
-            raise _wrong(
-                suite,
-                f"{factor.name!r} of {factor.series!r} is fitted on "
-                f"{plural(factor.points, 'point')}",
-            )
+            count = plural(factor.points, "point")
+            raise _wrong(suite, f"{factor.name!r} of {factor.series!r} is fitted on {count}")
     # a row that gives a step of one device tells nothing else
     alone = sum(factor.given and factor.points == 1 for factor in findings.factors)
     rows = max([served - alone, *(factor.points for factor in solved)])

@@ -153,9 +153,10 @@ def errors_figure(reports: Sequence[Report]) -> Figure:
             _rising(axes, [abs(p.error) for p in points], linewidth=1.3, **look)
             label = f"{report.suite.name} ({plural(len(points), 'point')})"
             handles.append(Line2D([], [], linewidth=1.3, label=label, **look))
+        bare = [abs(p.unfitted_error) for p in together if p.unfitted_error is not None]
         both: tuple[tuple[str, list[float], Any], ...] = (
             ("all, with what was fitted", [abs(p.error) for p in together], "solid"),
-            ("all, catalogue alone", _unfitted(together), "dashed"),
+            ("all, catalogue alone", bare, "dashed"),
         )
         for label, errors, dashes in both:
             _rising(axes, errors, color="black", linestyle=dashes, linewidth=2.2)
@@ -177,10 +178,6 @@ def errors_figure(reports: Sequence[Report]) -> Figure:
             fontsize=8.5, borderpad=0.0,
         )  # fmt: skip
         return figure
-
-
-def _unfitted(points: Sequence[Point]) -> list[float]:
-    return [abs(p.unfitted_error) for p in points if p.unfitted_error is not None]
 
 
 def _rising(axes: Axes, errors: Sequence[float], **look: Any) -> None:
@@ -238,16 +235,12 @@ def curves_figure(report: Report) -> Figure:
 def _curve_looks(names: Sequence[str]) -> dict[str, _Look]:
     """Colour and dashes of curves; the dense exchange is black."""
     # neighbours differ in dashes, too: lines that lie on each other both show
-    drawn = zip(cycle(style.COLOURS), cycle(style.DASHES), _markers(), strict=False)
+    markers = cycle(marker for marker in style.MARKERS for _ in style.COLOURS)
+    drawn = zip(cycle(style.COLOURS), cycle(style.DASHES), markers, strict=False)
     return {
         name: _Look(style.BLACK, "solid", "o") if name in {DENSE, "dense"} else _Look(*next(drawn))
         for name in names
     }
-
-
-def _markers() -> Iterator[str]:
-    """Markers, one per round of colours."""
-    return cycle(marker for marker in style.MARKERS for _ in style.COLOURS)
 
 
 def _panel(axes: Axes, name: str, points: Sequence[Point], looks: dict[str, _Look]) -> None:

@@ -40,7 +40,7 @@ from pydantic import Field
 
 from gcsim.analysis.validation.suite import Bound, Unit
 from gcsim.errors import InputError
-from gcsim.scenarios.reading.checking import Section, check
+from gcsim.scenarios.reading.checking import Section, checked
 from gcsim.scenarios.reading.document import Document, read_file, read_text
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.scenarios.stated import StatedFile
@@ -173,10 +173,7 @@ def read_rows(file: Path) -> list[Row]:
 def read_suite(folder: Path) -> tuple[Document, SuiteFile]:
     """A folder's YAML; raises `InputError` with every mistake and its place."""
     document = read_file(folder / "suite.yaml")
-    file, problems = check(SuiteFile, document)
-    if file is None:
-        raise InputError(document.sorted(problems))
-    return document, file
+    return document, checked(SuiteFile, document)
 
 
 def read_page(folder: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import combinations
 from typing import Literal
 
 IN_ALL = "in all"
@@ -106,8 +107,7 @@ class Ordering:
         """All pairs (better, worse) of different groups."""
         return tuple(
             (better, worse)
-            for place, group in enumerate(self.expected)
-            for later in self.expected[place + 1 :]
+            for group, later in combinations(self.expected, 2)
             for better in group
             for worse in later
         )

@@ -102,6 +102,7 @@ def _add_momentum(
 
 @loop
 def _local_step(start, stop, gradient, momentum, sums, error, m, nesterov, direction):
+    # an `error` that is not given has no elements, and none are left of it here
     gradient, momentum = gradient[start:stop], momentum[start:stop]
     sums, error, direction = sums[start:stop], error[start:stop], direction[start:stop]
     if nesterov:
@@ -113,6 +114,7 @@ def _local_step(start, stop, gradient, momentum, sums, error, m, nesterov, direc
         for i in range(gradient.size):
             u = m * momentum[i] + gradient[i]
             momentum[i] = u
+            # the round's steps are taken back: all ranks then step by what they exchange
             error[i] += sums[i] + u
             direction[i] = -sums[i]
             sums[i] = np.float32(0)

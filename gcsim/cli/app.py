@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import json
 import os
 import shlex
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -34,9 +35,6 @@ from gcsim.cli.sweep import sweep
 from gcsim.cli.train import train
 from gcsim.cli.validate import validate
 from gcsim.signals import stoppable
-
-if TYPE_CHECKING:
-    from gcsim.simulator.network.links import Link
 
 _YOUNG = 10_000
 """New objects between two searches for unused cycles: imports make so many that a search after
@@ -147,8 +145,8 @@ def run(
         terminal.note_written(folder, paths, "; timeline.json opens in ui.perfetto.dev")
         if not verbose:
             terminal.note("-v adds a time breakdown, column definitions and sources.")
-        change, suffix = _another_network(loaded.cluster.network)
-        what = "another network"
+        suffix = "10gbe" if loaded.cluster.network.bandwidth > 15e9 / 8 else "25gbe"
+        change, what = f"cluster.network={suffix}", "another network"
         if loaded.cluster.groups:
             suffix, what = ("equal" if loaded.by_speed else "by_speed"), "other batches"
             change = f"cluster.batch={suffix}"
@@ -158,20 +156,8 @@ def run(
         terminal.note_next([*network, *elsewhere], f"{what}{cached}")
 
 
-app.command()(compare)
-app.command()(explain)
-app.command()(plot)
-app.command()(advise)
-app.command()(plan)
-app.command()(train)
-app.command()(sweep)
-app.command()(reproduce)
-
-
-def _another_network(link: Link) -> tuple[str, str]:
-    """A change of the network to an Ethernet of the catalogue, and the end of a folder's name."""
-    other = "10gbe" if link.bandwidth > 15e9 / 8 else "25gbe"
-    return f"cluster.network={other}", other
+for _command_of in (compare, explain, plot, advise, plan, train, sweep, reproduce):
+    app.command()(_command_of)
 
 
 @app.command()
@@ -326,7 +312,8 @@ def record(
     if not quiet:
         asked = iterations or int(getattr(loaded.gradients, "iterations", 0))
         note(*recorded_lines(folder, asked, max_size or ""))
-        replay = f"gradients={{source: recorded, trace: {_quoted(folder)}}}"
+        trace = json.dumps(str(folder), ensure_ascii=False)  # a YAML scalar
+        replay = f"gradients={{source: recorded, trace: {trace}}}"
         note_next(
             ["run", scenario, *options.again(sets, seed), "--set", replay], "replay the trace"
         )
@@ -357,13 +344,6 @@ def fit(
 
 
 app.command()(validate)
-
-
-def _quoted(path: Path) -> str:
-    """A path as a YAML scalar."""
-    import json
-
-    return json.dumps(str(path), ensure_ascii=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -212,10 +212,6 @@ def show_details(kind: Kind, entry: Entry) -> None:
     emit(Group(Text(entry["name"], style="bold"), *_DETAILS[kind](entry)))
 
 
-def _link_details(entry: Entry) -> Iterator[RenderableType]:
-    yield from ("", beside((label, [text]) for label, text in link_details(entry)))
-
-
 def _model_details(entry: Entry) -> Iterator[RenderableType]:
     yield from (Text(entry["title"]), "")
     yield beside((label, [text]) for label, text in model_details(entry))
@@ -256,10 +252,6 @@ def _compressor_lines(entry: Entry) -> list[str]:
     ]
 
 
-def _scenario_lines(entry: Entry) -> list[str]:
-    return [entry["description"], entry["path"]]
-
-
 def _task_lines(entry: Entry) -> list[str]:
     models = entry["default_of"]
     named = ", ".join(models) if len(models) <= 8 else f"{len(models)} models"
@@ -296,10 +288,6 @@ def _device_lines(entry: Entry) -> list[str]:
         f"other models, from their layers: {', '.join(entry['precisions']) or 'no'}",
         f"estimated kernel classes: {', '.join(entry['estimated_kernels']) or 'none'}",
     ]
-
-
-def _links(entries: Sequence[Entry]) -> list[RenderableType]:
-    return _titled(link_tables(entries), ABOUT_LINKS)
 
 
 def _models(entries: Sequence[Entry]) -> list[RenderableType]:
@@ -353,14 +341,9 @@ def default_text(entry: Entry) -> str:
 def _flops(value: float, range_: tuple[float, float] | None) -> str:
     """FLOP rate in TFLOP/s, in GFLOP/s below a tenth of a TFLOP/s."""
     unit, name = (1e12, "TFLOP/s") if value >= 1e11 else (1e9, "GFLOP/s")
-    return f"{_spanned(value, range_, unit, digits=3)} {name}"
-
-
-def _spanned(value: float, range_: tuple[float, float] | None, unit: float, digits: int = 6) -> str:
-    shown = f"{value / unit:.{digits}g}"
-    if range_ is None:
-        return shown
-    return f"{shown} ({range_[0] / unit:.3g} to {range_[1] / unit:.3g})"
+    low, high = range_ or (value, value)
+    ends = "" if range_ is None else f" ({low / unit:.3g} to {high / unit:.3g})"
+    return f"{value / unit:.3g}{ends} {name}"
 
 
 def _training(entry: Entry) -> Table:
@@ -397,21 +380,21 @@ def _table(*headings: str) -> Table:
 _LINES: dict[Kind, Callable[[Entry], list[str]]] = {
     Kind.devices: _device_lines,
     Kind.papers: _paper_lines,
-    Kind.scenarios: _scenario_lines,
+    Kind.scenarios: lambda entry: [entry["description"], entry["path"]],
     Kind.tasks: _task_lines,
     Kind.traces: _trace_lines,
 }
 """Notes beside names."""
 _TABLES: dict[Kind, Callable[[Sequence[Entry]], list[RenderableType]]] = {
     Kind.compressors: _compressors,
-    Kind.links: _links,
+    Kind.links: lambda entries: _titled(link_tables(entries), ABOUT_LINKS),
     Kind.models: _models,
 }
 """Tables of the other kinds."""
 _DETAILS: dict[Kind, Callable[[Entry], Iterable[RenderableType]]] = {
     Kind.compressors: _compressor_details,
     Kind.devices: _device_details,
-    Kind.links: _link_details,
+    Kind.links: lambda entry: ("", beside((one, [text]) for one, text in link_details(entry))),
     Kind.models: _model_details,
     Kind.papers: _paper_details,
     Kind.tasks: lambda entry: map(Text, _task_lines(entry)),

@@ -17,8 +17,7 @@ from gcsim.compressors.options.method import OPTIONS
 from gcsim.compressors.registry import check_parameters, compressor_class
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import FOLDER
-from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_shipped
+from gcsim.scenarios.reading.checking import Section, shipped_table
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.training import Framework
 
@@ -64,10 +63,7 @@ class _Table(Section):
 
 @functools.cache
 def _all() -> Mapping[str, Mapping[str, Implementation]]:
-    document = read_shipped(FOLDER / "implementations.yaml")
-    table, faults = check(_Table, document)
-    if table is None:
-        raise InputError(document.sorted(faults))
+    table = shipped_table(_Table, FOLDER / "implementations.yaml")
     return {
         method: {
             name: Implementation(

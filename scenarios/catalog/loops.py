@@ -17,8 +17,7 @@ from pydantic import Field
 from gcsim.errors import InputError, did_you_mean
 from gcsim.fields import Probability, RangeOf, Setting, Text
 from gcsim.scenarios.catalog import FOLDER
-from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_shipped
+from gcsim.scenarios.reading.checking import Section, shipped_table
 from gcsim.scenarios.reading.types import in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.training import Code, Framework, Interference, Noise, SharedNode
@@ -69,11 +68,7 @@ class _Loops(Section):
 
 @functools.cache
 def _loops() -> _Loops:
-    document = read_shipped(FOLDER / "loops.yaml")
-    loops, faults = check(_Loops, document)
-    if loops is None:
-        raise InputError(document.sorted(faults))
-    return loops
+    return shipped_table(_Loops, FOLDER / "loops.yaml")
 
 
 def interference(transport: str) -> Interference:
@@ -100,10 +95,7 @@ def shared_node(transport: str) -> SharedNode:
 
 def contention(name: str) -> SharedNode:
     """Contention under processes of this kind; `InputError` for an unknown one."""
-    known = _loops().shared_node
-    if name not in known:
-        raise InputError(f"unknown kind of processes {name!r}", hint=did_you_mean(name, known))
-    return known[name].value(SharedNode)
+    return _entry(_loops().shared_node, name, "kind of processes").value(SharedNode)
 
 
 def loop(name: str, *, on_devices: bool = False) -> Loop:
@@ -118,10 +110,13 @@ def loop(name: str, *, on_devices: bool = False) -> Loop:
 
 def code(name: str) -> Code:
     """Code of the passes; `InputError` for an unknown name."""
-    known = _loops().codes
+    return _entry(_loops().codes, name, "code").value(Code)
+
+
+def _entry(known: Mapping[str, Spelled], name: str, what: str) -> Spelled:
     if name not in known:
-        raise InputError(f"unknown code {name!r}", hint=did_you_mean(name, known))
-    return known[name].value(Code)
+        raise InputError(f"unknown {what} {name!r}", hint=did_you_mean(name, known))
+    return known[name]
 
 
 def frameworks() -> Mapping[str, str]:

@@ -19,8 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gcsim.errors import InternalError
-from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_shipped
+from gcsim.scenarios.reading.checking import Section, shipped_table
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import (
@@ -143,11 +142,7 @@ def boards() -> Mapping[str, Board]:
 
 @functools.cache
 def _fit() -> _LayerTimesFile:
-    path = FOLDER / "layer_times.yaml"
-    fit, faults = check(_LayerTimesFile, read_shipped(path, path.name))
-    if fit is None:
-        raise InternalError(f"{path.name}: {'; '.join(map(str, faults))}")
-    return fit
+    return shipped_table(_LayerTimesFile, FOLDER / "layer_times.yaml")
 
 
 def measured_times(board: str) -> dict[tuple[str, Precision, int], MeasuredTimes]:
@@ -181,14 +176,15 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
         if rate is None:
             continue
         factors = (fit.factors.get(name, {}).get(precision) for name in names)
-        known = next((factor for factor in factors if factor is not None), None)
+        known = next(filter(None, factors), None)
+        models = 0 if known is None else known.models
         found[precision] = LayerTimes(
             costs=costs.value(LayerCosts),
             flop_rate=rate,
             bandwidth=board.bandwidth,
             factor=1.0 if known is None else known.factor,
-            models=0 if known is None else known.models,
-            time_range=_error_of(costs, 0 if known is None else known.models),
+            models=models,
+            time_range=_error_of(costs, models),
             strange_range=_strange(costs) if known is None and board.processor == "gpu" else None,
             known_models=_measured_models(),
             source=f"coefficients fitted to published training rates, docs/devices.md; "
@@ -210,11 +206,8 @@ def _measured_models() -> tuple[str, ...]:
 
 def _error_of(costs: Spelled, models: int) -> Range:
     """Error of a board's factor, by its number of models."""
-    if models == 0:
-        found: Range = costs.unknown
-    else:
-        found = costs.single if models < _SEVERAL else costs.known
-    return found
+    found: Range = costs.single if models < _SEVERAL else costs.known
+    return found if models else costs.unknown
 
 
 def effective_range(processor: Processor, rate: float) -> Range:

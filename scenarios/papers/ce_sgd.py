@@ -89,10 +89,10 @@ def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         ),
         panels=(
             preset.Panel(title="What a worker sends", x=_SIZE, y=_COST, log_x=True, points=True,
-                         lines=tuple(trained.points(
+                         lines=trained.points(
                              {name: (of[_SIZE][0],) for name, of in table.items()},
                              {name: (of[_COST][0],) for name, of in table.items()},
-                         ))),
+                         )),
         ),
     )  # fmt: skip
 
@@ -139,8 +139,8 @@ def fig3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
                 "CE-SGD ends where dense training ends", "Fig. 3, Table I", lost, _LOST, "points"
             ),
         ),
-        panels=tuple(panels),
-        notes=tuple(notes),
+        panels=panels,
+        notes=notes,
     )
 
 
@@ -205,10 +205,7 @@ def fig4(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         )  # fmt: skip
         notes += [_parts(title, rows[name][-1]) for name in _METHODS]
     return preset.Outcome(
-        cells=preset.cells(table, printed),
-        verdicts=tuple(verdicts),
-        panels=tuple(panels),
-        notes=tuple(notes),
+        cells=preset.cells(table, printed), verdicts=verdicts, panels=panels, notes=notes
     )
 
 

@@ -85,10 +85,10 @@ class Panel:
 class Outcome:
     """Outcome of a preset."""
 
-    cells: tuple[Cell, ...]  # row after row
-    verdicts: tuple[Verdict, ...]
-    panels: tuple[Panel, ...]
-    notes: tuple[str, ...] = ()  # differences from the paper
+    cells: Sequence[Cell]  # row after row
+    verdicts: Sequence[Verdict]
+    panels: Sequence[Panel]
+    notes: Sequence[str] = ()  # differences from the paper
     draws: str = "seed"  # origin of a cell's several values
 
 

@@ -143,7 +143,7 @@ def visits(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         verdicts.append(order(claim, "sec. 3.3.1", then, ahead))
     return preset.Outcome(
         cells=preset.cells(table, printed),
-        verdicts=tuple(verdicts),
+        verdicts=verdicts,
         panels=(
             trained.drawn("Visited at least once", "step", ALL, range(1, tried + 1), shares,
                           log_x=True),
@@ -198,10 +198,7 @@ def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         )
         notes += [f"{name}: {said}" for said in trained.ends(result)]
     return preset.Outcome(
-        cells=preset.cells(table, printed),
-        verdicts=tuple(verdicts),
-        panels=tuple(panels),
-        notes=tuple(notes),
+        cells=preset.cells(table, printed), verdicts=verdicts, panels=panels, notes=notes
     )
 
 

@@ -60,10 +60,7 @@ def table1(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         panels.append(_scatter(name, ratio, accuracy))
         notes += [f"{name}: {said}" for said in trained.ends(result)]
     return preset.Outcome(
-        cells=preset.cells(table, printed),
-        verdicts=tuple(verdicts),
-        panels=tuple(panels),
-        notes=tuple(notes),
+        cells=preset.cells(table, printed), verdicts=verdicts, panels=panels, notes=notes
     )
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from gcsim.errors import Problem, did_you_mean
+from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.json_file import EXPECTED, context, rule, shown
-from gcsim.scenarios.reading.document import Document, Keys, dotted
+from gcsim.scenarios.reading.document import Document, Keys, dotted, read_shipped
 
 
 class Section(BaseModel):
@@ -53,6 +54,19 @@ def check(model: type[AnySection], document: Document) -> tuple[AnySection | Non
         return model.model_validate(document.data), []
     except ValidationError as error:
         return None, [_problem(model, document, fault) for fault in error.errors()]
+
+
+def checked(model: type[AnySection], document: Document) -> AnySection:
+    """The document as `model`; `InputError` with all its problems."""
+    found, faults = check(model, document)
+    if found is None:
+        raise InputError(document.sorted(faults))
+    return found
+
+
+def shipped_table(model: type[AnySection], path: Path) -> AnySection:
+    """Parse one of gcsim's own files, as `checked`."""
+    return checked(model, read_shipped(path))
 
 
 def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:

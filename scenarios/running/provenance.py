@@ -182,16 +182,16 @@ def _estimates(
     device = cluster.device
     needed = {figure for profile in profiles for figure in use(profile, device, cluster.workers)}
     for kind, rate in (*device.kernels.items(), *device.host.items()):
-        for name, words in COEFFICIENTS.items():
+        for name, (words, unit) in COEFFICIENTS.items():
             value, bounds = getattr(rate, name), getattr(rate, f"{name}_range")
             if (kind, name) in needed and value is not None and (rate.estimate or bounds):
                 found.append(
                     {
                         "setting": "cluster.device",
                         "kernels": f"queued {kind}" if kind in device.host else kind,
-                        "figure": words.name,
+                        "figure": words,
                         "value": value,
-                        "unit": words.unit,
+                        "unit": unit,
                         "range": None if bounds is None else list(bounds),
                     }
                 )

@@ -290,14 +290,11 @@ def _over_more(  # noqa: PLR0917 - all that a prediction is of
     )  # fmt: skip
 
 
-_Methods = tuple[Scenario, list[str], list[TrafficProfile]]
-"""Scenario whose choices say how they are carried; keys and profiles by choice."""
-
-
 def as_carried(
     scenario: Scenario, keys: Sequence[str], profiles: Sequence[TrafficProfile]
-) -> _Methods:
-    """Methods as the cluster carries them, the dense one through servers last."""
+) -> tuple[Scenario, list[str], list[TrafficProfile]]:
+    """Methods as the cluster carries them, the dense one through servers last: the scenario, whose
+    choices say how, and keys and profiles by choice."""
     cluster = scenario.cluster
     profiles = [as_trained(profile, scenario.training, cluster) for profile in profiles]
     methods = list(zip(scenario.compressors, keys, profiles, strict=True))

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.reading import checking
 from gcsim.scenarios.reading.document import Keys
@@ -319,11 +319,9 @@ def together_as_one(link: Link, count: int) -> Link:
         return link
     if link.trace is not None or link.up is not None or link.shared:
         raise InputError(
-            Problem(
-                message=f"{count} NICs per node on {link.name}",
-                place="cluster.nics_per_node",
-                hint="rates over time, access links and shared media have one",
-            )
+            f"{count} NICs per node on {link.name}",
+            place="cluster.nics_per_node",
+            hint="rates over time, access links and shared media have one",
         )
     return several(link, count)
 

@@ -177,28 +177,26 @@ def _learned(name: str) -> str:
 
 
 _LearnedTask = Annotated[str, AfterValidator(_learned)]
-_OneRate = Annotated[float, Field(gt=0)]
+
+
+def _either(named: Any, spelled_out: Any) -> Any:
+    """A name or number, or a mapping instead."""
+    return Annotated[
+        Annotated[named, Tag(NAMED)] | Annotated[spelled_out, Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
+    ]
+
+
 TRAIN = As(
     Plan,
     title="Train",
     task=(_LearnedTask | None, None),
     loss=(Annotated[str, AfterValidator(_builder)] | None, None),
     learning_rate=(
-        Annotated[
-            Annotated[_OneRate, Tag(NAMED)]
-            | Annotated[Annotated[Spelled, _RATES], Tag(SPELLED_OUT)],
-            Discriminator(by_shape),
-        ],
+        _either(Annotated[float, Field(gt=0)], Annotated[Spelled, _RATES]),
         Plan().learning_rate.values[0],
     ),
-    partition=(
-        Annotated[
-            Annotated[Literal["iid"], Tag(NAMED)]
-            | Annotated[Annotated[Spelled, _PARTITION], Tag(SPELLED_OUT)],
-            Discriminator(by_shape),
-        ],
-        _IID,
-    ),
+    partition=(_either(Literal["iid"], Annotated[Spelled, _PARTITION]), _IID),
 )
 
 
@@ -295,20 +293,9 @@ class CostSection(Section):
     per_hour: Price  # of a node, where its group has no price of its own
 
 
-_FRAMEWORK = Annotated[
-    Annotated[str, in_catalogue(loops.framework), Tag(NAMED)]
-    | Annotated[FrameworkSection, Tag(SPELLED_OUT)],
-    Discriminator(by_shape),
-]
-
-
-def _named(look_up: Callable[[str], object], kind: type) -> Any:
+def _entry(look_up: Callable[[str], object], figures: Any) -> Any:
     """Entry of the catalogue by name, or figures instead."""
-    return Annotated[
-        Annotated[str, in_catalogue(look_up), Tag(NAMED)]
-        | Annotated[Annotated[Spelled, As(kind)], Tag(SPELLED_OUT)],
-        Discriminator(by_shape),
-    ]
+    return _either(Annotated[str, in_catalogue(look_up)], figures)
 
 
 def _chosen(
@@ -340,9 +327,9 @@ TRAINING = As(
     reducer=None,
     hook=None,
     loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
-    framework=(_FRAMEWORK | None, None),
-    shared_node=(_named(loops.contention, SharedNode) | None, None),
-    code=(_named(loops.code, Code) | None, None),
+    framework=(_entry(loops.framework, FrameworkSection) | None, None),
+    shared_node=(_entry(loops.contention, Annotated[Spelled, As(SharedNode)]) | None, None),
+    code=(_entry(loops.code, Annotated[Spelled, As(Code)]) | None, None),
 )
 
 

@@ -16,9 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gcsim.errors import InputError
-from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_shipped
+from gcsim.scenarios.reading.checking import Section, shipped_table
 from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.cluster import Collectives
 from gcsim.simulator.host import Host, Sums
@@ -54,11 +52,7 @@ class _Table(Section):
 
 @functools.cache
 def _table() -> _Table:
-    document = read_shipped(FILE, FILE.name)
-    table, problems = check(_Table, document)
-    if table is None:
-        raise InputError(problems)
-    return table
+    return shipped_table(_Table, FILE)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, waiting_for, write_text
 from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.checks.ineffective import warn_of_idle_sums
-from gcsim.scenarios.progress import Progress, SilentProgress
+from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running.gradients import check_trace
@@ -48,8 +48,12 @@ class Task:
     """Use all cores in spite of the environment: dask starts workers with one thread."""
 
     def perform(self, progress: Progress) -> Outcome:
-        """Perform the task (`tasks.perform`)."""
-        return perform(self, progress)
+        """Perform the task; errors are returned as a `Failure`."""
+        try:
+            with machine.all_cores() if self.set_threads else contextlib.nullcontext():
+                return _performed(self, progress)
+        except Exception as error:
+            return failure(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +82,6 @@ class Failure:
 
 Outcome = Result | Profiles | Failure
 """Result of a point (without timelines), requested profiles, or failure."""
-
-
-def perform(task: Task, progress: Progress | None = None) -> Outcome:
-    """Perform `task`; errors are returned as a `Failure`."""
-    try:
-        with machine.all_cores() if task.set_threads else contextlib.nullcontext():
-            return _performed(task, progress or SilentProgress())
-    except Exception as error:
-        return failure(error)
 
 
 def _performed(task: Task, watcher: Progress) -> Outcome:

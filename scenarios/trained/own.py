@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gcsim.compressors.mistakes import location_of
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.resolve import resolved
 from gcsim.traces.models.registry import InputKind, own_model
@@ -38,7 +38,7 @@ def with_own(
         name = name_of(build_model, "build_model")
         if splits is None:
             message = "your own model needs your own data"
-            raise InputError(Problem(place="build_model", message=message, hint="give splits, too"))
+            raise InputError(message, place="build_model", hint="give splits, too")
         shape, kind, classes = _looked_at(build_model, splits)
         model = own_model(name, shape, max(2, classes), input_kind=kind)
     found = replace(
@@ -61,11 +61,9 @@ def name_of(function: Function, place: str) -> str:
     if not module.replace(".", "_").isidentifier() or not name.isidentifier():
         where = location_of(function)
         raise InputError(
-            Problem(
-                place=f"{place}, {where}" if where else place,
-                message=f"other processes cannot import {name or function!r}",
-                hint="define it with def at the top of a file, my_training.py, and import it",
-            )
+            f"other processes cannot import {name or function!r}",
+            place=f"{place}, {where}" if where else place,
+            hint="define it with def at the top of a file, my_training.py, and import it",
         )
     return f"{module}:{name}"
 
@@ -84,7 +82,7 @@ def _looked_at(build_model: Function, splits: Function) -> tuple[tuple[int, ...]
     except Exception as error:  # a user's functions may fail in any way
         said = f"{type(error).__name__}: {error}"
         hint = "splits() returns two datasets of pairs, build_model() what takes a batch of them"
-        raise InputError(Problem(place="build_model, splits", message=said, hint=hint)) from error
+        raise InputError(said, place="build_model, splits", hint=hint) from error
     shape = tuple(inputs.shape[1:])
     kind: InputKind = "samples" if inputs.is_floating_point() else "tokens"
     last = output.shape[-1] if isinstance(output, torch.Tensor) and output.dim() > 1 else 1

@@ -258,12 +258,10 @@ def plan_of(scenario: Scenario) -> Plan:
     """Training plan of the scenario's model; `InputError` without one."""
     if scenario.train is None:
         raise InputError(
-            Problem(
-                place=scenario.name,
-                message="key 'train' is missing: it says how the model is trained",
-                hint="write train: {steps: 1000, target: {accuracy: 0.95}}, or give "
-                "--set train.steps=1000; docs/training.md lists all keys",
-            )
+            "key 'train' is missing: it says how the model is trained",
+            place=scenario.name,
+            hint="write train: {steps: 1000, target: {accuracy: 0.95}}, or give "
+            "--set train.steps=1000; docs/training.md lists all keys",
         )
     return scenario.train
 

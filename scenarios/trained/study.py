@@ -19,7 +19,7 @@ from statistics import fmean
 
 import numpy as np
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Curve, Measure
 from gcsim.scenarios.scenario import Scenario
@@ -58,11 +58,9 @@ def train(
         raise InputError(problems)
     if scenario.dense is None:
         raise InputError(
-            Problem(
-                place="compressors",
-                message="nothing to compare with: dense training is not among them",
-                hint="add - none",
-            )
+            "nothing to compare with: dense training is not among them",
+            place="compressors",
+            hint="add - none",
         )
     started = time.perf_counter()
     tried = train_all(
@@ -141,7 +139,7 @@ def _check_target(plan: Plan, dense: Tried) -> None:
         asked = f"{_asked(plan.target)} for good"
         message = f"dense training reached {got} in {plan.steps} steps, not {asked}"
         _, hint = unlearned(dense) or ("", "lower the target, or raise train.steps")
-    raise InputError(Problem(place="train.target", message=message, hint=hint))
+    raise InputError(message, place="train.target", hint=hint)
 
 
 def _warn(dense: Tried, tell: Callable[[str], None]) -> None:

@@ -18,9 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gcsim.errors import InternalError
-from gcsim.scenarios.reading.checking import Section, check
-from gcsim.scenarios.reading.document import read_shipped
+from gcsim.scenarios.reading.checking import Section, shipped_table
 from gcsim.scenarios.uncertainty.figures import Figure, Input, KeyPath
 from gcsim.scenarios.uncertainty.worlds import FACTORS, World, slowness
 from gcsim.simulator.training import DENSE
@@ -64,10 +62,7 @@ class DiscrepancyFile(Section):
 @cache
 def shipped() -> DiscrepancyFile:
     """The catalogue's widths and sources."""
-    file, faults = check(DiscrepancyFile, read_shipped(FILE, FILE.name))
-    if file is None:
-        raise InternalError(f"{FILE.name}: {'; '.join(map(str, faults))}")
-    return file
+    return shipped_table(DiscrepancyFile, FILE)
 
 
 def inputs(widths: Widths, *, stated: bool, kinds: Iterable[str]) -> list[Input]:

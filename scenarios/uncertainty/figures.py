@@ -188,10 +188,10 @@ def _kernels(device: Device, group: int) -> Iterator[Input]:
         figures = [figure for _, figure in _figures(rate, (*device_path(group), table, kind))]
         if figures:
             figures.sort(key=lambda figure: figure.low / figure.high)  # the least known one first
-            words = COEFFICIENTS[figures[0].field]
+            words, unit = COEFFICIENTS[figures[0].field]
             yield Input(
-                name=f"the {owner}'s {words.name} {named}" + (f" ({device.name})" if group else ""),
-                unit=words.unit,
+                name=f"the {owner}'s {words} {named}" + (f" ({device.name})" if group else ""),
+                unit=unit,
                 measure="gcsim calibrate device",
                 figures=tuple(figures),
             )

@@ -6,7 +6,6 @@ Kernels with their own measurements (`Device.primitives`) use none.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from gcsim.compressors.kernels import KernelClass, KernelCost
 from gcsim.compressors.queued import QUEUED, Queued, queued
@@ -19,20 +18,12 @@ Figure = tuple[KernelClass | Queued, str]
 """Coefficient of a kernel class, or the host's, as a field of `KernelRate`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coefficient:
-    """Coefficient in words."""
-
-    name: str
-    unit: str
-
-
 COEFFICIENTS = {
-    "launch": Coefficient(name="launch", unit="s"),
-    "bandwidth": Coefficient(name="bandwidth", unit="B/s"),
-    "flop_rate": Coefficient(name="FLOP rate", unit="FLOP/s"),
+    "launch": ("launch", "s"),
+    "bandwidth": ("bandwidth", "B/s"),
+    "flop_rate": ("FLOP rate", "FLOP/s"),
 }
-"""Figures by field of `KernelRate`, each with a range."""
+"""Name and unit of figures by field of `KernelRate`, each with a range."""
 
 
 def use(profile: TrafficProfile, device: Device, workers: int) -> dict[Figure, float]:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, overload
 
 from gcsim.compressors.kernels import KernelClass
 from gcsim.compressors.queued import Queued
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.fields import INTERNAL, POSITIVE, STATED, Bytes, Limits, RangeOf, Rule, Text
 from gcsim.simulator.devices.clocks import Clocks
 from gcsim.simulator.devices.ranges import (
@@ -37,7 +37,7 @@ def _ascends(points: tuple[tuple[int, float], ...]) -> None:
         if not (small < large and short <= long):
             message = "a kernel's points must ascend in bytes, and not descend in time"
             hint = "sort them, and join those that do not"
-            raise InputError(Problem(message=message, hint=hint))
+            raise InputError(message, hint=hint)
 
 
 Curve = Annotated[tuple[tuple[Bytes, PositiveTime], ...], Limits(least=1), Rule(_ascends)]

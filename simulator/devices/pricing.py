@@ -27,7 +27,7 @@ from fractions import Fraction
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.compressors.queued import QUEUED, queued
-from gcsim.errors import InputError, InternalError, Problem
+from gcsim.errors import InputError, InternalError
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds
 from gcsim.simulator.devices.clocks import UNHIDDEN, TimedStage, clocks_of
 from gcsim.simulator.devices.device import Curve, Device, KernelRate
@@ -188,11 +188,9 @@ class PriceList:
         rate = self._rates.get(kind)
         if rate is None:
             raise InputError(
-                Problem(
-                    message=f"device {self._device!r} has no rate for kernels of class {kind!r}",
-                    place="cluster.device",
-                    hint="choose a device whose profile states it, or measure this one",
-                )
+                f"device {self._device!r} has no rate for kernels of class {kind!r}",
+                place="cluster.device",
+                hint="choose a device whose profile states it, or measure this one",
             )
         return rate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.fields import POSITIVE, Limits, Rule, Unit
 
 Time = Annotated[float, Unit("time")]
@@ -20,7 +20,7 @@ End = Literal["fastest", "slowest"]
 def _around_one(factors: Range) -> None:
     if not factors[0] <= 1 <= factors[1]:
         message = "time lies outside of time_range"
-        raise InputError(Problem(message=message, hint="write [smallest, largest]"))
+        raise InputError(message, hint="write [smallest, largest]")
 
 
 TimeRange = Annotated[tuple[Times, Times], Rule(_around_one)]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 
-from gcsim.errors import InputError, Problem
+from gcsim.errors import InputError
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.training_rates import (
     PRECISIONS,
@@ -119,13 +119,11 @@ def _unknown(model: ModelFacts, device: Device, precision: Precision) -> InputEr
     else:
         missing = f"the kinds of the layers of {model.name!r}"
     return InputError(
-        Problem(
-            message=f"neither a measured rate of {model.name!r} on {device.name!r} at {precision} "
-            f"nor {missing} are known",
-            place="compute",
-            hint="state the measured forward and backward times under `compute`; known on this "
-            f"device: {'; '.join(_known(device))}",
-        )
+        f"neither a measured rate of {model.name!r} on {device.name!r} at {precision} "
+        f"nor {missing} are known",
+        place="compute",
+        hint="state the measured forward and backward times under `compute`; known on this "
+        f"device: {'; '.join(_known(device))}",
     )
 
 

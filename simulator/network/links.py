@@ -29,7 +29,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from gcsim import units
-from gcsim.errors import InputError, InternalError, Problem
+from gcsim.errors import InputError, InternalError
 from gcsim.fields import (
     INTERNAL,
     SHOWN,
@@ -68,7 +68,7 @@ def _sizes_ascend(factors: tuple[SizeFactor, ...]) -> None:
         if other.from_bytes <= one.from_bytes:
             smaller, larger = (units.exact(each.from_bytes, "size") for each in (other, one))
             message = f"entry {number} is from {smaller} and comes after {larger}"
-            raise InputError(Problem(message=message, hint="sizes ascend"))
+            raise InputError(message, hint="sizes ascend")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from gcsim.errors import InputError, InternalError, Problem
+from gcsim.errors import InputError, InternalError
 from gcsim.simulator.network.links import Link, Loss
 from gcsim.simulator.network.rate_trace import RateTrace, slower, times_factor
 
@@ -94,10 +94,8 @@ def through(link: Link, uplink: Link, share: int | Fraction, least: int | Fracti
     _check_share(share)
     if uplink.up is not None or uplink.grant:
         raise InputError(
-            Problem(
-                message=f"{uplink.name}: an access link between two switches",
-                hint="give an uplink that is the same in both directions, without grants",
-            )
+            f"{uplink.name}: an access link between two switches",
+            hint="give an uplink that is the same in both directions, without grants",
         )
     alone = link.alone or link.line_goodput
     return _with_goodput(

@@ -128,11 +128,9 @@ class RateTrace:
         rounds = math.ceil((end - self.duration) / self._period) if body else 0
         if len(found) + rounds * len(body) > _MOST_PIECES:
             raise InputError(
-                Problem(
-                    message=f"rates that change {len(found) + rounds * len(body)} times in "
-                    f"{float(end):g} s, before they repeat together",
-                    hint="let the durations of the two traces be multiples of each other",
-                )
+                f"rates that change {len(found) + rounds * len(body)} times in "
+                f"{float(end):g} s, before they repeat together",
+                hint="let the durations of the two traces be multiples of each other",
             )
         for turn in range(1, rounds + 1):
             found += [(start + turn * self._period, rate) for start, rate in body]

@@ -26,10 +26,7 @@ _OPTIONAL = ("devices_per_node", "dtype")
 HEADINGS = re.compile(
     rf"(?<![\w,])(?:(?:{'|'.join((*COLUMNS, *_OPTIONAL))})[ \t]*,[ \t]*){{2,}}", re.IGNORECASE
 )
-ELEMENTS = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1,
-    "uint8": 1,
-}  # fmt: skip
+ELEMENTS = dict(collectives.C10_TYPES.values())
 """Bytes per element of Gloo's types."""
 
 

@@ -279,6 +279,7 @@ def get_positions(body, n, coder, positions) -> int:
     """Undo `put_positions`; 0, or the body's fault (`FAULTS`)."""
     fault, k = 0, positions.size
     width = field_bits(coder, n, k)
+    # the loops that read a body do not look where it ends: its length comes first
     if coder <= _PACKED:
         fault = _end_fault(body, k * width)
         if fault == 0:
@@ -291,6 +292,7 @@ def get_positions(body, n, coder, positions) -> int:
         fault = _get_rice(body, width, positions)
     else:
         fault = UNKNOWN
+    # a body of the right length may hold any order, and callers write at these positions
     if fault == 0 and not ascends_below(positions, n):
         fault = UNORDERED
     return fault

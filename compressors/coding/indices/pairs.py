@@ -42,6 +42,7 @@ def merged_pairs(
 def _merge(ia, va, ib, vb, indices, values) -> int:
     a = b = used = 0
     while a < ia.size or b < ib.size:
+        # whether a list has ended comes before its next index, which is not there then
         if b == ib.size or (a < ia.size and ia[a] < ib[b]):
             indices[used], values[used] = ia[a], va[a]
             a += 1

@@ -122,6 +122,7 @@ def get_codes(packed, bits, codes):
 @loop
 def _get_even_codes(packed, bits, codes):
     """`get_codes` of codes that do not straddle bytes."""
+    # each width has its own loop: with shifts by constants it becomes a vector loop
     if bits == 8:
         for i in range(packed.size):
             codes[i] = packed[i]

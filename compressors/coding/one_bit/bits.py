@@ -312,6 +312,7 @@ def _add_tiles(start, stop, tiles, bits, at, lines, begins, table, out, add):
         own = out[offset : offset + rows * columns]
         packed = bits[at[e] : at[e] + (rows * width + 7) // 8]
         present, line = min(width, columns - first), begins[e]
+        # a narrow matrix's rows as one with its lines repeated: the loops below are long enough
         times = _times(rows, columns, first, width, size)
         some = lines if size else _repeated(lines[:, line : line + width], times)
         lows, highs = some[0], some[1]
@@ -322,6 +323,7 @@ def _add_tiles(start, stop, tiles, bits, at, lines, begins, table, out, add):
             here = chunk
             while here < end:
                 row, column, cell, length = _run(here, end, width, present, size)
+                # bits beyond the matrix choose nothing
                 if length <= 0:
                     here += width - column
                     continue

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 import numpy as np
 import simpy
@@ -36,13 +35,6 @@ class Request:
     record: CollectiveRecord
     server_time: Picoseconds = 0
     held: Picoseconds = 0  # `BucketWork.held`
-
-
-class Asking(Protocol):
-    """Communicator, as workers see it."""
-
-    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """Event whose value is this class's entry, the last rank's entry, and this class's exit."""
 
 
 class UnlikeRanksError(Exception):
@@ -80,17 +72,23 @@ def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
 
 
 class Asked:
-    """Requested collectives that are not over."""
+    """Requested collectives that are not over; `classes[r]` is the class of rank r."""
 
-    def __init__(self, env: simpy.Environment, classes: int) -> None:
-        self._env, self._count = env, classes
-        self.pending: dict[Name, Pending] = {}
+    def __init__(
+        self, env: simpy.Environment, classes: NDArray[np.int64], execute: CarryOut, seed: int
+    ) -> None:
+        self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
+        self._count = int(classes.max()) + 1
+        self._pending: dict[Name, Pending] = {}
+        self._settling = False
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """Record a class's request; return its turn."""
-        pending = self.pending.get(name)
+        """Event of the time when the class has left; its value is this class's entry, the last
+        rank's entry, and this class's exit."""
+        self._settle_later()
+        pending = self._pending.get(name)
         if pending is None:
-            pending = self.pending[name] = Pending(
+            pending = self._pending[name] = Pending(
                 name=name,
                 request=request,
                 asked=[-1] * self._count,
@@ -108,13 +106,43 @@ class Asked:
         waiting = [
             f"iteration {name[0]} bucket {name[1]} collective {name[2]} "
             f"waits for {pending.missing} of {self._count} classes of ranks"
-            for name, pending in sorted(self.pending.items())
+            for name, pending in sorted(self._pending.items())
         ]
         return "; ".join(waiting) or "no collective is waiting"
 
+    def _settle_later(self) -> None:
+        if not self._settling:
+            self._settling = True
+            Later(self._env, COLLECTIVES, self._settle)
 
-class Communicator:
-    """Collectives of all ranks, one at a time; `classes[r]` is the class of rank r."""
+    def _settle(self) -> None:
+        """Let classes leave and enter, at the end of an instant."""
+        self._settling = False
+
+    def _finishes(self, pending: Pending, starts: Sequence[Picoseconds]) -> list[Picoseconds]:
+        """Exits of the classes from a collective that they enter at `starts`. Raises
+        `UnlikeRanksError` when a class's ranks leave at different times, `InternalError` on an exit
+        before the last entry."""
+        classes, request = self._classes, pending.request
+        check_room(pending.name[0], max(starts))  # before 64 bits have to hold it
+        times: Times = np.array(starts, dtype=np.int64)[classes]
+        key = collective_key(self._seed, *pending.name)
+        finishes = self._execute(request.record, times, request.server_time, key) + request.held
+        if int(finishes.min()) < max(starts):
+            raise InternalError(
+                f"{request.record.kind}: a rank leaves at {finishes.min()} ps, in the past of "
+                f"{max(starts)} ps, when the last one enters"
+            )
+        left = np.empty(len(starts), dtype=np.int64)
+        left[classes[::-1]] = finishes[::-1]  # of the lowest rank of each class
+        if (left[classes] != finishes).any():
+            raise UnlikeRanksError(classes, finishes)
+        by_class: list[Picoseconds] = left.tolist()
+        return by_class
+
+
+class Communicator(Asked):
+    """Collectives of all ranks, one at a time."""
 
     def __init__(
         self,
@@ -126,34 +154,17 @@ class Communicator:
         seed: int = 0,
         first: int = 0,
     ) -> None:
-        self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
-        members = int(classes.max()) + 1
-        self._free = [0] * members  # exit of each class from the collective before
-        self._asked = Asked(env, members)
+        super().__init__(env, classes, execute, seed)
+        self._free = [0] * self._count  # exit of each class from the collective before
         self._order = order(schedule, first)
         self._next = next(self._order, None)
-        self._settling = False
-
-    def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """Enter a collective, as `Asking.ask`."""
-        self._settle_later()
-        return self._asked.ask(member, name, request)
-
-    def state(self) -> str:
-        """Waiting requests, to report a deadlock."""
-        return self._asked.state()
-
-    def _settle_later(self) -> None:
-        if not self._settling:
-            self._settling = True
-            Later(self._env, COLLECTIVES, self._settle)
 
     def _settle(self) -> None:
         """Run the next collective, one at a time: ranks may ask for another at their exit time."""
-        self._settling = False
-        pending = self._asked.pending.get(self._next) if self._next else None
+        super()._settle()
+        pending = self._pending.get(self._next) if self._next else None
         if pending is not None and not pending.missing:
-            del self._asked.pending[pending.name]
+            del self._pending[pending.name]
             self._next = next(self._order, None)
             self._run(pending)
             self._settle_later()
@@ -161,35 +172,7 @@ class Communicator:
     def _run(self, pending: Pending) -> None:
         """Determine all exits: every class has asked, so nothing later can change them."""
         starts = list(map(max, pending.asked, self._free))
-        self._free = finishes_by_class(pending, starts, self._classes, self._execute, self._seed)
+        self._free = self._finishes(pending, starts)
         last = max(starts)
         for turn, start, end in zip(pending.turns, starts, self._free, strict=True):
             turn.succeed((start, last, end))
-
-
-def finishes_by_class(
-    pending: Pending,
-    starts: Sequence[Picoseconds],
-    classes: NDArray[np.int64],
-    execute: CarryOut,
-    seed: int,
-) -> list[Picoseconds]:
-    """Exits of the classes from a collective that they enter at `starts`. Raises `UnlikeRanksError`
-    when a class's ranks leave at different times, `InternalError` on an exit before the last
-    entry."""
-    check_room(pending.name[0], max(starts))  # before 64 bits have to hold it
-    times: Times = np.array(starts, dtype=np.int64)[classes]
-    key = collective_key(seed, *pending.name)
-    request = pending.request
-    finishes = execute(request.record, times, request.server_time, key) + request.held
-    if int(finishes.min()) < max(starts):
-        raise InternalError(
-            f"{request.record.kind}: a rank leaves at {finishes.min()} ps, in the past of "
-            f"{max(starts)} ps, when the last one enters"
-        )
-    left = np.empty(len(starts), dtype=np.int64)
-    left[classes[::-1]] = finishes[::-1]  # of the lowest rank of each class
-    if (left[classes] != finishes).any():
-        raise UnlikeRanksError(classes, finishes)
-    by_class: list[Picoseconds] = left.tolist()
-    return by_class

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, reading
+from gcsim.simulator.collectives.rings.messages import common_period
 from gcsim.simulator.network.jitter import collective_key, draw_jitter
 from gcsim.simulator.steps.events import communicator
 from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, Later
@@ -50,8 +51,8 @@ class _Running:
     """Ranks, of those that stand for all, that have left while their class has not."""
 
 
-class TwoSlots:
-    """Collectives of all ranks, two at a time; `classes[r]` is the class of rank r."""
+class TwoSlots(communicator.Asked):
+    """Collectives of all ranks, two at a time."""
 
     def __init__(
         self,
@@ -64,32 +65,22 @@ class TwoSlots:
         seed: int = 0,
         first: int = 0,
     ) -> None:
-        self._env, self._classes, self._execute, self._seed = env, classes, execute, seed
+        super().__init__(env, classes, execute, seed)
         buckets = [bucket for plan in schedule.plans for bucket in plan.buckets]
         records = dict.fromkeys(c for bucket in buckets for c in bucket.collectives)
         self._programs = {record: rings(record) for record in records}
         programs = [program for program in self._programs.values() if program is not None]
         period = _period(classes, programs)
         self._outlets = [EgressQueue(env) for _ in range(period)]
-        self._count = int(classes.max()) + 1
         self._members: list[list[int]] = [[] for _ in range(self._count)]
         for rank, member in enumerate(classes[:period].tolist()):
             self._members[member].append(rank)
-        self._asked = communicator.Asked(env, self._count)
         self._running: dict[communicator.Name, _Running] = {}
         """Collectives that some, not all, classes have entered."""
         self._order = [communicator.order(schedule, first) for _ in range(self._count)]
         self._ahead = [next(names, None) for names in self._order]  # next collective of each class
         self._inside: list[list[_Running]] = [[] for _ in range(self._count)]
         """Collectives that each class is in."""
-        self._settling = False
-
-    def ask(
-        self, member: int, name: communicator.Name, request: communicator.Request
-    ) -> simpy.Event:
-        """Enter a collective, as `Asking.ask`; the event comes when the class leaves."""
-        self._settle_later()
-        return self._asked.ask(member, name, request)
 
     def state(self) -> str:
         """Waiting requests, to report a deadlock."""
@@ -98,16 +89,11 @@ class TwoSlots:
             for member, all_inside in enumerate(self._inside)
             for running in all_inside
         ]
-        return "; ".join([self._asked.state(), *inside])
-
-    def _settle_later(self) -> None:
-        if not self._settling:
-            self._settling = True
-            Later(self._env, COLLECTIVES, self._settle)
+        return "; ".join([super().state(), *inside])
 
     def _settle(self) -> None:
-        """At the end of a timestamp, complete departures, then admit waiting ranks."""
-        self._settling = False
+        """Complete departures, then admit waiting ranks."""
+        super()._settle()
         for member in range(self._count):
             for running in list(self._inside[member]):
                 self._leave(member, running)
@@ -118,7 +104,7 @@ class TwoSlots:
     def _that_may_be_entered(self, member: int) -> _Running | None:
         """Next collective of the class, if it may enter now."""
         name, inside = self._ahead[member], self._inside[member]
-        pending = self._asked.pending.get(name) if name else None
+        pending = self._pending.get(name) if name else None
         if pending is None or pending.asked[member] < 0:
             return None
         running = self._running.get(pending.name) or self._new(pending)
@@ -146,7 +132,7 @@ class TwoSlots:
         self._ahead[member] = next(self._order[member], None)
         if -1 not in running.entered:
             name = running.pending.name
-            del self._running[name], self._asked.pending[name]
+            del self._running[name], self._pending[name]
         if running.ring is not None:
             for rank in self._members[member]:
                 running.ring.enter(rank)
@@ -155,10 +141,7 @@ class TwoSlots:
 
     def _run_alone(self, running: _Running) -> None:
         """Schedule all exits: every class has entered, so nothing later can change them."""
-        finishes = communicator.finishes_by_class(
-            running.pending, running.entered, self._classes, self._execute, self._seed
-        )
-        for member, left in enumerate(finishes):
+        for member, left in enumerate(self._finishes(running.pending, running.entered)):
             for rank in self._members[member]:
                 delay = left - reading(self._env.now)
                 Later(self._env, COLLECTIVES, partial(self._done, running, rank), delay)
@@ -197,12 +180,7 @@ def _period(classes: NDArray[np.int64], programs: Sequence[RingProgram]) -> int:
         patterns.append(np.array([places[link] for link in program.links], dtype=np.int64))
         patterns += [*program.pieces.T]
         patterns += [copies for copies in (program.before, program.after) if copies is not None]
-    for period in range(1, len(classes)):
-        if len(classes) % period == 0 and all(
-            (pattern.reshape(-1, period) == pattern[:period]).all() for pattern in patterns
-        ):
-            return period
-    return len(classes)
+    return common_period(*patterns)
 
 
 def _jitter(program: RingProgram, key: int) -> Times | None:

@@ -6,7 +6,7 @@ Each is simulated by itself from the state left by the one before; ranks that sh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,21 +63,17 @@ def simulate_steady(
     return events.with_classes(in_one_go, begin)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Iterations with constant paces."""
+    """Iterations with constant paces; fields as arguments of `simulate_steady`."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        *,
-        execute: CarryOut,
-        slowdown: NDArray[np.float64] | None = None,
-        collapse: bool = True,
-        rings: Rings | None = None,
-        most_classes: int | None = None,
-    ) -> None:
-        self._schedule, self._execute, self._rings = schedule, execute, rings
-        self._slowdown, self._collapse, self._most_classes = slowdown, collapse, most_classes
+    schedule: Schedule
+    _: KW_ONLY
+    execute: CarryOut
+    slowdown: NDArray[np.float64] | None = None
+    collapse: bool = True
+    rings: Rings | None = None
+    most_classes: int | None = None
 
     def iteration(self, number: int, before: State) -> Iteration:
         """Iteration `number` by itself, from its beginning state."""
@@ -101,14 +97,14 @@ class Events:
 
     def simulation(self, number: int, before: State, classes: Classes) -> Simulation:
         """Simulation from iteration `number` on."""
-        if self._most_classes is not None and classes.max() >= self._most_classes:
+        if self.most_classes is not None and classes.max() >= self.most_classes:
             raise TooManyClassesError
         return Simulation(
-            self._schedule,
+            self.schedule,
             classes,
-            execute=self._execute,
-            slowdown=lambda _: self._slowdown,
-            rings=self._rings,
+            execute=self.execute,
+            slowdown=lambda _: self.slowdown,
+            rings=self.rings,
             begin=before,
             first=number,
         )
@@ -116,11 +112,11 @@ class Events:
     def with_classes(self, run: Callable[[Classes], Result], before: State) -> Result:
         """Run with classes that keep ranks of different states or paces apart."""
         ranks = len(before.start)
-        if not self._collapse:
+        if not self.collapse:
             return with_classes(run, np.arange(ranks, dtype=np.int64))
         differ = (
-            self._schedule.groups()
-            if self._slowdown is None
-            else (*self._schedule.groups(), self._slowdown)
+            self.schedule.groups()
+            if self.slowdown is None
+            else (*self.schedule.groups(), self.slowdown)
         )
         return with_classes(run, coarsest(ranks, before.start, before.ahead, *differ))

@@ -27,12 +27,7 @@ from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.steps import step_plan
 from gcsim.simulator.steps.breakdown import PARTS, Done, TimeBreakdown, in_order, spans_of
-from gcsim.simulator.steps.events.communicator import (
-    Asking,
-    Communicator,
-    Request,
-    UnlikeRanksError,
-)
+from gcsim.simulator.steps.events.communicator import Asked, Communicator, Request, UnlikeRanksError
 from gcsim.simulator.steps.events.concurrent import Rings, TwoSlots
 from gcsim.simulator.steps.events.cores import Share, shares
 from gcsim.simulator.steps.events.input_loader import Loader
@@ -130,7 +125,7 @@ class Simulation:
         begin = begin or beginning(schedule, len(classes))
         self._first = np.unique(classes, return_index=True)[1]
         plan = schedule.plans[0]  # they have the same resources
-        self._communicator: Communicator | TwoSlots
+        self._communicator: Asked
         if plan.slots == 1 or rings is None:
             self._communicator = Communicator(
                 self.env, schedule, classes, execute=execute, seed=seed, first=first
@@ -248,7 +243,7 @@ class _Worker:
         env: simpy.Environment,
         loader: Loader,
         member: int,
-        communicator: Asking,
+        communicator: Asked,
         share: Share | None = None,
     ) -> None:
         self.env, self.loader, self.member, self.communicator = env, loader, member, communicator

@@ -156,6 +156,7 @@ def _stretch(
         if duration == 0:
             continue
         piece = table[row]
+        # a job beside the passes (-1) counts only as far as it outlasts them (`_beside`)
         if total < 0:
             for column in range(factors.size):
                 piece[column] += _stretched(duration, factors[column])

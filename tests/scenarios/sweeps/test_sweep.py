@@ -33,7 +33,7 @@ from gcsim.scenarios.sweeps.grid import named, points, read_grid, split, written
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
 from gcsim.scenarios.sweeps.store import read_sweep
 from gcsim.scenarios.sweeps.sweep import Stage1
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure, perform
+from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure
 
 SCENARIO = """\
 name: small
@@ -73,7 +73,9 @@ class Recording:
 
     capacity = 2
 
-    def __init__(self, outcome: Callable[[Task], Outcome] = perform) -> None:
+    def __init__(
+        self, outcome: Callable[[Task], Outcome] = lambda task: task.perform(SilentProgress())
+    ) -> None:
         self.tasks: list[Task] = []
         self._waiting: deque[tuple[int, Task]] = deque()
         self._outcome = outcome
