@@ -8,6 +8,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,7 @@ from gcsim.compressors.coding.frames import as_bytes
 
 pytest.importorskip("triton", reason="Triton has wheels for Linux alone")
 
+from triton import language
 from triton.language import standard
 from triton.runtime import interpreter
 
@@ -33,16 +35,29 @@ of four tensors, and eight numbers, which are checked together."""
 Outcome = tuple[object, list[Tensor]]
 
 
+_table = cache(interpreter._get_np_dtype)
+
+
+def _numpys(dtype: language.dtype) -> np.dtype[Any]:
+    """As `interpreter._get_np_dtype`, which makes its table at every call."""
+    of = dtype.element_ty if isinstance(dtype, language.block_type) else dtype
+    return np.dtype(np.uint64) if isinstance(of, language.pointer_type) else _table(of)
+
+
 @contextmanager
 def kernels() -> Iterator[None]:
     """Inside, calls with tensors in host memory are handed over to kernels."""
     on_device.interpreted = True
     # Triton's language and its core are made numpy's once, not again at every call within a kernel.
     numpys = [interpreter._patch_lang(each.fn) for each in (frames._hash, standard.sum)]
+    # Sums of integers are made a second time in 64 bits, to be compared where debug is set: never.
+    once = interpreter.InterpreterOptions(sanitize_overflow=False)
     try:
         with (
             np.errstate(all="ignore"),  # the interpreter's numpy; overflow is no error on a device
             mock.patch.object(interpreter, "_patch_lang", return_value=mock.Mock()),
+            mock.patch.object(interpreter.interpreter_builder, "options", once),
+            mock.patch.object(interpreter, "_get_np_dtype", _numpys),
         ):
             yield
     finally:
