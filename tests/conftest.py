@@ -77,7 +77,7 @@ def pytest_configure() -> None:
 
 
 _LONGEST = (  # but for test_draws.py, which takes profiles of the main job: where there are any
-    "test_main_job.py", "test_clusters.py", "test_page.py", "test_ddp.py", "test_settings.py",
+    "test_main_job.py", "test_page.py", "test_ddp.py", "test_settings.py",
     "test_vision.py",
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""One estimate everywhere: the median of the drawn worlds, in every shipped scenario at every size.
+"""One estimate everywhere: the median of the drawn worlds, in every shipped scenario.
 
-Traffic is that of the shipped profiles, so no compressor runs. The two scenarios whose methods have
-none, and the methods of the others that have none, are of the long test, which measures them.
+Traffic is that of the shipped profiles, so no compressor runs. The scenario whose methods have none
+is measured in the long test.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,8 +36,8 @@ from gcsim.scenarios.trained.known import with_trained
 
 FOLDER = Path(gcsim.__file__).parent.parent / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-MEASURED = ("bert_large_v100", "characters_widths", "vit_b16_a100")
-"""No profile of these models is shipped."""
+MEASURED = "characters_widths"
+"""Its model is in no shipped profile."""
 
 
 OWN = ["uncertainty.discrepancy=false", "uncertainty.draws=48"]
@@ -47,20 +46,17 @@ median of as many worlds as there are."""
 
 
 def result_of(name: str) -> Result:
-    """At all sizes, of the methods whose traffic is shipped."""
+    """At the smallest and the largest size, of the methods whose traffic is shipped."""
     scenario = load_scenario(name, OWN)
+    ends = (scenario.node_counts[0], scenario.node_counts[-1])
     known = [(one, shipped_profile(scenario, one)) for one in scenario.compressors]
     choices, profiles = zip(*((c, p) for c, p in known if p is not None), strict=True)
-    scenario = replace(scenario, compressors=choices)
+    scenario = replace(scenario, compressors=choices, node_counts=ends)
     found = simulated_run(
         scenario, [""] * len(choices), profiles, measured_passes(scenario, profiles[0]),
         progress=SilentProgress(), timelines=False,
     )  # fmt: skip
     return with_trained(scenario, found)
-
-
-HEAVY = ("alexnet_32node_nccl_servers", "compressor_zoo")
-"""Seconds each."""
 
 
 def check_rows(result: Result) -> None:
@@ -166,14 +162,7 @@ def check_curves(result: Result) -> None:
             assert 0 < height <= row.workers * 1.001
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.long) if name in HEAVY else name
-        for name in NAMES
-        if name not in MEASURED
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != MEASURED])
 def test_text_page_csv_json_and_advice_have_the_estimate_of_the_worlds(name: str) -> None:
     result = result_of(name)
     check_rows(result)
@@ -185,16 +174,11 @@ def test_text_page_csv_json_and_advice_have_the_estimate_of_the_worlds(name: str
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("check", [check_rows, check_forms])
-@pytest.mark.parametrize("name", MEASURED)
-def test_what_is_measured_here_has_one_number_too(
-    name: str, check: Callable[[Result], None]
-) -> None:
+def test_what_is_measured_here_has_one_number_too() -> None:
     few = [*OWN, "gradients.workers=1", "gradients.iterations=1"]  # their traffic is about the same
-    if name == "bert_large_v100":  # gradients take 3 s per method; its others are vit_b16_a100's
-        few.append("compressors=[none, {kind: topk, ratio: 0.01}]")
-    result = run(load_scenario(name, few))
-    check(result)
+    result = run(load_scenario(MEASURED, few))
+    check_rows(result)
+    check_forms(result)
     for found in verdicts(result):
         check_verdict(found)
 
