@@ -12,6 +12,7 @@ import io
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -358,11 +359,13 @@ def situations(rank: int) -> Iterator[Any]:
 # --- all of it ---------------------------------------------------------------------------
 
 
-def trials(rank: int, cases: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[Any]:
+def trials(
+    rank: int, cases: Sequence[tuple[str, dict[str, Any]]], *, together: bool = False
+) -> Iterator[Any]:
     """Problems of each method: one by one, on a group that all share.
 
-    The hook saves and leaves out alike for all, so that ways to save, and loops with and without an
-    error to catch, take turns.
+    The hook saves and leaves out alike for all, so that ways to save, and loops with a scaler, with
+    an error to catch and without, take turns; or the loops come `together`.
     """
     group = dist.new_group(backend="gloo")
     for number, (name, parameters) in enumerate(cases):
@@ -372,7 +375,8 @@ def trials(rank: int, cases: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[A
 
         wanted: list[list[Tensor]] = []
         found = [*saved(rank, make, WAYS[number % len(WAYS)], wanted)]
-        found += overflows(rank, make, wanted)
-        found += skips(rank, make, wanted, refuses=number % 2 == 0)
+        loops = (overflows, partial(skips, refuses=True), partial(skips, refuses=False))
+        for loop in loops if together else [loops[number % len(loops)]]:
+            found += loop(rank, make, wanted)
         end_groups(group)
         yield found
