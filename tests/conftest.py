@@ -26,6 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; processes that 
 os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that spin take the core of the other worker
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported: no test needs a GPU
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder() / "loops"))
+os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder() / "kernels"))  # by hash of the source
 
 gc.disable()  # all that is imported and collected stays; until then the collector finds nothing
 

@@ -215,6 +215,26 @@ def in_lockstep(
         yield updates
 
 
+def demand_lockstep(
+    case: tuple[str, dict[str, Any]],
+    found: Sequence[Any],
+    given: Sequence[Sequence[Sequence[Tensor]]] | None = None,
+) -> None:
+    """That `found` of each rank are lockstep's updates to the bit: of the ranks' own gradients, or
+    of those `given` to the nodes, by step, which as many ranks each share."""
+    (name, parameters), count = case, len(found)
+    assert [f["step"] for f in found] == [STEPS - 1] * count
+    layouts = layouts_of(found[0]["buckets"])
+    assert len(layouts) >= 3
+    own = [[gradients(step + 1, rank) for rank in range(count)] for step in range(STEPS)]
+    for step, updates in enumerate(in_lockstep(name, parameters, layouts, given or own)):
+        first, *_ = of_ranks = [f["updates"][step + 1] for f in found]
+        for rank, got in enumerate(of_ranks):
+            for expected in (updates[rank * len(updates) // count], first):
+                equal = [same_bits(*pair) for pair in zip(got, expected, strict=True)]
+                assert all(equal), f"{name} {parameters}, step {step}, rank {rank}: {equal}"
+
+
 def start_ranks(
     folder: Path, count: int, *jobs: str, timeout: float = 600, script: Path = SCRIPT
 ) -> list[list[Any]]:

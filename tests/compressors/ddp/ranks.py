@@ -203,7 +203,7 @@ JOBS: dict[str, Callable[[int], Iterator[Any]]] = {
     "left": left,
     "situations": situations,
     "all_trials": partial(trials, cases=carried()),
-    "some_trials": partial(trials, cases=each_exchange(), together=True),
+    "some_trials": partial(trials, cases=each_exchange()),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,55 +20,40 @@ from tests.compressors.ddp.plan import (
     STEPS,
     TOGETHER,
     carried,
+    carried_with_options,
+    demand_lockstep,
+    each_exchange,
     gpus_for,
     gradients,
-    in_lockstep,
-    layouts_of,
     same_bits,
     start_ranks,
 )
 from tests.compressors.ddp.ranks import LENGTHS, requests
 
 JOBS = {
-    2: ("collectives", "as_on_a_gpu"),
+    2: ("collectives", "as_on_a_gpu", "together_on_cpu", "with_options", "all_trials"),
     COUNT: ("registry", "collectives", "as_on_a_gpu", "loops"),
-    4: ("collectives", "as_on_a_gpu"),  # four train in `tests/traces/training/test_against_ddp.py`
+    # four train in `tests/traces/training/test_against_ddp.py`
+    4: ("collectives", "as_on_a_gpu", "between_nodes", "some_trials"),
 }
 """What so many ranks do, one job after the other."""
 CASES = carried()
 Results = Callable[[int, str], list[Any]]
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Results of a job with so many ranks; they are started once, also when they fail."""
-
-    @cache
-    def outcome(count: int) -> list[list[Any]] | AssertionError:
-        try:
-            return start_ranks(tmp_path_factory.mktemp(f"{count}"), count, *JOBS[count])
-        except AssertionError as error:
-            return error
-
-    def found(count: int, job: str) -> list[Any]:
-        results = outcome(count)
-        if isinstance(results, AssertionError):
-            raise results
-        return results[JOBS[count].index(job)]
-
-    return found
+@pytest.mark.long
+def test_two_ranks_share_a_device(ranks: Results) -> None:
+    for case, found in zip(TOGETHER, zip(*ranks(2, "together_on_cpu"), strict=True), strict=True):
+        demand_lockstep(case, found)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "device",
-    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not gpus_for(1), reason="no GPU"))],
-)
-def test_two_ranks_share_a_device(device: str, tmp_path: Path) -> None:
-    """Gloo carries a GPU's payloads through host memory."""
-    (of_ranks,) = start_ranks(tmp_path, 2, f"together_on_{device}")
-    for case in range(len(TOGETHER)):
-        demand_lockstep(TOGETHER[case], [of_rank[case] for of_rank in of_ranks])
+@pytest.mark.skipif(not gpus_for(1), reason="no GPU")
+def test_two_ranks_share_a_gpu(tmp_path: Path) -> None:
+    """Gloo carries its payloads through host memory."""
+    (of_ranks,) = start_ranks(tmp_path, 2, "together_on_cuda")
+    for case, found in zip(TOGETHER, zip(*of_ranks, strict=True), strict=True):
+        demand_lockstep(case, found)
 
 
 @pytest.mark.long
@@ -78,18 +62,45 @@ def test_updates_equal_those_of_lockstep_to_the_last_bit(ranks: Results, case: i
     demand_lockstep(CASES[case], [of_rank[case] for of_rank in ranks(COUNT, "registry")])
 
 
-def demand_lockstep(case: tuple[str, dict[str, Any]], found: list[Any]) -> None:
-    (name, parameters), count = case, len(found)
-    assert [f["step"] for f in found] == [STEPS - 1] * count
-    layouts = layouts_of(found[0]["buckets"])
-    assert len(layouts) >= 3
-    given = [[gradients(step + 1, rank) for rank in range(count)] for step in range(STEPS)]
-    for step, updates in enumerate(in_lockstep(name, parameters, layouts, given)):
-        for rank, expected in enumerate(updates):
-            for number, update in enumerate(expected):
-                got = found[rank]["updates"][step + 1][number]
-                assert same_bits(got, update), f"step {step}, rank {rank}, tensor {number}"
-                assert same_bits(got, found[0]["updates"][step + 1][number])
+@pytest.mark.long
+def test_updates_with_options_equal_those_of_lockstep(ranks: Results) -> None:
+    of_ranks = zip(*ranks(2, "with_options"), strict=True)
+    for case, found in zip(carried_with_options(), of_ranks, strict=True):
+        demand_lockstep(case, found)
+
+
+@pytest.mark.long
+def test_updates_between_nodes_equal_lockstep_of_the_nodes(ranks: Results) -> None:
+    """Two nodes of two ranks are two workers with the nodes' mean gradients: a sum of two is one in
+    any order."""
+    given = [
+        [
+            [one / 2 + other / 2 for one, other in zip(*pair, strict=True)]
+            for pair in [[gradients(step + 1, 2 * node + r) for r in range(2)] for node in range(2)]
+        ]
+        for step in range(STEPS)
+    ]
+    of_ranks = zip(*ranks(4, "between_nodes"), strict=True)
+    for case, found in zip(each_exchange(), of_ranks, strict=True):
+        demand_lockstep(case, found, given)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("count", "job", "cases"), [(2, "all_trials", CASES), (4, "some_trials", each_exchange())]
+)
+def test_each_method_is_skipped_and_saved(
+    ranks: Results, count: int, job: str, cases: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Overflows and restarts leave no trace; between four ranks, one method for each kind of
+    exchange."""
+    for rank, found in enumerate(ranks(count, job)):
+        wrong = [
+            f"{name} {parameters}, rank {rank}: {problem}"
+            for (name, parameters), problems in zip(cases, found, strict=True)
+            for problem in problems
+        ]
+        assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.long

@@ -359,15 +359,14 @@ def situations(rank: int) -> Iterator[Any]:
 # --- all of it ---------------------------------------------------------------------------
 
 
-def trials(
-    rank: int, cases: Sequence[tuple[str, dict[str, Any]]], *, together: bool = False
-) -> Iterator[Any]:
+def trials(rank: int, cases: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[Any]:
     """Problems of each method: one by one, on a group that all share.
 
     The hook saves and leaves out alike for all, so that ways to save, and loops with a scaler, with
-    an error to catch and without, take turns; or the loops come `together`.
+    an error to catch and without, take turns.
     """
     group = dist.new_group(backend="gloo")
+    loops = (overflows, partial(skips, refuses=True), partial(skips, refuses=False))
     for number, (name, parameters) in enumerate(cases):
 
         def make(name: str = name, parameters: Any = parameters, **options: Any) -> Hook:
@@ -375,8 +374,6 @@ def trials(
 
         wanted: list[list[Tensor]] = []
         found = [*saved(rank, make, WAYS[number % len(WAYS)], wanted)]
-        loops = (overflows, partial(skips, refuses=True), partial(skips, refuses=False))
-        for loop in loops if together else [loops[number % len(loops)]]:
-            found += loop(rank, make, wanted)
+        found += loops[number % len(loops)](rank, make, wanted)
         end_groups(group)
         yield found
