@@ -22,9 +22,9 @@ those of the main job are looked for by tests that have one."""
 _SHOWS = ("GCSIM_DEBUG", "COLUMNS")
 
 
-def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
-    """What `gcsim ARGUMENTS` leaves behind in `folder`, where a run draws no figures; the user's
-    modules are read afresh."""
+def gcsim(*arguments: object, folder: Path, advised: bool = False, **variables: str) -> Finished:
+    """What `gcsim ARGUMENTS` leaves behind in `folder`, where a run draws no figures, and has no
+    advice unless it is `advised`; the user's modules are read afresh."""
     given = [str(argument) for argument in arguments]
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
     loaded = set(sys.modules)
@@ -40,6 +40,8 @@ def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
         for name, stream in zip(("stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
         draw_none(patch)
+        if given[:1] == ["run"] and not advised:
+            advise_nothing(patch)
         code = _main(given)
     for name in set(sys.modules) - loaded:
         file = getattr(sys.modules[name], "__file__", None)
@@ -61,6 +63,12 @@ def invoked(arguments: Sequence[str], *, pictures: bool = False, **options: Any)
 def draw_none(patch: pytest.MonkeyPatch) -> None:
     """Let runs draw no figures, which take a second each; the main job's are drawn."""
     patch.setattr("gcsim.analysis.write.FIGURES", {})
+
+
+def advise_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Let runs seek no break-evens, changes and limits, and keep none: that takes seconds."""
+    patch.setattr("gcsim.analysis.advice.advice._findings", lambda *_: None)
+    patch.setattr("gcsim.scenarios.running.kept.findings", lambda *_: None)
 
 
 def as_a_user(cache: Path) -> dict[str, str]:

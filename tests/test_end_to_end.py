@@ -59,8 +59,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gcsim(cache: Path) -> Run:
-    def run(*arguments: object, folder: Path) -> Finished:
-        return in_this_process(*arguments, folder=folder, GCSIM_CACHE_DIR=str(cache))
+    def run(*arguments: object, folder: Path, **options: Any) -> Finished:
+        return in_this_process(*arguments, folder=folder, GCSIM_CACHE_DIR=str(cache), **options)
 
     return run
 
@@ -107,7 +107,8 @@ def test_a_second_run_from_the_cache_is_identical_and_imports_no_torch(
         check=True,
     )
     assert shown.stdout.split() == ["24", "False"]  # another network: no compressor ran
-    assert gcsim("run", "small.yaml", "-q", "-o", "again", folder=done).returncode == 0
+    shown = gcsim("run", "small.yaml", "-q", "-o", "again", folder=done, advised=True)
+    assert shown.returncode == 0, shown.stderr
     first, again = results(done), results(done, "again")
     assert first.pop("wall") != again.pop("wall")
     came = [each["provenance"].pop("from_cache") for each in (first, again)]
@@ -115,6 +116,7 @@ def test_a_second_run_from_the_cache_is_identical_and_imports_no_torch(
     assert came[0] == {"profiles": [], "simulation": False}
     assert came[1] == {"profiles": labels, "simulation": True}
     assert first == again
+    assert first["advice"]["limits"]
 
 
 @pytest.mark.long

@@ -31,6 +31,7 @@ from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 from gcsim.scenarios.trained.search import train_all
 from gcsim.scenarios.trained.study import train
 from gcsim.traces.training.trajectory import steps_to
+from tests.command import advise_nothing
 
 TEXT = """
 model: {build: "tests.traces.training.world:small", input_shape: [64], classes: 10}
@@ -61,6 +62,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCSIM_CACHE_DIR", str(cache))
+    advise_nothing(monkeypatch)
 
 
 @pytest.fixture
