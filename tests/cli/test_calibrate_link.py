@@ -49,12 +49,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_from_a_log_to_a_scenario(here: Path) -> None:
     log = here / "log.txt"
     log.write_text((DATA / "gloo_benchmark_4_processes.txt").read_text(encoding="utf-8"))
-    code, out, err = gcsim("calibrate", "link", log, "-o", "my_link.yaml")
+    rate = ("--line-rate", "25 Gbit/s")
+    code, out, err = gcsim("calibrate", "link", log, *rate, "-o", "my_link.yaml")
     assert (code, "Traceback" in err) == (0, False)
     assert out.startswith("my_link: 11 measurements of 11 sizes, all_reduce on 4 ranks, carried")
     assert "intervals: 95 %, by the covariance of the fit" in out
     assert "errors of 11 sizes: median " in out
     assert max(map(len, out.splitlines())) <= 80
+    assert "268,435,456" in out
     assert err.splitlines()[-1] == (
         "wrote my_link.yaml; in a scenario: network: my_link.yaml, with the collectives that were "
         "measured (cluster.collectives.transport)"

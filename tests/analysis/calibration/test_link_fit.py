@@ -21,7 +21,7 @@ import pytest
 from gcsim.analysis.calibration.link.checks import MOST_ERROR, settled
 from gcsim.analysis.calibration.link.fit import LinkFit, fit
 from gcsim.analysis.calibration.link.model import Model
-from gcsim.analysis.calibration.link.report import _figures, entry, report, time_text, warnings
+from gcsim.analysis.calibration.link.report import _figures, entry, time_text, warnings
 from gcsim.analysis.calibration.measurements.collectives import Collective, Measurement, Reading
 from gcsim.analysis.calibration.measurements.reading import read
 from gcsim.errors import InputError
@@ -317,14 +317,6 @@ def test_the_file_holds_the_link_and_simulating_with_it_gives_the_fitted_times(
         assert said in link.source
     again = Model([point.measurement for point in found.points], INSIDE).seconds(link)
     assert list(again) == [point.fitted for point in found.points]
-
-
-def test_the_report_fits_80_columns() -> None:
-    (reading,) = read([DATA / "gloo_benchmark_4_processes.txt"])
-    found = fit(reading.measurements, inside=INSIDE, line_rate=25e9 / 8)
-    lines = list(report(found, [reading]))
-    assert max(map(len, lines)) <= 80
-    assert any("268,435,456" in line for line in lines)
 
 
 # --- real clusters -------------------------------------------------------------------------------
