@@ -22,9 +22,17 @@ those of the main job are looked for by tests that have one."""
 _SHOWS = ("GCSIM_DEBUG", "COLUMNS")
 
 
-def gcsim(*arguments: object, folder: Path, advised: bool = False, **variables: str) -> Finished:
-    """What `gcsim ARGUMENTS` leaves behind in `folder`, where a run draws no figures, and has no
-    advice unless it is `advised`; the user's modules are read afresh."""
+def gcsim(*arguments: object, folder: Path, **variables: str) -> Finished:
+    """As `advised`, but that a run seeks no advice."""
+    with pytest.MonkeyPatch.context() as patch:
+        if arguments[:1] == ("run",):
+            advise_nothing(patch)
+        return advised(*arguments, folder=folder, **variables)
+
+
+def advised(*arguments: object, folder: Path, **variables: str) -> Finished:
+    """What `gcsim ARGUMENTS` leaves behind in `folder`, where a run draws no figures; the user's
+    modules are read afresh."""
     given = [str(argument) for argument in arguments]
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
     loaded = set(sys.modules)
@@ -40,8 +48,6 @@ def gcsim(*arguments: object, folder: Path, advised: bool = False, **variables: 
         for name, stream in zip(("stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)
         draw_none(patch)
-        if given[:1] == ["run"] and not advised:
-            advise_nothing(patch)
         code = _main(given)
     for name in set(sys.modules) - loaded:
         file = getattr(sys.modules[name], "__file__", None)

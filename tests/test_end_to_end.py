@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.analysis.trace_rules import checked
-from tests.command import Finished
+from tests.command import Finished, advised
 from tests.command import gcsim as in_this_process
 
 ALL = ("none", "fp16", "randomk", "topk", "qsgd", "variance", "powersgd", "qsparse_local_sgd")
@@ -59,8 +59,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gcsim(cache: Path) -> Run:
-    def run(*arguments: object, folder: Path, **options: Any) -> Finished:
-        return in_this_process(*arguments, folder=folder, GCSIM_CACHE_DIR=str(cache), **options)
+    def run(*arguments: object, folder: Path) -> Finished:
+        return in_this_process(*arguments, folder=folder, GCSIM_CACHE_DIR=str(cache))
 
     return run
 
@@ -89,7 +89,7 @@ def results(folder: Path, name: str = "runs/small") -> dict[str, Any]:
 
 
 def test_a_second_run_from_the_cache_is_identical_and_imports_no_torch(
-    done: Path, cache: Path, gcsim: Run
+    done: Path, cache: Path
 ) -> None:
     code = (
         "import sys\n"
@@ -107,7 +107,8 @@ def test_a_second_run_from_the_cache_is_identical_and_imports_no_torch(
         check=True,
     )
     assert shown.stdout.split() == ["24", "False"]  # another network: no compressor ran
-    shown = gcsim("run", "small.yaml", "-q", "-o", "again", folder=done, advised=True)
+    options = ("-q", "-o", "again")
+    shown = advised("run", "small.yaml", *options, folder=done, GCSIM_CACHE_DIR=str(cache))
     assert shown.returncode == 0, shown.stderr
     first, again = results(done), results(done, "again")
     assert first.pop("wall") != again.pop("wall")
