@@ -175,6 +175,5 @@ def test_a_message_that_contradicts_itself_is_refused(
             decoded(message, bucket)
 
 
-@pytest.mark.parametrize("parameters", [{"bound": 1.0}, {"bound": 0.2, "indices": "rice"}])
-def test_laws_hold(parameters: dict[str, Any]) -> None:
-    check("variance_bounded", parameters)
+def test_laws_hold() -> None:
+    check("variance_bounded", {"bound": 0.2, "indices": "rice"})
