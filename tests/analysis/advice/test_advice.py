@@ -1,7 +1,5 @@
 """Advice says what a run says, in lines that fit a terminal and say the same at every width."""
 
-from __future__ import annotations
-
 import ast
 import json
 from dataclasses import replace
@@ -50,7 +48,7 @@ def advised(*overrides: str, **words: Any) -> Advice:
 
 @pytest.mark.long
 @settings(
-    max_examples=8,
+    max_examples=5,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
