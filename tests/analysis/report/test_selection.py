@@ -51,8 +51,9 @@ def share_beyond(one: Row, other: Row, factor: float) -> float:
     return sum(b / a > factor for a, b in pairs) / len(one.iteration_draws_s)
 
 
-def beats(one: Row, other: Row) -> bool:
-    return share_beyond(one, other, 1 + TIE) >= 0.9
+def beats(one: Row, other: Row, share: float = 0.95) -> bool:
+    """Certainly in nine worlds of ten: the tenth percentile lies between two of few worlds."""
+    return share_beyond(one, other, 1 + TIE) >= share
 
 
 def methods(rows: Iterable[Row]) -> list[Row]:
@@ -84,8 +85,11 @@ def test_what_is_named_is_not_surely_beaten(rows: tuple[Row, ...]) -> None:
     if found.safe is not None:
         assert is_safe(found.safe)
         assert not any(beats(other, found.safe) for other in usable if is_safe(other))
-    unbeaten = [row for row in usable if not any(beats(other, row) for other in usable)]
-    assert {row.label for row in selection.candidates(usable)} == {row.label for row in unbeaten}
+    few, most = (
+        {row.label for row in usable if not any(beats(other, row, share) for other in usable)}
+        for share in (0.85, 0.95)
+    )
+    assert few <= {row.label for row in selection.candidates(usable)} <= most
 
 
 @given(sizes())
