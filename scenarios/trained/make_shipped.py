@@ -21,6 +21,7 @@ PAPERS = ("orq_train", "variance_train", "variance_resnet")
 """Scenarios of tables of accuracies of six methods and more, in `scenarios/papers/scenarios`."""
 _TINY = "gcsim.traces.networks.gpt2:transformer_tiny"
 LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("characters_sgd", ()),
     ("characters_long", ("train.seeds=5",)),
     ("textures_long", ("train.seeds=5",)),
     *(

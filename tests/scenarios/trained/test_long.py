@@ -100,7 +100,9 @@ def test_trajectories_of_other_code_are_not_written(
     assert not contents(folder)
 
 
-@pytest.mark.parametrize("name", ["characters_long", "textures_long", "characters_widths"])
+@pytest.mark.parametrize(
+    "name", ["characters_sgd", "characters_long", "textures_long", "characters_widths"]
+)
 def test_a_named_long_scenario_trains_nothing(name: str) -> None:
     scenario = load_scenario(name)
     assert [one.label for one in scenario.compressors if not known_of(scenario, one)] == []
@@ -116,6 +118,7 @@ def test_the_long_scenarios_tell() -> None:
         if plan_of(one).seeds == 1:
             named.setdefault(one.name, []).append(one.model.name)
     assert {name: len(models) for name, models in named.items()} == {
+        "characters_sgd": 12,
         "characters_long": 16,
         "textures_long": 16,
         "characters_widths": 24,
@@ -125,4 +128,4 @@ def test_the_long_scenarios_tell() -> None:
     assert isinstance(model, dict)
     assert "transformer" not in model  # fields at their defaults are in no file's name
     paths = {shipped.path_of(make_shipped.first_run(one).facts) for one in alone}
-    assert len(paths) == 16 + 16 + 24
+    assert len(paths) == 12 + 16 + 16 + 24
