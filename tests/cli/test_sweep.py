@@ -31,7 +31,7 @@ from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure
 from tests.analysis.drawn import between, drawn, plain_row
 from tests.cli.dask import running_cluster
-from tests.command import Finished, as_a_user
+from tests.command import Finished, advised, as_a_user
 from tests.command import gcsim as in_this_process
 
 TUTORIAL = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text(
@@ -131,14 +131,17 @@ def test_stderr_tells_what_is_done_and_quiet_tells_nothing(done: Path, gcsim: Ru
     assert (quiet.stderr, quiet.stdout) == ("", again.stdout)
 
 
-def test_a_line_a_point_says_what_a_single_run_says(done: Path, gcsim: Run) -> None:
+def test_a_line_a_point_says_what_a_single_run_says(
+    done: Path, gcsim: Run, environment: dict[str, str]
+) -> None:
     """Expected: the only method, its numbers at the largest size in `results.json` of `gcsim run`,
     and what that run's sentences say."""
     table = gcsim("sweep", "small.yaml", *FOUR, "-q", folder=done).stdout
     options = ("-q", "--set", "cluster.nodes=[1, 8]", "--set",
                "cluster.network.bandwidth=100Mbit/s")  # fmt: skip
     alone = gcsim("run", "small.yaml", "--json", *options, folder=done)
-    said = gcsim("run", "small.yaml", *options, folder=done).stdout
+    cache = {"GCSIM_CACHE_DIR": environment["GCSIM_CACHE_DIR"]}
+    said = advised("run", "small.yaml", *options, folder=done, **cache).stdout
     rows = {row["compressor"]: row for row in json.loads(alone.stdout)["rows"] if row["nodes"] == 8}
     topk = rows["topk"]
     (line,) = [line for line in table.splitlines() if line.startswith("[1, 8]  100Mbit/s")]

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import gcsim
@@ -187,15 +186,17 @@ def replicas_stay_equal(rank: int) -> None:
     assert all(same_bits(one, flat) for one in everybody)
 
 
-def a_divided_optimizer_takes_the_same_steps(rank: int) -> None:
+def a_sharded_optimizer_takes_the_same_steps(rank: int) -> None:
     """Each rank updates a part of the weights, by updates that are equal on all ranks."""
 
-    def trained(divided: bool) -> Tensor:
+    def trained(sharded: bool) -> Tensor:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 30), nn.Linear(30, 5))
         model = DistributedDataParallel(net, bucket_cap_mb=0.002)
         topk(model)
-        if divided:
+        if sharded:
+            from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of torch.jit
+
             optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(
                 model.parameters(), torch.optim.AdamW, lr=0.01
             )
@@ -208,7 +209,7 @@ def a_divided_optimizer_takes_the_same_steps(rank: int) -> None:
             optimizer.step()
         return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
-    assert same_bits(trained(divided=True), trained(divided=False))
+    assert same_bits(trained(sharded=True), trained(sharded=False))
 
 
 def a_part_of_the_ranks_trains(rank: int) -> None:
@@ -364,7 +365,7 @@ LOOPS: dict[str, Callable[[int], None]] = {
             joins_uneven_inputs,
             trains_in_bfloat16,
             replicas_stay_equal,
-            a_divided_optimizer_takes_the_same_steps,
+            a_sharded_optimizer_takes_the_same_steps,
             a_part_of_the_ranks_trains,
             exchanges_as_on_a_gpu,
             backward_goes_on_meanwhile,
