@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import json
 import os
 import shlex
 import sys
@@ -287,6 +286,8 @@ def record(
     quiet: options.QuietOption = False,
 ) -> None:
     """Train a model here and store its gradients."""
+    import json
+
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import note, note_next, recorded_lines
     from gcsim.scenarios.load import load_scenario

@@ -209,6 +209,11 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
         yield ("training", "faults"), "a dead worker's part of the optimizer is lost"
 
 
+def shardable(choice: CompressorChoice, cluster: Cluster, training: Training) -> bool:
+    """Whether a method's time with a sharded optimizer is known."""
+    return not has_optimizer(choice) and not any(against_sharding(cluster, training))
+
+
 def has_optimizer(choice: CompressorChoice) -> bool:
     """Whether a method keeps the optimizer's state itself, whole on each worker: with momentum of
     its own, or with steps between exchanges."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
-from gcsim.scenarios.checks.conflicts import against_sharding, has_optimizer
+from gcsim.scenarios.checks.conflicts import shardable
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import STAGES, Memory
@@ -180,7 +180,7 @@ def _sharded(
 ) -> str | None:
     """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits; None where the
     first does on the GPUs of the scenario, which is a setting of its own."""
-    timed = _shardable(scenario, choice)
+    timed = shardable(choice, scenario.cluster, scenario.training)
     settings = [one for one in settings if one is not _ZERO1]
     first = max(2, scenario.cluster.workers)
     for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
@@ -198,12 +198,6 @@ def _sharded(
     return None
 
 
-def _shardable(scenario: Scenario, choice: CompressorChoice) -> bool:
-    """Whether the time with a sharded optimizer is known."""
-    beside = any(against_sharding(scenario.cluster, scenario.training))
-    return not beside and not has_optimizer(choice)
-
-
 def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Setting]]:
     """Settings that save memory, by key, the mildest first."""
     training, network = scenario.training, scenario.model.transformer
@@ -215,8 +209,8 @@ def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Set
              {"batch_size": batch // n, "accumulation": n * parts})
             for n in cuts
         )  # fmt: skip
-    divided = training.strategy != "ddp" or scenario.cluster.workers == 1
-    if not divided and _shardable(scenario, choice):
+    whole = training.strategy == "ddp" and scenario.cluster.workers > 1
+    if whole and shardable(choice, scenario.cluster, training):
         yield iter([_ZERO1])
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Discriminator, Tag, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from gcsim.scenarios.links.rate_trace import TraceSection
-from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, Section, by_shape, invalid
+from gcsim.scenarios.reading.checking import Section, either, invalid
 from gcsim.scenarios.reading.types import Bandwidth, Duration, Share
 from gcsim.scenarios.reading.values import As, Spelled, section_of
 from gcsim.simulator.network.links import RANGED, Jitter, Link, Uplink
@@ -67,9 +67,7 @@ _STATED = section_of(
     efficiency=(Share, Fraction(1)),
     jitter=(
         Annotated[
-            Annotated[list[Annotated[Spelled, _JITTER]], Tag(NAMED)]
-            | Annotated[Spelled, _JITTER, Tag(SPELLED_OUT)],
-            Discriminator(by_shape),
+            either(list[Annotated[Spelled, _JITTER]], Annotated[Spelled, _JITTER]),
             BeforeValidator(_jitter_shape),
         ],
         [],

@@ -23,7 +23,7 @@ from gcsim.errors import InputError, Problem
 from gcsim.scenarios.advice.asked import METHODS, Asked, Words, asked, option
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.catalog import devices
-from gcsim.scenarios.checks.conflicts import against_sharding, has_optimizer
+from gcsim.scenarios.checks.conflicts import shardable
 from gcsim.scenarios.checks.fits import Misfit, misfits
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -249,9 +249,9 @@ class Search:
 
     def _tried(self, site: Site, choice: CompressorChoice) -> tuple[Strategy, ...]:
         """Strategies that a method goes with on a site."""
-        scenario = site.scenario
-        whole = has_optimizer(choice) or any(against_sharding(scenario.cluster, scenario.training))
-        return self._strategies[:1] if whole or site.workers == 1 else self._strategies
+        at = site.scenario
+        both = site.workers > 1 and shardable(choice, at.cluster, at.training)
+        return self._strategies if both else self._strategies[:1]
 
     def misfit(self, site: Site) -> Misfit | None:
         """Least that a training needs where no work of a site fits, and what would help, of other

@@ -10,9 +10,9 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim.errors import InputError, Problem, did_you_mean
@@ -35,6 +35,14 @@ NAMED, SPELLED_OUT, TABLED = "<name>", "<mapping>", "<table>"
 def by_shape(value: Any) -> str:
     """Side of such a union for a value."""
     return SPELLED_OUT if isinstance(value, Mapping | Section) else NAMED
+
+
+def either(named: Any, spelled_out: Any) -> Any:
+    """Type of a name, number or list, or a mapping instead."""
+    return Annotated[
+        Annotated[named, Tag(NAMED)] | Annotated[spelled_out, Tag(SPELLED_OUT)],
+        Discriminator(by_shape),
+    ]
 
 
 def invalid(message: str, hint: str = "") -> PydanticCustomError:

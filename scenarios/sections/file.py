@@ -34,7 +34,15 @@ from gcsim.errors import did_you_mean
 from gcsim.scenarios import catalog
 from gcsim.scenarios.catalog import loops
 from gcsim.scenarios.catalog.loops import FrameworkSection
-from gcsim.scenarios.reading.checking import NAMED, SPELLED_OUT, TABLED, Section, by_shape, invalid
+from gcsim.scenarios.reading.checking import (
+    NAMED,
+    SPELLED_OUT,
+    TABLED,
+    Section,
+    by_shape,
+    either,
+    invalid,
+)
 from gcsim.scenarios.reading.types import Count, Line, PositiveDuration, Price, asking, in_catalogue
 from gcsim.scenarios.reading.values import As, Spelled, text_of
 from gcsim.scenarios.scenario import (
@@ -179,24 +187,16 @@ def _learned(name: str) -> str:
 _LearnedTask = Annotated[str, AfterValidator(_learned)]
 
 
-def _either(named: Any, spelled_out: Any) -> Any:
-    """A name or number, or a mapping instead."""
-    return Annotated[
-        Annotated[named, Tag(NAMED)] | Annotated[spelled_out, Tag(SPELLED_OUT)],
-        Discriminator(by_shape),
-    ]
-
-
 TRAIN = As(
     Plan,
     title="Train",
     task=(_LearnedTask | None, None),
     loss=(Annotated[str, AfterValidator(_builder)] | None, None),
     learning_rate=(
-        _either(Annotated[float, Field(gt=0)], Annotated[Spelled, _RATES]),
+        either(Annotated[float, Field(gt=0)], Annotated[Spelled, _RATES]),
         Plan().learning_rate.values[0],
     ),
-    partition=(_either(Literal["iid"], Annotated[Spelled, _PARTITION]), _IID),
+    partition=(either(Literal["iid"], Annotated[Spelled, _PARTITION]), _IID),
 )
 
 
@@ -295,7 +295,7 @@ class CostSection(Section):
 
 def _entry(look_up: Callable[[str], object], figures: Any) -> Any:
     """Entry of the catalogue by name, or figures instead."""
-    return _either(Annotated[str, in_catalogue(look_up)], figures)
+    return either(Annotated[str, in_catalogue(look_up)], figures)
 
 
 def _chosen(

@@ -227,15 +227,15 @@ class _PieceByPiece:
 
     def reduce(self, starts: Times, key: int) -> Times:
         """Time at which each class's last piece has left for its parent; `starts` `[p]`."""
-        enters = starts[self._side.rank_up]
-        added, sent = enters.copy(), enters.copy()
+        sent = starts[self._side.rank_up]
+        added = sent.copy()
         summed = []
         for pieces, serialization, flight, last in self._up.parts(key):
             sums = np.zeros(pieces, dtype=np.int64)
             adding = self._adding_last if last else self.adding
             go_up = cast("Any", _go_up).py_func if self._up.timed else _go_up
             state = added, sent, sums
-            go_up(self._side.below_up, enters, serialization, flight, adding, *state)
+            go_up(self._side.below_up, serialization, flight, adding, *state)
             check_range(sent, 0)
             summed.append(sums)
         self._summed = np.concatenate(summed)
@@ -287,7 +287,6 @@ class _Taken:
 @loop
 def _go_up(  # noqa: PLR0917 - compiled: arrays by position
     below: Ranks,
-    enters: Times,
     serialization: Times,
     flight: Times,
     adding: Times,
@@ -296,12 +295,12 @@ def _go_up(  # noqa: PLR0917 - compiled: arrays by position
     summed: Times,
 ) -> None:
     """Pass pieces up the tree, children first, the root last; `flight[piece or 0, c]` follows c's
-    send, `below[:, c]` are its children or -1."""
+    send, `below[:, c]` are its children or -1. `added` and `sent` are the entries at first."""
     varies = 1 if flight.shape[0] > 1 else 0
-    root = enters.size - 1
+    root = added.size - 1
     for piece in range(summed.size):
-        for c in range(enters.size):
-            ready = max(added[c], enters[c])
+        for c in range(added.size):
+            ready = added[c]
             for place in range(below.shape[0]):
                 child = below[place, c]
                 if child >= 0:  # its piece has been sent: children have lower numbers

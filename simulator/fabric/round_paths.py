@@ -376,7 +376,7 @@ class Hops:
         delay = self.draw_jitter(nbytes, key=key, message=message)
         return left, left + self.latency(nbytes) + delay
 
-    def some(self, chosen: slice | Integers) -> Hops:
+    def some(self, chosen: Integers) -> Hops:
         """Chosen messages, `[n]`."""
         return Hops(
             senders=self.senders[chosen],
