@@ -68,8 +68,9 @@ def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
 
 
 def _ended(one: Ended, others: str) -> str:
-    """ "digits_8 needs 1.07 times as many steps as dense (3 of 3 seeds at accuracy 0.97)" """
-    task = f"{one.task}{others}"
+    """ "digits_8 (momentum SGD) needs 1.07 times as many steps as dense (3 of 3 seeds at accuracy
+    0.97)" """
+    task = f"{one.task} ({one.optimizer}){others}"
     if one.too_short:
         return f"{task} is inconclusive ({one.too_short})"
     steps = one.steps_vs_dense

@@ -182,13 +182,12 @@ def _judge(suite: Suite, bound: Bound, findings: Findings, series: dict[str, lis
 
 
 def _agreeing(bound: Bound, found: Sequence[Agreement]) -> Kept:
-    """Bound on false alarms over all fields, or on pairs in the tasks' own."""
-    every = [one for one in found if one.field == IN_ALL]
+    """Bound on false alarms or on pairs, of the tasks' own settings or, by its series, of all."""
+    own = [one for one in found if (one.compared == IN_ALL) == (bound.series == (IN_ALL,))]
     if bound.statistic == "alarms":
-        count = sum(one.reported for one in every)
-        share = sum(len(one.alarms) for one in every) / count if count else math.inf
+        count = sum(one.reported for one in own)
+        share = sum(len(one.alarms) for one in own) / count if count else math.inf
         return Kept(bound=bound, reached=share, points=count, kept=share <= bound.limit)
-    own = [one for one in found if one.field != IN_ALL]
     right = sum(one.count("right") for one in own)
     other = sum(one.count("reversed") for one in own)
     return _share(bound, right, right + other)

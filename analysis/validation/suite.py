@@ -185,8 +185,8 @@ class Pair:
 class Agreement:
     """Agreement of a task's trainings with published accuracies."""
 
-    task: str  # name and steps
-    field: str  # field of the published models, or `IN_ALL`
+    task: str  # name, optimizer and steps
+    compared: str  # field and optimizer of the published settings, or `IN_ALL`
     reported: int  # methods reported to train as dense training, of which the task can tell
     alarms: tuple[str, ...]  # labels of those that do not reach its target
     reported_short: int  # methods so reported for which its steps are too few
@@ -213,8 +213,8 @@ class Bound:
     all verdicts as stated; ordering: share of the pairs of all orderings that are right, at least
     `limit`; regret: mean in all of the rule in `series`, at most
     `limit`; alarms: share of false alarms among methods reported to train as dense training, at
-    most `limit`; pairs: share right of the pairs told apart in each task's own field, at least
-    `limit`."""
+    most `limit`; pairs: share right of the pairs told apart, at least `limit`; both in settings
+    with a task's field and optimizer, or in all (`series`: `IN_ALL`)."""
     limit: float = 0.0
     target: float | None = None  # the aim, if not reached: shown, while `limit` must hold
 

@@ -36,6 +36,8 @@ class Published:
     methods: tuple[str, ...]
     conditions: tuple[tuple[str, str, float], ...]
     field: Field
+    optimizer: str
+    """Kind of optimizer: "plain SGD", "momentum SGD", "Adam"; "": several, or not stated."""
     evidence: Evidence
 
     def covers(self, kind: str, parameters: Mapping[str, Any], field: Field) -> bool:
@@ -63,9 +65,10 @@ def _row(row: dict[str, Any]) -> Published:
         methods=tuple(row["methods"].split()),
         conditions=tuple((one[1], one[2], float(one[3])) for one in conditions if one),
         field=row["field"],
+        optimizer=row["optimizer"],
         evidence=Evidence(
             steps_vs_dense=float(row["steps_vs_dense"]),
-            words=f"{row['setting']}: {row['shown']}",
+            words=f"{', '.join(filter(None, (row['setting'], row['optimizer'])))}: {row['shown']}",
             source=row["source"],
         ),
     )

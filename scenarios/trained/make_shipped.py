@@ -22,6 +22,7 @@ PAPERS = ("orq_train", "variance_train", "variance_resnet")
 _TINY = "gcsim.traces.networks.gpt2:transformer_tiny"
 LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("characters_sgd", ()),
+    ("characters_adamw", ()),
     ("characters_long", ("train.seeds=5",)),
     ("textures_long", ("train.seeds=5",)),
     *(

@@ -30,7 +30,7 @@ from gcsim.traces.stage1.own_code import own_code
 from gcsim.traces.tasks.folder import PREFIX, fingerprint
 from gcsim.traces.training import shipped
 from gcsim.traces.training.loop import Rules, advance, asked_for, load, write
-from gcsim.traces.training.plan import Partition, Plan
+from gcsim.traces.training.plan import Optimizer, Partition, Plan
 from gcsim.traces.training.trajectory import Trajectory
 
 _READ = 64  # samples at a time
@@ -63,6 +63,8 @@ class Run:
     def facts(self) -> dict[str, object]:
         """Facts of the training common to learning rates, seeds and machines."""
         plan, scenario = self.plan, self.scenario
+        if _takes_plain_steps(self.choice):
+            plan = replace(plan, optimizer=Optimizer(weight_decay=plan.optimizer.weight_decay))
         micro_batches, precision = scenario.training.accumulation, scenario.training.precision
         partition = _stated(plan.partition)
         return {
@@ -193,6 +195,15 @@ class Run:
         )
         with progress.task(self.choice.label, self.until) as stage:
             return advance(team, fresh, self.rules, self.path, until=self.until, told=stage.advance)
+
+
+def _takes_plain_steps(choice: CompressorChoice) -> bool:
+    """Whether a method of gcsim trains alike with every optimizer, as `Team` has it."""
+    if choice.kind not in REGISTRY:
+        return False
+    method = method_of(choice.kind, choice.parameters)
+    cls, parameters = method.compressor, method.parameters
+    return cls.momentum(parameters)[0] > 0 or cls.properties(parameters).replicas != "identical"
 
 
 def _stated(value: ModelEntry | Plan | Partition) -> dict[str, object]:

@@ -19,8 +19,9 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.traces.training import shipped
+from gcsim.traces.training.plan import Optimizer
 
-TASKS = ("digits_8", "textures_long", "characters_8", "characters_long")
+TASKS = ("digits_8", "textures_long", "characters_8", "characters_adamw", "characters_long")
 """Scenarios whose trainings come with gcsim."""
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Ended:
     """Outcome of one task with a method."""
 
     task: str
+    optimizer: str
+    """Kind of optimizer (`kind_of`)."""
     target: str
     same: bool  # whether the parameters are the requested ones
     seeds: int
@@ -78,6 +81,7 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
     ends, base = (ends_of(plan, one, level) for one in (tried, dense))
     return Ended(
         task=name,
+        optimizer=kind_of(plan.optimizer),
         target=described(plan.target, level),
         same=tried.choice.parameters == parameters[0],
         seeds=len(ends),
@@ -85,6 +89,13 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
         steps_vs_dense=steps_ratio(ends, base),
         too_short=tried.too_short,
     )
+
+
+def kind_of(optimizer: Optimizer) -> str:
+    """"plain SGD", "momentum SGD" or "Adam"."""
+    if optimizer.name != "sgd":
+        return "Adam"
+    return "momentum SGD" if optimizer.momentum else "plain SGD"
 
 
 @lru_cache

@@ -208,7 +208,7 @@ AGREEMENT_LEGEND = (
 
 
 def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str, ...]]:
-    """A row a task, then its field's and all fields'."""
+    """A row per task, then those of its own settings and of all."""
     before = ""
     for one in agreements:
         if one.task != before:
@@ -218,7 +218,7 @@ def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str
         counts = one.reported, len(one.alarms), one.reported_short
         spanning = f"{rank} ({len(one.ranks)} of {one.spanning})"
         short = str(one.count("too short"))
-        yield f"- {one.field}", *map(str, counts), told, short, spanning
+        yield f"- {one.compared}", *map(str, counts), told, short, spanning
         before = one.task
 
 
@@ -243,8 +243,8 @@ def _over(pairs: Iterable[suites.Pair]) -> str:
 def alarm_lines(agreements: Sequence[suites.Agreement]) -> Iterator[str]:
     """False alarms of each task by name."""
     for one in agreements:
-        if one.alarms and one.field == suites.IN_ALL:
-            yield f"False alarms of {one.task}: {', '.join(one.alarms)}"
+        if one.alarms:
+            yield f"False alarms of {one.task} ({one.compared}): {', '.join(one.alarms)}"
 
 
 def named(point: suites.Point) -> str:

@@ -204,8 +204,8 @@ def _suite(report: Report, images: str) -> Iterator[str]:
         yield from _folded("Measured and predicted", *table)
     yield from _spread(findings.points)
     for one in findings.agreements:
-        if one.field != IN_ALL and (rows := list(tables.told_apart_rows(one))):
-            summary = f"{one.task}, {one.field}: pairs told apart, published better first"
+        if one.compared != IN_ALL and (rows := list(tables.told_apart_rows(one))):
+            summary = f"{one.task}, {one.compared}: pairs told apart, published better first"
             yield from _folded(summary, *markdown_table(tables.TOLD_APART, rows, numbers=False))
     yield from _factors(findings.factors)
     if any(point.panel and point.x is not None for point in findings.points):

@@ -44,6 +44,25 @@ def _kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "small.yaml").write_text(TEXT)
 
 
+@pytest.mark.parametrize(
+    ("method", "same"),
+    [("cser", True), ("torch_post_local_sgd", True), ("topk", False), ("fp16", False)],
+)
+def test_a_method_with_its_own_momentum_is_one_training_for_all_optimizers(
+    method: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Team` gives it, and replicas that differ, plain steps (docs/training.md, "Settings")."""
+    given = f"compressors=[none, {method}]"
+    changes = ["train.optimizer.momentum=0", "train.optimizer.name=adamw"]
+    runs = [asked(tmp_path, given, *changes[:more], method=1) for more in range(3)]
+    assert len({run.path.name for run in runs}) == (1 if same else 3)
+    losses = set()
+    for place, run in enumerate(runs):
+        monkeypatch.setenv("GCSIM_CACHE_DIR", str(tmp_path / f"cache {place}"))
+        losses.add(performed(run).losses)
+    assert len(losses) == (1 if same else 3)
+
+
 def asked(folder: Path, *changes: str, method: int = 0, until: int = 8) -> Run:
     scenario = load_scenario(folder / "small.yaml", changes)
     assert scenario.train is not None

@@ -1,8 +1,10 @@
 """The suite `accuracy`: published accuracies of methods, beside trainings of gcsim's small tasks.
 
-`published.csv` has a method's figure in a setting of `settings.csv` (a model, data, workers); a
-figure that is `dense` is a finding in words. Findings of `catalog/published_training.csv` count as
-well.
+`published.csv` has a method's figure in a setting of `settings.csv` (a model, data, workers, an
+optimizer); a figure that is `dense` is a finding in words. Findings of
+`catalog/published_training.csv` count as well. A task is compared with the settings of its own
+field and kind of optimizer (settings with several, or that state none, count for each), and with
+all.
 
 A pair of methods is judged where both sides tell it apart. Two figures differ by more than `APART`,
 and by more than two standard deviations of a difference where a setting shows its own noise: in
@@ -38,6 +40,7 @@ from gcsim.scenarios.trained import make_shipped
 from gcsim.scenarios.trained.evidence import field_of, published
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import Tried, known_of
+from gcsim.scenarios.trained.shipped_tasks import kind_of
 from gcsim.scenarios.trained.study import dense_level, ends_of, measured, mostly
 from gcsim.simulator.training import DENSE
 from gcsim.traces.training.plan import Plan
@@ -62,6 +65,8 @@ class Published:
     setting: str
     source: str
     field: str
+    optimizer: str
+    """Kind of optimizer (`kind_of`); "": several, or not stated."""
     mirror: str
     """Scenario of `make_shipped.PAPERS` that has the setting's workers, methods, optimiser and one
     rate for all; "" without."""
@@ -83,6 +88,21 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Trainings that ship."""
+
+    name: str
+    """Scenario, with its network, optimizer and steps."""
+    field: str
+    optimizer: str
+    """Kind of optimizer (`kind_of`)."""
+
+    def of(self, field: str, optimizer: str) -> bool:
+        """Whether a published setting has its field and, as far as is stated, its optimizer."""
+        return field == self.field and optimizer in ("", self.optimizer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """A task's training with a method."""
 
@@ -99,15 +119,11 @@ class Outcome:
 def find() -> Findings:
     """Agreement of every task that ships with the published figures."""
     rows = read()
-    found = [
-        one
-        for name, field, outcomes in trainings()
-        for one in agreements(name, field, outcomes, rows)
-    ]
+    found = [one for task, outcomes in trainings() for one in agreements(task, outcomes, rows)]
     for mirror in make_shipped.PAPERS:
         own, scenario = [row for row in rows if row.mirror == mirror], make_shipped.of_paper(mirror)
-        for name, field, outcomes in _trained(scenario, scenario.compressors):
-            found.append(next(agreements(name, field, outcomes, own)))
+        for task, outcomes in _trained(scenario, scenario.compressors):
+            found.append(next(agreements(task, outcomes, own)))
     return Findings(agreements=tuple(found), cited=tuple(_citations()))
 
 
@@ -138,6 +154,7 @@ def read() -> tuple[Published, ...]:
             setting=row["setting"],
             source=settings[row["setting"]]["source"],
             field=settings[row["setting"]]["field"],
+            optimizer=settings[row["setting"]]["optimizer"],
             mirror=settings[row["setting"]]["mirror"],
             method=row["method"],
             kind=row["kind"],
@@ -160,8 +177,8 @@ def _over(value: str, dense: str, measure: str) -> float | None:
     return 1 / ratio if measure in _LESS else ratio
 
 
-def trainings() -> Iterator[tuple[str, str, list[Outcome]]]:
-    """Tasks that ship, with their network and steps, their field, and the methods trained."""
+def trainings() -> Iterator[tuple[Task, list[Outcome]]]:
+    """Tasks that ship, with the methods trained."""
     for scenario in (load_scenario(name) for name in make_shipped.SCENARIOS):
         yield from _trained(scenario, make_shipped.wanted(scenario))
     for scenario in (load_scenario(*one) for one in make_shipped.LONG):
@@ -170,7 +187,7 @@ def trainings() -> Iterator[tuple[str, str, list[Outcome]]]:
 
 def _trained(
     scenario: Scenario, choices: Iterable[CompressorChoice]
-) -> Iterator[tuple[str, str, list[Outcome]]]:
+) -> Iterator[tuple[Task, list[Outcome]]]:
     assert scenario.dense is not None  # noqa: S101
     dense = _known(scenario, scenario.compressors[scenario.dense])
     if dense is None:
@@ -190,9 +207,9 @@ def _trained(
         for one in every
         if one is not None and not one.untrained
     ]
-    network = scenario.model.name.rpartition(":")[2]
-    task = f"{scenario.name} ({network}), {plan.steps:,} steps"
-    yield task, field_of(scenario) or "", outcomes
+    network, optimizer = scenario.model.name.rpartition(":")[2], kind_of(plan.optimizer)
+    name = f"{scenario.name} ({network}), {optimizer}, {plan.steps:,} steps"
+    yield Task(name=name, field=field_of(scenario) or "", optimizer=optimizer), outcomes
 
 
 def _final(plan: Plan, tried: Tried) -> list[float]:
@@ -252,37 +269,37 @@ def _distance(row: Published, one: Outcome) -> float | None:
     return total
 
 
-def reported_dense(rows: Sequence[Published], one: Outcome, field: str) -> bool | None:
-    """Whether most findings have a method train as dense training; None without any."""
+def reported_dense(rows: Sequence[Published], one: Outcome, task: Task | None) -> bool | None:
+    """Whether most findings have a method train as dense training; None without any. With a task,
+    those of its field and optimizer count."""
     said = [
         row.dense
         for own in grouped(rows, lambda row: row.setting).values()
         for row, other in matched(own, [one])
-        if field in (IN_ALL, row.field)
+        if task is None or task.of(row.field, row.optimizer)
     ]
-    fields = ("images", "text") if field == IN_ALL else (field,)
     said += [
         True
         for row in published()
-        for each in fields
-        if row.covers(one.kind, one.parameters, each)  # type: ignore[arg-type]
+        if row.covers(one.kind, one.parameters, row.field)
+        and (task is None or task.of(row.field, row.optimizer))
     ]
     return None if not said else 2 * sum(said) >= len(said)
 
 
 def agreements(
-    task: str, field: str, outcomes: Sequence[Outcome], rows: Sequence[Published]
+    task: Task, outcomes: Sequence[Outcome], rows: Sequence[Published]
 ) -> Iterator[Agreement]:
-    """A task's agreement with the figures of its own field, and with all."""
-    for which in (field, IN_ALL):
+    """A task's agreement with the figures of its own field and optimizer, and with all."""
+    for which in (task, None):
         dense = [one for one in outcomes if one.kind != DENSE and reported_dense(rows, one, which)]
         told = [one for one in dense if not one.too_short]
         alarms = tuple(one.label for one in told if not one.reached)
         pairs: list[Pair] = []
         spanning, ranks = 0, []
-        for setting in dict.fromkeys(row.setting for row in rows if row.figure is not None):
-            own = [row for row in rows if row.setting == setting]
-            if which not in (IN_ALL, own[0].field):
+        figures = [row for row in rows if row.figure is not None]
+        for own in grouped(figures, lambda row: row.setting).values():
+            if which and not which.of(own[0].field, own[0].optimizer):
                 continue
             both, least = matched(own, outcomes), apart(own)
             found = [*compared(both, least)]
@@ -293,11 +310,11 @@ def agreements(
                 continue
             spanning += 1
             if ordered([one.scores for _, one in tells]):
-                figures = [round((row.figure or 0.0) / least) for row, _ in tells]
-                ranks.append(spearman(figures, [statistics.fmean(one.scores) for _, one in tells]))
+                steps = [round((row.figure or 0.0) / least) for row, _ in tells]
+                ranks.append(spearman(steps, [statistics.fmean(one.scores) for _, one in tells]))
         yield Agreement(
-            task=task,
-            field=which,
+            task=task.name,
+            compared=f"{task.field}, {task.optimizer}" if which else IN_ALL,
             reported=len(told),
             alarms=alarms,
             reported_short=len(dense) - len(told),

@@ -22,14 +22,20 @@ from gcsim.analysis.validation.report.table import (
 from gcsim.analysis.validation.report.write import pairs_csv, write
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Pair, Suite, Verdict
 from gcsim.analysis.validation.suites.accuracy import suite
-from gcsim.analysis.validation.suites.accuracy.suite import Outcome, Published
+from gcsim.analysis.validation.suites.accuracy.suite import Outcome, Published, Task
 from gcsim.compressors.registry import REGISTRY, compressor_class
 from gcsim.scenarios.trained import make_shipped
+from gcsim.scenarios.trained.evidence import published
+
+TASK = Task(name="t, 9 steps", field="images", optimizer="plain SGD")
 
 
-def said(method: str, figure: float | None, setting: str = "a", **parameters: str) -> Published:
+def said(
+    method: str, figure: float | None, setting: str = "a", *, field: str = "images",
+    optimizer: str = "plain SGD", **parameters: str,
+) -> Published:  # fmt: skip
     return Published(
-        setting=setting, source="s", field="images", mirror="", method=method, kind=method,
+        setting=setting, source="s", field=field, optimizer=optimizer, mirror="", method=method, kind=method,
         parameters=parameters, figure=figure,
     )  # fmt: skip
 
@@ -160,7 +166,7 @@ def test_an_order_needs_six_methods_apart_in_print_and_seeds_that_agree() -> Non
             for place, name in enumerate(names)]  # fmt: skip
 
     def orders(rows: list[Published], outcomes: list[Outcome]) -> tuple[int, tuple[float, ...]]:
-        own, _ = suite.agreements("t, 9 steps", "images", outcomes, rows)
+        own, _ = suite.agreements(TASK, outcomes, rows)
         return own.spanning, own.ranks
 
     spanning, ranks = orders(rows, clear)
@@ -196,15 +202,39 @@ def test_false_alarms_are_methods_reported_dense_that_miss_and_are_trained_long_
         trained("dgc", -1.0, reached=False, too_short=True),
         trained("cser", -1.0, reached=False),
     ]
-    own, every = suite.agreements("t, 9 steps", "images", outcomes, rows)
+    own, every = suite.agreements(TASK, outcomes, rows)
     assert (own.reported, own.alarms, own.reported_short) == (1, ("topk",), 1)
-    assert (own.field, every.field) == ("images", IN_ALL)
+    assert (own.compared, every.compared) == ("images, plain SGD", IN_ALL)
+
+
+def test_a_task_is_compared_with_settings_of_its_field_and_optimizer() -> None:
+    """A setting with several optimizers, or that states none, counts for each."""
+    shown = {
+        "own": said("none", 1.0, "own"),
+        "other field": said("none", 1.0, "other field", field="text"),
+        "other optimizer": said("none", 1.0, "other optimizer", optimizer="Adam"),
+        "unknown": said("none", 1.0, "unknown", optimizer=""),
+    }
+    rows = [*shown.values(), *(said("qsgd", 0.5, one.setting, field=one.field,
+                                    optimizer=one.optimizer) for one in shown.values())]  # fmt: skip
+    outcomes = [trained("none", 0.0, 0.0), trained("qsgd", -1.0, -1.1)]
+    own, every = suite.agreements(TASK, outcomes, rows)
+    assert {pair.setting for pair in own.pairs} == {"own", "unknown"}
+    assert {pair.setting for pair in every.pairs} == {*shown}
+
+
+def test_optimizers_of_settings_are_those_of_tasks_or_unlike_all() -> None:
+    trained_with = {task.optimizer for task, _ in suite.trainings()}
+    stated = {row.optimizer for row in suite.read()}
+    assert trained_with <= stated
+    assert stated == {"", "plain SGD", "momentum SGD", "Adam", "RMSprop"}
+    assert {row.optimizer for row in published()} <= stated
 
 
 # --- judging -------------------------------------------------------------------------------------
 
 
-def agreement(field: str, right: int, other: int, *ranks: float) -> Agreement:
+def agreement(compared: str, right: int, other: int, *ranks: float) -> Agreement:
     counts: dict[Verdict, int] = {
         "right": right, "reversed": other, "alike": 9, "too short": 1,
     }  # fmt: skip
@@ -217,27 +247,28 @@ def agreement(field: str, right: int, other: int, *ranks: float) -> Agreement:
         for number in range(many)
     )  # fmt: skip
     return Agreement(
-        task="t, 9 steps", field=field, reported=4, alarms=("topk",), reported_short=2, pairs=pairs,
+        task="t, 9 steps", compared=compared, reported=4, alarms=("topk",), reported_short=2, pairs=pairs,
         spanning=3, ranks=ranks,
     )  # fmt: skip
 
 
-def test_bounds_take_alarms_of_all_fields_and_pairs_of_the_tasks_own() -> None:
-    found = (agreement("images", 3, 1, 0.2, 0.6), agreement(IN_ALL, 0, 9, -1.0))
+def test_bounds_are_of_the_tasks_own_settings_or_of_all() -> None:
+    found = (agreement("images, plain SGD", 3, 1, 0.2, 0.6), agreement(IN_ALL, 0, 9, -1.0))
     bounds = (
         Bound("few alarms", statistic="alarms", limit=0.2, target=0.1),
         Bound("pairs", statistic="pairs", limit=0.75),
+        Bound("all pairs", (IN_ALL,), statistic="pairs", limit=0.75),
     )
     made = Suite(name="x", title="", about="", fitted_on="", bounds=bounds, find=Findings)
     report = judge(made, Findings(agreements=found))
     reached = [(kept.reached, kept.points, kept.kept) for kept in report.bounds]
-    assert reached == [(0.25, 4, False), (0.75, 4, True)]
+    assert reached == [(0.25, 4, False), (0.75, 4, True), (0.0, 9, False)]
     required = "at most 20 %; target of 10 % missed"
     assert bound_cells(report.bounds[0]) == (
         "few alarms", "25.0 % of 4 methods", required, "BROKEN",
     )  # fmt: skip
     assert [*agreement_rows(found)][1] == (
-        "- images",
+        "- images, plain SGD",
         "4",
         "1",
         "2",
@@ -245,7 +276,10 @@ def test_bounds_take_alarms_of_all_fields_and_pairs_of_the_tasks_own() -> None:
         "1",
         "0.40 (2 of 3)",
     )
-    assert [*alarm_lines(found)] == ["False alarms of t, 9 steps: topk"]
+    assert [*alarm_lines(found)] == [
+        "False alarms of t, 9 steps (images, plain SGD): topk",
+        "False alarms of t, 9 steps (in all): topk",
+    ]
     # three right and one reversed of setting a; neither the nine alike nor the short one
     assert [*told_apart_rows(found[0])] == [("a", "r > y0, y1, y2", "r > y0")]
     # of all fields there are 9 reversed, 9 alike and one short; a task's pairs are listed once
@@ -256,7 +290,7 @@ def test_bounds_take_alarms_of_all_fields_and_pairs_of_the_tasks_own() -> None:
 
 def test_a_suite_without_points_writes_no_empty_table(tmp_path: Path) -> None:
     made = Suite(name="x", title="", about="", fitted_on="", bounds=(), find=Findings)
-    report = judge(made, Findings(agreements=(agreement("images", 3, 1),)))
+    report = judge(made, Findings(agreements=(agreement("images, plain SGD", 3, 1),)))
     write([report], tmp_path)
     written = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert written.keys() == {"validation.md", "validation.json", "pairs.csv"}
