@@ -109,6 +109,17 @@ def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) ->
     return profile
 
 
+def gradient_bytes_sent(profile: TrafficProfile, workers: int) -> float:
+    """`TrafficProfile.wire_bytes` without the weights that a sharded optimizer gathers."""
+
+    def ungathered(step: Step) -> Step:
+        *others, last = step.exchanges
+        kept = tuple(one for one in last.collectives if not isinstance(one, WeightGather))
+        return replace(step, exchanges=(*others, replace(last, collectives=kept)))
+
+    return _with_steps(profile, ungathered).wire_bytes(workers)
+
+
 def _with_steps(profile: TrafficProfile, changed: Callable[[Step], Step]) -> TrafficProfile:
     phases: list[Phase] = [
         replace(phase, steps=tuple(map(changed, phase.steps))) for phase in profile.phases

@@ -12,6 +12,7 @@ import itertools
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich import box
 from rich.cells import cell_len
@@ -172,8 +173,8 @@ WITH_FAULTS = _column(
 )
 
 LEGEND = (
-    "sent: bytes per worker and iteration. "
-    "compression ratio: dense float32 gradient over sent. scaling efficiency: throughput over that "
+    "sent: bytes of gradients per worker and iteration. "
+    "compression ratio: dense gradient, as it is stored, over sent. scaling efficiency: throughput over that "
     "of the same number of devices training separately. NMSE: |update - dense update|^2 / "
     "|dense update|^2, mean over the steps that were run, from empty residuals "
     "(with error feedback later steps differ more); a zero update has 1. "
@@ -182,6 +183,7 @@ LEGEND = (
 BUCKETS = "encode and decode of dense: gradient hooks, copies into buckets and back. "
 COSTS = "cost: all nodes, in the currency of cost.per_hour."
 FAULTY = "with faults: throughput over the whole run of training.faults, including failures."
+GATHERED = "sent: gradients alone, without the weights that zero1 gathers."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
 
 
@@ -287,7 +289,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
     if uncertain(found.rows):
         notes.append(_range(found.rows))
-    notes += [*bottleneck(result), *_useful(result, found.rows)]
+    notes += [*bottleneck(result), *_useful(result, found.rows), *_sharded(result)]
     notes += [COSTS] if money(found.rows) else []
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
@@ -321,7 +323,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
         notes.append(trained_note(result))
     notes.append(_legend(result, rows))
     notes += [FAULTY] if WITH_FAULTS in other_columns(rows) else []
-    notes += [*bottleneck(result), *_useful(result, rows)]
+    notes += [*bottleneck(result), *_useful(result, rows), *_sharded(result)]
     notes += [COSTS] if money(rows) else []
     notes += [SCALE_FREE] if any(row.nmse is None for row in rows) else []
     return notes + ([DRAWN] if are_synthetic(result) else [])
@@ -356,6 +358,12 @@ def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
         f"{plural(rows[0].nodes, 'node')}, each of which fails every {failures['mtbf']}; costs "
         "include it."
     ]
+
+
+def _sharded(result: Result) -> list[str]:
+    """The traffic of a sharded optimizer, which no column counts."""
+    training: Any = result.scenario.get("training", {})
+    return [GATHERED] if training.get("strategy") == "zero1" else []
 
 
 def _marks(found: Verdict) -> list[str]:
