@@ -174,8 +174,9 @@ WITH_FAULTS = _column(
 
 LEGEND = (
     "sent: bytes of gradients per worker and iteration. "
-    "compression ratio: dense gradient, as it is stored, over sent. scaling efficiency: throughput over that "
-    "of the same number of devices training separately. NMSE: |update - dense update|^2 / "
+    "compression ratio: dense gradient, as it is stored, over sent. "
+    "scaling efficiency: throughput over that of the same number of devices training separately. "
+    "NMSE: |update - dense update|^2 / "
     "|dense update|^2, mean over the steps that were run, from empty residuals "
     "(with error feedback later steps differ more); a zero update has 1. "
     "cosine: cosine similarity of the two updates."

@@ -179,8 +179,8 @@ def _sharded(
     scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
     """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits; None where the
-    first does on the GPUs of the scenario, which is a setting of its own, or where the method's optimizer
-    cannot be sharded."""
+    first does on the GPUs of the scenario, which is a setting of its own, and for a method that has
+    the optimizer itself."""
     if has_optimizer(choice):
         return None
     timed = shardable(choice, scenario.cluster, scenario.training)

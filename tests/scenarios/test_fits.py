@@ -109,7 +109,8 @@ def test_a_divided_optimizer_is_a_setting_and_on_more_gpus_a_remedy(load: Any) -
 def test_no_stage_of_zero_is_offered_to_a_method_that_has_the_optimizer(load: Any) -> None:
     """Signum's momentum takes as much as Top-k's residuals: one memory, two lists of remedies."""
     given = ["training.checkpointing=full", "training.precision=bf16", "training.gradients=bf16",
-             "training.device_memory=45 GiB", "training.sequence=512", "cluster.nodes=8"]  # fmt: skip
+             "training.device_memory=45 GiB", "training.sequence=512",
+             "cluster.nodes=8"]  # fmt: skip
     for order in ("[none, topk, signum]", "[none, signum, topk]"):
         scenario = load("gpt3_2.7b", *given, f"compressors={order}")
         assert [one.label for one in scenario.compressors] == ["dense"]

@@ -402,7 +402,7 @@ def test_a_training_gathers_the_weights_of_a_sharded_optimizer(tmp_path: Path) -
         train(loaded(tmp_path, f"training.strategy={one}")).rows for one in ("ddp", "zero1")
     )
     for one, other in zip(whole, sharded, strict=True):
-        assert other.iteration_s > one.iteration_s
+        assert (other.iteration_s or 0) > (one.iteration_s or 0)
         assert other.wire_bytes_per_worker == one.wire_bytes_per_worker
 
 
