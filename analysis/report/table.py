@@ -275,8 +275,8 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     if _close(found):
         marks.append(_any_first(found))
     elif found.foremost:
-        many = len(found.foremost) > 1
-        marks.append(f"{BEST}{'may be ' if many else ''}{_first(found, the=many)}")
+        may = not _sure(found)
+        marks.append(f"{BEST}{'may be ' if may else ''}{_first(found, the=may)}")
     if found.safe is not None and found.safe not in found.foremost:
         marks.append(f"{SAFE}fastest with practically the dense update")
     if spreads(found.rows):
@@ -370,7 +370,7 @@ def _sharded(result: Result) -> list[str]:
 def _marks(found: Verdict) -> list[str]:
     """Marks before labels."""
     notes = []
-    if len(found.foremost) == 1:
+    if _sure(found):
         nearest = f"of those within {percent(TIE)}, the one with the smallest error"
         notes.append(f"{BEST}{_first(found)} ({nearest})")
     elif _close(found):
@@ -405,6 +405,11 @@ def _any_first(found: Verdict) -> str:
 def _range(rows: Sequence[Row]) -> str:
     count = max(len(row.iteration_draws_s) for row in rows)
     return f"range: {PERCENTILES} over {count} draws of the uncertain inputs."
+
+
+def _sure(found: Verdict) -> bool:
+    """Whether the one row with the mark is the fastest, not only more likely to be than others."""
+    return len(found.foremost) == 1 and found.pays not in ("not known", "unlikely")
 
 
 def _close(found: Verdict) -> bool:
