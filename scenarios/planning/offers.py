@@ -106,7 +106,8 @@ def _offer(columns: Sequence[str], line: str) -> Offer:
         price = math.nan
     if not 0 < price < math.inf:
         message = f"price = {given['price'][:40]!r} is not a number above 0"
-        problems.append(Problem(message=message, hint="write the price per node and hour, as 14.20"))
+        hint = "write the price per node and hour, as 14.20"
+        problems.append(Problem(message=message, hint=hint))
     device, network = given["device"], given["network"]
     try:
         device = catalog.device(device).name
