@@ -87,12 +87,13 @@ def test_such_methods_are_left_out_and_alone_refused(
     text = SCENARIO.replace("fp16,", "onebit_adam, cser,")
     scenario = load(tmp_path, text)
     assert [choice.kind for choice in scenario.compressors] == ["none", "topk"]
-    why = "with training.strategy=zero1: own optimizer state, whole on each worker"
-    assert scenario.left_out == (f"onebit_adam, cser {why}",)
+    why = "training.strategy=zero1 cannot shard"
+    text = f"onebit_adam, cser: {why} their own optimizer state"
+    assert scenario.left_out == (text,)
     (warning,) = warnings(tmp_path, caplog)
-    assert warning == f"a.yaml:7:21: warning: onebit_adam, cser {why}; left out"
+    assert warning == f"a.yaml:7:21: warning: {text}; left out"
     alone = SCENARIO.replace("none, fp16, {kind: topk, ratio: 0.01}", "onebit_adam")
-    check_mistake(tmp_path, alone, f"a.yaml:7:15: error: onebit_adam {why}; ")
+    check_mistake(tmp_path, alone, f"a.yaml:7:15: error: onebit_adam: {why} its own ")
     result = CliRunner().invoke(app, ["run", str(tmp_path / "a.yaml")])
     assert result.exit_code == 2
 

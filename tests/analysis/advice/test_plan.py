@@ -100,6 +100,9 @@ def test_a_divided_optimizer_has_a_column_where_a_row_needs_it(fast: Plan) -> No
     (row,) = document(replace(fast, front=(replace(one, point=point),)))["front"]
     assert row["strategy"] == "zero1"
     assert "--set training.strategy=zero1" in row["command"]
+    stated = replace(fast.job, overrides=("training.strategy=zero1", *SETTINGS))
+    (row,) = document(replace(fast, job=stated, front=(replace(one, point=point),)))["front"]
+    assert row["command"].count("--set training.strategy=zero1") == 1
 
 
 def test_a_ratio_of_times_to_measure_is_named_so(
