@@ -20,9 +20,13 @@ class BreakEven:
     pays: bool
     """Whether a method without break-even is always the faster one."""
     low: float | None = None
-    """10th percentile over the drawn worlds (`SLOWEST`: or below); None without draws."""
+    """10th percentile over the drawn worlds; None without draws."""
     high: float | None = None
-    """90th percentile (`FASTEST`: or above)."""
+    """90th percentile."""
+    low_open: bool = False
+    """The 10th percentile is `low`, the slowest rate tried, or below."""
+    high_open: bool = False
+    """The 90th percentile is `high`, the fastest rate tried, or above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,8 +196,9 @@ def _sharding(document: Document, scenario: Scenario, warn: bool) -> Scenario:
     if not out:
         return scenario
     named = ", ".join(choice.label for choice in out)
-    with_this = f"{named} with training.strategy={scenario.training.strategy}"
-    text = f"{with_this}: own optimizer state, whole on each worker"
+    whose = "its" if len(out) == 1 else "their"
+    strategy = f"training.strategy={scenario.training.strategy}"
+    text = f"{named}: {strategy} cannot shard {whose} own optimizer state"
     place = document.place(("compressors", scenario.compressors.index(out[0])))
     kept = tuple(choice for choice in scenario.compressors if choice not in out)
     if not kept:

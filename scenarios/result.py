@@ -54,9 +54,10 @@ class Row:
     scaling_efficiency: float
     """Throughput over that of as many single, uncompressed devices, both by median iterations."""
     wire_bytes_per_worker: float
-    """Bytes that a worker hands to collectives per iteration."""
+    """Bytes of gradients that a worker hands to collectives per iteration; the weights that a
+    sharded optimizer gathers do not count."""
     compression_ratio: float | None
-    """Dense float32 gradient over `wire_bytes_per_worker`, if any."""
+    """Dense gradient, as it is stored, over `wire_bytes_per_worker`, if any."""
     nmse: float | None
     """Squared error |update - dense update|^2 / |dense update|^2, mean over `steps_run`; None where
     the update does not tell the gradient's magnitude (signs: it is the learning rate's)."""

@@ -15,8 +15,8 @@ collective, which knows nodes itself.
 Where each of p workers keeps 1 / p of the optimizer's state (`training.strategy: zero1`), gradients
 are exchanged as ever and each worker updates its part of the weights. Each step that exchanges then
 ends with an all-gather of the weights, as they are stored, by the transport's own algorithm. It
-begins when the last bucket is decoded and ends before `training.optimizer`: the update precedes it
-on a cluster, and the sum is the same.
+begins when all buckets are decoded and the backward pass is done, and ends before
+`training.optimizer`: the update precedes it on a cluster, and the sum is the same.
 
 Assumes that payloads and errors are those measured with a single device's gradients, that a node
 that is early waits for the others before it encodes, and that the optimizer's parts are equal.
@@ -107,6 +107,17 @@ def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) ->
 
         profile = _with_steps(profile, gathered)
     return profile
+
+
+def gradient_bytes_sent(profile: TrafficProfile, workers: int) -> float:
+    """`TrafficProfile.wire_bytes` without the weights that a sharded optimizer gathers."""
+
+    def ungathered(step: Step) -> Step:
+        *others, last = step.exchanges
+        kept = tuple(one for one in last.collectives if not isinstance(one, WeightGather))
+        return replace(step, exchanges=(*others, replace(last, collectives=kept)))
+
+    return _with_steps(profile, ungathered).wire_bytes(workers)
 
 
 def _with_steps(profile: TrafficProfile, changed: Callable[[Step], Step]) -> TrafficProfile:

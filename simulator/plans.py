@@ -22,7 +22,7 @@ from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.events.even_cluster import Together, on_even_cluster
 from gcsim.simulator.steps.noise import longest
-from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan, WeightGather
+from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan
 from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.profile import Compute, Exchange, Step, TrafficProfile
 
@@ -131,8 +131,8 @@ class Planner:
 
     def _placed(self, work: BucketWork) -> BucketWork:
         if self._training.encode_on == "communicator" and not self._in_turn:
-            work = in_its_stream(work)
-        return behind_all(work)
+            return in_its_stream(work)
+        return work
 
     def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
         """Turn computations into durations; every worker sends one payload."""
@@ -290,15 +290,6 @@ def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
     last = work.after[-1]
     unpacked = replace(last, duration=last.duration + around - before)
     return replace(work, before=(packing, *work.before), after=(*work.after[:-1], unpacked))
-
-
-def behind_all(work: BucketWork) -> BucketWork:
-    """An exchange of which a gather of weights waits for all that its stream has been given: a
-    piece that takes no time would not queue, so the one before the gather takes a picosecond."""
-    if len(work.after) < 2 or not isinstance(work.collectives[-1], WeightGather):
-        return work
-    *others, piece, last = work.after
-    return replace(work, after=(*others, replace(piece, duration=max(1, piece.duration)), last))
 
 
 def in_its_stream(work: BucketWork) -> BucketWork:

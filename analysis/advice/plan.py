@@ -175,7 +175,8 @@ def command(plan: Plan, one: Drawn) -> str:
     for name in ("sequence", "loop"):
         if (value := getattr(job, name)) is not None:
             said += f" --{name} {value}"
-    return said + "".join(f" --set {quote(text)}" for text in (*work.settings(), *job.overrides))
+    settings = dict.fromkeys((*work.settings(), *job.overrides))  # either may say the same
+    return said + "".join(f" --set {quote(text)}" for text in settings)
 
 
 COLUMNS = (

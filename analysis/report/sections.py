@@ -28,7 +28,7 @@ from gcsim.analysis.report.wording import (
 )
 from gcsim.scenarios.advice.changes import LEAST
 from gcsim.scenarios.catalog import implementations
-from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Change, Evidence, Findings, Limits
+from gcsim.scenarios.findings import FASTEST, BreakEven, Change, Evidence, Findings, Limits
 from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.link import carrier
@@ -309,11 +309,11 @@ def _end(one: BreakEven) -> str:
     low, high = (one.low or one.rate), (one.high or one.rate)
     ends = _two(low / size), _two(high / size)
     within = "" if ends[0] == ends[1] else " ({}-{})".format(*ends)
-    if low <= SLOWEST and high >= FASTEST:
+    if one.low_open and one.high_open:
         within = " (or any other rate)"
-    elif high >= FASTEST:
+    elif one.high_open:
         within = f" ({_rate(low)} or more)"
-    elif low <= SLOWEST:
+    elif one.low_open:
         within = f" ({_rate(high)} or less)"
     return f"{short(one.label)} below {_rate(one.rate)}{within}"
 

@@ -60,14 +60,16 @@ class Verdict:
     """Probability that the best method is faster than uncompressed training; None without one."""
     rivals: tuple[Row, ...]
     """Other methods that none surely beats and that may be tried, fastest first."""
+    uncompressed: tuple[Row, ...]
+    """Uncompressed rows that none surely beats, unless compression pays."""
     by_luck: bool  # whether more iterations would decide what is open
     left_out: tuple[tuple[Row, str], ...]  # methods unfit for training, fastest first, and why
 
     @property
     def foremost(self) -> tuple[Row, ...]:
-        """Rows that no other surely beats; the uncompressed row if nothing is faster."""
+        """Rows that no other surely beats: methods that may be tried, and uncompressed ones."""
         found = () if self.to_try is None else (self.to_try, *self.rivals)
-        return found if self.dense is None or self.pays == "yes" else (*found, self.dense)
+        return (*found, *self.uncompressed)
 
     @property
     def until_target(self) -> bool:
@@ -186,7 +188,8 @@ def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
     ]  # fmt: skip
     methods = [row for row in usable if row.compressor != DENSE]
     dense = dense_row(ordered)
-    leaders = [row for row in candidates(usable) if row.compressor != DENSE]
+    unbeaten = candidates(usable)
+    leaders = [row for row in unbeaten if row.compressor != DENSE]
     best = _best(leaders or methods, plain)
     alone = ordered[0].workers == 1 and dense is not None
     safe = None if alone else _safe(usable, dense, best)
@@ -208,6 +211,7 @@ def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
         to_try=to_try,
         probability=_probability(best, plain) if best and plain else None,
         rivals=tuple(row for row in rivals if row in worth),
+        uncompressed=tuple(row for row in unbeaten if row in plain and pays != "yes"),
         by_luck=best is not None and _by_luck(best, rivals, plain, pays),
         left_out=tuple((row, fault) for row, fault in faults if fault),
     )

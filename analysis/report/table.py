@@ -12,6 +12,7 @@ import itertools
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich import box
 from rich.cells import cell_len
@@ -172,9 +173,10 @@ WITH_FAULTS = _column(
 )
 
 LEGEND = (
-    "sent: bytes per worker and iteration. "
-    "compression ratio: dense float32 gradient over sent. scaling efficiency: throughput over that "
-    "of the same number of devices training separately. NMSE: |update - dense update|^2 / "
+    "sent: bytes of gradients per worker and iteration. "
+    "compression ratio: dense gradient, as it is stored, over sent. "
+    "scaling efficiency: throughput over that of the same number of devices training separately. "
+    "NMSE: |update - dense update|^2 / "
     "|dense update|^2, mean over the steps that were run, from empty residuals "
     "(with error feedback later steps differ more); a zero update has 1. "
     "cosine: cosine similarity of the two updates."
@@ -182,6 +184,7 @@ LEGEND = (
 BUCKETS = "encode and decode of dense: gradient hooks, copies into buckets and back. "
 COSTS = "cost: all nodes, in the currency of cost.per_hour."
 FAULTY = "with faults: throughput over the whole run of training.faults, including failures."
+GATHERED = "sent: gradients alone, without the weights that zero1 gathers."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
 
 
@@ -272,8 +275,8 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
     if _close(found):
         marks.append(_any_first(found))
     elif found.foremost:
-        many = len(found.foremost) > 1
-        marks.append(f"{BEST}{'may be ' if many else ''}{_first(found, the=many)}")
+        may = not _sure(found)
+        marks.append(f"{BEST}{'may be ' if may else ''}{_first(found, the=may)}")
     if found.safe is not None and found.safe not in found.foremost:
         marks.append(f"{SAFE}fastest with practically the dense update")
     if spreads(found.rows):
@@ -287,7 +290,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
     if uncertain(found.rows):
         notes.append(_range(found.rows))
-    notes += [*bottleneck(result), *_useful(result, found.rows)]
+    notes += [*bottleneck(result), *_useful(result, found.rows), *_sharded(result)]
     notes += [COSTS] if money(found.rows) else []
     if TO_TARGET in columns:
         target = result.provenance["training"]["target"]
@@ -321,7 +324,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
         notes.append(trained_note(result))
     notes.append(_legend(result, rows))
     notes += [FAULTY] if WITH_FAULTS in other_columns(rows) else []
-    notes += [*bottleneck(result), *_useful(result, rows)]
+    notes += [*bottleneck(result), *_useful(result, rows), *_sharded(result)]
     notes += [COSTS] if money(rows) else []
     notes += [SCALE_FREE] if any(row.nmse is None for row in rows) else []
     return notes + ([DRAWN] if are_synthetic(result) else [])
@@ -358,10 +361,16 @@ def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _sharded(result: Result) -> list[str]:
+    """The traffic of a sharded optimizer, which no column counts."""
+    training: Any = result.scenario.get("training", {})
+    return [GATHERED] if training.get("strategy") == "zero1" else []
+
+
 def _marks(found: Verdict) -> list[str]:
     """Marks before labels."""
     notes = []
-    if len(found.foremost) == 1:
+    if _sure(found):
         nearest = f"of those within {percent(TIE)}, the one with the smallest error"
         notes.append(f"{BEST}{_first(found)} ({nearest})")
     elif _close(found):
@@ -396,6 +405,11 @@ def _any_first(found: Verdict) -> str:
 def _range(rows: Sequence[Row]) -> str:
     count = max(len(row.iteration_draws_s) for row in rows)
     return f"range: {PERCENTILES} over {count} draws of the uncertain inputs."
+
+
+def _sure(found: Verdict) -> bool:
+    """Whether the one row with the mark is the fastest, not only more likely to be than others."""
+    return len(found.foremost) == 1 and found.pays not in ("not known", "unlikely")
 
 
 def _close(found: Verdict) -> bool:

@@ -176,7 +176,7 @@ def one_device(trained: Iterable[tuple[str, nn.Parameter]]) -> torch.device:
     if len(where) > 1:
         told = ", ".join(f"{name} on {device}" for device, name in where.items())
         message = f"its parameters lie on several devices: {told}"
-        hint = "one device a rank, as DistributedDataParallel is faster with"
+        hint = "one device per rank, as DistributedDataParallel is faster with"
         raise InputError(message, place="model", hint=hint)
     return next(iter(where))
 

@@ -128,8 +128,8 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
 
 def host_text(host: Host) -> str:
     """Processor cost of messages and calls, in a few words."""
-    of = "all nodes together" if host.ranks == "all" else "a node"
-    parts = [] if host.cores == MANY else [f"{plural(host.cores, 'core')} of {of}"]
+    of = "for all nodes together" if host.ranks == "all" else "per node"
+    parts = [] if host.cores == MANY else [f"{plural(host.cores, 'core')} {of}"]
     prices = (
         (host.per_message, 1, "per message"),
         (host.per_byte, 10**6, "per MB"),

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gcsim.scenarios.advice.engine import Engine
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven
-from gcsim.scenarios.result import Row
+from gcsim.scenarios.result import HIGH, LOW, Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.ranges import interval
 
@@ -129,7 +129,9 @@ def break_even(
             one = _with_worlds(about, dense, worlds, drawn, curves[label], wide=label in ranged)
             if one is about:
                 one = replace(about, rate=_crossing(own, span))
-            found.append(one if label in ranged else replace(one, low=None, high=None))
+            if label not in ranged:
+                one = BreakEven(label=label, rate=one.rate, pays=one.pays)
+            found.append(one)
         progress()
     return found
 
@@ -256,17 +258,20 @@ def _with_worlds(
         else:
             break
     low, high, rate = map(float, np.clip(rates[0] * _APART**percentiles, SLOWEST, FASTEST))
-    low = low if first > -_FAR else SLOWEST  # lines reach no farther
-    high = high if last < len(rates) - 1 + _FAR else FASTEST
+    # lines reach no farther; a mean of several worlds' places hardly ever is one of these ends
+    least, most = np.percentile(places, (LOW, HIGH), method="closest_observation")
+    low = low if least > -_FAR else SLOWEST
+    high = high if most < len(rates) - 1 + _FAR else FASTEST
     if span is not None:
         for _ in range(_CORRECTED):
             rate = float(f"{curve.crossing(*(place for place, _ in span)):.4g}")
             if abs(_gain(drawn(rate)[label])) < _CLOSER:
                 break
         rate = min(max(rate, low), high)
+    one = replace(one, low=low, high=high, low_open=low <= SLOWEST, high_open=high >= FASTEST)
     if not SLOWEST < rate < FASTEST:
-        return replace(one, rate=None, pays=rate >= FASTEST, low=low, high=high)
-    return replace(one, rate=rate, low=low, high=high)
+        return replace(one, rate=None, pays=rate >= FASTEST)
+    return replace(one, rate=rate)
 
 
 def _places(gains: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -416,6 +416,6 @@ def _clients(document: Document, train: Spelled | None) -> Iterator[Problem]:
     if train is not None and clients is not None and clients < train.workers:
         yield document.problem(
             ("train", "partition", "clients"),
-            f" = {clients}: fewer than the {train.workers} of a round, one to a worker",
+            f" = {clients}: fewer than the {train.workers} of a round, one per worker",
             "raise it, or lower train.workers",
         )

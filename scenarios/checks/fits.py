@@ -17,7 +17,7 @@ from typing import Any
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
-from gcsim.scenarios.checks.conflicts import shardable
+from gcsim.scenarios.checks.conflicts import has_optimizer, shardable
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import STAGES, Memory
@@ -35,7 +35,7 @@ Setting = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """Methods that do not fit, all with the same memory."""
+    """Methods that do not fit, all with the same memory and remedies."""
 
     labels: tuple[str, ...]
     memory: Memory
@@ -129,11 +129,11 @@ def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
 def misfits(scenario: Scenario, offered: Collection[str] | None = None) -> list[Misfit]:
     """Methods that do not fit, with what would help: of other devices those of offers, or the
     catalogue's."""
-    alike: dict[tuple[str, Memory], list[CompressorChoice]] = {}
+    alike: dict[tuple[str, Memory, bool], list[CompressorChoice]] = {}
     for choice in scenario.compressors:
         device, found = scenario.tightest(choice)
         if found is not None and found.fits == "no":
-            alike.setdefault((device, found), []).append(choice)
+            alike.setdefault((device, found, has_optimizer(choice)), []).append(choice)
     return [
         Misfit(
             labels=tuple(choice.label for choice in choices),
@@ -141,7 +141,7 @@ def misfits(scenario: Scenario, offered: Collection[str] | None = None) -> list[
             device=device,
             remedies=tuple(_remedies(scenario, choices[0], offered)),
         )
-        for (device, found), choices in alike.items()
+        for (device, found, _), choices in alike.items()
     ]
 
 
@@ -179,7 +179,10 @@ def _sharded(
     scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
     """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits; None where the
-    first does on the GPUs of the scenario, which is a setting of its own."""
+    first does on the GPUs of the scenario, which is a setting of its own, and for a method that has
+    the optimizer itself."""
+    if has_optimizer(choice):
+        return None
     timed = shardable(choice, scenario.cluster, scenario.training)
     settings = [one for one in settings if one is not _ZERO1]
     first = max(2, scenario.cluster.workers)

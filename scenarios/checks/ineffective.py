@@ -67,6 +67,7 @@ def idle(
             *_optimizer(document, file, cluster, training),
             *_precision(document, file, training),
             *_strategy(document, cluster, training),
+            *_cost(document, file),
         ]
     )
 
@@ -455,6 +456,14 @@ def _library(document: Document, chosen: Collectives) -> Iterator[Problem]:
             key_path = ("cluster", "collectives", "library")
             why = f": no known figure of {chosen.transport} differs between generations"
             yield _said(document, key_path, why, "leave it out", value=chosen.library)
+
+
+def _cost(document: Document, file: ScenarioFile) -> Iterator[Problem]:
+    groups = file.cluster.groups
+    if file.cost is not None and groups and all(group.per_hour for group in groups):
+        why = ": each of cluster.groups has its own"
+        hint = "leave it out, or leave out the per_hour of the groups that it is for"
+        yield _said(document, ("cost", "per_hour"), why, hint)
 
 
 def _sums(document: Document, cluster: Cluster) -> Iterator[Problem]:

@@ -297,7 +297,7 @@ def table3(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
         ),
         panels=(
             trained.drawn(
-                "Error by the bucket", "elements of a bucket", ERROR, _SIZES,
+                "Error by the bucket", "elements per bucket", ERROR, _SIZES,
                 {name: list(zip(*(error[f"{name}, {size}"] for size in _SIZES), strict=True))
                  for name in _THREE}, log_x=True,
             ),

@@ -28,10 +28,10 @@ from gcsim.scenarios.sections.network_words import network_of
 COLUMNS = ("device", "gpus", "nodes", "network", "price")
 NAME = "name"
 _HEADER = f"write {','.join(COLUMNS)}"
-_EXAMPLE = "a row is like a100,8,4,100gbe,14.20 (price: of a node and hour)"
+_EXAMPLE = "a row is like a100,8,4,100gbe,14.20 (price: per node and hour)"
 _MOST_OFFERS = 200
 _DIGITS = 9  # of a count, at most
-_COUNTS = {"gpus": 64, "nodes": 4096}  # most GPUs of a node, and nodes
+_COUNTS = {"gpus": 64, "nodes": 4096}  # most GPUs per node, and nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,8 @@ def _offer(columns: Sequence[str], line: str) -> Offer:
         price = math.nan
     if not 0 < price < math.inf:
         message = f"price = {given['price'][:40]!r} is not a number above 0"
-        problems.append(Problem(message=message, hint="write a node's price of an hour, as 14.20"))
+        hint = "write the price per node and hour, as 14.20"
+        problems.append(Problem(message=message, hint=hint))
     device, network = given["device"], given["network"]
     try:
         device = catalog.device(device).name

@@ -23,6 +23,7 @@ from gcsim.scenarios.uncertainty.figures import Column
 from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.scenarios.uncertainty.worlds import STATED
 from gcsim.scenarios.uncertainty.worlds import alone as alone_in
+from gcsim.simulator.as_trained import gradient_bytes_sent
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives import dispatch
@@ -74,7 +75,7 @@ def make_rows(
                 efficiency = float(np.median(before)) / found.iteration
             workers = nodes * scenario.cluster.devices_per_node
             batches = float(scenario.cluster_at(nodes).batches)
-            wire = profile.wire_bytes(workers)
+            wire = gradient_bytes_sent(profile, workers)
             faulty = faulty_runs[number][size]
             holds = scenario.memory_of(choice, max(layout.numel for layout in profile.buckets))
             baseline = None if dense is None else simulated[dense][size]

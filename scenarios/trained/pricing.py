@@ -19,6 +19,7 @@ from gcsim.scenarios.running.simulate import Simulated, compute_times, shared_ou
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.search import Tried
+from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.traces.profile import TrafficProfile
@@ -74,6 +75,7 @@ def clocks(scenario: Scenario, tried: Sequence[Tried], progress: Progress) -> li
                 kind = kind_of(trajectory, window)
                 if kind not in profiles:
                     profile = trajectory.profile(window)
+                    profile = as_trained(profile, scenario.training, scenario.cluster)
                     profiles[kind] = as_collectives(profile, scenario.cluster)
                     owners[kind] = number
     kinds = list(profiles)

@@ -306,6 +306,7 @@ class Approximation:
             stated.first,
             plan.side_stream,
             plan.slots,
+            plan.gathers,
             found,
         )
         return self._whole(plan, found, passes)

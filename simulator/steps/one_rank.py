@@ -36,9 +36,11 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
     first: NDArray[np.int64],
     side: bool,
     slots: int,
+    gathers: bool,
     out: Rows,
 ) -> None:
-    """Write into `out` `[D]` the time from the last backward pass until all is exchanged."""
+    """Write into `out` `[D]` the time from the last backward pass until all is exchanged;
+    `gathers`: the last collective is a gather of weights."""
     buckets, collectives = before.shape[0], held.shape[0]
     asked, returned = np.empty(collectives), np.empty(collectives)
     more, ready = np.empty(collectives), np.empty(buckets + 1)  # one type: that compiles faster
@@ -78,6 +80,9 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                     entering += 1
                     continue
             if what < 0:
+                if gathers and entering == collectives - 1:
+                    asked[entering] = finish
+                    continue
                 break
             wanted, end = -1, now
             if what == THREAD:
@@ -113,7 +118,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                 returned[back] = NEVER  # served
                 if more[back] > 0:
                     wanted = back + 1
-            if wanted >= 0:
+            if wanted >= 0 and not (gathers and wanted == collectives - 1):
                 asked[wanted] = end
             finish = max(finish, end)
         out[world] = finish

@@ -19,7 +19,8 @@ Semantics, for each rank r and iteration i (integer picoseconds):
   times as long, rounded (half to even) before the rank's pace.
 - `in_turn`: `before` arrives no sooner than the end of the previous bucket's exchange.
 - A bucket asks for its first collective when `before` is done, and for the next when the previous
-  one's `after` is done.
+  one's `after` is done; for a gather of weights, the step's last collective, when all exchanges
+  before it and the backward pass are done.
 - Communicator: all ranks run collectives in order of iteration, bucket, place in the bucket's
   exchange, whoever asks first. A rank enters a collective when it has asked for it and left the
   previous one; with two slots, when it has asked for it, entered the previous one and left all but
@@ -153,6 +154,12 @@ class StepPlan:
         return self
 
     @property
+    def gathers(self) -> bool:
+        """Whether its last collective gathers weights."""
+        last = self.buckets[-1].collectives[-1:] if self.buckets else ()
+        return any(isinstance(record, WeightGather) for record in last)
+
+    @property
     def backward(self) -> Picoseconds:
         """Backward pass of a micro-batch without exchange."""
         return self.compute.backward if self.backward_alone is None else self.backward_alone
@@ -225,7 +232,8 @@ def order_of_service(plan: StepPlan) -> Iterator[Piece]:
     for bucket, work in enumerate(plan.buckets):
         behind = work.behind or (bucket + 1,) * len(work.collectives)
         for place, those in enumerate(behind):
-            while coming < min(those, pieces):
+            all_before = isinstance(work.collectives[place], WeightGather)
+            while coming < (pieces if all_before else min(those, pieces)):
                 yield coming, BEFORE
                 coming += 1
             yield bucket, place

@@ -106,6 +106,20 @@ def test_a_divided_optimizer_is_a_setting_and_on_more_gpus_a_remedy(load: Any) -
         load("gpt3_2.7b", *given, "cluster.nodes=2", "training.local_steps=2")
 
 
+def test_no_stage_of_zero_is_offered_to_a_method_that_has_the_optimizer(load: Any) -> None:
+    """Signum's momentum takes as much as Top-k's residuals: one memory, two lists of remedies."""
+    given = ["training.checkpointing=full", "training.precision=bf16", "training.gradients=bf16",
+             "training.device_memory=45 GiB", "training.sequence=512",
+             "cluster.nodes=8"]  # fmt: skip
+    for order in ("[none, topk, signum]", "[none, signum, topk]"):
+        scenario = load("gpt3_2.7b", *given, f"compressors={order}")
+        assert [one.label for one in scenario.compressors] == ["dense"]
+        told = {text.split(" need")[0]: text for text in scenario.left_out}
+        assert "would fit: --set training.strategy=zero1 (" in told["topk"]
+        assert "zero1" not in told["signum"]
+        assert SHARDED not in told["signum"]
+
+
 def test_a_device_instead_of_unlike_ones_is_no_slower_than_any_of_them(load: Any) -> None:
     """A T4 has 16 GiB, a GeForce RTX 5090 32 and is the faster."""
     nodes = "cluster={groups: [{nodes: 1, device: t4}, {nodes: 1, device: rtx_5090}]}"

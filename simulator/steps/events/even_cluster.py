@@ -31,7 +31,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Kind, StepPlan, WeightGather
 from gcsim.simulator.training import Training
 
 Lengths = Callable[[CollectiveRecord, Picoseconds], tuple[Picoseconds, Picoseconds]]
@@ -136,7 +136,8 @@ class _EvenStep:
             if side:
                 self._jobs.append(before)
             for place, record in enumerate(bucket.collectives):
-                self._asks[asking] = len(self._after)
+                if not isinstance(record, WeightGather):
+                    self._asks[asking] = len(self._after)
                 asking = len(self._jobs)
                 self._after.append(asking)
                 self._jobs.append([of_job(bucket.after[place].kind, bucket.after[place].duration)])
@@ -213,7 +214,10 @@ class _EvenStep:
                     go_on(stream, piece)
             running = [one for one in busy if one is not None]
             if not inside and not running:
-                return
+                if entered == len(after):
+                    return
+                asked[entered] = True  # the gather of weights
+                continue
             speed, rates = slow if inside else whole, alone if running else beside
             ends = [-(-units // speed) for _, units, _ in running]
             passed = min(ends + [-(-units // rates[number]) for number, units, _ in inside])

@@ -286,6 +286,9 @@ class _Iteration:
         rest = self._thread_jobs(len(self.plan.buckets))
         yield from self._work(self.worker.stream, self.breakdown.compute, piece, None, rest)
         yield self.env.all_of(exchanges)
+        if self.plan.gathers:
+            bucket = len(self.plan.buckets) - 1
+            yield from self._collective(bucket, len(self.plan.buckets[bucket].collectives) - 1)
         yield from self._issue("optimizer", "optimizer", self.plan.optimizer)
         self.breakdown.loads += self.loader.under_way(reading(self.env.now))
         return self.breakdown
@@ -301,24 +304,31 @@ class _Iteration:
     def _exchange(
         self, bucket: int, work: step_plan.BucketWork, behind: Sequence[simpy.Event]
     ) -> _Wait:
-        """Run the callbacks of one bucket, after another's."""
+        """Run the callbacks of one bucket, after another's, without the gather of weights."""
         yield from behind
         if self.plan.side_stream:
             yield from self._callback((bucket, step_plan.BEFORE), work.before)
-        for index, (record, job) in enumerate(zip(work.collectives, work.after, strict=True)):
-            request = Request(
-                record=record,
-                server_time=work.server_times[index] if work.server_times else 0,
-                held=work.held[index] if work.held else 0,
-            )
-            entry, last, left = yield self.worker.communicator.ask(
-                self.worker.member, (self.number, bucket, index), request
-            )
-            now = reading(self.env.now)
-            if left > now:
-                yield self.env.timeout(left - now)
-            self.breakdown.network.append((record, bucket, index, entry, last, left))
-            yield from self._callback((bucket, index), [job])
+        for index, record in enumerate(work.collectives):
+            if not isinstance(record, step_plan.WeightGather):
+                yield from self._collective(bucket, index)
+
+    def _collective(self, bucket: int, index: int) -> _Wait:
+        """Ask for a collective of a bucket, and compute what follows it."""
+        work = self.plan.buckets[bucket]
+        record = work.collectives[index]
+        request = Request(
+            record=record,
+            server_time=work.server_times[index] if work.server_times else 0,
+            held=work.held[index] if work.held else 0,
+        )
+        entry, last, left = yield self.worker.communicator.ask(
+            self.worker.member, (self.number, bucket, index), request
+        )
+        now = reading(self.env.now)
+        if left > now:
+            yield self.env.timeout(left - now)
+        self.breakdown.network.append((record, bucket, index, entry, last, left))
+        yield from self._callback((bucket, index), [work.after[index]])
 
     def _issue(self, kind: step_plan.Kind, name: str, duration: Picoseconds) -> _Wait:
         """Compute outside of any exchange, on the autograd thread."""

@@ -297,7 +297,10 @@ class Vectors:
 
     def _enter(self, number: int) -> None:
         """Carry out a collective of all ranks."""
-        self._starts = np.maximum(self._asked[number], self._state[LEFT])
+        asked = self._asked[number]
+        if number == len(self._asked) - 1 and self._step.plan.gathers:
+            asked = np.maximum(self._state[FREE], self._state[ISSUED])  # all else is done
+        self._starts = np.maximum(asked, self._state[LEFT])
         finishes = self._carried_out(number)
         self._state[SHARED] += finishes - self._starts
         self._state[LEFT] = finishes

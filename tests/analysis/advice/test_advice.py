@@ -96,6 +96,7 @@ def test_width_wraps_and_selects_nothing(
     for one in found.break_even:
         assert one.low is None or SLOWEST <= one.low <= (one.rate or 0)
         assert one.high is None or (one.rate or 0) <= one.high <= FASTEST
+        assert (one.low_open, one.high_open) == (one.low == SLOWEST, one.high == FASTEST)
 
 
 def with_findings(found: Advice, findings: Findings) -> Advice:
@@ -142,9 +143,9 @@ def test_memory_is_that_of_all_methods_of_the_device() -> None:
 
 def test_an_end_of_the_search_is_a_bound() -> None:
     found = advised()
-    one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST)
-    below = replace(one, low=SLOWEST, high=80e9)
-    neither = replace(one, low=SLOWEST)
+    one = BreakEven(label="x", rate=75e9, pays=True, low=0.29e9, high=FASTEST, high_open=True)
+    below = replace(one, low=SLOWEST, high=80e9, low_open=True, high_open=False)
+    neither = replace(one, low=SLOWEST, low_open=True)
     shapes = [(one, "290 Mbit/s or more"), (below, "80 Gbit/s or less")]
     for end, shown in [*shapes, (neither, "or any other rate")]:
         text = " ".join(with_findings(found, Findings(break_even=(end,))).summary().split())

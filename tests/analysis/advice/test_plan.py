@@ -55,7 +55,7 @@ def test_an_offer_of_which_nothing_is_simulated_is_told_with_the_reason() -> Non
 def test_a_node_of_more_gpus_than_samples_of_a_step_is_left_out() -> None:
     text = said(plan(offer("v100", 4, 2), batch=2.0))
     assert set(text) == {"Choose", "Left out"}
-    assert "4 GPUs of a node, and 2 samples of a step; would help: --batch" in text["Left out"]
+    assert "4 GPUs per node, and 2 samples per step; would help: --batch" in text["Left out"]
 
 
 def test_the_network_and_a_memory_that_nobody_states_are_assumed(fast: Plan) -> None:
@@ -100,6 +100,9 @@ def test_a_divided_optimizer_has_a_column_where_a_row_needs_it(fast: Plan) -> No
     (row,) = document(replace(fast, front=(replace(one, point=point),)))["front"]
     assert row["strategy"] == "zero1"
     assert "--set training.strategy=zero1" in row["command"]
+    stated = replace(fast.job, overrides=("training.strategy=zero1", *SETTINGS))
+    (row,) = document(replace(fast, job=stated, front=(replace(one, point=point),)))["front"]
+    assert row["command"].count("--set training.strategy=zero1") == 1
 
 
 def test_a_ratio_of_times_to_measure_is_named_so(

@@ -237,6 +237,7 @@ def test_dense_through_servers_is_neither_compression_nor_a_question(result: Res
     assert found.dense.label == "dense"
     assert found.safe is not None
     assert found.safe.label == "dense, servers"
+    assert [row.label for row in found.foremost] == ["dense, servers"]
 
 
 def test_nothing_to_train_with_is_not_to_try(result: Result) -> None:

@@ -173,11 +173,14 @@ def bits_of(values: Tensor) -> Tensor:
     return as_bytes(values.contiguous().view(-1))
 
 
-def demand_same(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What the loop gives, after a check that the kernels give it too, and copy nothing long."""
+def demand_same(
+    function: Callable[..., Any], *args: Any, on_host: int = ON_HOST, **kwargs: Any
+) -> Any:
+    """What the loop gives, after a check that the kernels give it too, and copy no more bytes than
+    `on_host` at a time."""
     expected = outcome(function, *args, **kwargs)
     with kernels(), host_copies() as seen:
         found = outcome(function, *args, **kwargs)
     assert equal(found, expected), f"kernels: {found}\nloop: {expected}"
-    assert max(seen, default=0) <= ON_HOST
+    assert max(seen, default=0) <= on_host
     return expected[0]

@@ -101,7 +101,7 @@ def test_norms_of_what_is_not_finite_and_levels_that_do_not_exist() -> None:
         norms = demand_same(shared.bucket_norms, values, 300, "max")
         assert not norms.isfinite().all()
     over = torch.full((100,), 255, dtype=torch.uint8)
-    form = {"size": 100, "steps": 5, "bits": 8, "weight": 1.0}
+    form: dict[str, Any] = {"size": 100, "steps": 5, "bits": 8, "weight": 1.0}
     assert demand_same(shared.add_packed_levels, torch.zeros(100), over, torch.ones(1), **form)[
         0
     ] is (InputError)

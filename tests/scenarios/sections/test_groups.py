@@ -198,6 +198,17 @@ def test_a_node_costs_the_mean_of_its_group_and_the_others(tmp_path: Path) -> No
     assert load(tmp_path, GROUPS).cost_per_hour is None
 
 
+def test_a_price_beside_groups_that_all_have_their_own_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = ("cluster.groups.0.per_hour=20", "cost.per_hour=8")
+    load(tmp_path, GROUPS, *own)
+    assert not warnings(tmp_path, caplog)
+    load(tmp_path, GROUPS, *own, "cluster.groups.1.per_hour=8")
+    (found,) = warnings(tmp_path, caplog)
+    assert "cost.per_hour has no effect: each of cluster.groups has its own" in found
+
+
 def test_a_group_without_a_price_beside_one_with_its_own_is_refused(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, GROUPS, "cluster.groups.0.per_hour=20")
     assert "a.yaml:8:7: error: cluster.groups.1: key 'per_hour' is missing; write the" in found

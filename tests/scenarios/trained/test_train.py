@@ -397,6 +397,15 @@ def test_of_a_method_that_sends_less_and_less_a_run_tells_what_its_training_sent
     assert "Over the whole training adaptive sends" in found.summary(full=True).replace("\n", " ")
 
 
+def test_a_training_gathers_the_weights_of_a_sharded_optimizer(tmp_path: Path) -> None:
+    whole, sharded = (
+        train(loaded(tmp_path, f"training.strategy={one}")).rows for one in ("ddp", "zero1")
+    )
+    for one, other in zip(whole, sharded, strict=True):
+        assert (other.iteration_s or 0) > (one.iteration_s or 0)
+        assert other.wire_bytes_per_worker == one.wire_bytes_per_worker
+
+
 def test_a_method_that_does_not_get_there_is_not_recommended(tmp_path: Path) -> None:
     """On a slow network it has the fastest iteration, and single updates speak for it."""
     scenario = loaded(tmp_path, "cluster.network={bandwidth: 10 Mbit/s, latency: 50 us}")

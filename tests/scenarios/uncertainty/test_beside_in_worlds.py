@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from gcsim.compressors.queued import Queued
 from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
 from gcsim.scenarios.uncertainty.figures import Column, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, training_in
+from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.pricing import PriceList
@@ -83,6 +85,22 @@ def test_a_world_at_an_end_takes_what_is_predicted_there(field: str, end: float)
     exact = [predict(HOOKED, NODE, COMPUTE, training=one).iteration for one in (TRAINING, moved)]
     assert there / as_stated == pytest.approx(exact[1] / exact[0], rel=5e-3)
     assert (exact[1] > exact[0]) == (end == 1.0)
+
+
+@pytest.mark.parametrize("stream", ["compute", "side", "communicator"])
+@pytest.mark.parametrize("rest", [0.0, 0.5])
+def test_a_gather_of_weights_begins_as_in_a_prediction(stream: Any, rest: float) -> None:
+    """With a share of the backward pass after the last bucket, or nothing."""
+    parts = tuple(round((1 - rest) * part) for part in COMPUTE.parts)
+    compute = replace(COMPUTE, parts=parts)
+    training = replace(TRAINING, strategy="zero1", encode_on=stream)
+    profile = as_trained(HOOKED, training, NODE)
+    stated = Approximation(
+        Drawn(NODE, training, [], [STATED]), NODE.nodes, training, compute, [profile],
+        prices=PriceList(NODE.device), seed=0,
+    )  # fmt: skip
+    exact = predict(profile, NODE, compute, training=training).iteration
+    assert stated.iteration(profile)[0] / 1e12 == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize("end", [0.0, 1.0])

@@ -16,7 +16,7 @@ from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.cycles import Steady
 from gcsim.simulator.steps.events.even_cluster import on_even_cluster
 from gcsim.simulator.steps.schedule import Schedule, run_of
-from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
+from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan, WeightGather
 from tests.simulator.steps.tick import PARTS, Tick
 
 
@@ -103,6 +103,18 @@ def buckets(draw: st.DrawFn) -> list[BucketWork]:
 
 
 @st.composite
+def gathering(draw: st.DrawFn, works: Sequence[BucketWork]) -> list[BucketWork]:
+    """The last of all collectives, where the last bucket has any, may be a gather of weights."""
+    *others, last = works
+    gathers = draw(st.booleans())
+    if gathers and last.collectives:
+        *before, gather = last.collectives
+        weights = WeightGather(kind="all_gather", sent=gather.sent)
+        last = replace(last, collectives=(*before, weights))
+    return [*others, last]
+
+
+@st.composite
 def orders(draw: st.DrawFn, buckets: Sequence[BucketWork]) -> list[BucketWork]:
     """Any order in which a stream may serve."""
     most, ordered = 0, []
@@ -117,7 +129,7 @@ def orders(draw: st.DrawFn, buckets: Sequence[BucketWork]) -> list[BucketWork]:
 
 @st.composite
 def plans(draw: st.DrawFn) -> StepPlan:
-    work = draw(buckets())
+    work = draw(buckets().flatmap(gathering))
     backward = draw(st.lists(durations, min_size=len(work), max_size=len(work)))
     return StepPlan(
         compute=compute(draw(durations), *backward, tail=draw(st.sampled_from([0, 3]))),

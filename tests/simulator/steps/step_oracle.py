@@ -12,7 +12,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import Times
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.steps.step_plan import BucketWork, CarryOut, Job, Run, StepPlan
-from tests.simulator.steps.random_plans import orders, record
+from tests.simulator.steps.random_plans import gathering, orders, record
 from tests.simulator.steps.tick import Tick
 
 
@@ -84,6 +84,7 @@ def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
                 after=jobs(len(collectives), len(collectives)),
             )
         )
+    whole = draw(gathering(buckets)) if buckets else buckets
     return StepPlan(
         compute=ComputeTimes(
             forward=draw(times),
@@ -91,7 +92,7 @@ def plans(draw: st.DrawFn, side: bool | None = None) -> StepPlan:
             parts=tuple(backward),
             provenance="test",
         ),
-        buckets=tuple(draw(st.just(buckets) | orders(buckets))),
+        buckets=tuple(draw(st.just(whole) | orders(whole))),
         side_stream=draw(st.booleans()) if side is None else side,
         side_slowdown=draw(st.fractions(1, 2, max_denominator=3)),
         optimizer=draw(st.sampled_from([0, 2])),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.steps.events import step
 from gcsim.simulator.steps.events.even_cluster import on_even_cluster
-from gcsim.simulator.steps.step_plan import StepPlan
+from gcsim.simulator.steps.step_plan import StepPlan, WeightGather
 from gcsim.simulator.steps.vectors import step as vector_step
 from tests.simulator.steps.random_plans import fixed, plans, same, skewed
 from tests.simulator.steps.tick import Tick
@@ -81,7 +81,8 @@ def last_event(plan: StepPlan, computation: Fraction) -> int:  # noqa: PLR0912 (
             thread(number + 1)
 
     def ask(number: int, place: int) -> None:
-        if place < len(plan.buckets[number].collectives):
+        records = plan.buckets[number].collectives
+        if place < len(records) and not isinstance(records[place], WeightGather):
             asked.add((number, place))
 
     def returned(name: tuple[int, int]) -> None:
@@ -108,7 +109,10 @@ def last_event(plan: StepPlan, computation: Fraction) -> int:  # noqa: PLR0912 (
                 orders[stream], running[stream] = first[1], Doing(first[2], first[3])
         serialization = [doing for doing in running.values() if doing is not None]
         if not serialization and inside is None:
-            return now
+            if not order:
+                return now
+            asked.add(order[0])  # the gather of weights
+            continue
         if inside is not None:
             inside.left -= Fraction(1, length(inside.name)[1 if serialization else 0])
         for doing in serialization:

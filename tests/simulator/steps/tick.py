@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.network.jitter import collective_key
-from gcsim.simulator.steps.step_plan import CarryOut, Job, StepPlan
+from gcsim.simulator.steps.step_plan import CarryOut, Job, StepPlan, WeightGather
 
 PARTS = (
     "forward",
@@ -155,6 +155,10 @@ class Tick:
             last = None if plan.side_stream else (len(plan.buckets), -1)
             yield from self.work(rank, iteration, last, [("backward", rest)])
             yield lambda left=left_to_do: left[0] == 0  # type: ignore[misc]
+            if plan.gathers:
+                number = len(plan.buckets) - 1
+                index = len(plan.buckets[number].collectives) - 1
+                yield from self.collective(rank, iteration, number, index)
             yield from self.work(rank, iteration, None, [("optimizer", plan.optimizer)])
             self.finish[iteration][rank] = self.now
 
@@ -163,14 +167,19 @@ class Tick:
         if self.plans[iteration].side_stream:
             jobs: list[Job] = list(bucket.before)
             yield from self.side(rank, iteration, (number, -1), jobs)
-        for index in range(len(bucket.collectives)):
-            name = (iteration, number, index)
-            self.known.setdefault(name, Collective()).asked[rank] = self.now
-            yield lambda name=name: (  # type: ignore[misc]
-                bool(self.known[name].finishes) and self.known[name].finishes[rank] <= self.now
-            )
-            yield from self.side(rank, iteration, (number, index), [bucket.after[index]])
+        for index, record in enumerate(bucket.collectives):
+            if not isinstance(record, WeightGather):
+                yield from self.collective(rank, iteration, number, index)
         open_ones[0] -= 1
+
+    def collective(self, rank: int, iteration: int, number: int, index: int) -> Script:
+        name = (iteration, number, index)
+        self.known.setdefault(name, Collective()).asked[rank] = self.now
+        yield (
+            lambda: bool(self.known[name].finishes) and self.known[name].finishes[rank] <= self.now
+        )
+        after = self.plans[iteration].of_rank(rank).buckets[number].after[index]
+        yield from self.side(rank, iteration, (number, index), [after])
 
     def side(self, rank: int, iteration: int, of: tuple[int, int], jobs: list[Job]) -> Script:
         times = [(job.kind, job.duration) for job in jobs]
@@ -218,9 +227,11 @@ class Tick:
         plan, (number, index) = self.plans[piece.iteration].of_rank(rank), piece.follows
         pieces = range(len(plan.buckets) + (not plan.side_stream))
         behind = {
-            (b, i): bucket.behind[i] if bucket.behind else b + 1
+            (b, i): len(pieces)
+            if isinstance(record, WeightGather)
+            else (bucket.behind[i] if bucket.behind else b + 1)
             for b, bucket in enumerate(plan.buckets)
-            for i in range(len(bucket.collectives))
+            for i, record in enumerate(bucket.collectives)
         }
         if index < 0:
             front = [(b, -1) for b in pieces if b < number]
