@@ -130,7 +130,7 @@ def states(
     """Weights, optimizer and gradients of a worker."""
     half, number = training.gradients != "fp32", STAGES.index(stage)
     copies = _HALF * (training.timed_as == "fp16" and not half and stage != "zero3")
-    adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state]
+    adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state or "adam"]
     for name, nbytes, divided_from in (
         ("weights", (_HALF if half else _FLOAT) + copies, 3),
         ("masters", _FLOAT * half, 1),

@@ -183,8 +183,8 @@ class Training(fields.Setting):
     """Activations that the backward pass computes again, of a model by formula."""
     flash_attention: bool = True  # whether attention keeps no scores
     sequence: Tokens | None = None  # tokens of a sample, of a model by formula; None: the model's
-    optimizer_state: Literal["adam", "momentum", "none"] = "adam"
-    """State that the optimizer keeps; it affects no time."""
+    optimizer_state: Literal["adam", "momentum", "none"] | None = None
+    """State that the optimizer keeps; it affects no time. None: not stated; as much as Adam's."""
     device_memory: fields.Bytes | None = None  # memory of a device; None: the catalogue's
     local_steps: Batches = 1  # iterations per exchange
     input: InputLoading | None = None  # None: batches are always ready

@@ -20,6 +20,7 @@ from gcsim.files import csv_text, json_text, write_text
 from gcsim.scenarios.checks.fits import Misfit, gib
 from gcsim.scenarios.planning.choice import SURE, Drawn, Measurement, Plan
 from gcsim.scenarios.planning.offers import Offer
+from gcsim.scenarios.trained.evidence import optimizer_of
 from gcsim.simulator.luck import doubted
 
 SCHEMA = 1
@@ -160,7 +161,8 @@ def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
     if choice.point.row.fits is None:
         yield f"memory {NOT_CHECKED}"
     tried = f"{plan.settings:,} settings fit, {plan.simulated:,} simulated"
-    yield f"{scenario.training.precision} ({tried})"
+    facts = ", ".join(filter(None, (scenario.training.precision, optimizer_of(scenario))))
+    yield f"{facts} ({tried})"
 
 
 def command(plan: Plan, one: Drawn) -> str:

@@ -8,6 +8,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.result import Row
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.link import carrier, entry_name
+from gcsim.scenarios.trained.evidence import optimizer_of
 from gcsim.simulator.network.links import Link
 
 SUPPOSED = "PyTorch DDP"  # said of a question that leaves its loop out
@@ -51,6 +52,7 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
     stored = scenario.training.gradients
     found += ["optimizer sharded (ZeRO-1)"] if scenario.training.strategy == "zero1" else []
     found += [scenario.training.precision, *([] if stored == "fp32" else [f"{stored} gradients"])]
+    found += filter(None, [optimizer_of(scenario)])
     if cluster.workers > 1 and scenario.draws:
         found.append(f"80 % ranges over {scenario.draws} draws of the uncertain inputs")
     return found

@@ -441,7 +441,7 @@ def _deploy(advice: Recommendation) -> list[str]:
     lines = _pasted(advice, row)
     training: Any = advice.result.scenario.get("training", {})
     if training.get("strategy") == "zero1" and advice.workers > 1:
-        kind = "AdamW" if training["optimizer_state"] == "adam" else "SGD"
+        kind = "AdamW" if training.get("optimizer_state", "adam") == "adam" else "SGD"
         lines = [
             *(lines if row.compressor != DENSE else ()),
             "from torch.distributed.optim import ZeroRedundancyOptimizer",

@@ -1,9 +1,12 @@
 """Evidence that a model trains with a method, and in how many times dense training's steps.
 
 `catalog/published_training.csv` has published results: methods, the parameters shown or harder
-ones, the field, the finding. Without one, a shipped training of the field's task with just these
-parameters counts, if every seed reaches the target. Only the field must match the user's model: a
-result on one network says that a method can train, not that it trains every network.
+ones, the field, the optimizer, the finding. Without one, shipped trainings of the field's tasks
+with just these parameters and the same kind of optimizer count, if every seed of every task that is
+long enough reaches the target. Only field and optimizer must match the user's training: a result on
+one network says that a method can train, not that it trains every network. Error feedback that
+trains well by plain SGD may not with Adam, whose step is not linear in the gradient (H. Tang et
+al., ICML 2021, arXiv:2102.02888, abstract).
 """
 
 from __future__ import annotations
@@ -14,16 +17,18 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.catalog.rates import FOLDER
 from gcsim.scenarios.findings import Evidence
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.trained.shipped_tasks import on_shipped_task
+from gcsim.scenarios.trained.shipped_tasks import Field, field_of, kind_of, on_shipped_tasks
 
-Field = Literal["images", "text"]
-_TASKS: dict[Field, str] = {"images": "digits_8", "text": "characters_8"}
+_USUAL: dict[Field, str] = {"images": "momentum SGD", "text": "Adam"}
+"""Optimizer of a field where the training states none."""
+_STATED = {"adam": "Adam", "momentum": "momentum SGD", "none": "plain SGD"}
+"""Optimizer by `Training.optimizer_state`."""
 PUBLISHED = FOLDER / "published_training.csv"  # table of published results
 _CONDITION = re.compile(r"(\w+)(>=|<=)([\d.]+)")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
@@ -74,13 +79,16 @@ def _row(row: dict[str, Any]) -> Published:
     )
 
 
-def evidence(kind: str, given: Mapping[str, Any], field: Field | None) -> Evidence | None:
-    """Evidence for a method in a field, or the weaker one of all fields; None without any."""
+def evidence(
+    kind: str, given: Mapping[str, Any], field: Field | None, optimizer: str = ""
+) -> Evidence | None:
+    """Evidence for a method in a field with a kind of optimizer ("": the field's usual one), or the
+    weaker one of all fields; None without any."""
     if kind not in REGISTRY:
         return None
     parameters = check_parameters(kind, given).model_dump()
     fields: tuple[Field, ...] = ("images", "text") if field is None else (field,)
-    found = [_in_field(kind, parameters, one) for one in fields]
+    found = [_in_field(kind, parameters, one, optimizer or _USUAL[one]) for one in fields]
     known = [one for one in found if one is not None]
     if len(known) < len(found):
         return None
@@ -89,31 +97,40 @@ def evidence(kind: str, given: Mapping[str, Any], field: Field | None) -> Eviden
 
 def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Evidence]:
     """Evidence for some of a scenario's methods, by label."""
-    field = field_of(scenario)
+    field, optimizer = field_of(scenario), optimizer_of(scenario)
     found = {
-        choice.label: evidence(choice.kind, choice.parameters, field)
+        choice.label: evidence(choice.kind, choice.parameters, field, optimizer)
         for choice in scenario.compressors
         if choice.label in labels
     }
     return {label: one for label, one in found.items() if one is not None}
 
 
-def field_of(scenario: Scenario) -> Field | None:
-    """Field of a scenario's model by a sample's shape; None if neither."""
-    if scenario.model.input == "tokens":
-        return "text"
-    return "images" if len(scenario.model.input_shape) == len("CHW") else None
+def optimizer_of(scenario: Scenario) -> str:
+    """Kind of a scenario's optimizer, stated or usual; "" where neither is."""
+    if scenario.train is not None:
+        return kind_of(scenario.train.optimizer)
+    stated, field = scenario.training.optimizer_state, field_of(scenario)
+    return _STATED[stated] if stated else "" if field is None else _USUAL[field]
 
 
-def _in_field(kind: str, parameters: Mapping[str, Any], field: Field) -> Evidence | None:
+def _in_field(
+    kind: str, parameters: Mapping[str, Any], field: Field, optimizer: str
+) -> Evidence | None:
     for row in published():
-        if row.covers(kind, parameters, field):
+        if row.optimizer in ("", optimizer) and row.covers(kind, parameters, field):
             return row.evidence
-    ended = on_shipped_task(_TASKS[field], kind, [parameters])
-    if ended is None or ended.steps_vs_dense is None or ended.reached < ended.seeds:
+    tasks = [
+        one
+        for one in on_shipped_tasks(kind, parameters)
+        if one.same and not one.too_short and (one.field, one.optimizer) == (field, optimizer)
+    ]
+    if not tasks or any(one.steps_vs_dense is None or one.reached < one.seeds for one in tasks):
         return None
+    slowest = max(tasks, key=lambda one: one.steps_vs_dense or 0.0)
     return Evidence(
-        steps_vs_dense=max(1.0, ended.steps_vs_dense),
-        words=f"{ended.task}: {ended.target} with {ended.seeds} of {ended.seeds} seeds",
-        source=f"gcsim train {ended.task}",
+        steps_vs_dense=max(1.0, slowest.steps_vs_dense or 0.0),
+        words=f"{slowest.task}, {optimizer}: {slowest.target} with {slowest.seeds} of "
+        f"{slowest.seeds} seeds",
+        source=f"gcsim train {slowest.task}",
     )

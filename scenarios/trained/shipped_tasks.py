@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
@@ -21,8 +21,13 @@ from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.traces.training import shipped
 from gcsim.traces.training.plan import Optimizer
 
-TASKS = ("digits_8", "textures_long", "characters_8", "characters_adamw", "characters_long")
+TASKS = (
+    "digits_8", "textures_long", "characters_8", "characters_adamw", "characters_sgd",
+    "characters_long",
+)  # fmt: skip
 """Scenarios whose trainings come with gcsim."""
+
+Field = Literal["images", "text"]
 
 if TYPE_CHECKING:
     from gcsim.scenarios.trained.search import Tried
@@ -33,6 +38,7 @@ class Ended:
     """Outcome of one task with a method."""
 
     task: str
+    field: Field | None
     optimizer: str
     """Kind of optimizer (`kind_of`)."""
     target: str
@@ -81,6 +87,7 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
     ends, base = (ends_of(plan, one, level) for one in (tried, dense))
     return Ended(
         task=name,
+        field=field_of(scenario),
         optimizer=kind_of(plan.optimizer),
         target=described(plan.target, level),
         same=tried.choice.parameters == parameters[0],
@@ -91,8 +98,15 @@ def on_shipped_task(name: str, kind: str, parameters: Sequence[Mapping[str, Any]
     )
 
 
+def field_of(scenario: Scenario) -> Field | None:
+    """Field of a scenario's model by a sample's shape; None if neither."""
+    if scenario.model.input == "tokens":
+        return "text"
+    return "images" if len(scenario.model.input_shape) == len("CHW") else None
+
+
 def kind_of(optimizer: Optimizer) -> str:
-    """"plain SGD", "momentum SGD" or "Adam"."""
+    """ "plain SGD", "momentum SGD" or "Adam"."""
     if optimizer.name != "sgd":
         return "Adam"
     return "momentum SGD" if optimizer.momentum else "plain SGD"

@@ -213,13 +213,15 @@ def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str
     for one in agreements:
         if one.task != before:
             yield one.task, *[""] * len(AGREEMENT)
+            before = one.task
+        if not (one.pairs or one.reported or one.reported_short):
+            continue  # nothing published
         told = f"{one.count('right')} / {one.count('reversed')} / {one.count('alike')}"
         rank = f"{median(one.ranks):.2f}" if one.ranks else "-"
         counts = one.reported, len(one.alarms), one.reported_short
         spanning = f"{rank} ({len(one.ranks)} of {one.spanning})"
         short = str(one.count("too short"))
         yield f"- {one.compared}", *map(str, counts), told, short, spanning
-        before = one.task
 
 
 _ORDERS: tuple[suites.Verdict, ...] = ("right", "reversed")

@@ -14,6 +14,7 @@ from gcsim.analysis.report.sources import provenance_notes
 from gcsim.analysis.report.wording import chance_of, steps_as_dense
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.trained.horizon import DELAY
+from gcsim.scenarios.trained.shipped_tasks import TASKS
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from gcsim.simulator.luck import doubted
 from tests.analysis.drawn import between, open_result
@@ -212,8 +213,8 @@ def test_no_share_of_draws_is_said_to_be_all_or_none(faster: int, likely: str) -
 
 
 def test_shipped_tasks_that_tell_are_named_with_whose_parameters_they_had(result: Result) -> None:
-    """Top-k's thousandth trained on the long tasks, its hundredth on digits_8 and, for two delays,
-    on characters_8; DGC was trained with a thousandth alone, on the short tasks for one delay."""
+    """Top-k's thousandth trained on two long tasks, its hundredth on the others; DGC was trained
+    with a thousandth alone, on the short tasks for one delay."""
 
     def of(kind: str, **given: float) -> str:
         shown = at(result, none={32: 0.4}, **{kind: {32: 0.1}})
@@ -225,14 +226,14 @@ def test_shipped_tasks_that_tell_are_named_with_whose_parameters_they_had(result
         assert DELAY not in text
         return line
 
-    tasks = re.compile(r"(\w+_(?:8|long)( with other parameters)?) (?:needs|misses)")
+    tasks = re.compile(r"(\w+) \([\w ]+\)( with other parameters)? (?:needs|misses)")
     mixed, others = of("topk", ratio=0.001), of("dgc", ratio=0.01)
     assert mixed.startswith("on the shipped tasks: digits_8")
-    assert [name for name, _ in tasks.findall(mixed)] == [
-        "digits_8 with other parameters", "textures_long", "characters_long"
-    ]  # fmt: skip
+    found = {name: bool(others) for name, others in tasks.findall(mixed)}
+    assert found == {name: name not in ("textures_long", "characters_long") for name in TASKS}
     assert others.startswith("dgc with other parameters on the shipped tasks: textures_long")
     assert [name for name, _ in tasks.findall(others)] == ["textures_long", "characters_long"]
+    assert "textures_long (momentum SGD)" in others
 
 
 def test_a_ratio_of_steps_that_rounds_to_one_is_no_number() -> None:

@@ -204,7 +204,6 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
         "gradients": "fp32",
         "checkpointing": "none",
         "flash_attention": True,
-        "optimizer_state": "adam",
         "exposed": 0,
         "exposed_range": [0, 1],
         "between": "workers",

@@ -101,7 +101,8 @@ def test_trajectories_of_other_code_are_not_written(
 
 
 @pytest.mark.parametrize(
-    "name", ["characters_sgd", "characters_long", "textures_long", "characters_widths"]
+    "name",
+    ["characters_sgd", "characters_adamw", "characters_long", "textures_long", "characters_widths"],
 )
 def test_a_named_long_scenario_trains_nothing(name: str) -> None:
     scenario = load_scenario(name)
@@ -119,6 +120,7 @@ def test_the_long_scenarios_tell() -> None:
             named.setdefault(one.name, []).append(one.model.name)
     assert {name: len(models) for name, models in named.items()} == {
         "characters_sgd": 12,
+        "characters_adamw": 10,
         "characters_long": 16,
         "textures_long": 16,
         "characters_widths": 24,
@@ -128,4 +130,4 @@ def test_the_long_scenarios_tell() -> None:
     assert isinstance(model, dict)
     assert "transformer" not in model  # fields at their defaults are in no file's name
     paths = {shipped.path_of(make_shipped.first_run(one).facts) for one in alone}
-    assert len(paths) == 12 + 16 + 16 + 24
+    assert len(paths) == 12 + 10 + 16 + 16 + 24

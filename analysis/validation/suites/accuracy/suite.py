@@ -37,10 +37,10 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.papers.judge import LEVEL, told_apart
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained import make_shipped
-from gcsim.scenarios.trained.evidence import field_of, published
+from gcsim.scenarios.trained.evidence import published
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import Tried, known_of
-from gcsim.scenarios.trained.shipped_tasks import kind_of
+from gcsim.scenarios.trained.shipped_tasks import field_of, kind_of
 from gcsim.scenarios.trained.study import dense_level, ends_of, measured, mostly
 from gcsim.simulator.training import DENSE
 from gcsim.traces.training.plan import Plan

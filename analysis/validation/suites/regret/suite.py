@@ -18,7 +18,7 @@ from gcsim.analysis.validation.leaving_out import with_factors
 from gcsim.analysis.validation.suite import IN_ALL, Findings, Point, Regret
 from gcsim.scenarios.reading.document import read_shipped
 from gcsim.scenarios.result import Row
-from gcsim.scenarios.trained.evidence import Field, evidence
+from gcsim.scenarios.trained.evidence import evidence
 from gcsim.simulator.training import DENSE
 
 _HERE = Path(__file__).parent
@@ -56,12 +56,12 @@ def find() -> Findings:
     from gcsim.analysis.validation.registry import chosen
 
     file = read_shipped(_HERE / "choices.yaml").data
-    evidence_for = cache(lambda method, field: _evidence(method, field, file))
+    evidence_for = cache(lambda method, optimizer: _evidence(method, optimizer, file))
     costs: dict[str, dict[str, dict[str, float]]] = {}
     for suite in chosen(file["suites"]):
         for setting, points in _settings(suite.find().points).items():
-            field = "text" if any(word in setting for word in file["text"]) else "images"
-            own = costs_of([(point, *evidence_for(point.method, field)) for point in points])
+            optimizer = next((own for word, own in file["text"].items() if word in setting), "")
+            own = costs_of([(point, *evidence_for(point.method, optimizer)) for point in points])
             costs.setdefault(suite.name, {}).update({f"{suite.name}: {setting}": own})
     every = {name: own for by_name in costs.values() for name, own in by_name.items()}
     sources = {**costs, IN_ALL: every}
@@ -77,11 +77,12 @@ def _settings(points: Sequence[Point]) -> dict[str, list[Point]]:
     }
 
 
-def _evidence(method: str, field: Field, file: Mapping[str, Any]) -> tuple[str, float | None]:
-    """gcsim's kind of a suite's method, and its steps to the goal over dense training's."""
+def _evidence(method: str, optimizer: str, file: Mapping[str, Any]) -> tuple[str, float | None]:
+    """gcsim's kind of a suite's method, and its steps to the goal over dense training's: for text
+    with an optimizer; "": for images."""
     own = dict(file["methods"].get(method, {}))
     kind = own.pop("kind", method)
-    known = evidence(kind, own, field)
+    known = evidence(kind, own, "text" if optimizer else "images", optimizer)
     return kind, None if known is None else known.steps_vs_dense
 
 

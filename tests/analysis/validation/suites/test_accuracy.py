@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -35,8 +36,8 @@ def said(
     optimizer: str = "plain SGD", **parameters: str,
 ) -> Published:  # fmt: skip
     return Published(
-        setting=setting, source="s", field=field, optimizer=optimizer, mirror="", method=method, kind=method,
-        parameters=parameters, figure=figure,
+        setting=setting, source="s", field=field, optimizer=optimizer, mirror="", method=method,
+        kind=method, parameters=parameters, figure=figure,
     )  # fmt: skip
 
 
@@ -215,8 +216,11 @@ def test_a_task_is_compared_with_settings_of_its_field_and_optimizer() -> None:
         "other optimizer": said("none", 1.0, "other optimizer", optimizer="Adam"),
         "unknown": said("none", 1.0, "unknown", optimizer=""),
     }
-    rows = [*shown.values(), *(said("qsgd", 0.5, one.setting, field=one.field,
-                                    optimizer=one.optimizer) for one in shown.values())]  # fmt: skip
+    rows = [
+        row
+        for one in shown.values()
+        for row in (one, replace(one, method="qsgd", kind="qsgd", figure=0.5))
+    ]
     outcomes = [trained("none", 0.0, 0.0), trained("qsgd", -1.0, -1.1)]
     own, every = suite.agreements(TASK, outcomes, rows)
     assert {pair.setting for pair in own.pairs} == {"own", "unknown"}
@@ -247,8 +251,8 @@ def agreement(compared: str, right: int, other: int, *ranks: float) -> Agreement
         for number in range(many)
     )  # fmt: skip
     return Agreement(
-        task="t, 9 steps", compared=compared, reported=4, alarms=("topk",), reported_short=2, pairs=pairs,
-        spanning=3, ranks=ranks,
+        task="t, 9 steps", compared=compared, reported=4, alarms=("topk",), reported_short=2,
+        pairs=pairs, spanning=3, ranks=ranks,
     )  # fmt: skip
 
 
@@ -276,6 +280,8 @@ def test_bounds_are_of_the_tasks_own_settings_or_of_all() -> None:
         "1",
         "0.40 (2 of 3)",
     )
+    nothing = replace(found[0], reported=0, reported_short=0, pairs=())
+    assert [row[0] for row in agreement_rows((nothing, found[1]))] == ["t, 9 steps", "- in all"]
     assert [*alarm_lines(found)] == [
         "False alarms of t, 9 steps (images, plain SGD): topk",
         "False alarms of t, 9 steps (in all): topk",
