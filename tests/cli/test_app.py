@@ -387,7 +387,8 @@ def test_check_tells_the_topology_that_was_understood() -> None:
 
 def test_check_tells_what_training_would_find() -> None:
     """200 steps of Top-k 1 % are 2 delays, and local steps are gcsim run's alone."""
-    done = gcsim("check", "characters_8", "--set", "training.local_steps=4")
+    short = ("--set", "train.steps=200", "--set", "training.local_steps=4")
+    done = gcsim("check", "characters_8", *short)
     text = " ".join(done.stdout.partition("\ntrain ")[2].split())
     assert text.startswith("refused: gcsim train exchanges in every step")
     assert "Top-k 1 %: inconclusive: 200 steps span only" in text
