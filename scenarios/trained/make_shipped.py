@@ -24,6 +24,7 @@ LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("characters_sgd", ()),
     ("characters_adamw", ()),
     ("characters_long", ("train.seeds=5",)),
+    ("characters_long_sgd", ("train.seeds=3",)),
     ("textures_long", ("train.seeds=5",)),
     *(
         ("characters_widths", ("train.seeds=3", f"model.build={_TINY}{width}"))

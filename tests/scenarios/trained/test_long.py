@@ -102,7 +102,10 @@ def test_trajectories_of_other_code_are_not_written(
 
 @pytest.mark.parametrize(
     "name",
-    ["characters_sgd", "characters_adamw", "characters_long", "textures_long", "characters_widths"],
+    [
+        "characters_sgd", "characters_adamw", "characters_long", "characters_long_sgd",
+        "textures_long", "characters_widths",
+    ],
 )
 def test_a_named_long_scenario_trains_nothing(name: str) -> None:
     scenario = load_scenario(name)
@@ -122,6 +125,7 @@ def test_the_long_scenarios_tell() -> None:
         "characters_sgd": 12,
         "characters_adamw": 10,
         "characters_long": 16,
+        "characters_long_sgd": 7,
         "textures_long": 16,
         "characters_widths": 24,
     }
@@ -130,4 +134,4 @@ def test_the_long_scenarios_tell() -> None:
     assert isinstance(model, dict)
     assert "transformer" not in model  # fields at their defaults are in no file's name
     paths = {shipped.path_of(make_shipped.first_run(one).facts) for one in alone}
-    assert len(paths) == 12 + 10 + 16 + 16 + 24
+    assert len(paths) == 12 + 10 + 16 + 7 + 16 + 24
