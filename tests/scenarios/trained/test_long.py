@@ -103,8 +103,12 @@ def test_trajectories_of_other_code_are_not_written(
 @pytest.mark.parametrize(
     "name",
     [
-        "characters_sgd", "characters_adamw", "characters_long", "characters_long_sgd",
-        "textures_long", "characters_widths",
+        "characters_sgd",
+        "characters_adamw",
+        "characters_long",
+        "characters_long_sgd",
+        "textures_long",
+        "characters_widths",
     ],
 )
 def test_a_named_long_scenario_trains_nothing(name: str) -> None:
