@@ -43,8 +43,7 @@ from gcsim.scenarios.run import measured_run
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.scenarios.trained import evidence
-from gcsim.scenarios.trained.evidence import PUBLISHED, evidence_of
+from gcsim.scenarios.trained.evidence import evidence_of
 from gcsim.traces.profile import PassTimes
 
 if TYPE_CHECKING:
@@ -258,7 +257,7 @@ def _name(
 ) -> str:
     """Name under which these profiles' findings are kept."""
     trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
-    files = (Path(__file__), Path(selection.__file__), Path(evidence.__file__), PUBLISHED)
+    files = (Path(__file__), Path(selection.__file__))
     rest = [repr(trained), repr(questions), *(file.read_text(encoding="utf-8") for file in files)]
     return kept.result_key(scenario, ["advice", *keys, *rest], passes)
 
@@ -267,12 +266,12 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     """Break-evens, changes, limits and evidence, unless nothing is dense or one worker is alone."""
     if found.verdict.dense is None or found.workers == 1:
         return None
-    before = Findings(
+    evidence = Findings(
         known=evidence_of(engine.scenario, _faster(found.verdict)),
         no_one_rate=no_one_rate(engine.scenario),
     )
     found = sections.Recommendation(
-        result=replace(found.result, advice=before), verdict=found.verdict
+        result=replace(found.result, advice=evidence), verdict=found.verdict
     )
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
@@ -284,7 +283,7 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
         task.advance()
     others = () if found.use is None else tuple(other_code(engine, found.use.label))
     return replace(
-        before, break_even=tuple(ends), changes=tuple(saved), limits=parts, other_code=others
+        evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts, other_code=others
     )
 
 

@@ -29,7 +29,7 @@ _USUAL: dict[Field, str] = {"images": "momentum SGD", "text": "Adam"}
 """Optimizer of a field where the training states none."""
 _STATED = {"adam": "Adam", "momentum": "momentum SGD", "none": "plain SGD"}
 """Optimizer by `Training.optimizer_state`."""
-PUBLISHED = FOLDER / "published_training.csv"  # table of published results
+_PUBLISHED = FOLDER / "published_training.csv"  # table of published results
 _CONDITION = re.compile(r"(\w+)(>=|<=)([\d.]+)")
 _HOLDS: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le}
 
@@ -60,7 +60,7 @@ class Published:
 @functools.cache
 def published() -> tuple[Published, ...]:
     """The table, in file order."""
-    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+    with _PUBLISHED.open(encoding="utf-8", newline="") as file:
         return tuple(map(_row, csv.DictReader(file)))
 
 

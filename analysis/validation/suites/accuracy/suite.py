@@ -37,6 +37,7 @@ from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.papers.judge import LEVEL, told_apart
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.trained import make_shipped
+from gcsim.scenarios.trained.evidence import Published as Finding
 from gcsim.scenarios.trained.evidence import published
 from gcsim.scenarios.trained.runs import plan_of
 from gcsim.scenarios.trained.search import Tried, known_of
@@ -97,9 +98,9 @@ class Task:
     optimizer: str
     """Kind of optimizer (`kind_of`)."""
 
-    def of(self, field: str, optimizer: str) -> bool:
-        """Whether a published setting has its field and, as far as is stated, its optimizer."""
-        return field == self.field and optimizer in ("", self.optimizer)
+    def of(self, row: Published | Finding) -> bool:
+        """Whether a published result has its field and, as far as is stated, its optimizer."""
+        return row.field == self.field and row.optimizer in ("", self.optimizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,21 +270,16 @@ def _distance(row: Published, one: Outcome) -> float | None:
     return total
 
 
-def reported_dense(rows: Sequence[Published], one: Outcome, task: Task | None) -> bool | None:
-    """Whether most findings have a method train as dense training; None without any. With a task,
-    those of its field and optimizer count."""
+def reported_dense(
+    rows: Sequence[Published], findings: Sequence[Finding], one: Outcome
+) -> bool | None:
+    """Whether most rows and findings have a method train as dense training; None without any."""
     said = [
         row.dense
         for own in grouped(rows, lambda row: row.setting).values()
-        for row, other in matched(own, [one])
-        if task is None or task.of(row.field, row.optimizer)
+        for row, _ in matched(own, [one])
     ]
-    said += [
-        True
-        for row in published()
-        if row.covers(one.kind, one.parameters, row.field)
-        and (task is None or task.of(row.field, row.optimizer))
-    ]
+    said += [True for row in findings if row.covers(one.kind, one.parameters, row.field)]
     return None if not said else 2 * sum(said) >= len(said)
 
 
@@ -292,15 +288,17 @@ def agreements(
 ) -> Iterator[Agreement]:
     """A task's agreement with the figures of its own field and optimizer, and with all."""
     for which in (task, None):
-        dense = [one for one in outcomes if one.kind != DENSE and reported_dense(rows, one, which)]
+        counted = [row for row in rows if which is None or which.of(row)]
+        findings = [row for row in published() if which is None or which.of(row)]
+        dense = [
+            one for one in outcomes if one.kind != DENSE and reported_dense(counted, findings, one)
+        ]
         told = [one for one in dense if not one.too_short]
         alarms = tuple(one.label for one in told if not one.reached)
         pairs: list[Pair] = []
         spanning, ranks = 0, []
-        figures = [row for row in rows if row.figure is not None]
+        figures = [row for row in counted if row.figure is not None]
         for own in grouped(figures, lambda row: row.setting).values():
-            if which and not which.of(own[0].field, own[0].optimizer):
-                continue
             both, least = matched(own, outcomes), apart(own)
             found = [*compared(both, least)]
             pairs += found
