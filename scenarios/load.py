@@ -21,7 +21,7 @@ from gcsim.compressors.named import method_named
 from gcsim.compressors.options.method import method_of
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import implementations
-from gcsim.scenarios.checks.conflicts import contradictions, has_optimizer
+from gcsim.scenarios.checks.conflicts import contradictions, unshardable
 from gcsim.scenarios.checks.fits import DoesNotFitError, left_out, misfits
 from gcsim.scenarios.checks.implausible import implausible
 from gcsim.scenarios.checks.ineffective import idle
@@ -190,22 +190,25 @@ def scenario_of(
 
 
 def _sharding(document: Document, scenario: Scenario, warn: bool) -> Scenario:
-    """The scenario with the methods that leave an optimizer to shard; `InputError` if none does,
-    with the first one's line."""
-    out = [choice for choice in scenario.compressors if has_optimizer(choice)]
-    if not out:
-        return scenario
-    named = ", ".join(choice.label for choice in out)
-    whose = "its" if len(out) == 1 else "their"
-    strategy = f"training.strategy={scenario.training.strategy}"
-    text = f"{named}: {strategy} cannot shard {whose} own optimizer state"
-    place = document.place(("compressors", scenario.compressors.index(out[0])))
-    kept = tuple(choice for choice in scenario.compressors if choice not in out)
-    if not kept:
-        raise InputError(text, place=place, hint="leave training.strategy out, or add none")
-    if warn:
-        _LOG.warning("%s: warning: %s; left out", place, text)
-    return replace(scenario, compressors=kept, left_out=(text,))
+    """The scenario with the methods that leave all state to shard; `InputError` if none does, with
+    the first one's line."""
+    strategy = scenario.training.strategy
+    why = [unshardable(choice, strategy) for choice in scenario.compressors]
+    methods = list(zip(scenario.compressors, why, strict=True))
+    texts = []
+    for reason in dict.fromkeys(filter(None, why)):
+        named = [choice.label for choice, its in methods if its == reason]
+        what = f"training.strategy={strategy} cannot shard {'its' if len(named) == 1 else 'their'}"
+        texts.append(f"{', '.join(named)}: {what} {reason}")
+    kept = tuple(choice for choice, its in methods if its is None)
+    if texts and (warn or not kept):
+        first = next(number for number, its in enumerate(why) if its is not None)
+        place = document.place(("compressors", first))
+        if not kept:
+            hint = "leave training.strategy out, or add none"
+            raise InputError("; ".join(texts), place=place, hint=hint)
+        _LOG.warning("%s: warning: %s; left out", place, "; ".join(texts))
+    return replace(scenario, compressors=kept, left_out=tuple(texts))
 
 
 def _fitting(document: Document, scenario: Scenario, warn: bool) -> Scenario:

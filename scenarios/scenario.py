@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from gcsim.compressors.options.method import method_of
 from gcsim.fields import POSITIVE, Bytes, Key, Limits
 from gcsim.simulator.cluster import Cluster, NodeGroup
-from gcsim.simulator.memory import Memory, Stage, memory
-from gcsim.simulator.training import DENSE, Training
+from gcsim.simulator.memory import Memory, memory
+from gcsim.simulator.training import DENSE, Strategy, Training
 from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.profile import PassTimes
 from gcsim.traces.training.plan import Plan
@@ -124,7 +124,7 @@ class Scenario:
         choice: CompressorChoice,
         largest: int = 0,
         *,
-        stage: Stage | None = None,
+        stage: Strategy | None = None,
         workers: int = 0,
     ) -> Memory | None:
         """Memory of a worker with this method, `largest` elements in the largest bucket (0:
@@ -137,7 +137,7 @@ class Scenario:
         choice: CompressorChoice,
         largest: int = 0,
         *,
-        stage: Stage | None = None,
+        stage: Strategy | None = None,
         workers: int = 0,
     ) -> tuple[str, Memory | None]:
         """The device that it fills most, and `memory_of`."""

@@ -16,7 +16,8 @@ Where each of p workers keeps 1 / p of the optimizer's state (`training.strategy
 are exchanged as ever and each worker updates its part of the weights. Each step that exchanges then
 ends with an all-gather of the weights, as they are stored, by the transport's own algorithm. It
 begins when all buckets are decoded and the backward pass is done, and ends before
-`training.optimizer`: the update precedes it on a cluster, and the sum is the same.
+`training.optimizer`: the update precedes it on a cluster, and the sum is the same. Where they shard
+gradients and weights, too (`zero2`, `zero3`), `as_sharded.py` has the rules.
 
 Assumes that payloads and errors are those measured with a single device's gradients, that a node
 that is early waits for the others before it encodes, and that the optimizer's parts are equal.
@@ -35,7 +36,9 @@ from functools import lru_cache
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.as_sharded import as_sharded, handed_over
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.devices.clocks import with_exchanges
 from gcsim.simulator.steps.step_plan import WeightGather
 from gcsim.simulator.training import DENSE, Training
 from gcsim.traces.profile import Compute, Exchange, Phase, Quality, Step, TrafficProfile
@@ -106,18 +109,19 @@ def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) ->
             return replace(step, exchanges=(*others, behind(last, record)))
 
         profile = _with_steps(profile, gathered)
+    if training.sharded and cluster.workers > 1:
+        profile = as_sharded(profile, training, cluster)
     return profile
 
 
 def gradient_bytes_sent(profile: TrafficProfile, workers: int) -> float:
-    """`TrafficProfile.wire_bytes` without the weights that a sharded optimizer gathers."""
+    """`TrafficProfile.wire_bytes` of gradients alone, without weights that are gathered."""
 
-    def ungathered(step: Step) -> Step:
-        *others, last = step.exchanges
-        kept = tuple(one for one in last.collectives if not isinstance(one, WeightGather))
-        return replace(step, exchanges=(*others, replace(last, collectives=kept)))
+    def of_gradients(exchange: Exchange, _: Phase) -> Exchange:
+        kept = [one for one in exchange.collectives if not isinstance(one, WeightGather)]
+        return replace(exchange, collectives=tuple(map(handed_over, kept)))
 
-    return _with_steps(profile, ungathered).wire_bytes(workers)
+    return with_exchanges(profile, of_gradients).wire_bytes(workers)
 
 
 def _with_steps(profile: TrafficProfile, changed: Callable[[Step], Step]) -> TrafficProfile:

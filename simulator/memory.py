@@ -29,9 +29,7 @@ from gcsim.traces.models.registry import ModelEntry
 from gcsim.traces.models.table import table_facts
 
 Fits = Literal["yes", "no", "perhaps"]
-Stage = Strategy | Literal["zero2", "zero3"]
-"""Strategies of a training, and those of which the memory alone is known."""
-STAGES: tuple[Stage, ...] = (*get_args(Strategy), "zero2", "zero3")
+STAGES: tuple[Strategy, ...] = get_args(Strategy)
 _CONTEXT = (0.5e9, 2e9)
 _SLACK = 0.1  # most of the rest that the allocator holds beyond it
 _EXCHANGE = 6
@@ -87,7 +85,7 @@ def memory(
     dense: bool = True,
     state: str = "none",
     largest: int = 0,
-    stage: Stage | None = None,
+    stage: Strategy | None = None,
 ) -> Memory | None:
     """Memory of a worker with `batch` samples; `state` is what a method says of its own
     (`Compressor.memory`), `largest` the elements of the largest bucket (0: unknown); `stage` stands
@@ -102,7 +100,7 @@ def memory(
         width = _FLOAT if training.precision in ("fp32", "tf32") else _HALF
         parts.append(Part(name="gathered units", low=width * units, high=width * units))
     if workers > 1:
-        whole = model.parameters if stage in get_args(Strategy) else units
+        whole = units if stage in ("zero2", "zero3") else model.parameters
         parts.append(Part(name="DDP's buckets", low=0, high=float(training.gradient_bytes * whole)))
     if not dense:
         own = _FLOAT * floats(state) * model.parameters
@@ -125,7 +123,7 @@ def in_flight(model: ModelEntry) -> float:
 
 
 def states(
-    parameters: int, training: Training, workers: int = 1, stage: Stage = "ddp"
+    parameters: int, training: Training, workers: int = 1, stage: Strategy = "ddp"
 ) -> Iterator[Part]:
     """Weights, optimizer and gradients of a worker."""
     half, number = training.gradients != "fp32", STAGES.index(stage)

@@ -63,7 +63,7 @@ class Planner:
         """Time of the code around each bucket's exchange."""
         named, training = profile.compressor, self._training
         code = training.around(named)
-        if code.free or self._cluster.workers == 1:
+        if code.free or self._cluster.workers == 1 or training.sharded:
             return ()
         checked = named != DENSE and named not in training.others
         checks, step_checks = (
@@ -118,7 +118,7 @@ class Planner:
 
     def slowed(self, plan: StepPlan) -> StepPlan:
         """A plan in which jobs and collectives slow each other."""
-        if self._cluster.workers == 1:
+        if self._cluster.workers == 1 or plan.sharded:
             return plan
         return on_even_cluster(plan, self._interference.computation, self._together)
 

@@ -34,7 +34,7 @@ from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.steps.breakdown import Average
 from gcsim.simulator.steps.schedule import Schedule, shortest_round
-from gcsim.simulator.steps.step_plan import Span, StepPlan
+from gcsim.simulator.steps.step_plan import GradientScatter, Span, StepPlan
 from gcsim.simulator.training import Training
 from gcsim.traces.profile import Phase, TrafficProfile
 
@@ -193,4 +193,10 @@ def carriers(profile: TrafficProfile, cluster: Cluster) -> dict[CollectiveRecord
         for exchange in step.exchanges
         for record in exchange.collectives
     }
-    return {record: algorithm_of(record, cluster).title for record in records}
+    titles = {record: algorithm_of(record, cluster).title for record in records}
+    return {
+        record: title.replace("all-gather", record.what)
+        if isinstance(record, GradientScatter)
+        else title
+        for record, title in titles.items()
+    }

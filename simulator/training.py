@@ -25,9 +25,10 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 """
 
 
-Strategy = Literal["ddp", "zero1"]
-"""Division of the optimizer: whole on each worker, or a part of its state on each, which updates
-that part of the weights; all then gather the weights (`as_trained.py`)."""
+Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
+"""State that is divided among the workers (ZeRO, FSDP): nothing; the optimizer's, each part of
+which updates that part of the weights, which all then gather (`as_trained.py`); gradients, too;
+weights, too, which all gather before each pass (`as_sharded.py`)."""
 PassPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
@@ -212,8 +213,20 @@ class Training(fields.Setting):
         return 4 if self.gradients == "fp32" else 2
 
     @property
+    def sharded(self) -> bool:
+        """Whether gradients are sharded, and perhaps weights."""
+        return self.strategy in {"zero2", "zero3"}
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a weight that a pass reads."""
+        return 2 if self.timed_as == "fp16" or self.gradients != "fp32" else 4
+
+    @property
     def waits(self) -> Fraction:
-        """`exposed`; 1 where `overlap` is `none`."""
+        """`exposed`; 1 where `overlap` is `none`; 0 where gradients are sharded."""
+        if self.sharded:
+            return Fraction(0)
         return Fraction(1) if self.overlap == "none" else self.exposed
 
     def around(self, method: str) -> Framework:

@@ -50,12 +50,19 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
         buses = dict.fromkeys(bus.name for bus in (cluster.intra_node, *cluster.buses.values()))
         found.append(f"{listed([*buses])} in a node")
     stored = scenario.training.gradients
-    found += ["optimizer sharded (ZeRO-1)"] if scenario.training.strategy == "zero1" else []
+    found += filter(None, [_SHARDED.get(scenario.training.strategy)])
     found += [scenario.training.precision, *([] if stored == "fp32" else [f"{stored} gradients"])]
     found += filter(None, [optimizer_of(scenario)])
     if cluster.workers > 1 and scenario.draws:
         found.append(f"80 % ranges over {scenario.draws} draws of the uncertain inputs")
     return found
+
+
+_SHARDED = {
+    "zero1": "optimizer sharded (ZeRO-1)",
+    "zero2": "optimizer and gradients sharded (ZeRO-2)",
+    "zero3": "optimizer, gradients and weights sharded (ZeRO-3, FSDP)",
+}
 
 
 def link_facts(link: Link) -> str:

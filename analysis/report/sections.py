@@ -434,6 +434,26 @@ _OTHER = 0.05  # the same of a wait that neither a faster rate nor no latency wo
 _ALONE = 0.95  # share of the wait for the network above which its cause is named alone
 
 
+_RESHARDS = {"zero2": False, "zero3": True}
+
+
+def _fully_sharded(training: Any, row: Row) -> list[str]:
+    """Code of PyTorch's FSDP with a method that it has."""
+    reduced = {DENSE: training.get("gradients", "fp32"), "fp16": "fp16", "bf16": "bf16"}
+    if row.compressor not in reduced:
+        return []
+    types = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+    passes = types[training.get("precision", "fp32")]
+    return [
+        "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard",
+        f"types = MixedPrecisionPolicy(param_dtype=torch.{passes}, "
+        f"reduce_dtype=torch.{types[reduced[row.compressor]]})",
+        "for module in [*model.layers, model]:  # the model's blocks, then the whole",
+        f"    fully_shard(module, mp_policy=types, "
+        f"reshard_after_forward={_RESHARDS[training['strategy']]})",
+    ]
+
+
 def _deploy(advice: Recommendation) -> list[str]:
     row = advice.use
     if row is None:
@@ -447,6 +467,8 @@ def _deploy(advice: Recommendation) -> list[str]:
             "from torch.distributed.optim import ZeroRedundancyOptimizer",
             f"optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.{kind}, lr=lr)",
         ]
+    if training.get("strategy") in _RESHARDS and advice.workers > 1:
+        lines = _fully_sharded(training, row)
     others = [
         f"{one.title} would take {elapsed(one.iteration_s)}"
         f" ({implementations.KEY}: {one.implementation})"

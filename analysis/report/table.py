@@ -184,7 +184,7 @@ LEGEND = (
 BUCKETS = "encode and decode of dense: gradient hooks, copies into buckets and back. "
 COSTS = "cost: all nodes, in the currency of cost.per_hour."
 FAULTY = "with faults: throughput over the whole run of training.faults, including failures."
-GATHERED = "sent: gradients alone, without the weights that zero1 gathers."
+GATHERED = "sent: gradients alone, without the weights that ranks gather."
 SCALE_FREE = "NMSE -: the update has the learning rate's scale, not the gradient's."
 
 
@@ -362,9 +362,9 @@ def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
 
 
 def _sharded(result: Result) -> list[str]:
-    """The traffic of a sharded optimizer, which no column counts."""
+    """The traffic of sharded weights, which no column counts."""
     training: Any = result.scenario.get("training", {})
-    return [GATHERED] if training.get("strategy") == "zero1" else []
+    return [GATHERED] if training.get("strategy", "ddp") != "ddp" else []
 
 
 def _marks(found: Verdict) -> list[str]:

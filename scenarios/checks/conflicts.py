@@ -8,6 +8,7 @@ place; nothing is run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import get_args
 
@@ -20,7 +21,7 @@ from gcsim.scenarios.reading.values import Spelled
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.cluster import group_key, links_of, random_settings
 from gcsim.simulator.cluster import AllGatherAlgorithm, AllReduceAlgorithm, Cluster
-from gcsim.simulator.training import Fault, Faults, Training
+from gcsim.simulator.training import Fault, Faults, Strategy, Training
 
 MOST_OVERLAPPING = 256  # most workers with two collectives at a time
 MOST_SHARING = 1024  # most different workers that share cores: each computation is an event
@@ -207,11 +208,38 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
         yield ("training", "concurrent_collectives"), "the gather of weights runs alone"
     if training.faults is not None:
         yield ("training", "faults"), "a dead worker's part of the optimizer is lost"
+    if training.sharded:
+        beside: tuple[tuple[bool, Keys], ...] = (
+            (training.input is not None, ("training", "input")),
+            (training.between == "nodes", ("training", "between")),
+            (training.overlap in ("none", "by_tensor"), ("training", "overlap")),
+            (training.encode_on != "compute", ("training", "encode_on")),
+            (bool(training.on_host), ("training", "on_host")),
+            (cluster.collectives.transport in ("mpich", "custom"), (*collectives, "transport")),
+        )
+        for so, key_path in beside:
+            if so:
+                yield key_path, "not simulated together"
 
 
-def shardable(choice: CompressorChoice, cluster: Cluster, training: Training) -> bool:
-    """Whether a method's time with a sharded optimizer is known."""
-    return not has_optimizer(choice) and not any(against_sharding(cluster, training))
+def shardable(
+    choice: CompressorChoice, cluster: Cluster, training: Training, strategy: Strategy
+) -> bool:
+    """Whether a method's time by a strategy is known."""
+    training = replace(training, strategy=strategy)
+    return unshardable(choice, strategy) is None and not any(against_sharding(cluster, training))
+
+
+def unshardable(choice: CompressorChoice, strategy: Strategy) -> str | None:
+    """State of a method that a strategy cannot shard; None where it can shard all."""
+    if strategy == "ddp":
+        return None
+    if has_optimizer(choice):
+        return "own optimizer state"
+    method, parameters = method_of(choice.kind, choice.parameters)
+    if strategy != "zero1" and not method.memory(parameters).startswith("none"):
+        return "memory of the whole gradient"
+    return None
 
 
 def has_optimizer(choice: CompressorChoice) -> bool:

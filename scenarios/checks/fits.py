@@ -17,7 +17,7 @@ from typing import Any
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
-from gcsim.scenarios.checks.conflicts import has_optimizer, shardable
+from gcsim.scenarios.checks.conflicts import shardable, unshardable
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import STAGES, Memory
@@ -26,7 +26,6 @@ from gcsim.traces.models.table import table_facts
 _GIB = float(1 << 30)
 _NAMED = 4  # parts of the memory that a message names
 _MOST_SHARDS, _MOST_CUTS = 4096, 4096
-SHARDED = "ZeRO-"  # begin of a remedy that takes more GPUs, or a stage that is not simulated
 MAY_FIT = "may fit"  # in a remedy with which the high end of the estimate does not fit
 NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
 Setting = tuple[str, Mapping[str, Any]]
@@ -129,11 +128,12 @@ def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
 def misfits(scenario: Scenario, offered: Collection[str] | None = None) -> list[Misfit]:
     """Methods that do not fit, with what would help: of other devices those of offers, or the
     catalogue's."""
-    alike: dict[tuple[str, Memory, bool], list[CompressorChoice]] = {}
+    alike: dict[tuple[str, Memory, tuple[bool, ...]], list[CompressorChoice]] = {}
     for choice in scenario.compressors:
         device, found = scenario.tightest(choice)
         if found is not None and found.fits == "no":
-            alike.setdefault((device, found, has_optimizer(choice)), []).append(choice)
+            by = tuple(unshardable(choice, strategy) is None for strategy in STAGES)
+            alike.setdefault((device, found, by), []).append(choice)
     return [
         Misfit(
             labels=tuple(choice.label for choice in choices),
@@ -178,26 +178,22 @@ def _remedies(
 def _sharded(
     scenario: Scenario, choice: CompressorChoice, settings: Sequence[Setting]
 ) -> str | None:
-    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits; None where the
-    first does on the GPUs of the scenario, which is a setting of its own, and for a method that has
-    the optimizer itself."""
-    if has_optimizer(choice):
-        return None
-    timed = shardable(choice, scenario.cluster, scenario.training)
-    settings = [one for one in settings if one is not _ZERO1]
+    """The fewest GPUs, and the least of ZeRO's stages on these, with which it fits; None where one
+    does on the GPUs of the scenario, which is a setting of its own, and for a method whose state no
+    stage shards."""
+    settings = [one for one in settings if one not in _STRATEGIES]
     first = max(2, scenario.cluster.workers)
     for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
-        for stage in STAGES[1:]:
+        for text, change in _STRATEGIES:
+            stage = change["strategy"]
+            if not shardable(choice, scenario.cluster, scenario.training, stage):
+                continue
             found = _with(scenario, choice, settings, stage=stage, workers=workers)
             if found is None or found.fits != "yes":
                 continue
-            how = "not simulated"
-            if stage == "zero1" and timed:
-                if workers == scenario.cluster.workers:
-                    return None
-                how, _ = _ZERO1
-            text = f"{SHARDED}{stage[-1]} on {workers} GPUs ({gib(found.high)}; {how})"
-            return _with_these(text, settings)
+            if workers == scenario.cluster.workers:
+                return None
+            return _with_these(f"{text} on {workers} GPUs ({gib(found.high)})", settings)
     return None
 
 
@@ -212,9 +208,12 @@ def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Set
              {"batch_size": batch // n, "accumulation": n * parts})
             for n in cuts
         )  # fmt: skip
-    whole = training.strategy == "ddp" and scenario.cluster.workers > 1
-    if whole and shardable(choice, scenario.cluster, training):
-        yield iter([_ZERO1])
+    stages = _STRATEGIES[STAGES.index(training.strategy) :] if scenario.cluster.workers > 1 else []
+    timed = [
+        one for one in stages if shardable(choice, scenario.cluster, training, one[1]["strategy"])
+    ]
+    if timed:
+        yield iter(timed)
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
         yield ((_set(f"training.checkpointing={one}"), {"checkpointing": one}) for one in again)
@@ -318,4 +317,6 @@ def _set(*assignments: str) -> str:
     return " ".join(f"--set {shlex.quote(one)}" for one in assignments)
 
 
-_ZERO1: Setting = (_set("training.strategy=zero1"), {"strategy": "zero1"})
+_STRATEGIES: tuple[Setting, ...] = tuple(
+    (_set(f"training.strategy={strategy}"), {"strategy": strategy}) for strategy in STAGES[1:]
+)

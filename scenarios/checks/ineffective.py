@@ -355,6 +355,7 @@ def _precision(document: Document, file: ScenarioFile, training: Training) -> It
 
 def _strategy(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
     nothing = training.optimizer_state == "none" and training.gradients == "fp32"
+    nothing = nothing and training.strategy == "zero1"
     if training.strategy != "ddp" and (cluster.workers == 1 or nothing):
         alone = ": one worker has the whole optimizer"
         why = alone if cluster.workers == 1 else " on memory: the optimizer has no state"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import get_args
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios.advice.asked import METHODS, Asked, Words, asked, option
@@ -145,7 +146,7 @@ class Search:
     supposed: tuple[str, ...] = ()  # overrides that stand for facts which the question leaves out
     too_long: dict[Offer, str] = field(default_factory=dict)
     """Offers with works of which a step takes longer than the clock has room for."""
-    _strategies: tuple[Strategy, ...] = ("ddp", "zero1")  # the stated one, or both
+    _strategies: tuple[Strategy, ...] = get_args(Strategy)  # the stated one, or all
     _known: dict[str, Known] = field(default_factory=dict)
     _prices: dict[str, PriceList] = field(default_factory=dict)
 
@@ -237,7 +238,7 @@ class Search:
 
     def _fitting(self, work: Work, choice: CompressorChoice) -> Iterator[Work]:
         """The work with a method by each strategy with which it may fit, to the first that surely
-        does, or is not checked: the next only takes longer."""
+        does, or is not checked: each costs more of the framework's time, which is not known."""
         for strategy in self._tried(work.site, choice):
             one = replace(work, choices=(choice,), strategy=strategy)
             held = one.scenario().memory_of(choice, self._largest)
@@ -250,8 +251,12 @@ class Search:
     def _tried(self, site: Site, choice: CompressorChoice) -> tuple[Strategy, ...]:
         """Strategies that a method goes with on a site."""
         at = site.scenario
-        both = site.workers > 1 and shardable(choice, at.cluster, at.training)
-        return self._strategies if both else self._strategies[:1]
+        if site.workers == 1:
+            return self._strategies[:1]
+        return tuple(
+            one for one in self._strategies
+            if one == self._strategies[0] or shardable(choice, at.cluster, at.training, one)
+        )  # fmt: skip
 
     def misfit(self, site: Site) -> Misfit | None:
         """Least that a training needs where no work of a site fits, and what would help, of other

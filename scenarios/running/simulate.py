@@ -158,6 +158,9 @@ def simulate(
     if scenario.train is not None and scenario.train.clip is not None:  # by the whole gradient
         training = replace(scenario.training, exposed=Fraction(1), exposed_range=None)
         scenario = replace(scenario, training=training)
+    if scenario.training.sharded:  # its collectives begin by rules of their own
+        training = replace(scenario.training, overlap=None, exposed=Fraction(0), exposed_range=None)
+        scenario = replace(scenario, training=training)
     inputs = uncertain_inputs(scenario.cluster, scenario.training, compute)
     unexplained: list[Input] = []
     if scenario.draws and scenario.discrepancy:

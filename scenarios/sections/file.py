@@ -313,17 +313,13 @@ def buckets_of(section: Spelled) -> DdpBuckets:
     return replace(limits, first=limits.cap) if alone else limits
 
 
-def _timed(strategy: Any) -> Any:
-    if strategy in ("zero2", "zero3", "fsdp"):
-        more = "gradients" if strategy == "zero2" else "gradients and weights"
-        why = f"{strategy!r} shards {more}, too: gcsim knows the memory of that, but no time"
-        raise invalid(why, "write zero1, which shards the optimizer alone")
-    return strategy
+def _named(strategy: Any) -> Any:
+    return "zero3" if strategy == "fsdp" else strategy
 
 
 TRAINING = As(
     Training,
-    strategy=(Annotated[Strategy, BeforeValidator(_timed)], "ddp"),
+    strategy=(Annotated[Strategy, BeforeValidator(_named)], "ddp"),
     reducer=None,
     hook=None,
     loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),

@@ -55,6 +55,7 @@ from gcsim.simulator.plans import (
     streaming,
 )
 from gcsim.simulator.predict import phase_order
+from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.noise import longest, slowdowns
@@ -262,6 +263,8 @@ class Approximation:
                 for rows, rise in zip((parts, before, after, held, served), more, strict=True)
             )
         passes = self._slowdown * self._passes
+        if plan.sharded:
+            return self._sharded(plan, step, passes)
         parts = parts * passes
         waits = self._drawn.waits
         parts[0], parts[1:] = (parts[0] + waits * parts[1:].sum(axis=0), parts[1:] * (1 - waits))
@@ -311,6 +314,31 @@ class Approximation:
         )
         return self._whole(plan, found, passes)
 
+    def _sharded(self, plan: StepPlan, step: Step, passes: Column) -> Column:
+        """The whole step of a rank that keeps a part of the weights."""
+        units, times = [], []
+        for unit, exchange in zip(sharded.units_of(plan), step.exchanges, strict=True):
+            first, *others = (self._extra((compute,)) for compute in exchange.computes)
+            units.append(
+                sharded.Unit(
+                    unit.forward * passes,
+                    unit.backward * passes,
+                    self._slowdown * (unit.encode + first),
+                    tuple(
+                        self._slowdown * (own + more)
+                        for own, more in zip(unit.after, others, strict=True)
+                    ),
+                    unit.gathers,
+                )
+            )
+            times.append([self.held(one, 0, self._extra(())) for one in exchange.collectives])
+        streams = sharded.Streams(
+            np.zeros(len(self._worlds)), lambda unit, place, entry: entry + times[unit][place]
+        )
+        for _ in range(plan.accumulation):
+            sharded.micro_batch(streams, units)
+        return streams.free + self._slowdown * plan.optimizer
+
     def _extra(self, computes: tuple[Compute, ...], servers: int = 1) -> Column:
         """`_longer`, known by the stretches' identities, which it keeps alive."""
         name = (servers, *map(id, computes))
@@ -336,7 +364,7 @@ class Approximation:
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:
         """Extra time of the code around each bucket's exchange."""
-        if self._cluster.workers == 1:
+        if self._cluster.workers == 1 or self._training.sharded:
             return np.zeros((exchanges, len(self._worlds)))
         around, named = self._drawn.around, profile.compressor
         figures = around.get(named, around[""])

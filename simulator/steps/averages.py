@@ -11,7 +11,8 @@ Reported is the rank that ends last (ties: the lowest; among ranks that never me
 mean); its parts add up.
 
 Both engines give the same times: events (`events/step.py`) where iterations repeat and ranks are
-equal, share cores, or run two collectives at a time; else vectors (`vectors/step.py`).
+equal, share cores, or run two collectives at a time; else vectors (`vectors/step.py`). Steps with
+sharded weights have one engine (`sharded.py`).
 
 More iterations than asked for count
 
@@ -37,6 +38,7 @@ from numpy.typing import NDArray
 from gcsim.simulator.clock import Picoseconds, Times, picoseconds, seconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
+from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.breakdown import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.cycles import MOST, Steady
 from gcsim.simulator.steps.events.even_cluster import Together
@@ -120,6 +122,10 @@ class Averager:
             if steady.spans is None:
                 return self._spans(schedule, number, steady.before(number), first)
             begun, spans = steady.run.finish[:number], steady.spans(number, first)
+        elif schedule.plans[0].sharded:
+            begun = self._many(schedule, number).finish
+            none = np.zeros((0, self.cluster.workers), dtype=np.int64)
+            spans = self._spans(schedule, number, State(start=begun[-1], ahead=none), first)
         else:
             run = self._by_events(schedule, number + 1, spans=True)
             begun, spans = run.finish[:-1], run.spans
@@ -160,15 +166,16 @@ class Averager:
     def _cycle(self, schedule: Schedule) -> Steady:
         ranks, only_events = self.cluster.workers, _only_events(schedule)
         try:
-            return simulate_steady(
-                schedule,
-                ranks=ranks,
-                execute=self.execute,
-                slowdown=self._slow,
-                rings=self._rings,
-                tolerance=TOLERANCE,
-                most_classes=None if only_events else VECTOR_RANKS,
-            )
+            if not schedule.plans[0].sharded:
+                return simulate_steady(
+                    schedule,
+                    ranks=ranks,
+                    execute=self.execute,
+                    slowdown=self._slow,
+                    rings=self._rings,
+                    tolerance=TOLERANCE,
+                    most_classes=None if only_events else VECTOR_RANKS,
+                )
         except TooManyClassesError:
             pass
         from gcsim.simulator.steps.vectors import step as vector_steady
@@ -211,6 +218,12 @@ class Averager:
     def _spans(
         self, schedule: Schedule, number: int, before: State, first: int
     ) -> tuple[Span, ...]:
+        if schedule.plans[0].sharded:
+            slow = self._slowdown(number)
+            return sharded.spans(
+                schedule, number, before, execute=self.execute, slowdown=slow, seed=self._seed,
+                first=first,
+            )  # fmt: skip
         if _only_events(schedule):
             events = Events(schedule, execute=self.execute, slowdown=self._slow, rings=self._rings)
             return events.spans(number, before, first)

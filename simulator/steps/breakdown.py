@@ -17,15 +17,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times
 from gcsim.simulator.steps.cycles import Steady
-from gcsim.simulator.steps.step_plan import (
-    CollectiveSpan,
-    Job,
-    Kind,
-    Resource,
-    Run,
-    Span,
-    WeightGather,
-)
+from gcsim.simulator.steps.step_plan import CollectiveSpan, Job, Kind, Resource, Run, Span
 
 PARTS = (
     "forward",
@@ -125,8 +117,7 @@ class TimeBreakdown:
                 continue
             slot = next((n for n, until in enumerate(free) if until <= entry), len(free))
             free[slot : slot + 1] = [left]
-            weights = isinstance(record, WeightGather)
-            what = "gather of weights" if weights else record.kind.replace("_", "-")
+            what = getattr(record, "what", record.kind.replace("_", "-"))
             yield Span(
                 rank=rank,
                 resource="communicator",

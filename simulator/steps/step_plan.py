@@ -47,7 +47,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,18 @@ Resource = Literal["loader", "compute", "side", "communicator"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightGather(CollectiveRecord):
-    """All-gather of the weights of which each rank has updated a part: the last of a step."""
+    """All-gather of weights of which each rank keeps a part: the last of a step behind a sharded
+    optimizer; else the first ones of a bucket, before its passes (`sharded.py`)."""
+
+    what: ClassVar[str] = "gather of weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientScatter(CollectiveRecord):
+    """Reduce-scatter of gradients, in the place of an all-reduce: its first half, which takes as
+    long as the all-gather of the same parts, the second."""
+
+    what: ClassVar[str] = "reduce-scatter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +169,12 @@ class StepPlan:
         """Whether its last collective gathers weights."""
         last = self.buckets[-1].collectives[-1:] if self.buckets else ()
         return any(isinstance(record, WeightGather) for record in last)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank keeps a part of the weights, and `sharded.py` has the rules."""
+        first = self.buckets[0].collectives[:1] if self.buckets else ()
+        return any(isinstance(record, WeightGather) for record in first) and not self.gathers
 
     @property
     def backward(self) -> Picoseconds:

@@ -31,19 +31,10 @@ compressors: [none, fp16, {kind: topk, ratio: 0.01}]
 PARAMETERS = 61_706  # LeNet's
 
 
-@pytest.mark.parametrize(
-    ("name", "shards"),
-    [("zero2", "gradients"), ("zero3", "gradients and weights"), ("fsdp", "gradients and weights")],
-)
-def test_what_has_no_time_is_refused_and_zero1_named(
-    tmp_path: Path, name: str, shards: str
-) -> None:
-    check_mistake(
-        tmp_path,
-        SCENARIO.replace("zero1", name),
-        f"a.yaml:6:22: error: training.strategy: {name!r} shards {shards}, too: gcsim knows "
-        "the memory of that, but no time; write zero1, which shards the optimizer alone",
-    )
+def test_fsdp_is_the_third_stage_and_others_are_refused(tmp_path: Path) -> None:
+    scenario = load(tmp_path, SCENARIO.replace("zero1", "fsdp"))
+    assert scenario.training.strategy == "zero3"
+    assert scenario.resolved["training"]["strategy"] == "zero3"
     check_mistake(tmp_path, SCENARIO.replace("zero1", "zero"), "a.yaml:6:22: error: training.strat")
 
 

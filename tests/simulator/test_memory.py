@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gcsim.compressors.registry import REGISTRY, check_parameters, compressor_class
-from gcsim.simulator.memory import STAGES, Stage, activations, floats, in_flight, memory, states
-from gcsim.simulator.training import Training
+from gcsim.simulator.memory import STAGES, activations, floats, in_flight, memory, states
+from gcsim.simulator.training import Strategy, Training
 from gcsim.traces.models.building import build_model, sample_batch
 from gcsim.traces.models.registry import MODELS, ModelEntry
 
@@ -38,7 +38,7 @@ def test_states_take_their_bytes_a_parameter(given: dict[str, Any], nbytes: int)
 @pytest.mark.parametrize(
     ("stage", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)]
 )
-def test_the_stages_of_zero_take_their_published_bytes(stage: Stage, gigabytes: float) -> None:
+def test_the_stages_of_zero_take_their_published_bytes(stage: Strategy, gigabytes: float) -> None:
     """Figure 1 of arXiv:1910.02054: 7.5 billion parameters on 64 GPUs, 12 bytes of optimizer."""
     training = Training(precision="fp16", gradients="bf16")
     found = sum(part.low for part in states(7_500_000_000, training, 64, stage))

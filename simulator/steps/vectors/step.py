@@ -1,4 +1,4 @@
-"""Iterations of ranks with different paces, all ranks at once.
+"""Iterations of ranks with different paces, all ranks at once; of ranks with sharded weights, any.
 
 The step of `events/step.py` with one collective at a time, without an event per rank and piece of
 work; both agree with `==`. Collectives and the pieces of a stream have one order (`step_plan.py`):
@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.cycles import MOST, Search, Steady, settle
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning, schedule_of
 from gcsim.simulator.steps.step_plan import CarryOut, Run, Slowdown, StepPlan, even
@@ -36,7 +37,7 @@ def simulate(
     `slowdown(i)`: the ranks' factors in iteration i. Raises `InternalError` for two slots, or when
     a rank would leave a collective before its last entry, `InputError` beyond the clock.
     """
-    vectors = Vectors(schedule_of(plan), ranks, execute, seed)
+    vectors = _vectors(schedule_of(plan), ranks, execute, seed)
     finish, *rows_of_parts = np.empty((1 + len(PARTS), iterations, ranks), dtype=np.int64)
     parts = dict(zip(PARTS, rows_of_parts, strict=True))
     for iteration in range(iterations):
@@ -58,7 +59,7 @@ def simulate_steady(
     depend neither on the key nor on absolute time; `slowdown` `[ranks]` holds for all iterations;
     `tolerance` as in `Search`. Raises as `simulate`."""
     schedule = schedule_of(plan)
-    vectors = Vectors(schedule, ranks, execute, 0)
+    vectors = _vectors(schedule, ranks, execute, 0)
     begin = beginning(schedule, ranks)
     coming, finish = (0, begin), np.zeros(ranks, dtype=np.int64)
 
@@ -85,3 +86,11 @@ def simulate_steady(
 
     search = Search(schedule, begin, most=most, tolerance=tolerance)
     return settle(schedule, search, simulate)
+
+
+def _vectors(
+    schedule: Schedule, ranks: int, execute: CarryOut, seed: int
+) -> Vectors | sharded.Ranks:
+    """The ranks of a schedule, by the rules of its plans."""
+    by = sharded.Ranks if schedule.plans[0].sharded else Vectors
+    return by(schedule, ranks, execute, seed)

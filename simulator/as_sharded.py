@@ -1,0 +1,166 @@
+"""Profiles of a training whose ranks each keep a part of gradients and weights: ZeRO's stages 2 and
+3, PyTorch's FSDP.
+
+Buckets are joined to units: blocks of the network, as the first number in a tensor's name tells
+them apart (`model.layers.7.`), and what lies between them. A unit's exchange is that of its buckets
+together, its kernels launched as for one:
+
+- an all-reduce becomes a reduce-scatter (Gloo, which has none, all-reduces);
+- gathered payloads become an all-to-all in which each rank receives, and decodes, its part of every
+  payload, as in ZeRO++;
+- of an all-to-all with a gather of its results, the first half is left.
+
+Before it come the gathers of the unit's weights: one for the forward pass, and in stage 3 another
+for the backward pass, except for the last unit. Weights travel as the passes read them, 2 bytes per
+element in 16 bits. After a gather a kernel copies them to their places (2 accesses per byte).
+
+Assumes parts equal to the byte, and payloads that can be cut into parts: methods without memory
+whose ranks send what they send for a bucket by itself (`shardable_exchange`).
+
+Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5; Wang et al. 2023 (arXiv:2306.10209),
+"ZeRO++", sec. 3.3; PyTorch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
+(`all_gather_copy_out`, `chunk_cat`), distributed_c10d for Gloo.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import groupby
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.push_pull import as_collectives
+from gcsim.simulator.steps.step_plan import GradientScatter, WeightGather
+from gcsim.simulator.training import Training
+from gcsim.traces.profile import Compute, Costs, Exchange, Step, TrafficProfile
+
+_NUMBERED = re.compile(r"^.*?\.\d+(?=\.)")
+
+
+def as_sharded(profile: TrafficProfile, training: Training, cluster: Cluster) -> TrafficProfile:
+    """The profile with a unit in the place of each run of buckets that it covers."""
+    profile = as_collectives(profile, cluster)
+    names = list(map(_unit_of, profile.buckets))
+    units = [list(of) for _, of in groupby(range(len(names)), names.__getitem__)]
+    gathers = 1 if training.strategy == "zero2" else 2
+    joined = lru_cache(maxsize=None)(_joined)  # equal units stay one object
+
+    def of(step: Step) -> Step:
+        exchanges = []
+        for number, members in enumerate(units):
+            nbytes = training.weight_bytes * sum(profile.buckets[n].numel for n in members)
+            parts = tuple(step.exchanges[n] for n in members)
+            exchanges.append(
+                joined(parts, nbytes, gathers if number else 1, profile.workers,
+                       cluster.collectives.transport == "gloo")
+            )  # fmt: skip
+        return replace(step, exchanges=tuple(exchanges))
+
+    phases = [
+        replace(phase, steps=tuple(of(step) for step in phase.steps)) for phase in profile.phases
+    ]
+    return replace(
+        profile,
+        buckets=tuple(
+            BucketLayout.behind(
+                number,
+                [(piece.name, piece.index, piece.shape)
+                 for n in members for piece in profile.buckets[n].slices],
+            )
+            for number, members in enumerate(units)
+        ),
+        phases=tuple(phases),
+    )  # fmt: skip
+
+
+def _unit_of(layout: BucketLayout) -> str:
+    """Name of a bucket's unit: of the block with its first tensor, whose gradient comes last."""
+    first = min(layout.slices, key=lambda piece: piece.index)
+    found = _NUMBERED.match(first.name)
+    return found.group() if found else ""
+
+
+def _joined(
+    exchanges: tuple[Exchange, ...], weights: int, gathers: int, workers: int, by_gloo: bool
+) -> Exchange:
+    """Exchange of several buckets as of one, behind the gathers of `weights` bytes."""
+    cut = [_scattered(exchange, by_gloo) for exchange in exchanges]
+    first = cut[0]
+    gather = WeightGather(kind="all_gather", sent=(-(-weights // workers),) * workers, part=True)
+    copied = KernelCost(kind="streaming", launches=1, elements=weights // 4, nbytes=2 * weights)
+    unpack = Compute(stage="decode", fixed=(copied,))
+    computes = [
+        replace(
+            one,
+            fixed=_together([exchange.computes[place].fixed for exchange in cut]),
+            per_payload=_together([exchange.computes[place].per_payload for exchange in cut]),
+            per_part=_together([exchange.computes[place].per_part for exchange in cut]),
+        )
+        for place, one in enumerate(first.computes)
+    ]
+    records = [
+        replace(
+            one,
+            sent=tuple(
+                map(sum, zip(*(exchange.collectives[place].sent for exchange in cut), strict=True))
+            ),
+        )
+        for place, one in enumerate(first.collectives)
+    ]
+    return Exchange(
+        computes=(computes[0], *[unpack] * gathers, *computes[1:]),
+        collectives=(*[gather] * gathers, *records),
+        moments=None,
+    )
+
+
+def _scattered(exchange: Exchange, by_gloo: bool) -> Exchange:
+    """The exchange up to where each rank has its part of the sum."""
+    kinds = [record.kind for record in exchange.collectives]
+    if "all_to_all" in kinds:
+        cut = kinds.index("all_to_all") + 1
+        return replace(
+            exchange, computes=exchange.computes[: cut + 1],
+            collectives=exchange.collectives[:cut], servers=(),
+        )  # fmt: skip
+    *records, last = exchange.collectives
+    *computes, decode = exchange.computes
+    if last.kind == "all_gather":
+        last = replace(last, kind="all_to_all", part=False)
+        decode = replace(decode, per_payload=(), per_part=decode.per_part + decode.per_payload)
+    elif last.kind == "all_reduce" and not by_gloo:
+        part = tuple(-(-size // len(last.sent)) for size in last.sent)
+        last = GradientScatter(kind="all_gather", sent=part, part=True, dtype=last.dtype)
+    return replace(exchange, computes=(*computes, decode), collectives=(*records, last), servers=())
+
+
+def _together(costs: Sequence[Costs]) -> Costs:
+    """Kernels of several buckets as of one: the same launches for more elements, where the buckets
+    have the same kernels."""
+    names = [[(one.kind, one.name, one.part) for one in of_bucket] for of_bucket in costs]
+    if any(each != names[0] for each in names):
+        return tuple(one for of_bucket in costs for one in of_bucket)
+    return tuple(
+        replace(
+            alike[0],
+            launches=max(one.launches for one in alike),
+            elements=sum(one.elements for one in alike),
+            nbytes=sum(one.nbytes for one in alike),
+            flops=sum(one.flops for one in alike),
+            work=sum(one.work for one in alike),
+        )
+        for alike in zip(*costs, strict=True)
+    )
+
+
+def handed_over(record: CollectiveRecord) -> CollectiveRecord:
+    """The record with the bytes of gradients that a rank hands over, in the place of its parts."""
+    if not isinstance(record, GradientScatter):
+        return record
+    count = len(record.sent)
+    return CollectiveRecord(kind="all_reduce", sent=(sum(record.sent),) * count)

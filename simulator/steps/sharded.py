@@ -1,0 +1,295 @@
+"""Steps of ranks that each keep a part of the weights (ZeRO's stages 2 and 3): gathers gate passes.
+
+A bucket of the plan is a unit of the network. Its first collective gathers its weights before the
+forward pass; a second gather, if any, repeats that before its backward pass (stage 3). The others
+exchange its gradients, of which each rank receives its part. For each rank, in each micro-batch:
+
+- Compute stream, one job after the other: by unit in forward order, unpack its weights and pass
+  forward; by unit in backward order, unpack its weights again, pass backward, decode the gradients
+  of the unit before, and encode its own; at the end decode the last.
+- Communicator, one collective after the other, on all ranks in this order: the gathers in forward
+  order; then, by unit in backward order, the gather for the next unit, and this unit's exchange.
+- A gather for the forward pass begins when the weights of the unit two before it are unpacked (the
+  first two: with the micro-batch), one for the backward pass when the unit before begins its own.
+- A pass waits for its unit's gather, an encoding for the exchange before it, the next micro-batch
+  and the optimizer for everything.
+
+The last unit of the forward pass keeps its weights for its backward pass. All micro-batches
+exchange. Interference, side streams, shared cores and loaders have no part in it.
+
+`micro_batch` is the one text of these rules, for all ranks at once (`Ranks`, exact), for one rank
+in many worlds (`scenarios/uncertainty/approximation.py`), and for timelines.
+
+Source: PyTorch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py (`unshard`,
+`wait_for_unshard`, `_backward_prefetch`, `post_backward`): one communicator for both kinds of
+collectives, and streams that wait for each other's events; TorchTitan, which shards embedding,
+blocks and output as units and keeps the output's weights (arXiv:2410.06511). FSDP decodes beside
+the compute stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.errors import InternalError
+from gcsim.simulator.clock import Picoseconds, Times, check_room
+from gcsim.simulator.network.jitter import collective_key
+from gcsim.simulator.steps.breakdown import TimeBreakdown, spans_of
+from gcsim.simulator.steps.events.step import coarsest
+from gcsim.simulator.steps.schedule import Schedule, State
+from gcsim.simulator.steps.step_plan import (
+    BucketWork,
+    CarryOut,
+    Job,
+    Kind,
+    Span,
+    StepPlan,
+    WeightGather,
+)
+
+Column = NDArray[Any]
+"""Times by rank, int64 picoseconds, or by world, float64."""
+AGAIN = 1  # place of the gather for the backward pass
+FORWARD, BACKWARD, ENCODE, AFTER = range(4)
+
+
+class Unit(NamedTuple):
+    """Durations of a unit's jobs, of any numeric type or arrays that broadcast."""
+
+    forward: Column | int
+    backward: Column | int
+    encode: Column | int
+    after: tuple[Column | int, ...]  # by collective, once it has returned
+    gathers: int  # collectives that gather weights, 1 or 2
+
+
+class Streams:
+    """A compute stream and a communicator, of all ranks or worlds."""
+
+    def __init__(self, begin: Column, carry_out: Callable[[int, int, Column], Column]) -> None:
+        """`carry_out`: exits of a unit's collective at a place, from entries."""
+        self.free = self.left = begin
+        self._carry_out = carry_out
+
+    def compute(self, place: int, unit: int, work: Column | int) -> None:
+        """Do a job: `FORWARD`, `BACKWARD`, `ENCODE`, or `AFTER` plus the place of a collective."""
+        self.free = self.free + work
+
+    def wait(self, until: Column) -> None:
+        """Begin no job before."""
+        self.free = np.maximum(self.free, until)
+
+    def collective(self, unit: int, place: int, asked: Column) -> Column:
+        """Run a collective behind those before it; return its exits."""
+        self.left = self._carry_out(unit, place, np.maximum(self.left, asked))
+        return self.left
+
+
+def micro_batch(streams: Streams, units: Sequence[Unit]) -> None:
+    """Forward and backward pass with all collectives; units in backward order."""
+    streams.wait(streams.left)
+    streams.left = streams.free
+    unpacked = deque([streams.free] * 2)
+    for number in reversed(range(len(units))):
+        streams.wait(streams.collective(number, 0, unpacked.popleft()))
+        streams.compute(AFTER, number, units[number].after[0])
+        unpacked.append(streams.free)
+        streams.compute(FORWARD, number, units[number].forward)
+    gathered = exchanged = streams.left
+    for number, unit in enumerate(units):
+        if number and unit.gathers > AGAIN:
+            streams.wait(gathered)
+            streams.compute(AFTER + AGAIN, number, unit.after[AGAIN])
+        if number + 1 < len(units) and units[number + 1].gathers > AGAIN:
+            gathered = streams.collective(number + 1, AGAIN, streams.free)
+        streams.compute(BACKWARD, number, unit.backward)
+        if number:
+            streams.wait(exchanged)
+            streams.compute(AFTER + len(units[number - 1].after) - 1, number - 1,
+                            units[number - 1].after[-1])  # fmt: skip
+        streams.compute(ENCODE, number, unit.encode)
+        for place in range(unit.gathers, len(unit.after)):
+            exchanged = streams.collective(number, place, streams.free)
+            if place + 1 < len(unit.after):
+                streams.wait(exchanged)
+                streams.compute(AFTER + place, number, unit.after[place])
+    streams.wait(exchanged)
+    streams.compute(AFTER + len(units[-1].after) - 1, len(units) - 1, units[-1].after[-1])
+
+
+def gathers_of(work: BucketWork) -> int:
+    """Number of a unit's collectives that gather its weights."""
+    return sum(isinstance(record, WeightGather) for record in work.collectives)
+
+
+def forward_parts(plan: StepPlan) -> list[Picoseconds]:
+    """Forward pass by unit, in backward order: as the backward pass is."""
+    total, forward = sum(plan.compute.parts), plan.compute.forward
+    if not total:
+        return [0] * (len(plan.compute.parts) - 1) + [forward]
+    ends = [round(forward * end / total) for end in accumulate(plan.compute.parts, initial=0)]
+    return [after - before for before, after in pairwise(ends)]
+
+
+def _jobs(plan: StepPlan) -> list[list[tuple[Kind, Picoseconds]]]:
+    """Kinds and durations of each unit's jobs, by place. What follows the last gradient belongs to
+    the last unit."""
+    backward = [*plan.compute.parts[:-1], plan.compute.parts[-1] + plan.compute.rest]
+    return [
+        [
+            ("forward", forward),
+            ("backward", own),
+            ("encode", sum(job.duration for job in work.before)),
+            *((job.kind, job.duration) for job in work.after),
+        ]
+        for forward, own, work in zip(forward_parts(plan), backward, plan.buckets, strict=True)
+    ]
+
+
+def units_of(plan: StepPlan) -> Iterator[Unit]:
+    """Units of a plan, in picoseconds."""
+    for work, jobs in zip(plan.buckets, _jobs(plan), strict=True):
+        forward, backward, encode, *after = (time for _, time in jobs)
+        yield Unit(forward, backward, encode, tuple(after), gathers_of(work))
+
+
+class Ranks:
+    """State of all ranks between two iterations; as `vectors.ranks.Vectors`."""
+
+    def __init__(self, schedule: Schedule, ranks: int, execute: CarryOut, seed: int) -> None:
+        self._schedule, self._ranks, self._execute, self._seed = schedule, ranks, execute, seed
+        self._number, self._start = 0, np.zeros(ranks, dtype=np.int64)
+        self._tables = [_table(plan, ranks) for plan in schedule.plans]
+
+    def begin(self, number: int, before: State) -> None:
+        """Resume with iteration `number` in the state `before`; the first rank starts at 0."""
+        self._number, self._start = number, np.array(before.start)
+
+    def ahead(self) -> Times:
+        """Batches ahead: none is loaded."""
+        return np.zeros((0, 1), dtype=np.int64)
+
+    def iteration(
+        self,
+        slowdowns: NDArray[np.float64] | None,
+        parts: dict[str, Times],
+        streams: type[Streams] = Streams,
+    ) -> Times:
+        """Simulate the next iteration at the paces `slowdowns` `[ranks]`; return the finish
+        `[ranks]`. `parts` `[ranks]` are filled in. Raises `InputError` when the clock cannot hold
+        the times."""
+        turn = self._schedule.turn(self._number)
+        plan, table = self._schedule.plans[turn], self._tables[turn]
+        if slowdowns is not None:
+            table = np.rint(table * slowdowns).astype(np.int64)
+        most = plan.accumulation * int(table.sum(axis=0).max())
+        check_room(self._number, int(self._start.max()) + most)
+        for part in parts.values():
+            part[:] = 0
+        count = 0
+
+        def carry_out(unit: int, place: int, entries: Times) -> Times:
+            nonlocal count
+            work = plan.buckets[unit]
+            key = collective_key(self._seed, self._number, count, place)
+            count += 1
+            server_time = work.server_times[place] if work.server_times else 0
+            exits = self._execute(work.collectives[place], entries, server_time, key)
+            if exits.min() < entries.max():
+                raise InternalError(f"unit {unit}: a rank leaves before the last one enters")
+            parts["communication"] += exits - entries
+            return exits
+
+        units, rows = [], iter(table)
+        for work in plan.buckets:
+            forward, backward, encode = (next(rows) for _ in range(AFTER))
+            after = tuple(next(rows) for _ in work.after)
+            units.append(Unit(forward, backward, encode, after, gathers_of(work)))
+        both = streams(self._start, carry_out)
+        for _ in range(plan.accumulation):
+            micro_batch(both, units)
+        both.compute(-1, -1, next(rows))
+        kinds = [kind for jobs in _jobs(plan) for kind, _ in jobs]
+        for kind, row in zip(kinds, table, strict=False):
+            parts[kind] += plan.accumulation * row
+        parts["optimizer"] += table[-1]
+        own = [times for part, times in parts.items() if part not in ("communication", "exposed")]
+        parts["exposed"][:] = both.free - self._start - sum(own)
+        self._start, self._number = both.free, self._number + 1
+        check_room(self._number, int(both.free.max()))
+        return both.free
+
+
+def _table(plan: StepPlan, ranks: int) -> Times:
+    """Durations `[jobs, ranks]`: each unit's by place, then the optimizer."""
+    columns = []
+    for count, own in plan.groups or ((ranks, plan),):
+        durations = [time for jobs in _jobs(own) for _, time in jobs]
+        columns += [[*durations, own.optimizer]] * count
+    return np.array(columns[:ranks], dtype=np.int64).T
+
+
+def spans(
+    schedule: Schedule,
+    number: int,
+    before: State,
+    *,
+    execute: CarryOut,
+    slowdown: NDArray[np.float64] | None = None,
+    seed: int = 0,
+    first: int | None = None,
+) -> tuple[Span, ...]:
+    """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin;
+    `first` as in `spans_of`."""
+    plan, ranks = schedule.plans[schedule.turn(number)], len(before.start)
+    jobs: list[tuple[int, int, Times, Times]] = []  # place, unit, begin, end
+    network: list[tuple[int, int, Times, Times]] = []  # unit, place, entry, exit
+
+    class Telling(Streams):
+        """Streams that note what they do."""
+
+        def compute(self, place: int, unit: int, work: Column | int) -> None:
+            begin = self.free
+            super().compute(place, unit, work)
+            jobs.append((place, unit, begin, self.free))
+
+        def collective(self, unit: int, place: int, asked: Times) -> Times:
+            entry = np.maximum(self.left, asked)
+            exits = super().collective(unit, place, asked)
+            network.append((unit, place, entry, exits))
+            return exits
+
+    simulated = Ranks(schedule, ranks, execute, seed)
+    simulated.begin(number, before)
+    kinds = ("forward", "backward", "encode", "decode", "optimizer", "communication", "exposed")
+    parts = {part: np.empty(ranks, dtype=np.int64) for part in (*kinds, "input")}
+    simulated.iteration(slowdown, parts, Telling)
+    paces = np.ones(ranks) if slowdown is None else slowdown
+    times = [each for *_, begin, end in (*jobs, *network) for each in (begin, end)]
+    classes = coarsest(ranks, before.start, paces, *schedule.groups(), *times)
+    of_unit = _jobs(plan)
+
+    def named(place: int, unit: int) -> Job:
+        kind: Kind = "optimizer" if unit < 0 else of_unit[unit][place][0]
+        unpacks = place - AFTER in range(gathers_of(plan.buckets[unit])) and unit >= 0
+        what = "weights unpacked" if unpacks else kind
+        return Job(kind=kind, name=what if unit < 0 else f"{what}, bucket {unit}", duration=0)
+
+    def followed(rank: int) -> TimeBreakdown:
+        found = TimeBreakdown(begin=int(before.start[rank]))
+        for place, unit, begin, end in jobs:
+            bucket = None if unit < 0 else unit
+            found.compute.append((named(place, unit), bucket, int(begin[rank]), int(end[rank])))
+        for unit, place, entry, exits in network:
+            record, last = plan.buckets[unit].collectives[place], int(entry.max())
+            found.network.append((record, unit, place, int(entry[rank]), last, int(exits[rank])))
+        return found
+
+    lowest = np.unique(classes, return_index=True)[1]
+    return spans_of([followed(rank) for rank in lowest.tolist()], classes, first)
