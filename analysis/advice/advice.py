@@ -202,7 +202,7 @@ def advice(
         shipped=engine.came,
         measured=engine.measured,
         measured_s=engine.measured_s,
-        supposed=(SUPPOSED,) if asked.supposed else (),
+        supposed=(SUPPOSED,) if asked.supposed and not asked.scenario.training.sharded else (),
         loop=loop if (loop := asked.stated("training", "loop")) and loop != "ddp" else "",
     )
     questions = tuple(open_questions(asked))

@@ -369,8 +369,10 @@ def _limit(advice: Recommendation) -> list[str]:
     link = "bus" if advice.result.rows[-1].nodes == 1 else "network"
     rest = other_causes(advice.result.scenario, link) if limits else ""
     kinds = {row.label: row.compressor for row in first}
+    training: Any = advice.result.scenario.get("training", {})
+    code = COPIES if training.get("strategy") in _RESHARDS else HOOKS
     found = [
-        limited(label, limits[label], link, rest, dense=kind == DENSE)
+        limited(label, limits[label], link, rest, code if kind == DENSE else None)
         for label, kind in kinds.items()
         if label in limits
     ]
@@ -380,7 +382,11 @@ def _limit(advice: Recommendation) -> list[str]:
     return found
 
 
-def limited(label: str, one: Limits, link: str, rest: str, *, dense: bool) -> str:
+HOOKS, COPIES = "in gradient hooks and bucket copies", "copying weights and gradients"
+"""Code of dense training beside its passes, with DDP and FSDP."""
+
+
+def limited(label: str, one: Limits, link: str, rest: str, code: str | None) -> str:
     """ "PowerSGD spends 22 % of its time waiting for the network (bandwidth 20 %), 4 % encoding";
     `rest` causes the wait that neither a faster rate nor no latency would shorten."""
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
@@ -400,8 +406,8 @@ def limited(label: str, one: Limits, link: str, rest: str, *, dense: bool) -> st
         cause, behind = ("'s " + known[0][0], "") if alone else ("", f" ({of})" if known else "")
         found.append((one.waits_s, f"waiting for the {link}{cause}{behind}"))
     codes = [(one.encode_s, "encoding"), (one.decode_s, "decoding")]
-    if dense:
-        codes = [(one.encode_s + one.decode_s, "in gradient hooks and bucket copies")]
+    if code:
+        codes = [(one.encode_s + one.decode_s, code)]
     found += [(value, word) for value, word in codes if value > _CODED * whole]
     shares = [percent(value / whole) for value, _ in found]
     shares[:1] = [f"{share} of its time" for share in shares[:1]]

@@ -21,13 +21,15 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         for way, words in _WAYS.items():
             setting = f"cluster.intra_node={bus}_{way}"
             yield _answer(words, f"--set {setting}", setting)
-    if not asked.says_loop:
+    sharded = asked.scenario.training.sharded
+    if not asked.says_loop and not sharded:
         for name, words in (("ddp", "PyTorch, as the hook needs"), ("own", "no overlap")):
             if (setting := f"training.loop={name}") not in asked.supposed:
                 yield _answer(words, f"--loop {name}", setting)
     if cluster.nodes > 1 and not cluster.groups:
         yield from _of_the_network(asked)
-    if min(cluster.nodes, cluster.devices_per_node) > 1 and not asked.says("training", "between"):
+    hierarchical = min(cluster.nodes, cluster.devices_per_node) > 1 and not sharded
+    if hierarchical and not asked.says("training", "between"):
         words = "the GPUs of a node sum first, then the nodes exchange"
         yield _answer(words, f"--set {BETWEEN}", BETWEEN)
     precision = asked.scenario.training.precision

@@ -4,6 +4,7 @@ run's rows, and advice."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -34,7 +35,8 @@ PARAMETERS = 61_706  # LeNet's
 def test_fsdp_is_the_third_stage_and_others_are_refused(tmp_path: Path) -> None:
     scenario = load(tmp_path, SCENARIO.replace("zero1", "fsdp"))
     assert scenario.training.strategy == "zero3"
-    assert scenario.resolved["training"]["strategy"] == "zero3"
+    training: Any = scenario.resolved["training"]
+    assert training["strategy"] == "zero3"
     check_mistake(tmp_path, SCENARIO.replace("zero1", "zero"), "a.yaml:6:22: error: training.strat")
 
 

@@ -298,7 +298,7 @@ def test_a_wait_that_neither_rate_nor_latency_explains_has_another_cause(
         compute_s=3.0, encode_s=0.0, decode_s=0.0, bytes_s=bytes_s, latency_s=latency_s,
         waits_s=97.0,
     )  # fmt: skip
-    found = sections.limited("dense", limits, "network", "Gloo's calls", dense=True)
+    found = sections.limited("dense", limits, "network", "Gloo's calls", sections.HOOKS)
     wanted = f"dense spends 97 % of its time waiting for the {said}"
     assert found.replace("\u00a0", " ") == wanted
 
@@ -308,11 +308,12 @@ def test_dense_training_has_hooks_and_copies_and_does_not_encode() -> None:
     limits = Limits(
         compute_s=93.0, encode_s=4.0, decode_s=3.0, bytes_s=0.0, latency_s=0.0, waits_s=0.0
     )
-    for dense, said in (
-        (True, "x spends 7 % of its time in gradient hooks and bucket copies"),
-        (False, "x spends 4 % of its time encoding, 3 % decoding"),
+    for code, said in (
+        (sections.HOOKS, "x spends 7 % of its time in gradient hooks and bucket copies"),
+        (sections.COPIES, "x spends 7 % of its time copying weights and gradients"),
+        (None, "x spends 4 % of its time encoding, 3 % decoding"),
     ):
-        found = sections.limited("x", limits, "network", "", dense=dense)
+        found = sections.limited("x", limits, "network", "", code)
         assert found.replace("\u00a0", " ") == said
 
 

@@ -1,0 +1,176 @@
+"""Profiles of a training with sharded gradients and weights: bytes by ZeRO's formulas, collectives
+as PyTorch's FSDP2 really calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcsim.compressors.bucket import BucketLayout
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.as_trained import as_trained, gradient_bytes_sent
+from gcsim.simulator.devices.training_time import ComputeTimes
+from gcsim.simulator.memory import STAGES
+from gcsim.simulator.predict import predict
+from gcsim.simulator.training import Strategy, Training
+from gcsim.traces.profile import Compute, Exchange, TrafficProfile
+from tests.simulator.traffic import traffic
+from tests.simulator.world import cluster
+
+ROOT = Path(__file__).parents[2]
+TENSORS = [
+    ("output.weight", 48 * 16), ("output.bias", 48),
+    *(
+        (f"layers.{n}.{name}", size)
+        for n in (2, 1, 0)
+        for name, size in (("down.bias", 16), ("down.weight", 512), ("up.bias", 32),
+                           ("up.weight", 512))
+    ),
+    ("embedding.weight", 48 * 16),
+]  # fmt: skip
+"""The network of `fsdp_ranks.py`, a bucket per tensor, in backward order."""
+BUCKETS = tuple(
+    BucketLayout.behind(n, [(name, len(TENSORS) - 1 - n, (size,))])
+    for n, (name, size) in enumerate(TENSORS)
+)
+UNITS = [816, 1072, 1072, 1072, 768]  # elements: output, three blocks, embedding
+WHOLE = sum(UNITS)
+
+
+def kernel(nbytes: int) -> KernelCost:
+    return KernelCost(kind="streaming", name="toy", launches=1, elements=nbytes // 4, nbytes=nbytes)
+
+
+def method(kind: str) -> TrafficProfile:
+    """Dense; a method whose payloads of a byte per element are gathered; one that pushes them."""
+    exchanges = []
+    for layout in BUCKETS:
+        size = layout.numel
+        encode = Compute(stage="encode", fixed=(kernel(4 * size),))
+        decode = Compute(stage="decode", fixed=())
+        if kind == "dense":
+            record = CollectiveRecord(kind="all_reduce", sent=(4 * size,) * 2, element=4)
+        else:
+            record = CollectiveRecord(kind="all_gather", sent=(size,) * 2)
+            decode = Compute(stage="decode", fixed=(), per_payload=(kernel(5 * size),))
+        if kind == "pushed":
+            record = CollectiveRecord(kind="push_pull", sent=(size,) * 2, pulled=size,
+                                      without_server="alltoall_allgather")  # fmt: skip
+        exchanges.append(Exchange(computes=(encode, decode), collectives=(record,)))
+    return traffic(*exchanges, compressor=kind, buckets=BUCKETS)
+
+
+def units(kind: str, strategy: Strategy, **more: Any) -> tuple[Exchange, ...]:
+    training = Training(strategy=strategy, **more)
+    return as_trained(method(kind), training, cluster(4)).phases[0].steps[0].exchanges
+
+
+def asked(exchange: Exchange) -> list[tuple[str, int]]:
+    """Kind and bytes of each collective, of parts all together."""
+    return [
+        (getattr(record, "what", record.kind), sum(record.sent) if record.part else record.sent[0])
+        for record in exchange.collectives
+    ]
+
+
+@pytest.mark.parametrize(("strategy", "gathers"), [("zero2", 1), ("zero3", 2)])
+def test_units_are_blocks_and_what_lies_between(strategy: Strategy, gathers: int) -> None:
+    """The last unit of the forward pass, the first of the backward, keeps its weights."""
+    found = [asked(exchange) for exchange in units("dense", strategy)]
+    for number, (size, of_unit) in enumerate(zip(UNITS, found, strict=True)):
+        gathered = [("gather of weights", 4 * size)] * (gathers if number else 1)
+        assert of_unit == [*gathered, ("reduce-scatter", 4 * size)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_sends_as_much_as_zero_says(precision: Any) -> None:
+    """Rajbhandari et al., sec. 7: all-gather and reduce-scatter carry M each, an all-reduce 2 M; a
+    second stage as much as an all-reduce, the third half as much again. Weights of 2 bytes halve
+    the gathers; here the output is not gathered again."""
+    width = 4 if precision == "fp32" else 2
+    stages: dict[Strategy, int] = {"zero2": 0, "zero3": WHOLE - UNITS[0]}
+    for strategy, again in stages.items():
+        found = [
+            one for unit in units("dense", strategy, precision=precision) for one in asked(unit)
+        ]
+        gathered = sum(size for what, size in found if what == "gather of weights")
+        scattered = sum(size for what, size in found if what == "reduce-scatter")
+        assert (gathered, scattered) == (width * (WHOLE + again), 4 * WHOLE)
+
+
+def test_gradients_are_counted_as_they_are_handed_over() -> None:
+    for kind in ("dense", "gathered", "pushed"):
+        whole = gradient_bytes_sent(as_trained(method(kind), Training(), cluster(4)), 4)
+        for strategy in STAGES[2:]:
+            training = Training(strategy=strategy)
+            profile = as_trained(method(kind), training, cluster(4))
+            assert gradient_bytes_sent(profile, 4) == whole
+
+
+def test_payloads_are_cut_into_parts() -> None:
+    """Each rank receives, and decodes, a part of every payload: as many bytes as one payload has,
+    in as many launches as there are ranks."""
+    for unit, size in zip(units("gathered", "zero2"), UNITS, strict=True):
+        assert asked(unit)[-1] == ("all_to_all", size)
+        *_, decode = unit.computes
+        (part,) = decode.per_part
+        assert not decode.per_payload
+        assert (part.launches, part.nbytes) == (1, 5 * size)
+        assert unit.computes[0].fixed == (kernel(4 * size),)  # launched as for one bucket
+
+
+def test_of_pushed_payloads_the_first_half_is_left() -> None:
+    for unit, size in zip(units("pushed", "zero2"), UNITS, strict=True):
+        assert asked(unit)[1:] == [("all_to_all", size)]
+
+
+def test_gloo_all_reduces() -> None:
+    training = Training(strategy="zero2")
+    profile = as_trained(method("dense"), training, cluster(4, transport="gloo"))
+    for unit, size in zip(profile.phases[0].steps[0].exchanges, UNITS, strict=True):
+        assert asked(unit)[-1] == ("all_reduce", 4 * size)
+
+
+def test_one_worker_shards_nothing() -> None:
+    profile = method("dense")
+    assert as_trained(profile, Training(strategy="zero3"), cluster(1)) is profile
+
+
+COMPUTE = ComputeTimes(forward=10**9, backward=2 * 10**9, parts=(4 * 10**8,) * 5, provenance="test")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("strategy", "stage"), [("zero2", 2), ("zero3", 3)])
+def test_fsdp_calls_the_same_collectives_in_the_same_order(
+    tmp_path: Path, strategy: Strategy, stage: int
+) -> None:
+    """Two processes of PyTorch's `fully_shard` over Gloo, one training step."""
+    script = Path(__file__).with_name("fsdp_ranks.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), str(stage)], capture_output=True, text=True,
+        timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    called = json.loads((tmp_path / "called.json").read_text())
+    on, training = cluster(2), Training(strategy=strategy)
+    profile = as_trained(method("dense"), training, on)
+    found = predict(profile, on, COMPUTE, training=training)
+    order = sorted(
+        (span for span in found.spans if span.rank == 0 and span.resource == "communicator"),
+        key=lambda span: span.start,
+    )
+    names = {"gather of weights": "gather", "reduce-scatter": "scatter"}
+    simulated = []
+    for span in order:
+        assert span.carried is not None
+        record: Any = span.carried.record
+        simulated.append([names[record.what], sum(record.sent) // 4])
+    assert simulated == called
