@@ -143,6 +143,8 @@ class Scenario:
         """The device that it fills most, and `memory_of`."""
         method, parameters = method_of(choice.kind, choice.parameters)
         cluster = self.cluster
+        inside = (stage or self.training.strategy) == "hsdp"
+        sharing = cluster.devices_per_node if inside else cluster.workers
         alike = NodeGroup(nodes=cluster.nodes, device=cluster.device)
         found = [
             (
@@ -151,7 +153,7 @@ class Scenario:
                     self.model,
                     round(self.batch_size * group.batch),
                     self.training,
-                    workers=workers or cluster.workers,
+                    workers=workers or sharing,
                     stage=stage,
                     device=self.training.device_memory or group.device.memory,
                     dense=choice.kind == DENSE,

@@ -10,6 +10,10 @@ together, its kernels launched as for one:
   payload, as in ZeRO++;
 - of an all-to-all with a gather of its results, the first half is left.
 
+Inside nodes (`hsdp`) each rank gathers, and scatters uncompressed gradients, among the devices of
+its node; the method then exchanges each rank's part of the sums with the other nodes: in all the
+bytes of one worker per node, and kernels for a part.
+
 Before it come the gathers of the unit's weights: one for the forward pass, and in stage 3 another
 for the backward pass, except for the last unit. Weights travel as the passes read them, 2 bytes per
 element in 16 bits. After a gather a kernel copies them to their places (2 accesses per byte).
@@ -26,14 +30,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import groupby
+from typing import Literal
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.collectives.dispatch import ShardExchange
 from gcsim.simulator.push_pull import as_collectives
 from gcsim.simulator.steps.step_plan import GradientScatter, WeightGather
 from gcsim.simulator.training import Training
@@ -48,17 +54,20 @@ def as_sharded(profile: TrafficProfile, training: Training, cluster: Cluster) ->
     names = list(map(_unit_of, profile.buckets))
     units = [list(of) for _, of in groupby(range(len(names)), names.__getitem__)]
     gathers = 1 if training.strategy == "zero2" else 2
+    inside = cluster.devices_per_node if training.strategy == "hsdp" else 0
+    by_gloo = cluster.collectives.transport == "gloo"
     joined = lru_cache(maxsize=None)(_joined)  # equal units stay one object
 
     def of(step: Step) -> Step:
         exchanges = []
         for number, members in enumerate(units):
-            nbytes = training.weight_bytes * sum(profile.buckets[n].numel for n in members)
-            parts = tuple(step.exchanges[n] for n in members)
-            exchanges.append(
-                joined(parts, nbytes, gathers if number else 1, profile.workers,
-                       cluster.collectives.transport == "gloo")
+            size = sum(profile.buckets[n].numel for n in members)
+            unit = _Unit(
+                weights=training.weight_bytes * size, gradients=training.gradient_bytes * size,
+                gathers=gathers if number else 1, workers=profile.workers, by_gloo=by_gloo,
+                inside=inside,
             )  # fmt: skip
+            exchanges.append(joined(tuple(step.exchanges[n] for n in members), unit))
         return replace(step, exchanges=tuple(exchanges))
 
     phases = [
@@ -85,15 +94,36 @@ def _unit_of(layout: BucketLayout) -> str:
     return found.group() if found else ""
 
 
-def _joined(
-    exchanges: tuple[Exchange, ...], weights: int, gathers: int, workers: int, by_gloo: bool
-) -> Exchange:
-    """Exchange of several buckets as of one, behind the gathers of `weights` bytes."""
-    cut = [_scattered(exchange, by_gloo) for exchange in exchanges]
-    first = cut[0]
-    gather = WeightGather(kind="all_gather", sent=(-(-weights // workers),) * workers, part=True)
-    copied = KernelCost(kind="streaming", launches=1, elements=weights // 4, nbytes=2 * weights)
-    unpack = Compute(stage="decode", fixed=(copied,))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """Gathers and scatter of a unit."""
+
+    weights: int  # bytes
+    gradients: int  # bytes
+    gathers: int
+    workers: int  # recorded
+    by_gloo: bool
+    inside: int  # devices of a node among which it is sharded; 0: among all
+
+    def parts(self, nbytes: int) -> tuple[int, ...]:
+        """Bytes of each rank's part."""
+        return (-(-nbytes // self.workers),) * self.workers
+
+    def scatter(self, record: CollectiveRecord) -> CollectiveRecord:
+        """Reduce-scatter in the place of an all-reduce."""
+        if self.by_gloo:
+            return record
+        return GradientScatter(
+            kind="all_gather", sent=self.parts(record.sent[0]), part=True, dtype=record.dtype,
+            scope=record.scope,
+        )  # fmt: skip
+
+
+def _joined(exchanges: tuple[Exchange, ...], unit: _Unit) -> Exchange:
+    """Exchange of several buckets as of one, behind the gathers of its weights."""
+    cut = [exchange if unit.inside else _scattered(exchange, unit) for exchange in exchanges]
+    scope: Literal["all", "node"] = "node" if unit.inside else "all"
+    gather = WeightGather(kind="all_gather", sent=unit.parts(unit.weights), part=True, scope=scope)
     computes = [
         replace(
             one,
@@ -101,25 +131,56 @@ def _joined(
             per_payload=_together([exchange.computes[place].per_payload for exchange in cut]),
             per_part=_together([exchange.computes[place].per_part for exchange in cut]),
         )
-        for place, one in enumerate(first.computes)
+        for place, one in enumerate(cut[0].computes)
     ]
-    records = [
-        replace(
-            one,
-            sent=tuple(
-                map(sum, zip(*(exchange.collectives[place].sent for exchange in cut), strict=True))
-            ),
+    records = []
+    for place, one in enumerate(cut[0].collectives):
+        sent = (exchange.collectives[place].sent for exchange in cut)
+        pulled = sum(exchange.collectives[place].pulled for exchange in cut)
+        records.append(replace(one, sent=tuple(map(sum, zip(*sent, strict=True))), pulled=pulled))
+    if unit.inside:
+        summed = CollectiveRecord(
+            kind="all_reduce", sent=(unit.gradients,) * unit.workers, element=4, scope="node"
         )
-        for place, one in enumerate(first.collectives)
-    ]
+        computes = [_copy(unit.gradients, "encode"), *(_part(one, unit.inside) for one in computes)]
+        records = [unit.scatter(summed), *map(_between, records)]
     return Exchange(
-        computes=(computes[0], *[unpack] * gathers, *computes[1:]),
-        collectives=(*[gather] * gathers, *records),
-        moments=None,
+        computes=(computes[0], *[_copy(unit.weights, "decode")] * unit.gathers, *computes[1:]),
+        collectives=(*[gather] * unit.gathers, *records),
     )
 
 
-def _scattered(exchange: Exchange, by_gloo: bool) -> Exchange:
+def _copy(nbytes: int, stage: Literal["encode", "decode"]) -> Compute:
+    """Copy of a unit into a collective's buffer or out of it."""
+    cost = KernelCost(kind="streaming", launches=1, elements=nbytes // 4, nbytes=2 * nbytes)
+    return Compute(stage=stage, fixed=(cost,))
+
+
+def _part(compute: Compute, parts: int) -> Compute:
+    """Computation on one of equal parts: all launches, its share of elements and bytes."""
+
+    def of(costs: Costs) -> Costs:
+        return tuple(
+            replace(
+                one, elements=-(-one.elements // parts), nbytes=-(-one.nbytes // parts),
+                flops=-(-one.flops // parts), work=-(-one.work // parts),
+            )
+            for one in costs
+        )  # fmt: skip
+
+    return replace(
+        compute, fixed=of(compute.fixed), per_payload=of(compute.per_payload),
+        per_part=of(compute.per_part),
+    )  # fmt: skip
+
+
+def _between(record: CollectiveRecord) -> CollectiveRecord:
+    """The record between nodes, by each rank for its part."""
+    known = {field.name: getattr(record, field.name) for field in fields(record)}
+    return ShardExchange(**{**known, "scope": "nodes"})
+
+
+def _scattered(exchange: Exchange, unit: _Unit) -> Exchange:
     """The exchange up to where each rank has its part of the sum."""
     kinds = [record.kind for record in exchange.collectives]
     if "all_to_all" in kinds:
@@ -133,9 +194,8 @@ def _scattered(exchange: Exchange, by_gloo: bool) -> Exchange:
     if last.kind == "all_gather":
         last = replace(last, kind="all_to_all", part=False)
         decode = replace(decode, per_payload=(), per_part=decode.per_part + decode.per_payload)
-    elif last.kind == "all_reduce" and not by_gloo:
-        part = tuple(-(-size // len(last.sent)) for size in last.sent)
-        last = GradientScatter(kind="all_gather", sent=part, part=True, dtype=last.dtype)
+    elif last.kind == "all_reduce":
+        last = unit.scatter(last)
     return replace(exchange, computes=(*computes, decode), collectives=(*records, last), servers=())
 
 
@@ -160,7 +220,7 @@ def _together(costs: Sequence[Costs]) -> Costs:
 
 def handed_over(record: CollectiveRecord) -> CollectiveRecord:
     """The record with the bytes of gradients that a rank hands over, in the place of its parts."""
-    if not isinstance(record, GradientScatter):
+    if not isinstance(record, GradientScatter) or record.scope == "node":
         return record
     count = len(record.sent)
     return CollectiveRecord(kind="all_reduce", sent=(sum(record.sent),) * count)

@@ -30,6 +30,7 @@ from gcsim.traces.models.table import table_facts
 
 Fits = Literal["yes", "no", "perhaps"]
 STAGES: tuple[Strategy, ...] = get_args(Strategy)
+_ZERO = ("ddp", "zero1", "zero2", "zero3")
 _CONTEXT = (0.5e9, 2e9)
 _SLACK = 0.1  # most of the rest that the allocator holds beyond it
 _EXCHANGE = 6
@@ -89,22 +90,24 @@ def memory(
 ) -> Memory | None:
     """Memory of a worker with `batch` samples; `state` is what a method says of its own
     (`Compressor.memory`), `largest` the elements of the largest bucket (0: unknown); `stage` stands
-    for the training's strategy. None for a model of unknown parameters or activations."""
+    for the training's strategy, which divides among `workers`. None for a model of unknown
+    parameters or activations."""
     stage = stage or training.strategy
     passes = activations(model, batch, training)
     if model.parameters is None or passes is None:
         return None
     parts = [*states(model.parameters, training, workers, stage), *passes]
     units = in_flight(model)
-    if stage == "zero3":
+    if stage in ("zero3", "hsdp"):
         width = _FLOAT if training.precision in ("fp32", "tf32") else _HALF
         parts.append(Part(name="gathered units", low=width * units, high=width * units))
     if workers > 1:
-        whole = units if stage in ("zero2", "zero3") else model.parameters
+        whole = model.parameters if stage in ("ddp", "zero1") else units
         parts.append(Part(name="DDP's buckets", low=0, high=float(training.gradient_bytes * whole)))
     if not dense:
-        own = _FLOAT * floats(state) * model.parameters
-        high = own + _EXCHANGE * _FLOAT * largest
+        parts_of = workers if stage == "hsdp" else 1
+        own = _FLOAT * floats(state) * model.parameters / parts_of
+        high = own + _EXCHANGE * _FLOAT * largest / parts_of
         parts.append(Part(name="method", low=own, high=high))
     slack = _SLACK * sum(part.high for part in parts)
     parts.append(Part(name="context, NCCL", low=_CONTEXT[0], high=_CONTEXT[1]))
@@ -126,8 +129,8 @@ def states(
     parameters: int, training: Training, workers: int = 1, stage: Strategy = "ddp"
 ) -> Iterator[Part]:
     """Weights, optimizer and gradients of a worker."""
-    half, number = training.gradients != "fp32", STAGES.index(stage)
-    copies = _HALF * (training.timed_as == "fp16" and not half and stage != "zero3")
+    half, number = training.gradients != "fp32", _ZERO.index("zero3" if stage == "hsdp" else stage)
+    copies = _HALF * (training.timed_as == "fp16" and not half and number < 3)
     adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state or "adam"]
     for name, nbytes, divided_from in (
         ("weights", (_HALF if half else _FLOAT) + copies, 3),

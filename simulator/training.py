@@ -25,10 +25,11 @@ Overlap = Literal["ddp", "none", "by_tensor"]
 """
 
 
-Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
+Strategy = Literal["ddp", "zero1", "zero2", "hsdp", "zero3"]
 """State that is divided among the workers (ZeRO, FSDP): nothing; the optimizer's, each part of
 which updates that part of the weights, which all then gather (`as_trained.py`); gradients, too;
-weights, too, which all gather before each pass (`as_sharded.py`)."""
+weights, too, which all gather before each pass (`as_sharded.py`). `hsdp`: all among the devices of
+each node."""
 PassPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
@@ -215,7 +216,7 @@ class Training(fields.Setting):
     @property
     def sharded(self) -> bool:
         """Whether gradients are sharded, and perhaps weights."""
-        return self.strategy in {"zero2", "zero3"}
+        return self.strategy in {"zero2", "zero3", "hsdp"}
 
     @property
     def weight_bytes(self) -> int:

@@ -36,7 +36,7 @@ from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import WHICH_WAY, is_choice, of_the_bus, open_questions
 from gcsim.scenarios.advice.other_code import other_code
 from gcsim.scenarios.checks.fits import checkpointed, gib, span
-from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open
+from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open, OtherCode
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import measured_run
@@ -281,7 +281,9 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
         task.advance()
         parts = limits(engine, named)
         task.advance()
-    others = () if found.use is None else tuple(other_code(engine, found.use.label))
+    others: tuple[OtherCode, ...] = ()
+    if found.use is not None and not engine.scenario.training.sharded:  # hooks of DDP's
+        others = tuple(other_code(engine, found.use.label))
     return replace(
         evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts, other_code=others
     )
@@ -339,7 +341,9 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
         if row not in exact and row.label in by_label
     ]
     able = [choice for choice in others if can_share(choice)][:_PLANNED]
-    plans = []
+    plans: list[Plan | None] = []
+    if engine.scenario.training.sharded:  # units have one reduction for all
+        return []
     with watcher.task("plans by bucket", 1 + len(able)) as task:
         for more in ((), *((choice,) for choice in able)):
             if len(base) + len(more) > 1:

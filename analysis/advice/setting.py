@@ -61,6 +61,7 @@ def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
 _SHARDED = {
     "zero1": "optimizer sharded (ZeRO-1)",
     "zero2": "optimizer and gradients sharded (ZeRO-2)",
+    "hsdp": "all state sharded inside nodes (HSDP)",
     "zero3": "optimizer, gradients and weights sharded (ZeRO-3, FSDP)",
 }
 

@@ -440,24 +440,44 @@ _OTHER = 0.05  # the same of a wait that neither a faster rate nor no latency wo
 _ALONE = 0.95  # share of the wait for the network above which its cause is named alone
 
 
-_RESHARDS = {"zero2": False, "zero3": True}
+_RESHARDS = {"zero2": False, "zero3": True, "hsdp": True}
+"""Whether FSDP frees a unit's weights after the forward pass, by strategy."""
+_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
-def _fully_sharded(training: Any, row: Row) -> list[str]:
-    """Code of PyTorch's FSDP with a method that it has."""
-    reduced = {DENSE: training.get("gradients", "fp32"), "fp16": "fp16", "bf16": "bf16"}
-    if row.compressor not in reduced:
-        return []
-    types = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-    passes = types[training.get("precision", "fp32")]
-    return [
+def _fully_sharded(training: Any, cluster: Any, row: Row) -> list[str]:
+    """Code of PyTorch's FSDP; of a method that it lacks, where it goes."""
+    passes = _TYPES[training.get("precision", "fp32")]
+    inside = training["strategy"] == "hsdp"
+    known = {DENSE, *_TYPES}
+    lines = [
         "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard",
         f"types = MixedPrecisionPolicy(param_dtype=torch.{passes}, "
-        f"reduce_dtype=torch.{types[reduced[row.compressor]]})",
+        f"reduce_dtype=torch.{_reduced(training, row)})",
+    ]
+    mesh = ""
+    if inside:
+        sizes = f"({row.nodes}, {cluster['devices_per_node']})"
+        lines[1:1] = [
+            "from torch.distributed.device_mesh import init_device_mesh",
+            f'mesh = init_device_mesh("cuda", {sizes}, mesh_dim_names=("nodes", "gpus"))',
+        ]
+        mesh = "mesh=mesh, " if row.compressor in known else 'mesh=mesh["gpus"], '
+    lines += [
         "for module in [*model.layers, model]:  # the model's blocks, then the whole",
-        f"    fully_shard(module, mp_policy=types, "
+        f"    fully_shard(module, {mesh}mp_policy=types, "
         f"reshard_after_forward={_RESHARDS[training['strategy']]})",
     ]
+    if row.compressor not in known:
+        own = "set_all_reduce_hook" if inside else "set_custom_reduce_scatter"
+        lines.append(f"# {row.label}: your own code in FSDPModule.{own}")
+    return lines
+
+
+def _reduced(training: Any, row: Row) -> str:
+    """Type in which FSDP reduces gradients."""
+    stored = _TYPES[training.get("gradients", "fp32")]
+    return _TYPES.get(row.compressor, stored)
 
 
 def _deploy(advice: Recommendation) -> list[str]:
@@ -473,8 +493,9 @@ def _deploy(advice: Recommendation) -> list[str]:
             "from torch.distributed.optim import ZeroRedundancyOptimizer",
             f"optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.{kind}, lr=lr)",
         ]
-    if training.get("strategy") in _RESHARDS and advice.workers > 1:
-        lines = _fully_sharded(training, row)
+    sharded = training.get("strategy") in _RESHARDS and advice.workers > 1
+    if sharded:
+        lines = _fully_sharded(training, advice.result.scenario["cluster"], row)
     others = [
         f"{one.title} would take {elapsed(one.iteration_s)}"
         f" ({implementations.KEY}: {one.implementation})"
@@ -486,7 +507,10 @@ def _deploy(advice: Recommendation) -> list[str]:
     safe = advice.safe
     if safe is not None and safe is not row:
         dense = safe.compressor == DENSE
-        lines += [f"# Safe: {'no hook' if dense else one}" for one in _pasted(advice, safe)[-1:]]
+        code = "no hook" if dense else "".join(_pasted(advice, safe)[-1:])
+        if sharded:
+            code = f"reduce_dtype=torch.{_reduced(training, safe)}"
+        lines += [f"# Safe: {code}"] if code else []
     if "servers" in advice.result.scenario["cluster"]["collectives"]:
         lines.append("# the times are with parameter servers, which DDP does not have")
     return [Line(line) for line in (*lines, *(f"# {one}" for one in others))]

@@ -54,7 +54,9 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
         bus = cluster.intra_node
         rate = exact(2 * bus.bandwidth, "bandwidth")
         yield "twice the bus's bandwidth", (f"cluster.intra_node.bandwidth={rate}",), ""
-    if scenario.buckets.cap < LARGE_BUCKET:
+    if training.strategy in ("zero2", "zero3") and nodes and cluster.devices_per_node > 1:
+        yield "sharding inside nodes alone", ("training.strategy=hsdp",), ""
+    if scenario.buckets.cap < LARGE_BUCKET and not training.sharded:
         yield "buckets of 100 MiB", ("ddp.bucket=100 MiB",), ""
     micro = 4 * training.accumulation
     words = f"accumulating {micro} micro-batches"

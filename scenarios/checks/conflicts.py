@@ -208,6 +208,8 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
         yield ("training", "concurrent_collectives"), "the gather of weights runs alone"
     if training.faults is not None:
         yield ("training", "faults"), "a dead worker's part of the optimizer is lost"
+    if training.strategy == "hsdp" and 1 in (cluster.nodes, cluster.devices_per_node):
+        yield ("cluster",), "it shards inside nodes, and needs several with several devices each"
     if training.sharded:
         beside: tuple[tuple[bool, Keys], ...] = (
             (training.input is not None, ("training", "input")),
@@ -237,6 +239,8 @@ def unshardable(choice: CompressorChoice, strategy: Strategy) -> str | None:
     if has_optimizer(choice):
         return "own optimizer state"
     method, parameters = method_of(choice.kind, choice.parameters)
+    if strategy == "hsdp":
+        return "matrices" if method.about.family == "low rank" else None
     if strategy != "zero1" and not method.memory(parameters).startswith("none"):
         return "memory of the whole gradient"
     return None

@@ -186,7 +186,7 @@ def _sharded(
     for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
         for text, change in _STRATEGIES:
             stage = change["strategy"]
-            if not shardable(choice, scenario.cluster, scenario.training, stage):
+            if stage == "hsdp" or not shardable(choice, scenario.cluster, scenario.training, stage):
                 continue
             found = _with(scenario, choice, settings, stage=stage, workers=workers)
             if found is None or found.fits != "yes":

@@ -237,15 +237,15 @@ class Search:
         return _joined([work for work in found if work.sure] or found)
 
     def _fitting(self, work: Work, choice: CompressorChoice) -> Iterator[Work]:
-        """The work with a method by each strategy with which it may fit, to the first that surely
-        does, or is not checked: each costs more of the framework's time, which is not known."""
+        """The work with a method by each strategy with which it may fit. Behind one of DDP's that
+        surely does, or is not checked, there are no others: FSDP's own costs are not known."""
         for strategy in self._tried(work.site, choice):
             one = replace(work, choices=(choice,), strategy=strategy)
             held = one.scenario().memory_of(choice, self._largest)
             fits = "yes" if held is None else held.fits
             if fits != "no":
                 yield replace(one, sure=fits == "yes")
-            if fits not in ("no", "perhaps"):
+            if fits not in ("no", "perhaps") and strategy in ("ddp", "zero1"):
                 return
 
     def _tried(self, site: Site, choice: CompressorChoice) -> tuple[Strategy, ...]:

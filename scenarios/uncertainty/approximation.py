@@ -329,6 +329,7 @@ class Approximation:
                         for own, more in zip(unit.after, others, strict=True)
                     ),
                     unit.gathers,
+                    unit.between,
                 )
             )
             times.append([self.held(one, 0, self._extra(())) for one in exchange.collectives])

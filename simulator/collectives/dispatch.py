@@ -50,6 +50,12 @@ _KEPT_BYTES = 2**26  # bytes of kept exit times
 _KEPT_REQUESTS = 2**28  # bytes of kept requests
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardExchange(CollectiveRecord):
+    """Exchange between nodes in which each rank of a node takes part with its part of the bytes,
+    and keeps its part of the result."""
+
+
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
     """Algorithm that `Cluster.collectives` assigns to a request by kind, size and ranks."""
     part = taking_part(record, cluster)
@@ -178,7 +184,7 @@ class CollectiveMemo:
             found: Times = np.maximum(np.concatenate(exits), starts.max())
             return found
         first = carry_out(whole, by_node[:, 0], server_time, key)
-        if 1 not in by_node.shape:
+        if 1 not in by_node.shape and not isinstance(record, ShardExchange):
             sent = sizes_sent(whole, self.cluster.nodes)
             first = first + copy_times(sizes_received(whole, sent), copy_link(self.cluster))
         found = np.maximum(np.repeat(first, by_node.shape[1]), starts.max())

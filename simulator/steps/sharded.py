@@ -14,6 +14,10 @@ exchange its gradients, of which each rank receives its part. For each rank, in 
 - A pass waits for its unit's gather, an encoding for the exchange before it, the next micro-batch
   and the optimizer for everything.
 
+Where ranks shard inside nodes (HSDP), the first of a unit's exchanges scatters inside them. The
+others, between nodes, run in a stream and on a communicator of their own, with the computations
+around them, unit after unit; only the end of the micro-batch waits for these.
+
 The last unit of the forward pass keeps its weights for its backward pass. All micro-batches
 exchange. Interference, side streams, shared cores and loaders have no part in it.
 
@@ -67,19 +71,27 @@ class Unit(NamedTuple):
     encode: Column | int
     after: tuple[Column | int, ...]  # by collective, once it has returned
     gathers: int  # collectives that gather weights, 1 or 2
+    between: bool  # whether all exchanges but the first are between nodes
 
 
 class Streams:
-    """A compute stream and a communicator, of all ranks or worlds."""
+    """Streams of all ranks or worlds: computation, the communicator, exchanges between nodes."""
 
     def __init__(self, begin: Column, carry_out: Callable[[int, int, Column], Column]) -> None:
         """`carry_out`: exits of a unit's collective at a place, from entries."""
-        self.free = self.left = begin
+        self.free = self.left = self.beside = begin
         self._carry_out = carry_out
 
+    def did(self, place: int, unit: int, begin: Column, end: Column) -> None:
+        """Note a job; its place is `FORWARD`, ..., or `AFTER` plus that of a collective."""
+
+    def met(self, unit: int, place: int, entry: Column, exits: Column) -> None:
+        """Note a collective."""
+
     def compute(self, place: int, unit: int, work: Column | int) -> None:
-        """Do a job: `FORWARD`, `BACKWARD`, `ENCODE`, or `AFTER` plus the place of a collective."""
-        self.free = self.free + work
+        """Do a job on the compute stream."""
+        begin, self.free = self.free, self.free + work
+        self.did(place, unit, begin, self.free)
 
     def wait(self, until: Column) -> None:
         """Begin no job before."""
@@ -87,8 +99,21 @@ class Streams:
 
     def collective(self, unit: int, place: int, asked: Column) -> Column:
         """Run a collective behind those before it; return its exits."""
-        self.left = self._carry_out(unit, place, np.maximum(self.left, asked))
+        entry = np.maximum(self.left, asked)
+        self.left = self._carry_out(unit, place, entry)
+        self.met(unit, place, entry, self.left)
         return self.left
+
+    def between(self, number: int, unit: Unit, scattered: Column) -> None:
+        """Run a unit's exchanges between nodes behind those before them."""
+        self.beside = np.maximum(self.beside, scattered)
+        for place in range(unit.gathers, len(unit.after)):
+            entry = self.beside
+            if place > unit.gathers:
+                self.beside = self._carry_out(number, place, entry)
+                self.met(number, place, entry, self.beside)
+            begin, self.beside = self.beside, self.beside + unit.after[place]
+            self.did(AFTER + place, number, begin, self.beside)
 
 
 def micro_batch(streams: Streams, units: Sequence[Unit]) -> None:
@@ -110,22 +135,34 @@ def micro_batch(streams: Streams, units: Sequence[Unit]) -> None:
             gathered = streams.collective(number + 1, AGAIN, streams.free)
         streams.compute(BACKWARD, number, unit.backward)
         if number:
-            streams.wait(exchanged)
-            streams.compute(AFTER + len(units[number - 1].after) - 1, number - 1,
-                            units[number - 1].after[-1])  # fmt: skip
+            _decode(streams, number - 1, units[number - 1], exchanged)
         streams.compute(ENCODE, number, unit.encode)
-        for place in range(unit.gathers, len(unit.after)):
+        exchanged = streams.collective(number, unit.gathers, streams.free)
+        if unit.between:
+            streams.between(number, unit, exchanged)
+            continue
+        for place in range(unit.gathers + 1, len(unit.after)):
+            streams.wait(exchanged)
+            streams.compute(AFTER + place - 1, number, unit.after[place - 1])
             exchanged = streams.collective(number, place, streams.free)
-            if place + 1 < len(unit.after):
-                streams.wait(exchanged)
-                streams.compute(AFTER + place, number, unit.after[place])
+    _decode(streams, len(units) - 1, units[-1], exchanged)
+    streams.wait(streams.beside)
+
+
+def _decode(streams: Streams, number: int, unit: Unit, exchanged: Column) -> None:
     streams.wait(exchanged)
-    streams.compute(AFTER + len(units[-1].after) - 1, len(units) - 1, units[-1].after[-1])
+    if not unit.between:
+        streams.compute(AFTER + len(unit.after) - 1, number, unit.after[-1])
 
 
 def gathers_of(work: BucketWork) -> int:
     """Number of a unit's collectives that gather its weights."""
     return sum(isinstance(record, WeightGather) for record in work.collectives)
+
+
+def _between(work: BucketWork) -> bool:
+    """Whether a unit's last exchange is between nodes."""
+    return work.collectives[-1].scope == "nodes"
 
 
 def forward_parts(plan: StepPlan) -> list[Picoseconds]:
@@ -156,7 +193,7 @@ def units_of(plan: StepPlan) -> Iterator[Unit]:
     """Units of a plan, in picoseconds."""
     for work, jobs in zip(plan.buckets, _jobs(plan), strict=True):
         forward, backward, encode, *after = (time for _, time in jobs)
-        yield Unit(forward, backward, encode, tuple(after), gathers_of(work))
+        yield Unit(forward, backward, encode, tuple(after), gathers_of(work), _between(work))
 
 
 class Ranks:
@@ -210,14 +247,17 @@ class Ranks:
         for work in plan.buckets:
             forward, backward, encode = (next(rows) for _ in range(AFTER))
             after = tuple(next(rows) for _ in work.after)
-            units.append(Unit(forward, backward, encode, after, gathers_of(work)))
+            units.append(Unit(forward, backward, encode, after, gathers_of(work), _between(work)))
         both = streams(self._start, carry_out)
         for _ in range(plan.accumulation):
             micro_batch(both, units)
         both.compute(-1, -1, next(rows))
-        kinds = [kind for jobs in _jobs(plan) for kind, _ in jobs]
-        for kind, row in zip(kinds, table, strict=False):
-            parts[kind] += plan.accumulation * row
+        rows = iter(table)
+        for jobs, unit in zip(_jobs(plan), units, strict=True):
+            for place, (kind, _) in enumerate(jobs):
+                row = next(rows)
+                if not (unit.between and place >= AFTER + unit.gathers):
+                    parts[kind] += plan.accumulation * row
         parts["optimizer"] += table[-1]
         own = [times for part, times in parts.items() if part not in ("communication", "exposed")]
         parts["exposed"][:] = both.free - self._start - sum(own)
@@ -248,22 +288,17 @@ def spans(
     """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin;
     `first` as in `spans_of`."""
     plan, ranks = schedule.plans[schedule.turn(number)], len(before.start)
-    jobs: list[tuple[int, int, Times, Times]] = []  # place, unit, begin, end
-    network: list[tuple[int, int, Times, Times]] = []  # unit, place, entry, exit
+    jobs: list[Any] = []  # place, unit, begin, end
+    network: list[Any] = []  # unit, place, entry, exit
 
     class Telling(Streams):
         """Streams that note what they do."""
 
-        def compute(self, place: int, unit: int, work: Column | int) -> None:
-            begin = self.free
-            super().compute(place, unit, work)
-            jobs.append((place, unit, begin, self.free))
+        def did(self, *noted: Any) -> None:
+            jobs.append(noted)
 
-        def collective(self, unit: int, place: int, asked: Times) -> Times:
-            entry = np.maximum(self.left, asked)
-            exits = super().collective(unit, place, asked)
-            network.append((unit, place, entry, exits))
-            return exits
+        def met(self, *noted: Any) -> None:
+            network.append(noted)
 
     simulated = Ranks(schedule, ranks, execute, seed)
     simulated.begin(number, before)
@@ -275,17 +310,23 @@ def spans(
     classes = coarsest(ranks, before.start, paces, *schedule.groups(), *times)
     of_unit = _jobs(plan)
 
-    def named(place: int, unit: int) -> Job:
-        kind: Kind = "optimizer" if unit < 0 else of_unit[unit][place][0]
-        unpacks = place - AFTER in range(gathers_of(plan.buckets[unit])) and unit >= 0
-        what = "weights unpacked" if unpacks else kind
-        return Job(kind=kind, name=what if unit < 0 else f"{what}, bucket {unit}", duration=0)
-
     def followed(rank: int) -> TimeBreakdown:
         found = TimeBreakdown(begin=int(before.start[rank]))
         for place, unit, begin, end in jobs:
-            bucket = None if unit < 0 else unit
-            found.compute.append((named(place, unit), bucket, int(begin[rank]), int(end[rank])))
+            if unit < 0:
+                job, bucket, beside = (
+                    Job(kind="optimizer", name="optimizer", duration=0),
+                    None,
+                    False,
+                )
+            else:
+                kind, work, bucket = of_unit[unit][place][0], plan.buckets[unit], unit
+                behind = place - AFTER - gathers_of(work)  # of the gathers
+                what = "weights unpacked" if place >= AFTER and behind < 0 else kind
+                job = Job(kind=kind, name=f"{what}, bucket {unit}", duration=0)
+                beside = behind >= 0 and _between(work)
+            stream = found.side if beside else found.compute
+            stream.append((job, bucket, int(begin[rank]), int(end[rank])))
         for unit, place, entry, exits in network:
             record, last = plan.buckets[unit].collectives[place], int(entry.max())
             found.network.append((record, unit, place, int(entry[rank]), last, int(exits[rank])))

@@ -3,6 +3,7 @@ run's rows, and advice."""
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,76 @@ def test_a_method_for_each_bucket_is_changed_once(setting: str) -> None:
     assert found is not None
     rows = engine.rows((), ["fp16"]) or {}
     assert found.alone.iteration_s == min(row.iteration_s for row in rows.values())
+
+
+def test_a_state_of_the_whole_gradient_is_left_out_where_gradients_are_sharded(
+    tmp_path: Path,
+) -> None:
+    """Top-k's residual is as long as the gradient; inside nodes it is that of a rank's part."""
+    text = SCENARIO.replace("nodes: 2", "nodes: 2, devices_per_node: 2")
+    methods = "[none, qsgd, topk, powersgd, signum]"
+    for strategy, kept, named in (
+        ("zero2", ["none", "qsgd"], "memory of the whole gradient"),
+        ("zero3", ["none", "qsgd"], "memory of the whole gradient"),
+        ("hsdp", ["none", "qsgd", "topk"], "matrices"),
+    ):
+        scenario = load(tmp_path, text.replace("zero1", strategy), f"compressors={methods}")
+        assert [choice.kind for choice in scenario.compressors] == kept
+        assert any(named in reason for reason in scenario.left_out)
+        assert any("signum" in reason and "own optimizer state" in reason
+                   for reason in scenario.left_out)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("strategy", "override", "other"),
+    [
+        ("zero3", "training.overlap=none", "training.overlap"),
+        ("zero3", "training.encode_on=side", "training.encode_on"),
+        ("zero2", "training.input={batch: 1 ms}", "training.input"),
+        ("zero2", "cluster.collectives.transport=mpich", "cluster.collectives.transport"),
+        ("hsdp", "cluster.nodes=2", "cluster"),
+    ],
+)
+def test_what_sharded_weights_do_not_go_with_is_refused(
+    tmp_path: Path, strategy: str, override: str, other: str
+) -> None:
+    found = problems(tmp_path, SCENARIO.replace("zero1", strategy), override)
+    assert f"a.yaml:6:22: error: training.strategy = {strategy!r} with {other}: " in found[0]
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("strategy", ["zero2", "zero3", "hsdp"])
+def test_a_run_with_sharded_weights(tmp_path: Path, strategy: str) -> None:
+    """Each node's NIC of 1 Gbit/s carries at least half of all gradients, and weights unless they
+    are gathered inside nodes; all in each of the worlds."""
+    path = tmp_path / "a.yaml"
+    path.write_text(SCENARIO.replace("nodes: 2", "nodes: 2, devices_per_node: 2"))
+    result = run(load_scenario(path, [f"training.strategy={strategy}"]))
+    weights = {"zero2": 1, "zero3": 1, "hsdp": 0}[strategy]
+    for row, width in zip(result.rows, (4, 2), strict=False):
+        assert row.wire_bytes_per_worker == width * PARAMETERS
+        assert row.iteration_s > (4 * weights + width) * PARAMETERS / 2 / 125e6
+        assert min(row.iteration_draws_s) > (4 * weights + width) * PARAMETERS / 2 / 125e6
+    trace = chrome_trace(result)
+    assert "gather of weights, bucket 0" in trace
+    assert ("reduce-scatter, bucket 0" in trace) == (result.rows[0].label == "dense")
+
+
+def test_advice_says_how_to_shard_with_fsdp() -> None:
+    """Names and arguments are PyTorch's."""
+    words = ["advise", "--model", "gpt2", "--device", "a100", "--nodes", "2", "--gpus", "2", "-q"]
+    words += ["--network", "10gbe", "--precision", "bf16", "--set", "compressors=[none, fp16]"]
+    said = CliRunner().invoke(app, [*words, "--set", "training.strategy=hsdp"]).output
+    assert 'init_device_mesh("cuda", (2, 2), mesh_dim_names=("nodes", "gpus"))' in said
+    assert "param_dtype=torch.bfloat16, reduce_dtype=torch.float16" in said
+    assert "fully_shard(module, mesh=mesh, mp_policy=types, reshard_after_forward=True)" in said
+    assert "all state sharded inside nodes (HSDP)" in said
+    assert "ddp_hook" not in said
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    assert {"mesh", "mp_policy", "reshard_after_forward"} <= {*signature(fully_shard).parameters}
+    assert {"param_dtype", "reduce_dtype"} <= {*signature(MixedPrecisionPolicy).parameters}
+    assert {"set_all_reduce_hook", "set_custom_reduce_scatter"} <= {*dir(FSDPModule)}
 
 
 def test_advice_says_how_to_shard_the_optimizer() -> None:

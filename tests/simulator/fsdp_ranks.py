@@ -32,7 +32,8 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
+        out: torch.Tensor = x + self.down(torch.relu(self.up(x)))
+        return out
 
 
 class Model(nn.Module):
@@ -48,7 +49,8 @@ class Model(nn.Module):
         x = self.embedding(tokens).clone()
         for layer in self.layers:
             x = layer(x)
-        return self.output(x).clone()
+        out: torch.Tensor = self.output(x).clone()
+        return out
 
 
 def step(rank: int, folder: Path, stage: int) -> None:

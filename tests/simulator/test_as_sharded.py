@@ -7,22 +7,24 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.as_trained import as_trained, gradient_bytes_sent
+from gcsim.simulator.collectives.dispatch import execute
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.memory import STAGES
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Strategy, Training
 from gcsim.traces.profile import Compute, Exchange, TrafficProfile
 from tests.simulator.traffic import traffic
-from tests.simulator.world import cluster
+from tests.simulator.world import cluster, times
 
 ROOT = Path(__file__).parents[2]
 TENSORS = [
@@ -108,7 +110,8 @@ def test_a_step_sends_as_much_as_zero_says(precision: Any) -> None:
 def test_gradients_are_counted_as_they_are_handed_over() -> None:
     for kind in ("dense", "gathered", "pushed"):
         whole = gradient_bytes_sent(as_trained(method(kind), Training(), cluster(4)), 4)
-        for strategy in STAGES[2:]:
+        stages: tuple[Strategy, ...] = ("zero2", "zero3")
+        for strategy in stages:
             training = Training(strategy=strategy)
             profile = as_trained(method(kind), training, cluster(4))
             assert gradient_bytes_sent(profile, 4) == whole
@@ -136,6 +139,42 @@ def test_gloo_all_reduces() -> None:
     profile = as_trained(method("dense"), training, cluster(4, transport="gloo"))
     for unit, size in zip(profile.phases[0].steps[0].exchanges, UNITS, strict=True):
         assert asked(unit)[-1] == ("all_reduce", 4 * size)
+
+
+@pytest.mark.parametrize("kind", ["dense", "gathered"])
+def test_inside_nodes_shards_and_between_them_the_methods_own_exchange(kind: str) -> None:
+    """Each of four devices encodes a quarter, in as many launches; as many bytes as one worker's
+    cross a node's NICs, and take as long, without a hand-over inside the node."""
+    on = cluster(2, 4)
+    profile = as_trained(method(kind), Training(strategy="hsdp"), on)
+    exchanged = {"dense": ("all_reduce", 4), "gathered": ("all_gather", 1)}[kind]
+    for number, (unit, size) in enumerate(
+        zip(profile.phases[0].steps[0].exchanges, UNITS, strict=True)
+    ):
+        *gathered, scattered, between = unit.collectives
+        assert [one.scope for one in unit.collectives] == ["node"] * (len(gathered) + 1) + ["nodes"]
+        assert len(gathered) == (2 if number else 1)
+        assert asked(unit)[len(gathered) :] == [
+            ("reduce-scatter", 4 * size), (exchanged[0], exchanged[1] * size),
+        ]  # fmt: skip
+        encode = unit.computes[len(gathered) + 1]
+        assert encode.fixed == (replace(kernel(4 * size), elements=size // 4, nbytes=size),)
+        plain = CollectiveRecord(**{
+            field.name: getattr(between, field.name) for field in fields(between)
+        })  # fmt: skip
+        starts = times([0] * 8)
+        found = execute(between, starts, on)
+        alone = execute(replace(plain, scope="all"), times([0, 0]), cluster(2))
+        assert found.tolist() == np.repeat(alone, 4).tolist()
+        handed_on = execute(plain, starts, on)
+        assert (handed_on > found).all()
+        assert scattered.part
+
+
+def test_gradients_between_nodes_are_counted_alone() -> None:
+    for kind, nbytes in (("dense", 4), ("gathered", 1)):
+        profile = as_trained(method(kind), Training(strategy="hsdp"), cluster(2, 4))
+        assert gradient_bytes_sent(profile, 8) == nbytes * WHOLE
 
 
 def test_one_worker_shards_nothing() -> None:

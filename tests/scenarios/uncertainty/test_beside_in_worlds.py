@@ -103,28 +103,29 @@ def test_a_gather_of_weights_begins_as_in_a_prediction(stream: Any, rest: float)
     assert stated.iteration(profile)[0] / 1e12 == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+@pytest.mark.parametrize("strategy", ["zero2", "zero3", "hsdp"])
 @pytest.mark.parametrize("end", [0.0, 1.0])
 def test_gathers_gate_passes_as_in_a_prediction(strategy: Any, end: float) -> None:
     """As stated, and where nodes slow each other at an end of the range."""
     training = replace(TRAINING, strategy=strategy, accumulation=2, noise=None)
     blocks = [(f"h.{n}.weight", n, (layout.numel,)) for n, layout in enumerate(LAYOUTS)]
     layouts = tuple(BucketLayout.behind(n, [block]) for n, block in enumerate(blocks))
-    profile = as_trained(replace(HOOKED, buckets=layouts), training, NODE)
+    node = cluster(2, devices=4) if strategy == "hsdp" else NODE
+    profile = as_trained(replace(HOOKED, buckets=layouts), training, node)
     inputs = [
         one
-        for one in uncertain_inputs(NODE, training, {"stated": COMPUTE})
+        for one in uncertain_inputs(node, training, {"stated": COMPUTE})
         if one.main.field == "slowdown"
     ]
     world = World({one.name: end for one in inputs})
     about = Approximation(
-        Drawn(NODE, training, inputs, [STATED, world, *alone(inputs)]), NODE.nodes, training,
-        COMPUTE, [profile], prices=PriceList(NODE.device), seed=0,
+        Drawn(node, training, inputs, [STATED, world, *alone(inputs)]), node.nodes, training,
+        COMPUTE, [profile], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
     found = about.iteration(profile) / 1e12
     moved = training_in(world, training, inputs)
     for drawn, one in zip(found, (training, moved), strict=False):
-        exact = predict(profile, NODE, COMPUTE, training=one).iteration
+        exact = predict(profile, node, COMPUTE, training=one).iteration
         assert drawn == pytest.approx(exact, rel=1e-6)
     assert (found[1] > found[0]) == (end == 1.0)
 
