@@ -62,7 +62,8 @@ class Evidence:
     """One training, or several alike."""
 
     steps_vs_dense: float
-    """Steps to the goal over dense training's, at least 1: fewer are luck on a small task."""
+    """Steps to the goal over dense training's, at least 1: fewer are luck on a small task; infinite
+    where the method does not reach it."""
     words: str
     """Setting and result: "ResNet-50, ImageNet, 64 GPUs: 76.8 % (dense 76.2 %)"."""
     source: str
