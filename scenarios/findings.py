@@ -118,6 +118,8 @@ class Findings:
     """Limits of dense training and the advised methods, by label."""
     known: Mapping[str, Evidence] = field(default_factory=dict)
     """Evidence that a model trains with methods faster than the safe one, by label."""
+    missed: Mapping[str, str] = field(default_factory=dict)
+    """Evidence against such methods, by label: a published loss or a missed target, in words."""
     other_code: tuple[OtherCode, ...] = ()
     """The method to use in other code than the one that is priced, where some is known."""
     open: tuple[Open, ...] = ()
