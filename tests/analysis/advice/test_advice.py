@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import gcsim
-from gcsim.analysis.advice.advice import Advice, advice, lines
+from gcsim.analysis.advice.advice import Advice, advice, advised_run, lines
 from gcsim.analysis.advice.setting import assumed, header, link_facts
 from gcsim.analysis.report import sections
 from gcsim.analysis.report.numbers import elapsed, significant
@@ -405,7 +405,7 @@ def test_what_is_advised_is_what_a_run_of_the_scenario_says() -> None:
         None, Words(model="lenet", device="v100", nodes=4, network="100 Mbit/s"), QUICK
     )
     before = advice(question)
-    result = run(question.scenario)  # which measures the traffic here
+    result = advised_run(question.scenario)  # which measures the traffic here
     verdict = largest_verdict(result)
     assert (verdict.safe, verdict.to_try) != (None, None)
     for found in (before.verdict, advice(question).verdict):  # as shipped, and as the run kept it
