@@ -62,7 +62,8 @@ class Evidence:
     """One training, or several alike."""
 
     steps_vs_dense: float
-    """Steps to the goal over dense training's, at least 1: fewer are luck on a small task."""
+    """Steps to the goal over dense training's, at least 1: fewer are luck on a small task; infinite
+    where the method does not reach it."""
     words: str
     """Setting and result: "ResNet-50, ImageNet, 64 GPUs: 76.8 % (dense 76.2 %)"."""
     source: str
@@ -117,6 +118,8 @@ class Findings:
     """Limits of dense training and the advised methods, by label."""
     known: Mapping[str, Evidence] = field(default_factory=dict)
     """Evidence that a model trains with methods faster than the safe one, by label."""
+    missed: Mapping[str, str] = field(default_factory=dict)
+    """Evidence against such methods, by label: a published loss or a missed target, in words."""
     other_code: tuple[OtherCode, ...] = ()
     """The method to use in other code than the one that is priced, where some is known."""
     open: tuple[Open, ...] = ()

@@ -23,6 +23,7 @@ from gcsim.analysis.report.selection import (
     best_known,
     expected_s,
     largest_verdict,
+    steps_of,
     verdict,
 )
 from gcsim.analysis.report.table import bottleneck
@@ -43,7 +44,7 @@ from gcsim.scenarios.run import measured_run
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.scenarios.trained.evidence import evidence_of
+from gcsim.scenarios.trained.evidence import evidence_of, missed_of
 from gcsim.traces.profile import PassTimes
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Advice(sections.Recommendation):
             "use": self._told(self.use),
             "safe": self._told(self.safe),
             "known_to_train": {label: asdict(one) for label, one in self.findings.known.items()},
+            "missed": dict(self.findings.missed),
             "to_try": self._told(self.to_try),
             "pays": self.verdict.pays,
             "rows": [self._told(row) for row in self.verdict.rows],
@@ -214,7 +216,8 @@ def advice(
 
     name = _name(engine.scenario, result, engine.keys, engine.passes, questions) if cache else ""
     made = kept.findings(name, estimated) if name else estimated()
-    found = replace(found, result=replace(result, advice=made))
+    result = replace(result, advice=made)
+    found = replace(found, result=result, verdict=largest_verdict(result))
     if not per_bucket or found.result.advice is None:
         return found
     return replace(found, plans=tuple(_plans(engine, found, watcher)))
@@ -266,13 +269,14 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     """Break-evens, changes, limits and evidence, unless nothing is dense or one worker is alone."""
     if found.verdict.dense is None or found.workers == 1:
         return None
+    faster = _faster(found.verdict)
     evidence = Findings(
-        known=evidence_of(engine.scenario, _faster(found.verdict)),
+        known=evidence_of(engine.scenario, faster),
+        missed=missed_of(engine.scenario, faster),
         no_one_rate=no_one_rate(engine.scenario),
     )
-    found = sections.Recommendation(
-        result=replace(found.result, advice=evidence), verdict=found.verdict
-    )
+    result = replace(found.result, advice=evidence)
+    found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     named = _named(found)
     ranked = _bisected(found) if rate_key(engine.scenario) else ()
     with watcher.task("advice", len(ranked) + bool(ranked) + 2) as task:
@@ -465,7 +469,7 @@ def _by_bucket(advice: Advice, plans: Sequence[Plan]) -> Iterator[str]:
         gain = f"as fast as {alone} ({ends}x)"
     yield f"{elapsed(best.row.iteration_s)}, {gain}\n"
     yield f"of the gradient: {shares}\n"
-    steps = sections.steps_of(advice.verdict, advice.findings.known)
+    steps = steps_of(advice.verdict, advice.findings.known)
     trusted = {row.label for row in advice.verdict.rows if is_safe(row)} | steps.keys()
     if unknown := [short(label) for label in reversed(kinds) if label not in trusted]:
         yield f"{sections.TRUST}: {listed(unknown)}\n"

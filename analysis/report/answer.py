@@ -33,6 +33,7 @@ from gcsim.analysis.report.wording import (
 )
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
+from gcsim.simulator.training import DENSE
 
 NAMED = 4  # rivals of the method to try that are named
 LARGE_ERROR = 0.5  # NMSE above which an NMSE of 1 is explained
@@ -113,10 +114,11 @@ def _cost(found: Verdict) -> list[str]:
 
 def _rivals(found: Verdict) -> list[str]:
     """Methods that may be faster than the method to try."""
-    if not found.rivals:
+    rivals = [row for row in found.foremost if row.compressor != DENSE and row is not found.to_try]
+    if not rivals:
         return []
-    shown = [_speedup(row) for row in found.rivals[:NAMED]]
-    left = len(found.rivals) - len(shown)
+    shown = [_speedup(row) for row in rivals[:NAMED]]
+    left = len(rivals) - len(shown)
     others = [plural(left, "other")] if left else []
     return [f"Not clearly slower: {'; '.join([*shown, *others])}."]
 

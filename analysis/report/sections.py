@@ -15,7 +15,7 @@ from typing import Any
 from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
 from gcsim.analysis.report.paste import paste
-from gcsim.analysis.report.selection import Verdict, best_known, expected_s
+from gcsim.analysis.report.selection import Verdict, best_known, expected_s, steps_of
 from gcsim.analysis.report.trust import is_safe
 from gcsim.analysis.report.wording import (
     CLOSE,
@@ -28,7 +28,7 @@ from gcsim.analysis.report.wording import (
 )
 from gcsim.scenarios.advice.changes import LEAST
 from gcsim.scenarios.catalog import implementations
-from gcsim.scenarios.findings import FASTEST, BreakEven, Change, Evidence, Findings, Limits
+from gcsim.scenarios.findings import FASTEST, BreakEven, Change, Findings, Limits
 from gcsim.scenarios.result import Result, Row, estimate
 from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.scenarios.sections.link import carrier
@@ -113,19 +113,6 @@ def against(row: Row, other: Row, dense: Row | None = None) -> Against:
         middle = estimate(row) or middle
         low, high = ends[0] or low, ends[1] or high
     return Against(speedup=middle, low=low, high=high, probability=chance)
-
-
-def steps_of(found: Verdict, known: Mapping[str, Evidence]) -> dict[str, float]:
-    """Steps to the goal over dense training's, by label: of the scenario's trainings if every seed
-    reached the target, else of evidence."""
-    steps = {label: one.steps_vs_dense for label, one in known.items()}
-    for row in found.rows:
-        if row.seeds_trained is not None:
-            own = row.steps_to_target_vs_dense
-            steps.pop(row.label, None)
-            if own is not None and row.seeds_at_target == row.seeds_trained:
-                steps[row.label] = own
-    return steps
 
 
 def answer_sections(advice: Recommendation) -> Iterator[Section]:
@@ -270,7 +257,11 @@ def _try(advice: Recommendation) -> list[str]:
         return [uncompressed(advice.verdict) or "nothing: no other method is clearly faster"]
     if row.seeds_trained is not None:
         return [*_row(advice, row), _seeds(row)]
-    return [*_row(advice, row), *([] if is_safe(row) else [TRUST])]
+    missed = advice.findings.missed.get(row.label)
+    elsewhere = [f"trained elsewhere: {missed}"] if missed else []
+    if row.label in advice.findings.known:
+        elsewhere = [_known(advice, row)]
+    return [*_row(advice, row), *elsewhere, *([] if is_safe(row) else [TRUST])]
 
 
 def _seeds(row: Row) -> str:

@@ -24,7 +24,7 @@ a difference of its steps from dense training's is the seed's luck.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -33,6 +33,7 @@ import numpy as np
 from gcsim.analysis.report.comparison import probability_faster, ratio, worlds
 from gcsim.analysis.report.trust import fault_of, is_safe, recorded_workers
 from gcsim.errors import InternalError
+from gcsim.scenarios.findings import Evidence
 from gcsim.scenarios.result import Result, Row, error_of, fastest_first, known_to_target, pace
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from gcsim.simulator.training import DENSE
@@ -55,7 +56,8 @@ class Verdict:
     """The fastest with practically the dense update, if it surely pays or nothing is dense."""
     best: Row | None  # the method that may be the fastest; None if none is fit for training
     to_try: Row | None
-    """The best method, if at least as likely as not faster than uncompressed training."""
+    """The best method, if at least as likely as not faster than uncompressed training; or the best
+    of those that did not miss the target elsewhere (`avoiding`)."""
     probability: float | None
     """Probability that the best method is faster than uncompressed training; None without one."""
     rivals: tuple[Row, ...]
@@ -68,7 +70,7 @@ class Verdict:
     @property
     def foremost(self) -> tuple[Row, ...]:
         """Rows that no other surely beats: methods that may be tried, and uncompressed ones."""
-        found = () if self.to_try is None else (self.to_try, *self.rivals)
+        found = () if self.best is None or self.to_try is None else (self.best, *self.rivals)
         return (*found, *self.uncompressed)
 
     @property
@@ -104,16 +106,51 @@ def dense_row(rows: Iterable[Row]) -> Row | None:
 
 def largest_verdict(result: Result) -> Verdict:
     """Verdict at the largest size."""
-    return verdict(at_largest(result), recorded_workers(result))
+    return _known(result, at_largest(result))
 
 
 def verdicts(result: Result) -> tuple[Verdict, ...]:
     """Verdicts at each size, ascending."""
-    workers = recorded_workers(result)
     return tuple(
-        verdict((row for row in result.rows if row.workers == size), workers)
+        _known(result, [row for row in result.rows if row.workers == size])
         for size in sizes(result)
     )
+
+
+def _known(result: Result, rows: Iterable[Row]) -> Verdict:
+    """Verdict that regards the result's evidence."""
+    workers, known = recorded_workers(result), result.advice
+    found = verdict(rows, workers)
+    if known is None:
+        return found
+    missed = {row.label for row in found.rows if row.seeds_trained is None} & known.missed.keys()
+    return avoiding(missed, found, best_known(found, steps_of(found, known.known)), workers)
+
+
+def avoiding(
+    missed: Collection[str], found: Verdict, use: Row | None, recorded: int | None = None
+) -> Verdict:
+    """The verdict with another method to try than one that missed the target elsewhere, if one is
+    faster than the method to use."""
+    if found.to_try is None or found.to_try.label not in missed:
+        return found
+    other = verdict((row for row in found.rows if row.label not in missed), recorded).to_try
+    if other is None or (use is not None and expected_s(other) >= expected_s(use)):
+        return found
+    return replace(found, to_try=other)
+
+
+def steps_of(found: Verdict, known: Mapping[str, Evidence]) -> dict[str, float]:
+    """Steps to the goal over dense training's, by label: of the scenario's trainings if every seed
+    reached the target, else of evidence."""
+    steps = {label: one.steps_vs_dense for label, one in known.items()}
+    for row in found.rows:
+        if row.seeds_trained is not None:
+            own = row.steps_to_target_vs_dense
+            steps.pop(row.label, None)
+            if own is not None and row.seeds_at_target == row.seeds_trained:
+                steps[row.label] = own
+    return steps
 
 
 def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -27,11 +27,11 @@ from gcsim.analysis.report.table import SPEEDUP, SPEEDUP_RANGE, bare_table
 from gcsim.analysis.report.trust import is_safe
 from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import scenario_from
-from gcsim.scenarios.findings import Evidence, Findings
+from gcsim.scenarios.findings import Findings
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
-from gcsim.scenarios.trained.evidence import evidence_of
+from gcsim.scenarios.trained.evidence import evidence_of, missed_of
 
 GAP = 2  # cells between two columns
 NARROWEST = 6  # cells of a column of text on the narrowest terminal
@@ -120,12 +120,15 @@ def recommendation(point: Result) -> Recommendation:
         if named not in _KNOWN:
             with suppress(InputError):  # the scenario's own files may be gone
                 scenario = scenario_from(point.scenario)
-                _KNOWN[named] = evidence_of(scenario, [one.label for one in scenario.compressors])
-        point = replace(point, advice=Findings(known=_KNOWN.get(named, {})))
+                labels = [one.label for one in scenario.compressors]
+                _KNOWN[named] = Findings(
+                    known=evidence_of(scenario, labels), missed=missed_of(scenario, labels)
+                )
+        point = replace(point, advice=_KNOWN.get(named, Findings()))
     return Recommendation(result=point, verdict=largest_verdict(point))
 
 
-_KNOWN: dict[str, Mapping[str, Evidence]] = {}
+_KNOWN: dict[str, Findings] = {}
 """Evidence by model and methods, the same at most points."""
 
 

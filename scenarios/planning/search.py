@@ -14,6 +14,7 @@ surely fits.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from fractions import Fraction
 from typing import get_args
 
 from gcsim.errors import InputError, Problem
+from gcsim.scenarios import load
 from gcsim.scenarios.advice.asked import METHODS, Asked, Words, asked, option
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.catalog import devices
@@ -151,7 +153,8 @@ class Search:
     _prices: dict[str, PriceList] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        questions = self._questions()
+        with _each_once():
+            questions = self._questions()
         first = questions[0][1]
         self.supposed = first.supposed
         if first.says("training", "strategy"):
@@ -373,10 +376,29 @@ def _joined(works: Iterable[Work]) -> list[Work]:
     return list(found.values())
 
 
+@contextmanager
+def _each_once() -> Iterator[None]:
+    """Log each warning about a scenario once, of however many offers it is."""
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text, before = record.getMessage(), len(said)
+        said.add(text)
+        return len(said) > before
+
+    logger = logging.getLogger(load.__name__)
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)
+
+
 def _question(job: Job, offer: Offer, overrides: Sequence[str]) -> Asked:
-    """A scenario of all nodes of an offer."""
+    """A scenario of all nodes of an offer, in 16 bits where the device has times and none are
+    stated."""
     precision = job.precision
-    if precision is None:
+    if precision is None and not any(text.lstrip().startswith("compute") for text in overrides):
         precision = "fp16" if "fp16" in devices()[offer.device].precisions else "fp32"
     words = Words(
         model=job.model, device=offer.device, gpus=offer.gpus, nodes=offer.nodes,

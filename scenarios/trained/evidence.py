@@ -1,21 +1,23 @@
 """Evidence that a model trains with a method, and in how many times dense training's steps.
 
-`catalog/published_training.csv` has published results: methods, the parameters shown or harder
-ones, the field, the optimizer, the finding. Without one, shipped trainings of the field's tasks
-with just these parameters and the same kind of optimizer count, if every seed of every task that is
-long enough reaches the target. Only field and optimizer must match the user's training: a result on
-one network says that a method can train, not that it trains every network. Error feedback that
-trains well by plain SGD may not with Adam, whose step is not linear in the gradient (H. Tang et
-al., ICML 2021, arXiv:2102.02888, abstract).
+`catalog/published_training.csv` has published results: methods, the parameters that they hold for,
+the field, the optimizer, the finding. A published loss (`inf` steps; more than 1 % in most
+settings) outweighs shipped trainings. Without a published result, shipped trainings of the field's
+tasks with just these parameters and the same kind of optimizer count: for the method if every seed
+of every task that is long enough reaches the target, against it if no seed of any does. Only field
+and optimizer must match the user's training: a result on one network says that a method can train,
+not that it trains every network. Error feedback that trains well by plain SGD may not with Adam,
+whose step is not linear in the gradient (H. Tang et al., ICML 2021, arXiv:2102.02888, abstract).
 """
 
 from __future__ import annotations
 
 import csv
 import functools
+import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +48,7 @@ class Published:
     evidence: Evidence
 
     def covers(self, kind: str, parameters: Mapping[str, Any], field: Field) -> bool:
-        """Whether a method with these parameters is at most as harsh as what was shown."""
+        """Whether the result holds for a method with these parameters."""
         return (
             kind in self.methods
             and field == self.field
@@ -82,8 +84,8 @@ def _row(row: dict[str, Any]) -> Published:
 def evidence(
     kind: str, given: Mapping[str, Any], field: Field | None, optimizer: str = ""
 ) -> Evidence | None:
-    """Evidence for a method in a field with a kind of optimizer ("": the field's usual one), or the
-    weaker one of all fields; None without any."""
+    """Evidence for or against a method in a field with a kind of optimizer ("": the field's usual
+    one), or the weaker one of all fields; None without any."""
     if kind not in REGISTRY:
         return None
     parameters = check_parameters(kind, given).model_dump()
@@ -96,14 +98,25 @@ def evidence(
 
 
 def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Evidence]:
-    """Evidence for some of a scenario's methods, by label."""
-    field, optimizer = field_of(scenario), optimizer_of(scenario)
-    found = {
-        choice.label: evidence(choice.kind, choice.parameters, field, optimizer)
-        for choice in scenario.compressors
-        if choice.label in labels
+    """Evidence for those of some of a scenario's methods that are known to train, by label."""
+    return {
+        label: one for label, one in _each(scenario, labels) if math.isfinite(one.steps_vs_dense)
     }
-    return {label: one for label, one in found.items() if one is not None}
+
+
+def missed_of(scenario: Scenario, labels: Collection[str]) -> dict[str, str]:
+    """Evidence against some of a scenario's methods, in words, by label."""
+    found = dict(_each(scenario, labels))
+    return {label: one.words for label, one in found.items() if math.isinf(one.steps_vs_dense)}
+
+
+def _each(scenario: Scenario, labels: Collection[str]) -> Iterator[tuple[str, Evidence]]:
+    field, optimizer = field_of(scenario), optimizer_of(scenario)
+    for choice in scenario.compressors:
+        if choice.label in labels:
+            found = evidence(choice.kind, choice.parameters, field, optimizer)
+            if found is not None:
+                yield choice.label, found
 
 
 def optimizer_of(scenario: Scenario) -> str:
@@ -120,11 +133,19 @@ def _in_field(
     for row in published():
         if row.optimizer in ("", optimizer) and row.covers(kind, parameters, field):
             return row.evidence
-    tasks = [
+    every = [
         one
         for one in on_shipped_tasks(kind, parameters)
-        if one.same and not one.too_short and (one.field, one.optimizer) == (field, optimizer)
+        if one.same and (one.field, one.optimizer) == (field, optimizer)
     ]
+    if every and not any(one.reached for one in every):
+        ended = ((one, "inconclusive" if one.too_short else "missed the target") for one in every)
+        return Evidence(
+            steps_vs_dense=math.inf,
+            words="; ".join(f"{end} in {one.task}" for one, end in ended),
+            source=" and ".join(f"gcsim train {one.task}" for one in every),
+        )
+    tasks = [one for one in every if not one.too_short]
     if not tasks or any(one.steps_vs_dense is None or one.reached < one.seeds for one in tasks):
         return None
     slowest = max(tasks, key=lambda one: one.steps_vs_dense or 0.0)

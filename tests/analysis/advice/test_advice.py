@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import gcsim
-from gcsim.analysis.advice.advice import Advice, advice, lines
+from gcsim.analysis.advice.advice import Advice, advice, advised_run, lines
 from gcsim.analysis.advice.setting import assumed, header, link_facts
 from gcsim.analysis.report import sections
 from gcsim.analysis.report.numbers import elapsed, significant
@@ -224,6 +224,36 @@ def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> N
     assert "Safe" not in unknown.summary()
 
 
+def test_a_method_that_missed_its_target_gives_way_to_another_faster_than_use() -> None:
+    """On 100 Mbit/s gradient sampling is the fastest; with Adam it is inconclusive on the shipped
+    task, and nothing is known of PowerSGD's rank 3."""
+    words: dict[str, Any] = {"model": "transformer_small", "nodes": 8, "network": "100 Mbit/s"}
+    inconclusive = "trained elsewhere: inconclusive in characters_8"
+    fastest, others = "{kind: gradient_sampling, label: y}", "{kind: powersgd, rank: 3, label: x}"
+    alone = advised(f"compressors=[none, fp16, {fastest}]", **words)
+    assert alone.to_try is not None
+    assert alone.to_try.label == "y"
+    assert inconclusive in " ".join(alone.summary().split())
+    found = advised(f"compressors=[none, fp16, {others}, {fastest}]", **words)
+    assert found.verdict.best is not None
+    assert found.to_try is not None
+    assert (found.verdict.best.label, found.to_try.label) == ("y", "x")
+    assert inconclusive not in found.summary()
+    assert list(found.document()["missed"]) == ["y"]
+
+
+def test_steps_of_a_method_to_try_are_told_where_known() -> None:
+    """PowerSGD's rank 4 needs five thirds of dense training's steps on the shipped task with
+    Adam."""
+    two = "compressors=[none, fp16, powersgd]"
+    found = advised(two, model="gpt2", device="a100", gpus=8, nodes=4, network="25 Gbit/s")
+    assert found.to_try is not None
+    assert found.to_try.label in found.findings.known
+    (steps,) = (one.steps_vs_dense for one in found.findings.known.values())
+    assert steps == pytest.approx(5 / 3)
+    assert "in 1.67 times as many steps as dense" in " ".join(found.summary().split())
+
+
 @pytest.mark.long
 def test_an_open_question_is_answered_as_its_option_would_be() -> None:
     """As near as an estimate of the worlds is that knows fewer methods' messages; then nobody asks
@@ -376,7 +406,7 @@ def test_what_is_advised_is_what_a_run_of_the_scenario_says() -> None:
         None, Words(model="lenet", device="v100", nodes=4, network="100 Mbit/s"), QUICK
     )
     before = advice(question)
-    result = run(question.scenario)  # which measures the traffic here
+    result = advised_run(question.scenario)  # which measures the traffic here
     verdict = largest_verdict(result)
     assert (verdict.safe, verdict.to_try) != (None, None)
     for found in (before.verdict, advice(question).verdict):  # as shipped, and as the run kept it

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gcsim.analysis.validation.registry import chosen
@@ -44,6 +46,16 @@ def test_more_steps_to_the_goal_are_paid_for() -> None:
     dense, topk = _point("dense", 2.0, 2.0), _point("topk", 1.0, 1.0)
     assert costs_of([(dense, "none", 1.0), (topk, "topk", 1.0)])[USE] == 0.0
     assert costs_of([(dense, "none", 1.0), (topk, "topk", 7 / 3)])[USE] == 1.0
+
+
+def test_a_method_that_missed_its_target_is_not_followed() -> None:
+    """Random-k is predicted to be the fastest and has missed; then an unknown method is tried, and
+    without one Use."""
+    dense = _point("dense", 4.0, 4.0), "none", 1.0
+    missed = _point("random", 1.0, 1.0), "randomk", math.inf
+    unknown = _point("topk", 2.0, 2.0), "topk", None
+    assert costs_of([dense, missed, unknown])["Try, else Use"] == 1.0
+    assert costs_of([dense, missed])["Try, else Use"] == costs_of([dense, missed])[USE] == 3.0
 
 
 @pytest.mark.long

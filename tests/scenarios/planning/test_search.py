@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.errors import InputError
+from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.planning.search import HOUR, Job, Point, Search, Site, Work, sizes, undominated
 from gcsim.simulator.training import Strategy
@@ -222,6 +223,25 @@ def test_a_mistake_in_an_offer_has_its_line() -> None:
 def plain(hours: float, money: float, sure: bool = True) -> Point:
     work: Any = SimpleNamespace(sure=sure)
     return Point(work=work, choice=NOTHING, row=NOTHING, hours=hours, money=money)
+
+
+@pytest.mark.parametrize(("precision", "warned"), [("bf16", 1), (None, 0)])
+def test_a_warning_about_all_offers_is_told_once(
+    precision: str | None, warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A precision has no effect on stated times; a default one is not stated at all."""
+    search("compute={forward: 1 ms, backward: 2 ms}", job={"precision": precision})
+    assert sum("training.precision" in one.message for one in caplog.records) == warned
+
+
+@pytest.mark.parametrize(("device", "passes"), [("v100", "fp16"), ("p40", "fp32")])
+def test_passes_of_half_gradients_are_those_of_advice(device: str, passes: str) -> None:
+    """In 16 bits where the device has times of them."""
+    half = "training.gradients=bf16"
+    job = Job(model="lenet", amount=1e7, batch=4096.0, overrides=(TWO, half))
+    (site, *_) = Search(job=job, offers=[offer(device, 1, 2, 1.0)]).sites
+    advised = asked(None, Words(model="lenet", device=device, nodes=2, network="10gbe"), [half])
+    assert site.scenario.training.precision == advised.scenario.training.precision == passes
 
 
 def test_what_may_not_fit_beats_nothing_that_surely_fits() -> None:

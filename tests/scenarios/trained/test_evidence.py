@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.trained.evidence import evidence, evidence_of, published
+from gcsim.scenarios.trained.evidence import evidence, evidence_of, missed_of, published
 from gcsim.scenarios.trained.shipped_tasks import Field
 
 
 def test_rows_name_methods_parameters_and_their_sources() -> None:
     for row in published():
         assert row.evidence.steps_vs_dense >= 1
-        assert "arXiv:" in row.evidence.source
+        assert any(one in row.evidence.source for one in ("arXiv:", "@"))
         for kind in row.methods:
             assert kind in REGISTRY
             names = check_parameters(kind, {}).model_dump().keys()
@@ -28,6 +30,8 @@ def test_rows_name_methods_parameters_and_their_sources() -> None:
         ("powersgd", {"rank": 2}, "images", "", True),
         ("powersgd", {"rank": 2}, "images", "plain SGD", False),  # momentum was shown
         ("powersgd", {"rank": 1}, "text", "plain SGD", False),  # perplexity 102 for 91
+        ("powersgd", {"rank": 2}, "text", "plain SGD", False),  # 93, though characters_sgd trains
+        ("powersgd", {"rank": 2}, "text", "Adam", True),  # no result is published
         ("powersgd", {"rank": 4}, "text", "plain SGD", True),
         ("powersgd", {"rank": 4}, "text", "momentum SGD", False),
         ("onebit_adam", {}, "images", "", False),
@@ -39,7 +43,8 @@ def test_rows_name_methods_parameters_and_their_sources() -> None:
 def test_a_result_covers_milder_parameters_in_its_field_with_its_optimizer(
     kind: str, given: dict[str, float], field: Field, optimizer: str, known: bool
 ) -> None:
-    assert (evidence(kind, given, field, optimizer) is not None) == known
+    found = evidence(kind, given, field, optimizer)
+    assert (found is not None and math.isfinite(found.steps_vs_dense)) == known
 
 
 def test_a_training_that_comes_with_gcsim_is_evidence_in_its_field() -> None:
@@ -78,6 +83,36 @@ def test_the_stated_optimizer_decides(changes: tuple[str, ...], known: bool) -> 
     own = "compressors=[none, {kind: powersgd, rank: 5, label: x}]"
     scenario = load_scenario("lenet_2node", ["model=transformer_small", own, *changes])
     assert bool(evidence_of(scenario, ["x"])) is known
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "optimizer", "words"),
+    [
+        ("gradient_sampling", {}, "Adam", "inconclusive in characters_8"),
+        ("cser", {}, "plain SGD", "missed the target in characters_sgd"),
+        ("powersgd", {"rank": 2}, "plain SGD", "LSTM, WikiText-2, 16 GPUs, plain SGD: perplexity"),
+    ],
+)
+def test_a_published_loss_or_no_seed_at_any_target_is_evidence_against(
+    kind: str, given: dict[str, float], optimizer: str, words: str
+) -> None:
+    found = evidence(kind, given, "text", optimizer)
+    assert found is not None
+    assert math.isinf(found.steps_vs_dense)
+    assert found.words.startswith(words)
+
+
+def test_mixed_outcomes_are_no_evidence() -> None:
+    """Top-k of a hundredth reaches the target of characters_adamw and misses that of
+    characters_8."""
+    assert evidence("topk", {"ratio": 0.01}, "text", "Adam") is None
+
+
+def test_evidence_against_is_apart_from_what_is_known() -> None:
+    own = "compressors=[none, {kind: qsgd, label: x}, {kind: gradient_sampling, label: y}]"
+    scenario = load_scenario("lenet_2node", ["model=transformer_small", own])
+    assert list(evidence_of(scenario, ["x", "y"])) == ["x"]
+    assert missed_of(scenario, ["x", "y"]) == {"y": "inconclusive in characters_8"}
 
 
 def test_a_scenarios_methods_are_asked_by_label() -> None:

@@ -279,7 +279,8 @@ def reported_dense(
         for own in grouped(rows, lambda row: row.setting).values()
         for row, _ in matched(own, [one])
     ]
-    said += [True for row in findings if row.covers(one.kind, one.parameters, row.field)]
+    covering = (row for row in findings if row.covers(one.kind, one.parameters, row.field))
+    said += [math.isfinite(row.evidence.steps_vs_dense) for row in covering]
     return None if not said else 2 * sum(said) >= len(said)
 
 

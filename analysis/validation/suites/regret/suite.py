@@ -5,13 +5,14 @@ Points are those of the suites in `choices.yaml`, chosen among by the functions 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gcsim.analysis.report.selection import Verdict, best_known, expected_s, verdict
+from gcsim.analysis.report.selection import Verdict, avoiding, best_known, expected_s, verdict
 from gcsim.analysis.validation.decisions import by_setting
 from gcsim.analysis.validation.folder import suite_of
 from gcsim.analysis.validation.leaving_out import with_factors
@@ -30,10 +31,11 @@ Choice = Callable[[Verdict, Steps], Row | None]
 
 def _try(found: Verdict, steps: Steps) -> Row | None:
     use = best_known(found, steps)
-    faster = found.to_try
+    missed = {name for name, count in steps.items() if math.isinf(count)}
+    faster = avoiding(missed, found, use).to_try
     if faster is None or use is None or expected_s(faster) >= expected_s(use):
         return use
-    return faster
+    return use if faster.label in missed else faster
 
 
 def _always(kinds: Sequence[str]) -> Choice:
