@@ -124,17 +124,20 @@ def _known(result: Result, rows: Iterable[Row]) -> Verdict:
     if known is None:
         return found
     missed = {row.label for row in found.rows if row.seeds_trained is None} & known.missed.keys()
-    return avoiding(missed, found, best_known(found, steps_of(found, known.known)), workers)
+    steps = steps_of(found, known.known)
+    return avoiding(missed | steps.keys(), found, best_known(found, steps), workers)
 
 
 def avoiding(
-    missed: Collection[str], found: Verdict, use: Row | None, recorded: int | None = None
+    judged: Collection[str], found: Verdict, use: Row | None, recorded: int | None = None
 ) -> Verdict:
-    """The verdict with another method to try than one that missed the target elsewhere, if one is
-    faster than the method to use."""
-    if found.to_try is None or found.to_try.label not in missed:
+    """The verdict with a method to try whose training is an open question, if one is faster than
+    the method to use: of the `judged` others one missed the target elsewhere, or needs steps that
+    make it slower to the goal."""
+    if found.to_try is None or found.to_try is use or found.to_try.label not in judged:
         return found
-    other = verdict((row for row in found.rows if row.label not in missed), recorded).to_try
+    rows = [row for row in found.rows if row.label not in judged or row.compressor == DENSE]
+    other = verdict(rows, recorded).to_try if rows else None
     if other is None or (use is not None and expected_s(other) >= expected_s(use)):
         return found
     return replace(found, to_try=other)

@@ -5,10 +5,9 @@ Points are those of the suites in `choices.yaml`, chosen among by the functions 
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,13 @@ Steps = Mapping[str, float]
 Choice = Callable[[Verdict, Steps], Row | None]
 
 
-def _try(found: Verdict, steps: Steps) -> Row | None:
+def _try(found: Verdict, steps: Steps, *, judged: bool = True) -> Row | None:
+    """The method to try; Use where the line says of it that it missed elsewhere (`judged`)."""
     use = best_known(found, steps)
-    missed = {name for name, count in steps.items() if math.isinf(count)}
-    faster = avoiding(missed, found, use).to_try
+    faster = avoiding(steps, found, use).to_try
     if faster is None or use is None or expected_s(faster) >= expected_s(use):
         return use
-    return use if faster.label in missed else faster
+    return use if judged and faster.label in steps else faster
 
 
 def _always(kinds: Sequence[str]) -> Choice:
@@ -47,6 +46,7 @@ RULES: dict[str, Choice] = {
     USE: best_known,
     "Safe": lambda found, steps: best_known(found, {}),
     "Try, else Use": _try,
+    "Try, warned of or not": partial(_try, judged=False),
     "always dense": _always((DENSE,)),
     "always half precision": _always(_HALF),
     "always PowerSGD": _always(_POWER),
