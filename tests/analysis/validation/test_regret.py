@@ -34,6 +34,7 @@ def test_each_rule_costs_what_its_method_took_over_the_fastest() -> None:
             "Use": 2.0,
             "Safe": 2.0,
             "Try, else Use": 0.0,
+            "Try, warned of or not": 0.0,
             "always dense": 3.0,
             "always half precision": 2.0,
             "always PowerSGD": 1.0,
