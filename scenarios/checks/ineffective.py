@@ -361,11 +361,6 @@ def _strategy(document: Document, cluster: Cluster, training: Training) -> Itera
         why = alone if cluster.workers == 1 else " on memory: the optimizer has no state"
         key_path: Keys = ("training", "strategy")
         yield _said(document, key_path, why, "leave it out", value=training.strategy)
-    if training.sharded:
-        stated = document.data.get("training") or {}
-        for key in sorted({"interference", "framework", "exposed"} & stated.keys()):
-            why = f": training.strategy={training.strategy} has FSDP's own order, and none of it"
-            yield _said(document, ("training", key), why, "leave it out")
 
 
 def _idle_processors(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:

@@ -102,10 +102,6 @@ def test_a_division_of_nothing_is_warned_of(
     alone, stateless = warnings(tmp_path, caplog)
     assert "'zero1' has no effect: one worker has the whole optimizer" in alone
     assert "'zero1' has no effect on memory: the optimizer has no state" in stateless
-    load(tmp_path, SCENARIO, "training={strategy: zero3, framework: none, interference: {bus: 1}}")
-    *_, code, beside = warnings(tmp_path, caplog)
-    assert "training.framework has no effect: training.strategy=zero3 has FSDP's own" in code
-    assert "training.interference has no effect" in beside
 
 
 def test_a_run_takes_longer_in_each_world_and_sends_the_same_gradients(
