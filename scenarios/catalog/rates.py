@@ -1,9 +1,9 @@
 """Measured training steps and their devices: the catalogue's tables.
 
-`training_rates.csv` has a measurement per row, `training_sources.csv` the citations, `hardware.csv`
-the layer model's facts of a board, `layer_times.yaml` its coefficients, fitted by
-`tests/benchmarks/layer_model_fit.py`. Boards with rates but no kernels help to fit, and are
-no devices of the catalogue.
+`training_rates.csv` has a measurement per row, `large_rates.csv` those of large transformers,
+`training_sources.csv` the citations, `hardware.csv` the layer model's facts of a board,
+`layer_times.yaml` its coefficients, fitted by `tests/benchmarks/layer_model_fit.py`. Boards with
+rates but no kernels help to fit, and are no devices of the catalogue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -24,12 +24,14 @@ from gcsim.scenarios.reading.values import As, Spelled
 from gcsim.simulator.devices.ranges import Range
 from gcsim.simulator.devices.training_rates import (
     PRECISIONS,
+    LargeCosts,
     LayerCosts,
     LayerTimes,
     MeasuredTimes,
     Precision,
     curve,
 )
+from gcsim.traces.models.transformer import Checkpointing
 
 FOLDER = Path(__file__).parent
 
@@ -59,6 +61,18 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LargeMeasurement:
+    """Row of `large_rates.csv`: a transformer in 16 bits, per GPU of a node of eight."""
+
+    board: str
+    model: str
+    batch: int  # samples of a micro-batch
+    checkpointing: Checkpointing
+    tokens_per_s: float
+    source: str  # key in `sources`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
     """A device's facts for the layer model."""
 
@@ -78,7 +92,15 @@ class _Factor(Section):
     models: Annotated[int, Field(ge=1)]
 
 
+class _Large(Section):
+    other: Annotated[float, Field(ge=0)]
+    outputs: Annotated[float, Field(ge=0)]
+    known: _Range
+    unknown: _Range
+
+
 class _LayerTimesFile(Section):
+    large: _Large
     costs: dict[Processor, dict[Precision, Annotated[Spelled, _COSTS]]]
     factors: dict[str, dict[Precision, _Factor]]
     strange: _Range
@@ -106,6 +128,22 @@ def measurements() -> tuple[Measurement, ...]:
             else None,
         )
         for row in _rows("training_rates.csv")
+    )
+
+
+@functools.cache
+def large_measurements() -> tuple[LargeMeasurement, ...]:
+    """All rows of `large_rates.csv`, in file order."""
+    return tuple(
+        LargeMeasurement(
+            board=row["device"],
+            model=row["model"],
+            batch=int(row["batch"]),
+            checkpointing=_checkpointing(row["checkpointing"]),
+            tokens_per_s=float(row["tokens_per_s"]),
+            source=row["source"],
+        )
+        for row in _rows("large_rates.csv")
     )
 
 
@@ -180,6 +218,7 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
         models = 0 if known is None else known.models
         found[precision] = LayerTimes(
             costs=costs.value(LayerCosts),
+            large=_large(*names) if precision == "fp16" else None,
             flop_rate=rate,
             bandwidth=board.bandwidth,
             factor=1.0 if known is None else known.factor,
@@ -191,6 +230,15 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
             f"{board.source}",
         )
     return found
+
+
+def _large(*names: str) -> LargeCosts:
+    """Coefficients for large products, with the range of a board that helped to fit them or not."""
+    fit = _fit().large
+    known = any(one.board in names for one in large_measurements())
+    return LargeCosts(
+        other=fit.other, outputs=fit.outputs, time_range=fit.known if known else fit.unknown
+    )
 
 
 def _strange(costs: Spelled) -> Range:
@@ -220,6 +268,14 @@ def _cited(rows: list[Measurement]) -> str:
     names = list(dict.fromkeys(row.source for row in rows))
     counted = f"{len(rows)} measurements" if len(rows) > 1 else "one measurement"
     return f"{counted}; {'; '.join(sources()[name] for name in names)}"
+
+
+def _checkpointing(text: str) -> Checkpointing:
+    for one in get_args(Checkpointing):
+        if text == one:
+            found: Checkpointing = one
+            return found
+    raise InternalError(f"large_rates.csv has the checkpointing {text!r}")
 
 
 def _precision(text: str) -> Precision:

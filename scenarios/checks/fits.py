@@ -17,7 +17,7 @@ from typing import Any
 
 from gcsim.errors import InputError, Problem
 from gcsim.scenarios import catalog
-from gcsim.scenarios.checks.conflicts import shardable, unshardable
+from gcsim.scenarios.checks.conflicts import shardable
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.memory import STAGES, Memory
@@ -132,7 +132,8 @@ def misfits(scenario: Scenario, offered: Collection[str] | None = None) -> list[
     for choice in scenario.compressors:
         device, found = scenario.tightest(choice)
         if found is not None and found.fits == "no":
-            by = tuple(unshardable(choice, strategy) is None for strategy in STAGES)
+            cluster, training = scenario.cluster, scenario.training
+            by = tuple(shardable(choice, cluster, training, stage) for stage in STAGES[1:])
             alike.setdefault((device, found, by), []).append(choice)
     return [
         Misfit(

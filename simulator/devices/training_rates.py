@@ -10,7 +10,10 @@ with a sample's forward FLOPs in 3 x 3 convolutions of stride 1 (F33, which Wino
 speeds up) and in other layers (F), three products per forward one (backward has two), the rate R of
 large matrix products, the bandwidth B of a copy, and the elements A that layers put out (norms,
 activations and backward read them again). Coefficients are shared by a processor family; `factor`
-is the device's. `tests/benchmarks/layer_model_fit.py` fits them (errors: `docs/devices.md`).
+is the device's. Networks of large products alone (`large_products`: transformers from 1.3 B
+parameters on, whose code is tuned and fuses attention) have two coefficients of their own in 16
+bits, and no device's factor. `tests/benchmarks/layer_model_fit.py` fits all (errors:
+`docs/devices.md`).
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 PRODUCTS = 3  # products of a training step per forward product
 _WIDTH = 4  # bytes of an output at any precision; the coefficient absorbs the rest
 _WINOGRAD = "conv3x3"
+_NO_PRODUCTS = {"conv3x3", "conv", "grouped", "recurrent"}
+LARGE = 5_000
+"""Forward FLOPs per output from which products are large: 5,500 in a transformer of 1.3 B, 4,000 of
+1.6 B with narrow blocks (GPT-2 XL), 3,000 in BERT-Large."""
 _Coefficient = Annotated[float, Limits(least=0)]
 
 
@@ -45,10 +52,20 @@ class LayerCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LargeCosts:
+    """Coefficients for networks of large products."""
+
+    other: _Coefficient  # as of `LayerCosts`
+    outputs: _Coefficient
+    time_range: Range  # lowest and highest factor on a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
     """Layer model of one device at one precision."""
 
     costs: LayerCosts
+    large: LargeCosts | None = None
     flop_rate: float  # FLOP per second of large matrix products at this precision
     bandwidth: float  # bytes per second of a copy, read plus written
     factor: float = 1.0  # median of measured over predicted on this device; 1 without measurements
@@ -62,6 +79,8 @@ class LayerTimes:
 
     def range_of(self, model: ModelFacts) -> Range | None:
         """Lowest and highest factor on the times of a model."""
+        if self.large is not None and large_products(model):
+            return self.large.time_range
         strange = self.strange_range is not None and model.name not in self.known_models
         return self.strange_range if strange else self.time_range
 
@@ -69,7 +88,10 @@ class LayerTimes:
         """Seconds of a step with `batch` samples."""
         terms = layer_terms(model, batch, flop_rate=self.flop_rate, bandwidth=self.bandwidth)
         costs = (self.costs.launch, self.costs.conv3x3, self.costs.other, self.costs.outputs)
-        factor = self.factor * (1 if self.end is None else time_at(self.range_of(model), self.end))
+        own = self.factor
+        if self.large is not None and large_products(model):
+            costs, own = (0.0, 0.0, self.large.other, self.large.outputs), 1.0
+        factor = own * (1 if self.end is None else time_at(self.range_of(model), self.end))
         return factor * sum(cost * term for cost, term in zip(costs, terms, strict=True))
 
     def at(self, end: End) -> LayerTimes:
@@ -91,6 +113,14 @@ def layer_terms(
         product * (model.forward_flops - winograd),
         _WIDTH * batch * outputs / bandwidth,
     )
+
+
+def large_products(model: ModelFacts) -> bool:
+    """Whether a network has products alone, and large ones: the inner dimension is half the FLOPs
+    per output."""
+    outputs = sum(layer.outputs for layer in model.layers)
+    others = any(layer.kind in _NO_PRODUCTS and layer.forward_flops for layer in model.layers)
+    return not others and model.forward_flops >= LARGE * max(1, outputs)
 
 
 def has_kinds(model: ModelFacts) -> bool:

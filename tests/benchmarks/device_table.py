@@ -10,6 +10,7 @@ import math
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 if __package__ in {None, ""}:
@@ -34,7 +35,15 @@ from tests.benchmarks.layer_model_errors import (
     summary,
     unknown,
 )
-from tests.benchmarks.layer_model_fit import FAMILIES, fit, observations, written
+from tests.benchmarks.layer_model_fit import (
+    FAMILIES,
+    fit,
+    fit_large,
+    large_observations,
+    large_ratios,
+    observations,
+    written,
+)
 
 COMMAND = "python tests/benchmarks/device_table.py > docs/devices.md"
 PARTS = {"known": known, "single": single, "unknown": unknown, "flops": flops}
@@ -64,6 +73,9 @@ def fitted() -> str:
     errors["between"] = _outward(summary(between()).range)
     errors["beyond"] = _outward(summary(beyond()).range)
     errors["elsewhere"] = _outward(summary(elsewhere()).range)
+    for kind, left_out in (("known", "model"), ("unknown", "board")):
+        ratios = large_ratios(attrgetter(left_out))
+        errors[f"large {kind}"] = _outward((min(ratios), max(ratios)))
     return written(fits, errors)
 
 
@@ -126,6 +138,21 @@ def _validation() -> Iterator[str]:
         "output that many copies. In single precision 3 x 3 convolutions run above the nominal "
         "rate (Winograd's algorithm); on tensor cores products take nearly twice as long as large "
         "matrix products do."
+    )
+    yield ""
+    other, outputs = fit_large(large_observations())
+    ratios = {key: large_ratios(attrgetter(key)) for key in ("model", "board")}
+    yield (
+        "Networks of large products alone (5,000 forward FLOPs per output or more: transformers "
+        "from 1.3 B parameters on) have two coefficients of their own in 16 bits, "
+        f"{other:.2f} and {outputs:.1f}, and no device's factor: their code is tuned, and fuses "
+        f"attention. They are fitted to {len(ratios['model'])} runs of MPT on one node of A100 or "
+        "H100 (`large_rates.csv`). Measured over predicted: "
+        + "; ".join(
+            f"{min(found):.2f} to {max(found):.2f} with the {key} left out"
+            for key, found in ratios.items()
+        )
+        + ". The range of the first serves these boards, that of the second others."
     )
     yield ""
     yield "### Errors"

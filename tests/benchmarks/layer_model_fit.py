@@ -20,9 +20,23 @@ from math import exp, log
 
 import numpy as np
 
-from gcsim.scenarios.catalog.rates import Board, Measurement, Processor, boards, measurements
-from gcsim.simulator.devices.training_rates import PRECISIONS, LayerCosts, Precision, layer_terms
+from gcsim.scenarios.catalog.rates import (
+    Board,
+    Measurement,
+    Processor,
+    boards,
+    large_measurements,
+    measurements,
+)
+from gcsim.simulator.devices.training_rates import (
+    PRECISIONS,
+    PRODUCTS,
+    LayerCosts,
+    Precision,
+    layer_terms,
+)
 from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.table import table_facts
 from gcsim.traces.profile import ModelFacts
 
 FAMILIES: tuple[tuple[Processor, Precision], ...] = (
@@ -121,6 +135,55 @@ def fit(seen: Sequence[Observation], processor: Processor, precision: Precision)
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """Terms of a large transformer's step, and its measured seconds."""
+
+    board: str
+    model: str
+    terms: tuple[float, float]  # products, with those of checkpointing; outputs
+    seconds: float
+
+
+def large_observations() -> list[Large]:
+    """Rows of `large_rates.csv`."""
+    found = []
+    for row in large_measurements():
+        entry, board = MODELS[row.model], boards()[row.board]
+        network = entry.transformer
+        assert network is not None, row.model
+        facts = table_facts(entry, row.batch)
+        again = network.computed_again(row.checkpointing, flash=True) / facts.forward_flops
+        _, _, products, outputs = layer_terms(
+            facts, row.batch, flop_rate=board.flop_rates["fp16"], bandwidth=board.bandwidth
+        )
+        found.append(
+            Large(
+                board=row.board,
+                model=row.model,
+                terms=(products * (1 + again / PRODUCTS), outputs),
+                seconds=row.batch * network.sequence / row.tokens_per_s,
+            )
+        )
+    return found
+
+
+def fit_large(seen: Sequence[Large]) -> np.ndarray:
+    """Coefficients of products and outputs."""
+    basis = np.array([each.terms for each in seen])
+    return _solve(basis, np.array([each.seconds for each in seen]), np.ones(len(seen)))
+
+
+def large_ratios(left_out: Callable[[Large], str]) -> list[float]:
+    """Measured over predicted, each from the fit without those of the same key."""
+    seen = large_observations()
+    found = []
+    for each in seen:
+        others = fit_large([one for one in seen if left_out(one) != left_out(each)])
+        found.append(each.seconds / float(np.dot(others, each.terms)))
+    return found
+
+
 def _solve(basis: np.ndarray, measured: np.ndarray, weights: np.ndarray) -> np.ndarray:
     from scipy.optimize import nnls
 
@@ -189,7 +252,15 @@ def written(fits: Mapping[tuple[Processor, Precision], Fit], errors: Mapping[str
                 f"      unknown: {errors[f'{family} {precision} unknown']}",
                 f"      flops: {errors[f'{family} {precision} flops']}",
             ]
-    lines.append("factors:")
+    other, outputs = fit_large(large_observations())
+    lines += [
+        "large:",
+        f"  other: {other:.5g}",
+        f"  outputs: {outputs:.5g}",
+        f"  known: {errors['large known']}",
+        f"  unknown: {errors['large unknown']}",
+        "factors:",
+    ]
     names = sorted({board for each in fits.values() for board in each.factors})
     for board in names:
         lines.append(f"  {board}:")

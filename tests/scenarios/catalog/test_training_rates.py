@@ -8,16 +8,24 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog.rates import boards, layer_times, measured_times, measurements, sources
+from gcsim.scenarios.catalog.rates import (
+    boards,
+    large_measurements,
+    layer_times,
+    measured_times,
+    measurements,
+    sources,
+)
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import Scenario
-from gcsim.simulator.devices.training_rates import PRECISIONS
+from gcsim.simulator.devices.training_rates import PRECISIONS, PRODUCTS
 from gcsim.traces.models.registry import MODELS
+from gcsim.traces.models.table import table_facts
 from gcsim.traces.profile import ModelFacts
 
 
 def test_every_rate_has_a_citation_and_every_citation_a_rate() -> None:
-    cited = {row.source for row in measurements()}
+    cited = {row.source for row in measurements()} | {row.source for row in large_measurements()}
     assert cited == set(sources())
     assert all(len(text) > 20 for text in sources().values())
 
@@ -101,6 +109,25 @@ def test_a_factor_is_the_boards_own_or_that_of_the_board_it_is_scaled_from() -> 
     assert pcie.flop_rate < own.flop_rate
     unknown = catalog.device("p40").layer_times["fp32"]
     assert (unknown.factor, unknown.models) == (1.0, 0)
+
+
+def test_large_transformers_have_half_precisions_rates_of_their_own() -> None:
+    """MPT 13B on 128 H100 with full checkpointing: 5,080 tokens/s per GPU (llm-foundry); of the
+    fit is another batch without it, on 8."""
+    times = catalog.device("h100_sxm").layer_times
+    assert times["fp16"].large is not None
+    assert times["tf32"].large is None
+    low, high = times["fp16"].large.time_range
+    other = catalog.device("b200").layer_times["fp16"].large
+    assert other is not None
+    assert other.time_range[0] <= low + 0.05
+    assert other.time_range[1] >= high
+    entry = MODELS["mpt_13b"]
+    assert entry.transformer is not None
+    facts = table_facts(entry, 16)
+    again = entry.transformer.computed_again("full", flash=True) / facts.forward_flops
+    found = times["fp16"].seconds(facts, 16) * (1 + again / PRODUCTS)
+    assert found == pytest.approx(16 * 2048 / 5080, rel=0.15)
 
 
 def test_a_factor_of_few_models_has_a_wider_range_than_one_of_many() -> None:

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from gcsim.errors import InputError
 from gcsim.simulator.devices.device import Device, TrainingRate
 from gcsim.simulator.devices.step_time import step_time
-from gcsim.simulator.devices.training_rates import LayerCosts, LayerTimes, MeasuredTimes, curve
+from gcsim.simulator.devices.training_rates import (
+    LargeCosts,
+    LayerCosts,
+    LayerTimes,
+    MeasuredTimes,
+    curve,
+)
 from gcsim.traces.profile import Layer, ModelFacts
 
 COSTS = LayerCosts(launch=1e-3, conv3x3=0.5, other=2.0, outputs=10.0)
@@ -145,6 +151,24 @@ def test_a_model_without_flops_is_refused() -> None:
     blank = replace(facts, layers=layers)
     with pytest.raises(InputError, match="nor the FLOPs of model 'blank' are known"):
         step_time(blank, device())
+
+
+def test_large_products_alone_have_coefficients_of_their_own() -> None:
+    """3 x 4 samples of 10 GFLOP at 1 TFLOP/s times 1.5, 4 x 4 x 10^6 bytes at 1 GB/s times 5; no
+    factor of the device. With fewer FLOPs per output, or a convolution, the usual ones."""
+    own = LargeCosts(other=1.5, outputs=5.0, time_range=(0.9, 1.2))
+    times = replace(LAYERED, factor=1.7, large=own, time_range=(0.5, 2.0))
+
+    def product(flops: int, kind: str = "linear") -> ModelFacts:
+        layer = Layer(name="a", parameters=(0,), forward_flops=flops, kind=kind, outputs=10**6)
+        return replace(model(4, "another"), layers=(layer,))
+
+    large = product(10**10)
+    assert times.seconds(large, 4) == pytest.approx(1.5 * 0.12 + 5 * 0.016)
+    assert times.at("slowest").seconds(large, 4) == pytest.approx(1.2 * (1.5 * 0.12 + 5 * 0.016))
+    for other in (product(10**9), product(10**10, "conv")):
+        assert times.seconds(other, 4) == replace(times, large=None).seconds(other, 4)
+        assert times.range_of(other) == (0.5, 2.0)
 
 
 def test_the_ends_of_a_device_are_those_of_the_time_that_is_taken() -> None:
