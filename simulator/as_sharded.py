@@ -18,8 +18,8 @@ Before it come the gathers of the unit's weights: one for the forward pass, and 
 for the backward pass, except for the last unit. Weights travel as the passes read them, 2 bytes per
 element in 16 bits. After a gather a kernel copies them to their places (2 accesses per byte).
 
-Assumes parts equal to the byte, and payloads that can be cut into parts: methods without memory
-whose ranks send what they send for a bucket by itself (`shardable_exchange`).
+Assumes parts equal to the byte, and payloads that can be cut into parts. Methods with a state that
+cannot be cut do not come here (`scenarios/checks/conflicts.py`, `unshardable`).
 
 Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5; Wang et al. 2023 (arXiv:2306.10209),
 "ZeRO++", sec. 3.3; PyTorch 2.13, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py
@@ -140,7 +140,7 @@ def _joined(exchanges: tuple[Exchange, ...], unit: _Unit) -> Exchange:
         records.append(replace(one, sent=tuple(map(sum, zip(*sent, strict=True))), pulled=pulled))
     if unit.inside:
         summed = CollectiveRecord(
-            kind="all_reduce", sent=(unit.gradients,) * unit.workers, element=4, scope="node"
+            kind="all_reduce", sent=(unit.gradients,) * unit.workers, element=2, scope="node"
         )
         computes = [_copy(unit.gradients, "encode"), *(_part(one, unit.inside) for one in computes)]
         records = [unit.scatter(summed), *map(_between, records)]

@@ -239,9 +239,10 @@ def unshardable(choice: CompressorChoice, strategy: Strategy) -> str | None:
     if has_optimizer(choice):
         return "own optimizer state"
     method, parameters = method_of(choice.kind, choice.parameters)
+    state = method.memory(parameters)
     if strategy == "hsdp":
-        return "matrices" if method.about.family == "low rank" else None
-    if strategy != "zero1" and not method.memory(parameters).startswith("none"):
+        return "matrices" if "matrix" in state else None
+    if strategy != "zero1" and not state.startswith("none"):
         return "memory of the whole gradient"
     return None
 
