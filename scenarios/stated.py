@@ -3,7 +3,7 @@
 The sections `cluster`, `training`, `ddp` and `batch_size` are those of a scenario. In the place of
 compressors and gradients stand a table of layers and `traffic`:
 
-    model: resnet50                        # of the tables of layers
+    model: resnet50                        # of the tables of layers, or one by formula
     compute: {step: 0.3 s}                 # forward and backward; default: the catalogue's
     traffic:
       grouping: ddp                        # or whole, tensors, horovod, mg_wfbp, none (no exchange)
@@ -47,7 +47,7 @@ from gcsim.scenarios.scenario import DdpBuckets
 from gcsim.scenarios.sections.cluster import ClusterSection, build_cluster
 from gcsim.scenarios.sections.file import DDP, TRAINING, buckets_of, build_training
 from gcsim.scenarios.tensor_groups import fused, grouped, merged_ends
-from gcsim.simulator.as_trained import as_stored
+from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
@@ -55,11 +55,15 @@ from gcsim.simulator.collectives.servers import gloo_rooted
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
+from gcsim.simulator.devices.training_rates import PRODUCTS
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
 from gcsim.simulator.predict import predict
 from gcsim.simulator.steps.averages import Averager
 from gcsim.simulator.training import Training
 from gcsim.traces.buckets import bucket_layouts
+from gcsim.traces.models.registry import MODELS, at_sequence
+from gcsim.traces.models.table import facts_and_parameters
+from gcsim.traces.models.transformer import Transformer
 from gcsim.traces.profile import (
     Compute,
     Exchange,
@@ -197,16 +201,24 @@ def stated(
     `InputError` with every problem and its place."""
     file = checked(StatedFile, document)
     cluster = build_cluster(file.cluster, file.batch_size)
-    model, shapes = (
-        (None, []) if not file.model else facts(file.model, file.batch_size, file.tokens)
-    )
+    known, batch = MODELS.get(file.model), file.batch_size
+    model, network = None, None
+    tensors: tuple[tuple[str, Shape], ...] = ()
+    if known is not None and known.transformer is not None:
+        known = at_sequence(known, file.tokens) if file.tokens else known
+        network = known.transformer
+        model, tensors = facts_and_parameters(known, batch)
+    elif file.model:
+        model, shapes = facts(file.model, batch, file.tokens)
+        tensors = tuple((str(number), shape) for number, shape in enumerate(shapes))
     device, slower = cluster.device, file.traffic.slower
     if slower:
         rates = {k: rate.faster(1 / slower.get(k, 1)) for k, rate in device.kernels.items()}
         cluster = replace(cluster, device=replace(device, kernels=rates))
     training = build_training(file.training, cluster, measured=file.compute.step is not None)
     if file.traffic.optimizer:
-        taken = _priced(file.traffic.optimizer, list(map(math.prod, shapes)), cluster.device)
+        sizes = [math.prod(shape) for _, shape in tensors]
+        taken = _priced(file.traffic.optimizer, sizes, cluster.device)
         training = replace(training, optimizer=Fraction(taken, PS_PER_SECOND))
     return Stated(
         cluster=cluster,
@@ -214,11 +226,12 @@ def stated(
         buckets=buckets_of(file.ddp),
         traffic=file.traffic,
         model=model,
-        shapes=tuple(shapes),
+        network=network,
+        tensors=tensors,
         stated_step=file.compute.seconds,
         stated_backward=None if file.compute.backward is None else float(file.compute.backward),
         own_optimizer=tuple(file.compute.optimizer),
-        batch=file.batch_size,
+        batch=batch,
     )
 
 
@@ -239,7 +252,8 @@ class Stated:
     buckets: DdpBuckets
     traffic: TrafficSection
     model: ModelFacts | None  # None: the exchange alone
-    shapes: tuple[Shape, ...]  # tensors' shapes, in forward order
+    network: Transformer | None  # of a model by formula
+    tensors: tuple[tuple[str, Shape], ...]  # names and shapes, in forward order
     stated_step: float | None
     stated_backward: float | None
     own_optimizer: tuple[Any, ...]
@@ -267,6 +281,11 @@ class Stated:
         )
 
     @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Shapes of the tensors."""
+        return tuple(shape for _, shape in self.tensors)
+
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Elements of the tensors."""
         return tuple(map(math.prod, self.shapes))
@@ -276,7 +295,15 @@ class Stated:
         """Seconds of one device's passes; `InputError` where the catalogue has none."""
         if self.stated_step is not None or self.model is None:
             return self.stated_step or 0.0
-        return float(step_time(self.model, self.cluster.device).seconds)
+        once = step_time(self.model, self.cluster.device, self.training.timed_as).seconds
+        return float(once) * self._longer
+
+    @property
+    def _longer(self) -> float:
+        """Factor on the passes, for what the backward pass computes again."""
+        assert self.model is not None  # noqa: S101 (of a step)
+        again = self.training.computed_again(self.network, self.model.forward_flops)
+        return float(1 + again / PRODUCTS)
 
     @cached_property
     def passes(self) -> ComputeTimes:
@@ -286,7 +313,7 @@ class Stated:
     def _passes(self, layouts: Sequence[BucketLayout]) -> ComputeTimes:
         own = _priced(self.own_optimizer, self.sizes, self.cluster.device) / PS_PER_SECOND
         both = self.step - own
-        backward = self.stated_backward or both * BACKWARD / (1 + BACKWARD)
+        backward = self.stated_backward or both - both / self._longer / (1 + BACKWARD)
         measured = PassTimes(forward=both - backward, backward=backward, source="measured")
         assert self.model is not None  # noqa: S101 (of a step)
         return training_times(self.model, layouts, self.cluster.device, measured)
@@ -378,12 +405,13 @@ class Stated:
             phases=(Phase(name="every step", count=1, steps=(step,)),),
             quality=Quality(nmse=0.0, cosine_similarity=1.0),
         )  # fmt: skip
-        if "exchange" not in self.traffic.model_fields_set:
-            found = as_stored(found, self.training)
-        return every(found, self.training.local_steps)
+        training = self.training
+        if "exchange" in self.traffic.model_fields_set:  # of whatever gradients
+            training = replace(training, gradients="fp32")
+        return every(as_trained(found, training, self.cluster), training.local_steps)
 
     def _layouts(self) -> tuple[BucketLayout, ...]:
-        parameters = [(str(n), (size,)) for n, size in enumerate(self.sizes)]
+        parameters = [(name, (math.prod(shape),)) for name, shape in self.tensors]
         match self.traffic.grouping:
             case "whole":
                 return bucket_layouts(parameters, first=1 << 60, cap=1 << 60)

@@ -11,7 +11,7 @@ from gcsim import fields
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.training_rates import Precision
 from gcsim.simulator.steps.step_plan import Kind, Machines
-from gcsim.traces.models.transformer import Checkpointing
+from gcsim.traces.models.transformer import Checkpointing, Transformer
 
 DENSE = "none"  # registered name of the uncompressed exchange
 Overlap = Literal["ddp", "none", "by_tensor"]
@@ -207,6 +207,14 @@ class Training(fields.Setting):
     def timed_as(self) -> Precision:
         """Precision of the catalogue's times."""
         return "fp16" if self.precision == "bf16" else self.precision
+
+    def computed_again(self, network: Transformer | None, forward_flops: int) -> Fraction:
+        """Share of `forward_flops`, a sample's, that the backward pass of a model by formula
+        computes again."""
+        if network is None:
+            return Fraction(0)
+        again = network.computed_again(self.checkpointing, flash=self.flash_attention)
+        return Fraction(again, forward_flops)
 
     @property
     def gradient_bytes(self) -> int:

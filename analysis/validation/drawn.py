@@ -59,20 +59,22 @@ def in_worlds(
     return seconds
 
 
-def passes_of(compute: ComputeTimes, facts: ModelFacts, device: Device) -> dict[str, ComputeTimes]:
+def passes_of(
+    compute: ComputeTimes, facts: ModelFacts, device: Device, precision: Precision
+) -> dict[str, ComputeTimes]:
     """Passes as the catalogue states them, and at the ends of the device's ranges."""
-    stated = float(step_time(facts, device, "fp32").seconds)
+    stated = float(step_time(facts, device, precision).seconds)
     found = {"stated": compute}
     for end in ("fastest", "slowest"):
         other = device.at(kernels="fastest", training=end)
-        share = float(step_time(facts, other, "fp32").seconds) / stated
+        share = float(step_time(facts, other, precision).seconds) / stated
         found[end] = compute.times(Fraction(share).limit_denominator(10**6))
     return found
 
 
-def without(work: str, device: Device, model: ModelFacts) -> Device:
+def without(work: str, device: Device, model: ModelFacts, precision: Precision) -> Device:
     """The device without the model's steps cited from this work; itself if there are none."""
-    key: tuple[str, Precision, int] = (model.name, "fp32", model.tokens)
+    key = model.name, precision, model.tokens
     times = device.measured.get(key)
     if times is None:
         return device

@@ -301,7 +301,7 @@ class Folder:
     def _point(self, row: row_files.Row, *, served: bool) -> Point:
         runs, known = self.runs(row), self.runs(row, catalogue=True)
         source = self._source(row)
-        step = runs[0].model is not None and row.unit != "bytes"
+        step = self.file.in_ranges and runs[0].model is not None and row.unit != "bytes"
         own = self.runs(row, catalogue=True, steps=True) if step else []
         if any(one.stated_step is None for one in own):
             own = []
@@ -351,7 +351,9 @@ class Folder:
             # with a range, if of nothing: collectives' times are those of the catalogue's passes
             compute = {"stated": run.passes, "slowest": run.passes.times(Fraction(100001, 100000))}
             if run.stated_step is None:
-                compute = passes_of(run.passes, run.profile.model, run.cluster.device)
+                compute = passes_of(
+                    run.passes, run.profile.model, run.cluster.device, run.training.timed_as
+                )
             self._drawn[id(run)] = in_worlds(
                 run.cluster, run.training, run.profile, compute, run.seconds
             )
@@ -367,7 +369,8 @@ class Folder:
         """A run without what the source has said."""
         name = f"{id(run)} without {work}"
         if name not in self._runs:
-            device = without(work, run.cluster.device, run.profile.model)
+            precision = run.training.timed_as
+            device = without(work, run.cluster.device, run.profile.model, precision)
             cluster = replace(run.cluster, device=device)
             same = device is run.cluster.device
             self._runs[name] = run if same else replace(run, cluster=cluster, _held={})

@@ -26,6 +26,7 @@ SUITES = (
     "raysgd",
     "bagua",
     "global-qsgd",
+    "sharded",
     "gpu-hook",
     "papers",
     "scaling",

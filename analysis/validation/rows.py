@@ -15,6 +15,7 @@
     fit: {NAME: {title: ..., low: 0.1, high: 1, unit: GB/s}}    # in turn; of the same rows together
     left_out: {KEY: {what: ..., rule: ..., count: 3}}    # rows with this in column `left_out`, and
                                                          # so many that are not in the file
+    in_ranges: false         # its steps widen no factors on whole steps (`leaving_out.py`)
     bounds: [{name: ..., series: [...], limit: 0.1}]
 
 In `rows.csv` a column that is none of `COLUMNS` changes the key of its name as `--set` does; those
@@ -95,6 +96,7 @@ class SuiteFile(Section):
     groups: dict[str, Changes] = {}  # noqa: RUF012
     fit: dict[str, FitSection] = {}  # noqa: RUF012
     left_out: dict[str, LeftOutSection] = {}  # noqa: RUF012
+    in_ranges: bool = True
     bounds: Annotated[list[Annotated[Spelled, As(Bound)]], Field(min_length=1)]
 
 

@@ -218,7 +218,7 @@ def layer_times(board: Board, *names: str) -> dict[Precision, LayerTimes]:
         models = 0 if known is None else known.models
         found[precision] = LayerTimes(
             costs=costs.value(LayerCosts),
-            large=_large(*names) if precision == "fp16" else None,
+            large=_large(*names) if precision == "fp16" and "tf32" in board.flop_rates else None,
             flop_rate=rate,
             bandwidth=board.bandwidth,
             factor=1.0 if known is None else known.factor,

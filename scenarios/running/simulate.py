@@ -94,13 +94,8 @@ def compute_times(
     scenario: Scenario, profile: TrafficProfile, passes: PassTimes | None
 ) -> dict[str, ComputeTimes]:
     """Forward and backward times for `simulate`, as stated and at their range's ends."""
-
-    training, network = scenario.training, scenario.model.transformer
-    again = Fraction(0)
-    if network is not None:
-        flash = training.flash_attention
-        flops = network.computed_again(training.checkpointing, flash=flash)
-        again = Fraction(flops, profile.model.forward_flops)
+    training = scenario.training
+    again = training.computed_again(scenario.model.transformer, profile.model.forward_flops)
 
     def on(group: NodeGroup, end: End | None) -> ComputeTimes:
         samples = max(1, round(group.batch * profile.model.samples_per_worker))

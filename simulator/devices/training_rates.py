@@ -12,7 +12,7 @@ large matrix products, the bandwidth B of a copy, and the elements A that layers
 activations and backward read them again). Coefficients are shared by a processor family; `factor`
 is the device's. Networks of large products alone (`large_products`: transformers from 1.3 B
 parameters on, whose code is tuned and fuses attention) have two coefficients of their own in 16
-bits, and no device's factor. `tests/benchmarks/layer_model_fit.py` fits all (errors:
+bits on Ampere and later devices, and no device's factor. `tests/benchmarks/layer_model_fit.py` fits all (errors:
 `docs/devices.md`).
 """
 

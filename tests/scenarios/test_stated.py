@@ -15,6 +15,7 @@ from gcsim.scenarios import catalog
 from gcsim.scenarios.reading.document import Document
 from gcsim.scenarios.stated import Stated, stated
 from gcsim.scenarios.tensor_groups import SMALL, fused, merged_ends
+from gcsim.traces.models.registry import MODELS
 from gcsim.traces.profile import Layer, ModelFacts
 
 SIZES = [1000, 64, 4000, 16]
@@ -107,6 +108,43 @@ def test_a_dense_step_is_the_passes_and_the_ring() -> None:
     assert run({"grouping": "none"}).seconds == 0.01
     busy = run({"grouping": "whole", "exchange": [{"busy": "n*1e-6"}, {"all_reduce": "4*n"}]})
     assert busy.seconds == pytest.approx(0.01 + 0.00508 + 6 * 4 * 1270 / 1e9)
+
+
+def by_formula(tokens: int = 0, **training: Any) -> Stated:
+    """GPT-2 medium on 4 machines."""
+    training = {"precision": "fp16", "framework": "none", **training}
+    cluster = {"nodes": 4, "device": "v100", "network": "25gbe"}
+    data = {"model": "gpt2_medium", "tokens": tokens, "cluster": cluster, "training": training}
+    return stated(Document("here", data), facts)
+
+
+def test_weights_of_a_model_by_formula_are_gathered_twice_and_gradients_scattered_once() -> None:
+    """In 16 and in 32 bits; weights of the last unit of the forward pass once (FSDP)."""
+    found = by_formula(strategy="fsdp").profile
+    exchanges = found.phases[0].steps[0].exchanges
+    gathered = [sum(r.sent[0] for r in one.collectives[:-1]) for one in exchanges]
+    parameters = MODELS["gpt2_medium"].parameters
+    assert sum(gathered) + gathered[0] == 2 * 2 * parameters  # type: ignore[operator]
+    assert sum(one.collectives[-1].sent[0] for one in exchanges) == 4 * parameters  # type: ignore[operator]
+
+
+def test_full_checkpointing_passes_the_blocks_forward_again() -> None:
+    """Two of three parts of a step are the backward pass; the output, 2 s h V, is not repeated."""
+    once, again = by_formula(), by_formula(checkpointing="full")
+    assert once.model is not None
+    share = 1 - 2 * 1024 * 1024 * 50257 / once.model.forward_flops
+    assert again.step / once.step == pytest.approx(1 + share / 3, rel=1e-9)
+    assert again.passes.forward == pytest.approx(once.passes.forward, rel=1e-9)
+
+
+def test_a_model_by_formula_takes_samples_of_the_stated_tokens() -> None:
+    """2 N FLOPs a token without attention's, whose share halves with the tokens."""
+    whole, half = by_formula(), by_formula(tokens=512)
+    assert whole.model is not None
+    assert half.model is not None
+    attention = 24 * 4 * 1024 * 1024**2
+    products = (whole.model.forward_flops - attention) / 2
+    assert half.model.forward_flops == pytest.approx(products + attention / 4, rel=1e-12)
 
 
 def test_exchanges_alone_follow_each_other() -> None:

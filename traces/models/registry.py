@@ -1,6 +1,6 @@
 """Models: the shipped ones by name, a user's own as `package.module:build`.
 
-`models.csv` has the shipped ones, `transformers.csv` those of 0.3 to 70 B parameters that are known
+`models.csv` has the shipped ones, `transformers.csv` those of 0.1 to 70 B parameters that are known
 by formula only (`transformer.py`), `papers.csv` their citations: plain data, which `gcsim list
 models` reads without torch. `models/building.py` builds an entry's model; `build` names
 a function of `traces/networks/`.

@@ -35,9 +35,10 @@ def test_a_device_without_a_works_steps_has_the_others() -> None:
     v100 = device("v100")
     model = ModelFacts(name="resnet50", parameters=1, layers=(), samples_per_worker=64)
     known = step_time(model, v100).seconds
-    assert step_time(model, without("lambdal/lambda-tensorflow", v100, model)).seconds == known
-    left = without("apache mxnet", v100, model)
+    others = without("lambdal/lambda-tensorflow", v100, model, "fp32")
+    assert step_time(model, others).seconds == known
+    left = without("apache mxnet", v100, model, "fp32")
     assert [step.batch for step in left.measured["resnet50", "fp32", 0].steps] == [192]
     assert left.measured["resnet50", "fp16", 0] == v100.measured["resnet50", "fp16", 0]
     assert step_time(model, left).seconds != known
-    assert without("nobody/nothing", v100, model) is v100
+    assert without("nobody/nothing", v100, model, "fp32") is v100

@@ -179,7 +179,7 @@ def test_all_mistakes_of_a_line_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("size", "said"),
     [
-        ("600M", "the nearest are gpt2_large (774 million)"),
+        ("600M", "the nearest are mpt_760m (760 million), gpt2_large (774 million)"),
         ("60M", "resnet152 (60.2 million), alexnet (61.1 million)"),
         ("many", "is not a number above 0"),
     ],

@@ -117,6 +117,7 @@ def test_large_transformers_have_half_precisions_rates_of_their_own() -> None:
     times = catalog.device("h100_sxm").layer_times
     assert times["fp16"].large is not None
     assert times["tf32"].large is None
+    assert catalog.device("v100").layer_times["fp16"].large is None  # fuses no attention
     low, high = times["fp16"].large.time_range
     other = catalog.device("b200").layer_times["fp16"].large
     assert other is not None
