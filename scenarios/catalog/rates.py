@@ -1,6 +1,6 @@
 """Measured training steps and their devices: the catalogue's tables.
 
-`training_rates.csv` has a measurement per row, `large_rates.csv` those of large transformers,
+`training_rates.csv` has a measurement per row, `large_rates.csv` those of language models,
 `training_sources.csv` the citations, `hardware.csv` the layer model's facts of a board,
 `layer_times.yaml` its coefficients, fitted by `tests/benchmarks/layer_model_fit.py`. Boards with
 rates but no kernels help to fit, and are no devices of the catalogue.

@@ -10,9 +10,9 @@ with a sample's forward FLOPs in 3 x 3 convolutions of stride 1 (F33, which Wino
 speeds up) and in other layers (F), three products per forward one (backward has two), the rate R of
 large matrix products, the bandwidth B of a copy, and the elements A that layers put out (norms,
 activations and backward read them again). Coefficients are shared by a processor family; `factor`
-is the device's. Networks of large products alone (`large_products`: transformers from 1.3 B
-parameters on, whose code is tuned and fuses attention) have two coefficients of their own in 16
-bits on Ampere and later devices, and no device's factor. `tests/benchmarks/layer_model_fit.py` fits all (errors:
+is the device's. Networks of large products alone (`large_products`: decoders of language,
+whose code is tuned and fuses attention) have two coefficients of their own in 16 bits on Ampere and
+later devices, and no device's factor. `tests/benchmarks/layer_model_fit.py` fits all (errors:
 `docs/devices.md`).
 """
 
@@ -35,9 +35,9 @@ PRODUCTS = 3  # products of a training step per forward product
 _WIDTH = 4  # bytes of an output at any precision; the coefficient absorbs the rest
 _WINOGRAD = "conv3x3"
 _NO_PRODUCTS = {"conv3x3", "conv", "grouped", "recurrent"}
-LARGE = 5_000
-"""Forward FLOPs per output from which products are large: 5,500 in a transformer of 1.3 B, 4,000 of
-1.6 B with narrow blocks (GPT-2 XL), 3,000 in BERT-Large."""
+LARGE = 2_500
+"""Forward FLOPs per output from which products are large: 3,000 in decoders of 125 M
+parameters, 19,000 of 70 B; 2,200 in BERT-Large."""
 _Coefficient = Annotated[float, Limits(least=0)]
 
 

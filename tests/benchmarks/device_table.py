@@ -143,8 +143,8 @@ def _validation() -> Iterator[str]:
     other, outputs = fit_large(large_observations())
     ratios = {key: large_ratios(attrgetter(key)) for key in ("model", "board")}
     yield (
-        "Networks of large products alone (5,000 forward FLOPs per output or more: transformers "
-        "from 1.3 B parameters on) have two coefficients of their own in 16 bits on Ampere and later GPUs, "
+        "Networks of large products alone (2,500 forward FLOPs per output or more: decoders of "
+        "language) have two coefficients of their own in 16 bits on Ampere and later GPUs, "
         f"{other:.2f} and {outputs:.1f}, and no device's factor: their code is tuned, and fuses "
         f"attention. They are fitted to {len(ratios['model'])} runs of MPT on one node of A100 or "
         "H100 (`large_rates.csv`). Measured over predicted: "
