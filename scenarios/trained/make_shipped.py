@@ -26,6 +26,7 @@ LONG: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("characters_long", ("train.seeds=5",)),
     ("characters_long_sgd", ("train.seeds=3",)),
     ("textures_long", ("train.seeds=5",)),
+    ("textures_long_sgd", ()),
     *(
         ("characters_widths", ("train.seeds=3", f"model.build={_TINY}{width}"))
         for width in ("", "_x2", "_x4")

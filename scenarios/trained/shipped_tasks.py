@@ -22,8 +22,8 @@ from gcsim.traces.training import shipped
 from gcsim.traces.training.plan import Optimizer
 
 TASKS = (
-    "digits_8", "textures_long", "characters_8", "characters_adamw", "characters_sgd",
-    "characters_long",
+    "digits_8", "textures_long", "textures_long_sgd", "characters_8", "characters_adamw",
+    "characters_sgd", "characters_long",
 )  # fmt: skip
 """Scenarios whose trainings come with gcsim."""
 

@@ -28,7 +28,8 @@ def test_rows_name_methods_parameters_and_their_sources() -> None:
         ("dgc", {"ratio": 0.01}, "images", "", True),  # 0.001 was shown: milder
         ("dgc", {"ratio": 0.0001}, "images", "", False),
         ("powersgd", {"rank": 2}, "images", "", True),
-        ("powersgd", {"rank": 2}, "images", "plain SGD", False),  # momentum was shown
+        ("powersgd", {"rank": 4}, "images", "plain SGD", False),  # momentum was shown
+        ("powersgd", {"rank": 2}, "images", "plain SGD", True),  # in textures_long_sgd
         ("powersgd", {"rank": 1}, "text", "plain SGD", False),  # perplexity 102 for 91
         ("powersgd", {"rank": 2}, "text", "plain SGD", False),  # 93, though characters_sgd trains
         ("powersgd", {"rank": 2}, "text", "Adam", True),  # no result is published

@@ -108,6 +108,7 @@ def test_trajectories_of_other_code_are_not_written(
         "characters_long",
         "characters_long_sgd",
         "textures_long",
+        "textures_long_sgd",
         "characters_widths",
     ],
 )
@@ -131,6 +132,7 @@ def test_the_long_scenarios_tell() -> None:
         "characters_long": 16,
         "characters_long_sgd": 7,
         "textures_long": 16,
+        "textures_long_sgd": 11,
         "characters_widths": 24,
     }
     assert len({*named["characters_widths"]}) == 3
@@ -138,4 +140,4 @@ def test_the_long_scenarios_tell() -> None:
     assert isinstance(model, dict)
     assert "transformer" not in model  # fields at their defaults are in no file's name
     paths = {shipped.path_of(make_shipped.first_run(one).facts) for one in alone}
-    assert len(paths) == 12 + 10 + 16 + 7 + 16 + 24
+    assert len(paths) == 12 + 10 + 16 + 7 + 16 + 11 + 24
