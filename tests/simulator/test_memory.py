@@ -44,7 +44,7 @@ def test_the_stages_of_zero_take_their_published_bytes(stage: Strategy, gigabyte
     found = sum(part.low for part in states(7_500_000_000, training, 64, stage))
     assert found / 1e9 == pytest.approx(gigabytes, abs=0.05)
     of_one = [sum(part.low for part in states(1000, training, 1, one)) for one in STAGES]
-    assert of_one == [16_000] * 4
+    assert of_one == [16_000] * len(STAGES)
 
 
 def test_a_worker_gathers_no_more_than_the_root_and_two_blocks() -> None:

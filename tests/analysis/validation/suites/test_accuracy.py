@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations
@@ -318,7 +319,8 @@ def test_the_shipped_tasks_are_compared() -> None:
 
 
 def test_no_shipped_training_outweighs_published_losses() -> None:
-    """Most figures of a field and optimizer say so; GRACE's QSGD has another norm than gcsim's."""
+    """Most figures of a field and optimizer say so. GRACE's QSGD has another norm than gcsim's; of
+    Top-k in images there is one figure, of a network whose optimizer is not stated."""
     outweighing = set()
     for task, outcomes in suite.trainings():
         rows = [row for row in suite.read() if task.of(row)]
@@ -326,9 +328,10 @@ def test_no_shipped_training_outweighs_published_losses() -> None:
             if suite.reported_dense(rows, (), one) is False:
                 field: Field = "text" if task.field == "text" else "images"
                 found = evidence(one.kind, one.parameters, field, task.optimizer)
-                if found is not None and found.source.startswith("gcsim train"):
+                known = found is not None and math.isfinite(found.steps_vs_dense)
+                if found is not None and known and found.source.startswith("gcsim train"):
                     outweighing.add((one.kind, task.field, task.optimizer))
-    assert outweighing == {("qsgd", "text", "plain SGD")}
+    assert outweighing == {("qsgd", "text", "plain SGD"), ("topk", "images", "plain SGD")}
 
 
 def test_mirrored_settings_have_the_methods_of_their_scenario() -> None:
