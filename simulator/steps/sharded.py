@@ -189,11 +189,14 @@ def _jobs(plan: StepPlan) -> list[list[tuple[Kind, Picoseconds]]]:
     ]
 
 
-def units_of(plan: StepPlan) -> Iterator[Unit]:
-    """Units of a plan, in picoseconds."""
-    for work, jobs in zip(plan.buckets, _jobs(plan), strict=True):
-        forward, backward, encode, *after = (time for _, time in jobs)
-        yield Unit(forward, backward, encode, tuple(after), gathers_of(work), _between(work))
+def units_of(plan: StepPlan, durations: Sequence[Column] = ()) -> Iterator[Unit]:
+    """Units of a plan, with the durations of all jobs in order; none: the plan's."""
+    planned = [time for jobs in _jobs(plan) for _, time in jobs]
+    rows: Iterator[Column | int] = iter(durations or planned)
+    for work in plan.buckets:
+        forward, backward, encode = (next(rows) for _ in range(AFTER))
+        after = tuple(next(rows) for _ in work.after)
+        yield Unit(forward, backward, encode, after, gathers_of(work), _between(work))
 
 
 class Ranks:
@@ -243,22 +246,19 @@ class Ranks:
             parts["communication"] += exits - entries
             return exits
 
-        units, rows = [], iter(table)
-        for work in plan.buckets:
-            forward, backward, encode = (next(rows) for _ in range(AFTER))
-            after = tuple(next(rows) for _ in work.after)
-            units.append(Unit(forward, backward, encode, after, gathers_of(work), _between(work)))
+        *rows, optimizer = table
+        units = list(units_of(plan, rows))
         both = streams(self._start, carry_out)
         for _ in range(plan.accumulation):
             micro_batch(both, units)
-        both.compute(-1, -1, next(rows))
-        rows = iter(table)
+        both.compute(-1, -1, optimizer)
+        spent = iter(rows)
         for jobs, unit in zip(_jobs(plan), units, strict=True):
             for place, (kind, _) in enumerate(jobs):
-                row = next(rows)
+                row = next(spent)
                 if not (unit.between and place >= AFTER + unit.gathers):
                     parts[kind] += plan.accumulation * row
-        parts["optimizer"] += table[-1]
+        parts["optimizer"] += optimizer
         own = [times for part, times in parts.items() if part not in ("communication", "exposed")]
         parts["exposed"][:] = both.free - self._start - sum(own)
         self._start, self._number = both.free, self._number + 1
@@ -312,21 +312,16 @@ def spans(
 
     def followed(rank: int) -> TimeBreakdown:
         found = TimeBreakdown(begin=int(before.start[rank]))
-        for place, unit, begin, end in jobs:
-            if unit < 0:
-                job, bucket, beside = (
-                    Job(kind="optimizer", name="optimizer", duration=0),
-                    None,
-                    False,
-                )
-            else:
-                kind, work, bucket = of_unit[unit][place][0], plan.buckets[unit], unit
-                behind = place - AFTER - gathers_of(work)  # of the gathers
-                what = "weights unpacked" if place >= AFTER and behind < 0 else kind
-                job = Job(kind=kind, name=f"{what}, bucket {unit}", duration=0)
-                beside = behind >= 0 and _between(work)
-            stream = found.side if beside else found.compute
-            stream.append((job, bucket, int(begin[rank]), int(end[rank])))
+        *of_units, (*_, begin, end) = jobs
+        for place, unit, start, done in of_units:
+            kind, work = of_unit[unit][place][0], plan.buckets[unit]
+            behind = place - AFTER - gathers_of(work)  # of the gathers
+            what = "weights unpacked" if place >= AFTER and behind < 0 else kind
+            job = Job(kind=kind, name=f"{what}, bucket {unit}", duration=0)
+            stream = found.side if behind >= 0 and _between(work) else found.compute
+            stream.append((job, unit, int(start[rank]), int(done[rank])))
+        job = Job(kind="optimizer", name="optimizer", duration=0)
+        found.compute.append((job, None, int(begin[rank]), int(end[rank])))
         for unit, place, entry, exits in network:
             record, last = plan.buckets[unit].collectives[place], int(entry.max())
             found.network.append((record, unit, place, int(entry[rank]), last, int(exits[rank])))
