@@ -155,6 +155,7 @@ class Scenario:
                     self.training,
                     workers=workers or sharing,
                     stage=stage,
+                    devices=cluster.devices_per_node,
                     device=self.training.device_memory or group.device.memory,
                     dense=choice.kind == DENSE,
                     state=method.memory(parameters),

@@ -7,7 +7,8 @@ together, its kernels launched as for one:
 
 - an all-reduce becomes a reduce-scatter (Gloo, which has none, all-reduces);
 - gathered payloads become an all-to-all in which each rank receives, and decodes, its part of every
-  payload, as in ZeRO++;
+  payload; with several devices per node in two hops, as in ZeRO++: inside nodes, then, encoded once
+  more, between them, each rank its part of the node's sum;
 - of an all-to-all with a gather of its results, the first half is left.
 
 Inside nodes (`hsdp`) each rank gathers, and scatters uncompressed gradients, among the devices of
@@ -15,10 +16,12 @@ its node; the method then exchanges each rank's part of the sums with the other 
 bytes of one worker per node, and kernels for a part.
 
 Before it come the gathers of the unit's weights: one for the forward pass, and in stage 3 another
-for the backward pass, except for the last unit. Weights travel as the passes read them, 2 bytes per
-element in 16 bits. After a gather a kernel copies them to their places (2 accesses per byte).
+for the backward pass, except for the last unit; the other stays inside nodes if these have a copy
+(`Training.secondary`). Weights travel as the passes read them, 2 bytes per element in 16 bits, or
+between nodes in a byte (`Training.gathered`). After a gather a kernel copies them to their places.
 
-Assumes parts equal to the byte, and payloads that can be cut into parts. Methods with a state that
+Assumes parts equal to the byte, payloads that can be cut into parts, scales of quantised weights
+without bytes, and their encoding, a rank's part of a pass, without time. Methods with a state that
 cannot be cut do not come here (`scenarios/checks/conflicts.py`, `unshardable`).
 
 Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5; Wang et al. 2023 (arXiv:2306.10209),
@@ -54,7 +57,9 @@ def as_sharded(profile: TrafficProfile, training: Training, cluster: Cluster) ->
     names = list(map(_unit_of, profile.buckets))
     units = [list(of) for _, of in groupby(range(len(names)), names.__getitem__)]
     gathers = 1 if training.strategy == "zero2" else 2
-    inside = cluster.devices_per_node if training.strategy == "hsdp" else 0
+    devices = cluster.devices_per_node
+    inside = devices if training.strategy == "hsdp" else 0
+    byte = training.gathered != "stored" and not inside
     by_gloo = cluster.collectives.transport == "gloo"
     joined = lru_cache(maxsize=None)(_joined)  # equal units stay one object
 
@@ -64,8 +69,10 @@ def as_sharded(profile: TrafficProfile, training: Training, cluster: Cluster) ->
             size = sum(profile.buckets[n].numel for n in members)
             unit = _Unit(
                 weights=training.weight_bytes * size, gradients=training.gradient_bytes * size,
-                gathers=gathers if number else 1, workers=profile.workers, by_gloo=by_gloo,
-                inside=inside,
+                gathered=size * (1 if byte else training.weight_bytes),
+                gathers=gathers if number else 1, secondary=training.secondary,
+                workers=profile.workers, by_gloo=by_gloo, inside=inside,
+                hop=devices if cluster.nodes > 1 and not inside else 1,
             )  # fmt: skip
             exchanges.append(joined(tuple(step.exchanges[n] for n in members), unit))
         return replace(step, exchanges=tuple(exchanges))
@@ -98,16 +105,28 @@ def _unit_of(layout: BucketLayout) -> str:
 class _Unit:
     """Gathers and scatter of a unit."""
 
-    weights: int  # bytes
+    weights: int  # bytes as passes read them
+    gathered: int  # bytes as they travel between nodes
     gradients: int  # bytes
     gathers: int
+    secondary: bool
     workers: int  # recorded
     by_gloo: bool
     inside: int  # devices of a node among which it is sharded; 0: among all
+    hop: int  # devices of a node among which payloads are exchanged first; 1: among all at once
 
     def parts(self, nbytes: int) -> tuple[int, ...]:
         """Bytes of each rank's part."""
         return (-(-nbytes // self.workers),) * self.workers
+
+    def gather(self, again: int) -> tuple[CollectiveRecord, Compute]:
+        """Gather of its weights, for the forward or the backward pass, and the copy behind it."""
+        inside = self.inside or (again and self.secondary)
+        nbytes = self.weights if inside else self.gathered
+        record = WeightGather(
+            kind="all_gather", sent=self.parts(nbytes), part=True, scope="node" if inside else "all"
+        )
+        return record, _copy(nbytes, "decode", self.weights)
 
     def scatter(self, record: CollectiveRecord) -> CollectiveRecord:
         """Reduce-scatter in the place of an all-reduce."""
@@ -122,8 +141,7 @@ class _Unit:
 def _joined(exchanges: tuple[Exchange, ...], unit: _Unit) -> Exchange:
     """Exchange of several buckets as of one, behind the gathers of its weights."""
     cut = [exchange if unit.inside else _scattered(exchange, unit) for exchange in exchanges]
-    scope: Literal["all", "node"] = "node" if unit.inside else "all"
-    gather = WeightGather(kind="all_gather", sent=unit.parts(unit.weights), part=True, scope=scope)
+    gathers = [unit.gather(again) for again in range(unit.gathers)]
     computes = [
         replace(
             one,
@@ -145,14 +163,16 @@ def _joined(exchanges: tuple[Exchange, ...], unit: _Unit) -> Exchange:
         computes = [_copy(unit.gradients, "encode"), *(_part(one, unit.inside) for one in computes)]
         records = [unit.scatter(summed), *map(_between, records)]
     return Exchange(
-        computes=(computes[0], *[_copy(unit.weights, "decode")] * unit.gathers, *computes[1:]),
-        collectives=(*[gather] * unit.gathers, *records),
+        computes=(computes[0], *(unpack for _, unpack in gathers), *computes[1:]),
+        collectives=(*(gather for gather, _ in gathers), *records),
     )
 
 
-def _copy(nbytes: int, stage: Literal["encode", "decode"]) -> Compute:
-    """Copy of a unit into a collective's buffer or out of it."""
-    cost = KernelCost(kind="streaming", launches=1, elements=nbytes // 4, nbytes=2 * nbytes)
+@lru_cache(maxsize=1 << 10)
+def _copy(nbytes: int, stage: Literal["encode", "decode"], written: int = 0) -> Compute:
+    """Copy of a unit into a collective's buffer or out of it, to as many bytes or others."""
+    both = nbytes + (written or nbytes)
+    cost = KernelCost(kind="streaming", launches=1, elements=nbytes // 4, nbytes=both)
     return Compute(stage=stage, fixed=(cost,))
 
 
@@ -194,6 +214,16 @@ def _scattered(exchange: Exchange, unit: _Unit) -> Exchange:
     if last.kind == "all_gather":
         last = replace(last, kind="all_to_all", part=False)
         decode = replace(decode, per_payload=(), per_part=decode.per_part + decode.per_payload)
+        if unit.hop > 1:
+            encode = _part(computes[-1], unit.hop)
+            records.append(replace(last, scope="node"))
+            computes.append(
+                replace(
+                    encode, fixed=decode.fixed + encode.fixed,
+                    per_part=decode.per_part + encode.per_part,
+                )
+            )  # fmt: skip
+            last, decode = _between(last), _part(decode, unit.hop)
     elif last.kind == "all_reduce":
         last = unit.scatter(last)
     return replace(exchange, computes=(*computes, decode), collectives=(*records, last), servers=())

@@ -87,11 +87,12 @@ def memory(
     state: str = "none",
     largest: int = 0,
     stage: Strategy | None = None,
+    devices: int = 1,
 ) -> Memory | None:
     """Memory of a worker with `batch` samples; `state` is what a method says of its own
     (`Compressor.memory`), `largest` the elements of the largest bucket (0: unknown); `stage` stands
-    for the training's strategy, which divides among `workers`. None for a model of unknown
-    parameters or activations."""
+    for the training's strategy, which divides among `workers`; `devices` of a node share
+    its second copy of the weights. None for a model of unknown parameters or activations."""
     stage = stage or training.strategy
     passes = activations(model, batch, training)
     if model.parameters is None or passes is None:
@@ -101,6 +102,9 @@ def memory(
     if stage in ("zero3", "hsdp"):
         width = _FLOAT if training.precision in ("fp32", "tf32") else _HALF
         parts.append(Part(name="gathered units", low=width * units, high=width * units))
+    if training.secondary and stage == "zero3":
+        copy = training.weight_bytes * model.parameters / devices
+        parts.append(Part(name="weights of a node", low=copy, high=copy))
     if workers > 1:
         whole = model.parameters if stage in ("ddp", "zero1") else units
         parts.append(Part(name="DDP's buckets", low=0, high=float(training.gradient_bytes * whole)))

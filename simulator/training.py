@@ -30,6 +30,9 @@ Strategy = Literal["ddp", "zero1", "zero2", "hsdp", "zero3"]
 which updates that part of the weights, which all then gather (`as_trained.py`); gradients, too;
 weights, too, which all gather before each pass (`as_sharded.py`). `hsdp`: all among the devices of
 each node."""
+Gathered = Literal["stored", "fp8", "int8"]
+"""Type in which sharded weights travel between nodes: as passes read them, or in a byte (torchao's
+float8 all-gather; ZeRO++'s qwZ)."""
 PassPrecision = Literal["fp32", "tf32", "fp16", "bf16"]
 GradientType = Literal["fp32", "fp16", "bf16"]
 Batches = Annotated[int, fields.Limits(least=1, most=1_000)]
@@ -169,6 +172,10 @@ class Training(fields.Setting):
     """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
     gradients uncompressed (`as_trained.py`)."""
     strategy: Strategy = "ddp"
+    gathered: Gathered = "stored"
+    secondary: bool = False
+    """Whether each node has a second copy of the weights, which it gathers for the backward pass
+    (ZeRO++'s hpZ)."""
     others: Annotated[Mapping[str, Framework], fields.INTERNAL] = field(default_factory=dict)
     """Costs instead of `hook` and its checks, around exchanges by code that is not gcsim's."""
     encode_on: Literal["compute", "side", "communicator"] = "compute"

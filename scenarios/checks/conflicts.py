@@ -189,6 +189,16 @@ def _between(document: Document, cluster: Cluster, training: Training) -> Iterat
 
 
 def _strategy(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
+    copied = training.strategy == "zero3" and 1 not in (cluster.nodes, cluster.devices_per_node)
+    for key, so, hint in (
+        ("gathered", training.gathered == "stored" or training.strategy in ("zero2", "zero3"),
+         "write strategy: zero3, or zero2"),
+        ("secondary", copied or not training.secondary,
+         "write strategy: zero3, with several nodes of several devices"),
+    ):  # fmt: skip
+        if not so:
+            why = f" with strategy {training.strategy}: no weights are gathered so"
+            yield document.problem(("training", key), why, hint)
     for key_path, why in against_sharding(cluster, training) if training.strategy != "ddp" else ():
         yield document.problem(
             ("training", "strategy"),

@@ -161,8 +161,8 @@ def gathers_of(work: BucketWork) -> int:
 
 
 def _between(work: BucketWork) -> bool:
-    """Whether a unit's last exchange is between nodes."""
-    return work.collectives[-1].scope == "nodes"
+    """Whether a unit is sharded inside nodes, and exchanged between them."""
+    return work.collectives[0].scope == "node" and work.collectives[-1].scope == "nodes"
 
 
 def forward_parts(plan: StepPlan) -> list[Picoseconds]:

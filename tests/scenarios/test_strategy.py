@@ -163,6 +163,7 @@ def test_a_state_of_the_whole_gradient_is_left_out_where_gradients_are_sharded(
         ("zero2", "training.input={batch: 1 ms}", "training.input"),
         ("zero2", "cluster.collectives.transport=mpich", "cluster.collectives.transport"),
         ("hsdp", "cluster.nodes=2", "cluster"),
+        ("hsdp", "cluster.devices_per_node=1", "cluster"),
     ],
 )
 def test_what_sharded_weights_do_not_go_with_is_refused(
@@ -170,6 +171,22 @@ def test_what_sharded_weights_do_not_go_with_is_refused(
 ) -> None:
     found = problems(tmp_path, SCENARIO.replace("zero1", strategy), override)
     assert f"a.yaml:6:22: error: training.strategy = {strategy!r} with {other}: " in found[0]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "override", "hint"),
+    [
+        ("zero1", "training.gathered=int8", "write strategy: zero3, or zero2"),
+        ("zero2", "training.secondary=true", "with several nodes of several devices"),
+        ("zero3", "training.secondary=true", "with several nodes of several devices"),
+    ],
+)
+def test_weights_that_nobody_gathers_so_are_refused(
+    tmp_path: Path, strategy: str, override: str, hint: str
+) -> None:
+    (found,) = problems(tmp_path, SCENARIO.replace("zero1", strategy), override)
+    assert f"with strategy {strategy}: no weights are gathered so" in found
+    assert found.endswith(hint)
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -18,7 +18,7 @@ from gcsim.compressors.bucket import BucketLayout
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.as_trained import as_trained, gradient_bytes_sent
-from gcsim.simulator.collectives.dispatch import execute
+from gcsim.simulator.collectives.dispatch import ShardExchange, execute
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import predict
 from gcsim.simulator.training import Strategy, Training
@@ -127,6 +127,43 @@ def test_payloads_are_cut_into_parts() -> None:
         assert not decode.per_payload
         assert (part.launches, part.nbytes) == (1, 5 * size)
         assert unit.computes[0].fixed == (kernel(4 * size),)  # launched as for one bucket
+
+
+def test_on_nodes_of_several_devices_payloads_take_two_hops() -> None:
+    """Inside a node each of four devices decodes its quarter of four payloads, all together one
+    payload's bytes, and encodes the sum once more, a quarter of a gradient; between nodes each
+    decodes its part of a quarter. One payload per node crosses its NICs."""
+    profile = as_trained(method("gathered"), Training(strategy="zero2"), cluster(2, 4))
+    for unit, size in zip(profile.phases[0].steps[0].exchanges, UNITS, strict=True):
+        _, inside, between = unit.collectives
+        assert [inside.kind, between.kind] == ["all_to_all"] * 2
+        assert [inside.scope, between.scope] == ["node", "nodes"]
+        assert inside.sent == between.sent == (size, size)
+        assert isinstance(between, ShardExchange)
+        encode, _, again, decode = unit.computes
+        assert again.fixed == (replace(encode.fixed[0], elements=size // 4, nbytes=size),)
+        assert again.per_part == (kernel(5 * size),)
+        assert decode.per_part[0].nbytes == -(-5 * size // 4)
+    assert gradient_bytes_sent(profile, 8) == WHOLE
+
+
+def test_weights_travel_in_a_byte_and_from_a_copy_in_the_node() -> None:
+    """ZeRO++: of weights of 2 bytes, M / 2 for the forward pass, nothing between nodes for the
+    backward pass. The copy behind a gather reads what came, and writes weights of 2 bytes."""
+    training = Training(strategy="zero3", precision="bf16", gathered="int8", secondary=True)
+    profile = as_trained(method("dense"), training, cluster(2, 4))
+    between = 0
+    for number, unit in enumerate(profile.phases[0].steps[0].exchanges):
+        first, *again, _ = unit.collectives
+        assert first.scope == "all"
+        assert unit.computes[1].fixed[0].nbytes == 3 * UNITS[number]
+        between += sum(first.sent)
+        assert len(again) == (1 if number else 0)
+        for gather, unpack in zip(again, unit.computes[2:], strict=False):
+            assert gather.scope == "node"
+            assert sum(gather.sent) == 2 * UNITS[number]
+            assert unpack.fixed[0].nbytes == 4 * UNITS[number]
+    assert between == WHOLE
 
 
 def test_of_pushed_payloads_the_first_half_is_left() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from typing import Any
 
 import pytest
@@ -45,6 +47,17 @@ def test_the_stages_of_zero_take_their_published_bytes(stage: Strategy, gigabyte
     assert found / 1e9 == pytest.approx(gigabytes, abs=0.05)
     of_one = [sum(part.low for part in states(1000, training, 1, one)) for one in STAGES]
     assert of_one == [16_000] * len(STAGES)
+
+
+def test_a_second_copy_of_the_weights_is_shared_by_the_devices_of_a_node() -> None:
+    plain = Training(precision="bf16", strategy="zero3")
+    held = [
+        memory(LLAMA, 1, training, workers=32, device=None, devices=8)
+        for training in (plain, replace(plain, secondary=True))
+    ]
+    assert held[0] is not None
+    assert held[1] is not None
+    assert held[1].low - held[0].low == pytest.approx(2 * (LLAMA.parameters or 0) / 8)
 
 
 def test_a_worker_gathers_no_more_than_the_root_and_two_blocks() -> None:

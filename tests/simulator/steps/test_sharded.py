@@ -47,7 +47,8 @@ def unit(
     return BucketWork(
         before=(Job(kind="encode", name="encode", duration=encode),),
         collectives=(
-            *[WeightGather(kind="all_gather", sent=(gather,))] * gathers,
+            *[WeightGather(kind="all_gather", sent=(gather,), scope="node" if between else "all")]
+            * gathers,
             *(
                 GradientScatter(
                     kind="all_gather", sent=(time,), scope="nodes" if between and n else "all"
@@ -139,7 +140,7 @@ class Oracle:
     def scattered(self, n: int) -> int:
         """Place of the last collective that is not between nodes."""
         records = self.plan.buckets[n].collectives
-        return max(place for place, record in enumerate(records) if record.scope == "all")
+        return max(place for place, record in enumerate(records) if record.scope != "nodes")
 
     def met(self, rank: int, micro: int, n: int, place: int) -> simpy.Event:
         """Enter a collective; the event is the rank's exit."""
