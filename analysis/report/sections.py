@@ -433,6 +433,10 @@ _ALONE = 0.95  # share of the wait for the network above which its cause is name
 
 _RESHARDS = {"zero2": False, "zero3": True, "hsdp": True}
 """Whether FSDP frees a unit's weights after the forward pass, by strategy."""
+_IN_A_BYTE = {
+    "fp8": "torchao's enable_fsdp_float8_all_gather",
+    "int8": "DeepSpeed's zero_quantized_weights",
+}
 _TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -454,11 +458,15 @@ def _fully_sharded(training: Any, cluster: Any, row: Row) -> list[str]:
             f'mesh = init_device_mesh("cuda", {sizes}, mesh_dim_names=("nodes", "gpus"))',
         ]
         mesh = "mesh=mesh, " if row.compressor in known else 'mesh=mesh["gpus"], '
+    reshards: bool | int = _RESHARDS[training["strategy"]]
+    if training.get("secondary"):  # to the devices of a node
+        reshards = cluster["devices_per_node"]
     lines += [
         "for module in [*model.layers, model]:  # the model's blocks, then the whole",
-        f"    fully_shard(module, {mesh}mp_policy=types, "
-        f"reshard_after_forward={_RESHARDS[training['strategy']]})",
+        f"    fully_shard(module, {mesh}mp_policy=types, reshard_after_forward={reshards})",
     ]
+    if training.get("gathered", "stored") != "stored":
+        lines.append(f"# weights in {training['gathered']}: {_IN_A_BYTE[training['gathered']]}")
     if row.compressor not in known:
         own = "set_all_reduce_hook" if inside else "set_custom_reduce_scatter"
         lines.append(f"# {row.label}: your own code in FSDPModule.{own}")

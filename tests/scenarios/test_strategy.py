@@ -217,6 +217,11 @@ def test_advice_says_how_to_shard_with_fsdp() -> None:
     assert "fully_shard(module, mesh=mesh, mp_policy=types, reshard_after_forward=True)" in said
     assert "all state sharded inside nodes (HSDP)" in said
     assert "ddp_hook" not in said
+    copied = ["training.strategy=zero3", "training.secondary=true", "training.gathered=fp8"]
+    options = [word for one in copied for word in ("--set", one)]
+    said = CliRunner().invoke(app, [*words, *options]).output
+    assert "fully_shard(module, mp_policy=types, reshard_after_forward=2)" in said
+    assert "# weights in fp8: torchao's enable_fsdp_float8_all_gather" in said
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     assert {"mesh", "mp_policy", "reshard_after_forward"} <= {*signature(fully_shard).parameters}
