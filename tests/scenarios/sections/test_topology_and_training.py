@@ -208,6 +208,8 @@ def test_every_default_of_the_training_stands_in_the_resolved_file(tmp_path: Pat
         "exposed_range": [0, 1],
         "between": "workers",
         "strategy": "ddp",
+        "gathered": "stored",
+        "secondary": False,
         "on_host": [],
         "local_steps": 1,
         "code": {"slowdown": 1, "slowdown_range": [0.71, 1.41]},

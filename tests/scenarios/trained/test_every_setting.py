@@ -47,7 +47,7 @@ CLOCK = {
     "training.noise", "training.iterations", "training.framework", "training.loop", "training.code",
     "training.exposed", "training.exposed_range", "training.failures", "training.checkpointing",
     "training.flash_attention", "training.sequence", "training.optimizer_state",
-    "training.device_memory", "training.strategy",
+    "training.device_memory", "training.strategy", "training.gathered", "training.secondary",
     # the gradients that a run compresses: trajectories have gradients of their own
     "gradients.workers", "gradients.warmup_steps", "gradients.iterations",
     "gradients.learning_rate", "gradients.momentum", "gradients.device", "gradients.source",
