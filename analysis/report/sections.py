@@ -257,11 +257,13 @@ def _try(advice: Recommendation) -> list[str]:
         return [uncompressed(advice.verdict) or "nothing: no other method is clearly faster"]
     if row.seeds_trained is not None:
         return [*_row(advice, row), _seeds(row)]
+    if is_safe(row):
+        return _row(advice, row)
     missed = advice.findings.missed.get(row.label)
     elsewhere = [f"trained elsewhere: {missed}"] if missed else []
     if row.label in advice.findings.known:
         elsewhere = [_known(advice, row)]
-    return [*_row(advice, row), *elsewhere, *([] if is_safe(row) else [TRUST])]
+    return [*_row(advice, row), *elsewhere, TRUST]
 
 
 def _seeds(row: Row) -> str:
