@@ -258,7 +258,7 @@ def _try(advice: Recommendation) -> list[str]:
     if row.seeds_trained is not None:
         return [*_row(advice, row), _seeds(row)]
     if is_safe(row):
-        return _row(advice, row)
+        return [*_row(advice, row)]
     missed = advice.findings.missed.get(row.label)
     elsewhere = [f"trained elsewhere: {missed}"] if missed else []
     if row.label in advice.findings.known:
