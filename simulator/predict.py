@@ -193,10 +193,11 @@ def carriers(profile: TrafficProfile, cluster: Cluster) -> dict[CollectiveRecord
         for exchange in step.exchanges
         for record in exchange.collectives
     }
-    titles = {record: algorithm_of(record, cluster).title for record in records}
-    return {
-        record: title.replace("all-gather", record.what)
-        if isinstance(record, GradientScatter)
-        else title
-        for record, title in titles.items()
-    }
+    return {record: _title(record, cluster) for record in records}
+
+
+def _title(record: CollectiveRecord, cluster: Cluster) -> str:
+    title = algorithm_of(record, cluster).title
+    if isinstance(record, GradientScatter):
+        return title.replace("all-gather", record.what)
+    return title

@@ -44,7 +44,7 @@ from gcsim.scenarios.run import measured_run
 from gcsim.scenarios.running import kept
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.scenarios.trained.evidence import evidence_of, missed_of
+from gcsim.scenarios.trained.evidence import evidence_of, for_and_against
 from gcsim.traces.profile import PassTimes
 
 if TYPE_CHECKING:
@@ -218,7 +218,8 @@ def advice(
     made = kept.findings(name, estimated) if name else estimated()
     result = replace(result, advice=made)
     found = replace(found, result=result, verdict=largest_verdict(result))
-    if not per_bucket or found.result.advice is None:
+    one_reduction = engine.scenario.training.sharded  # of all units
+    if not per_bucket or one_reduction or found.result.advice is None:
         return found
     return replace(found, plans=tuple(_plans(engine, found, watcher)))
 
@@ -270,11 +271,8 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     if found.verdict.dense is None or found.workers == 1:
         return None
     faster = _faster(found.verdict)
-    evidence = Findings(
-        known=evidence_of(engine.scenario, faster),
-        missed=missed_of(engine.scenario, faster),
-        no_one_rate=no_one_rate(engine.scenario),
-    )
+    known, missed = for_and_against(engine.scenario, faster)
+    evidence = Findings(known=known, missed=missed, no_one_rate=no_one_rate(engine.scenario))
     result = replace(found.result, advice=evidence)
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     named = _named(found)
@@ -345,9 +343,7 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
         if row not in exact and row.label in by_label
     ]
     able = [choice for choice in others if can_share(choice)][:_PLANNED]
-    plans: list[Plan | None] = []
-    if engine.scenario.training.sharded:  # units have one reduction for all
-        return []
+    plans = []
     with watcher.task("plans by bucket", 1 + len(able)) as task:
         for more in ((), *((choice,) for choice in able)):
             if len(base) + len(more) > 1:

@@ -31,7 +31,7 @@ from gcsim.scenarios.findings import Findings
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
-from gcsim.scenarios.trained.evidence import evidence_of, missed_of
+from gcsim.scenarios.trained.evidence import for_and_against
 
 GAP = 2  # cells between two columns
 NARROWEST = 6  # cells of a column of text on the narrowest terminal
@@ -121,9 +121,8 @@ def recommendation(point: Result) -> Recommendation:
             with suppress(InputError):  # the scenario's own files may be gone
                 scenario = scenario_from(point.scenario)
                 labels = [one.label for one in scenario.compressors]
-                _KNOWN[named] = Findings(
-                    known=evidence_of(scenario, labels), missed=missed_of(scenario, labels)
-                )
+                known, missed = for_and_against(scenario, labels)
+                _KNOWN[named] = Findings(known=known, missed=missed)
         point = replace(point, advice=_KNOWN.get(named, Findings()))
     return Recommendation(result=point, verdict=largest_verdict(point))
 

@@ -54,13 +54,15 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
         bus = cluster.intra_node
         rate = exact(2 * bus.bandwidth, "bandwidth")
         yield "twice the bus's bandwidth", (f"cluster.intra_node.bandwidth={rate}",), ""
-    if training.strategy in ("zero2", "zero3") and nodes and cluster.devices_per_node > 1:
-        yield "sharding inside nodes alone", ("training.strategy=hsdp",), ""
-        if training.strategy == "zero3" and not training.secondary:
+    if nodes and training.strategy in ("zero2", "zero3"):
+        several = cluster.devices_per_node > 1
+        if several:
+            yield "sharding inside nodes alone", ("training.strategy=hsdp",), ""
+        if several and training.strategy == "zero3" and not training.secondary:
             yield "a second copy of the weights in each node", ("training.secondary=true",), ""
-    if training.strategy in ("zero2", "zero3") and nodes and training.gathered == "stored":
-        gathered = ("training.gathered=int8",)
-        yield "weights gathered in 8 bits", gathered, "check accuracy first"
+        if training.gathered == "stored":
+            gathered = ("training.gathered=int8",)
+            yield "weights gathered in 8 bits", gathered, "check accuracy first"
     if scenario.buckets.cap < LARGE_BUCKET and not training.sharded:
         yield "buckets of 100 MiB", ("ddp.bucket=100 MiB",), ""
     micro = 4 * training.accumulation

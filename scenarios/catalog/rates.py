@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -35,6 +35,8 @@ from gcsim.traces.models.transformer import Checkpointing
 
 FOLDER = Path(__file__).parent
 
+_Name = TypeVar("_Name", bound=str)
+_CHECKPOINTING: tuple[Checkpointing, ...] = get_args(Checkpointing)
 Processor = Literal["gpu", "cpu"]
 _SEVERAL = 3  # models from which on a board's factor is as good as in cross-validation
 
@@ -118,7 +120,7 @@ def measurements() -> tuple[Measurement, ...]:
             model=row["model"],
             tokens=int(row["tokens"] or 0),
             batch=int(row["batch"]),
-            precision=_precision(row["precision"]),
+            precision=_named(row["precision"], PRECISIONS),
             samples_per_s=float(row["samples_per_s"]),
             framework=row["framework"],
             source=row["source"],
@@ -139,7 +141,7 @@ def large_measurements() -> tuple[LargeMeasurement, ...]:
             board=row["device"],
             model=row["model"],
             batch=int(row["batch"]),
-            checkpointing=_checkpointing(row["checkpointing"]),
+            checkpointing=_named(row["checkpointing"], _CHECKPOINTING),
             tokens_per_s=float(row["tokens_per_s"]),
             source=row["source"],
         )
@@ -270,19 +272,11 @@ def _cited(rows: list[Measurement]) -> str:
     return f"{counted}; {'; '.join(sources()[name] for name in names)}"
 
 
-def _checkpointing(text: str) -> Checkpointing:
-    for one in get_args(Checkpointing):
-        if text == one:
-            found: Checkpointing = one
-            return found
-    raise InternalError(f"large_rates.csv has the checkpointing {text!r}")
-
-
-def _precision(text: str) -> Precision:
-    for precision in PRECISIONS:
-        if text == precision:
-            return precision
-    raise InternalError(f"training_rates.csv has the precision {text!r}")
+def _named(text: str, names: tuple[_Name, ...]) -> _Name:
+    for name in names:
+        if text == name:
+            return name
+    raise InternalError(f"a table of rates has {text!r}, which is none of {', '.join(names)}")
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,24 +99,24 @@ def evidence(
 
 def evidence_of(scenario: Scenario, labels: Collection[str]) -> dict[str, Evidence]:
     """Evidence for those of some of a scenario's methods that are known to train, by label."""
-    return {
-        label: one for label, one in _each(scenario, labels) if math.isfinite(one.steps_vs_dense)
-    }
+    return for_and_against(scenario, labels)[0]
 
 
-def missed_of(scenario: Scenario, labels: Collection[str]) -> dict[str, str]:
-    """Evidence against some of a scenario's methods, in words, by label."""
-    found = dict(_each(scenario, labels))
-    return {label: one.words for label, one in found.items() if math.isinf(one.steps_vs_dense)}
-
-
-def _each(scenario: Scenario, labels: Collection[str]) -> Iterator[tuple[str, Evidence]]:
+def for_and_against(
+    scenario: Scenario, labels: Collection[str]
+) -> tuple[dict[str, Evidence], dict[str, str]]:
+    """`evidence_of`, and evidence against others of these methods, in words, by label."""
     field, optimizer = field_of(scenario), optimizer_of(scenario)
+    known, missed = {}, {}
     for choice in scenario.compressors:
-        if choice.label in labels:
-            found = evidence(choice.kind, choice.parameters, field, optimizer)
-            if found is not None:
-                yield choice.label, found
+        if choice.label not in labels:
+            continue
+        found = evidence(choice.kind, choice.parameters, field, optimizer)
+        if found is not None and math.isfinite(found.steps_vs_dense):
+            known[choice.label] = found
+        elif found is not None:
+            missed[choice.label] = found.words
+    return known, missed
 
 
 def optimizer_of(scenario: Scenario) -> str:

@@ -252,6 +252,8 @@ class Approximation:
         from gcsim.simulator.steps import one_rank  # compiles its loops
 
         priced = self._planner.alone(step, code)
+        if priced.sharded:
+            return self._sharded(priced, step)
         plan = self._planner.slowed(priced)
         stated, alone = _Durations.of(plan), _Durations.of(priced)
         parts, before, after, held, served = (rows[:, None] for rows in stated.rows)
@@ -263,8 +265,6 @@ class Approximation:
                 for rows, rise in zip((parts, before, after, held, served), more, strict=True)
             )
         passes = self._slowdown * self._passes
-        if plan.sharded:
-            return self._sharded(plan, step, passes)
         parts = parts * passes
         waits = self._drawn.waits
         parts[0], parts[1:] = (parts[0] + waits * parts[1:].sum(axis=0), parts[1:] * (1 - waits))
@@ -314,8 +314,9 @@ class Approximation:
         )
         return self._whole(plan, found, passes)
 
-    def _sharded(self, plan: StepPlan, step: Step, passes: Column) -> Column:
+    def _sharded(self, plan: StepPlan, step: Step) -> Column:
         """The whole step of a rank that keeps a part of the weights."""
+        passes, nothing = self._slowdown * self._passes, self._extra(())
         units, times = [], []
         for unit, exchange in zip(sharded.units_of(plan), step.exchanges, strict=True):
             first, *others = (self._extra((compute,)) for compute in exchange.computes)
@@ -332,7 +333,7 @@ class Approximation:
                     unit.between,
                 )
             )
-            times.append([self.held(one, 0, self._extra(())) for one in exchange.collectives])
+            times.append([self.held(one, 0, nothing) for one in exchange.collectives])
         streams = sharded.Streams(
             np.zeros(len(self._worlds)), lambda unit, place, entry: entry + times[unit][place]
         )

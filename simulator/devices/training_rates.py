@@ -79,18 +79,21 @@ class LayerTimes:
 
     def range_of(self, model: ModelFacts) -> Range | None:
         """Lowest and highest factor on the times of a model."""
-        if self.large is not None and large_products(model):
-            return self.large.time_range
+        if (large := self._large(model)) is not None:
+            return large.time_range
         strange = self.strange_range is not None and model.name not in self.known_models
         return self.strange_range if strange else self.time_range
+
+    def _large(self, model: ModelFacts) -> LargeCosts | None:
+        return self.large if self.large is not None and large_products(model) else None
 
     def seconds(self, model: ModelFacts, batch: int) -> float:
         """Seconds of a step with `batch` samples."""
         terms = layer_terms(model, batch, flop_rate=self.flop_rate, bandwidth=self.bandwidth)
         costs = (self.costs.launch, self.costs.conv3x3, self.costs.other, self.costs.outputs)
         own = self.factor
-        if self.large is not None and large_products(model):
-            costs, own = (0.0, 0.0, self.large.other, self.large.outputs), 1.0
+        if (large := self._large(model)) is not None:
+            costs, own = (0.0, 0.0, large.other, large.outputs), 1.0
         factor = own * (1 if self.end is None else time_at(self.range_of(model), self.end))
         return factor * sum(cost * term for cost, term in zip(costs, terms, strict=True))
 

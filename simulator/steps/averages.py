@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from fractions import Fraction
 from itertools import accumulate
 from math import ceil
@@ -122,7 +123,7 @@ class Averager:
             if steady.spans is None:
                 return self._spans(schedule, number, steady.before(number), first)
             begun, spans = steady.run.finish[:number], steady.spans(number, first)
-        elif schedule.plans[0].sharded:
+        elif schedule.sharded:
             begun = self._many(schedule, number).finish
             none = np.zeros((0, self.cluster.workers), dtype=np.int64)
             spans = self._spans(schedule, number, State(start=begun[-1], ahead=none), first)
@@ -165,8 +166,8 @@ class Averager:
 
     def _cycle(self, schedule: Schedule) -> Steady:
         ranks, only_events = self.cluster.workers, _only_events(schedule)
-        try:
-            if not schedule.plans[0].sharded:
+        if not schedule.sharded:
+            with suppress(TooManyClassesError):
                 return simulate_steady(
                     schedule,
                     ranks=ranks,
@@ -176,8 +177,6 @@ class Averager:
                     tolerance=TOLERANCE,
                     most_classes=None if only_events else VECTOR_RANKS,
                 )
-        except TooManyClassesError:
-            pass
         from gcsim.simulator.steps.vectors import step as vector_steady
 
         return vector_steady.simulate_steady(
@@ -218,7 +217,7 @@ class Averager:
     def _spans(
         self, schedule: Schedule, number: int, before: State, first: int
     ) -> tuple[Span, ...]:
-        if schedule.plans[0].sharded:
+        if schedule.sharded:
             slow = self._slowdown(number)
             return sharded.spans(
                 schedule, number, before, execute=self.execute, slowdown=slow, seed=self._seed,

@@ -56,6 +56,11 @@ class Schedule:
         return any(bucket.collectives for plan in self.plans for bucket in plan.buckets)
 
     @property
+    def sharded(self) -> bool:
+        """Whether its plans have sharded weights."""
+        return self.plans[0].sharded
+
+    @property
     def interacts(self) -> bool:
         """Whether ranks affect each other, by collectives or shared cores."""
         return self.communicates or self.plans[0].machines is not None

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room
 from gcsim.simulator.network.jitter import collective_key
-from gcsim.simulator.steps.breakdown import TimeBreakdown, spans_of
+from gcsim.simulator.steps.breakdown import PARTS, TimeBreakdown, spans_of
 from gcsim.simulator.steps.events.step import coarsest
 from gcsim.simulator.steps.schedule import Schedule, State
 from gcsim.simulator.steps.step_plan import (
@@ -302,8 +302,7 @@ def spans(
 
     simulated = Ranks(schedule, ranks, execute, seed)
     simulated.begin(number, before)
-    kinds = ("forward", "backward", "encode", "decode", "optimizer", "communication", "exposed")
-    parts = {part: np.empty(ranks, dtype=np.int64) for part in (*kinds, "input")}
+    parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
     simulated.iteration(slowdown, parts, Telling)
     paces = np.ones(ranks) if slowdown is None else slowdown
     times = [each for *_, begin, end in (*jobs, *network) for each in (begin, end)]

@@ -35,6 +35,7 @@ from gcsim.simulator.devices.training_rates import (
     Precision,
     layer_terms,
 )
+from gcsim.simulator.training import Training
 from gcsim.traces.models.registry import MODELS
 from gcsim.traces.models.table import table_facts
 from gcsim.traces.profile import ModelFacts
@@ -153,7 +154,8 @@ def large_observations() -> list[Large]:
         network = entry.transformer
         assert network is not None, row.model
         facts = table_facts(entry, row.batch)
-        again = network.computed_again(row.checkpointing, flash=True) / facts.forward_flops
+        training = Training(checkpointing=row.checkpointing)
+        again = float(training.computed_again(network, facts.forward_flops))
         _, _, products, outputs = layer_terms(
             facts, row.batch, flop_rate=board.flop_rates["fp16"], bandwidth=board.bandwidth
         )

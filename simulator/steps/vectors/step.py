@@ -92,5 +92,5 @@ def _vectors(
     schedule: Schedule, ranks: int, execute: CarryOut, seed: int
 ) -> Vectors | sharded.Ranks:
     """The ranks of a schedule, by the rules of its plans."""
-    by = sharded.Ranks if schedule.plans[0].sharded else Vectors
+    by = sharded.Ranks if schedule.sharded else Vectors
     return by(schedule, ranks, execute, seed)
