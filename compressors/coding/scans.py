@@ -44,11 +44,13 @@ def not_finite(values: Tensor) -> Found:
 
 
 @primitive
-def squared_length(values: Tensor) -> float:
-    """Sum of squares of a float32 `[n]`, added up in float64."""
-    sums = partial_sums(values.numel())
-    in_parallel(block_squares, values.numel(), array(values), sums, grain=SUM_BLOCK)
-    return float(sums.sum())
+def squared_lengths(one: Tensor, other: Tensor) -> tuple[float, float, float]:
+    """Sums of squares of two float32 `[n]` and of their difference, added up in float64."""
+    n = one.numel()
+    sums = np.zeros((3, -(-n // SUM_BLOCK)))
+    in_parallel(_squares_of_both, n, array(one), array(other), sums, grain=SUM_BLOCK)
+    first, second, apart = sums.sum(axis=1).tolist()
+    return first, second, apart
 
 
 @primitive
@@ -71,6 +73,21 @@ def _weighted_sums(start, stop, bits, sums):
         for i in range(block.size):
             total += np.uint64(block[i]) * (factor + np.uint64(2) * np.uint64(i))
         sums[first // SUM_BLOCK] = total
+
+
+@summing_loop
+def _squares_of_both(start, stop, one, other, sums):
+    """Sums of squares of each block of two vectors and of their difference, in float64."""
+    for first in range(start, stop, SUM_BLOCK):
+        last = min(first + SUM_BLOCK, stop)
+        left, right, a, b, c = one[first:last], other[first:last], 0.0, 0.0, 0.0
+        for i in range(left.size):
+            apart = left[i] - right[i]
+            a += np.float64(left[i]) * np.float64(left[i])
+            b += np.float64(right[i]) * np.float64(right[i])
+            c += np.float64(apart) * np.float64(apart)
+        row = first // SUM_BLOCK
+        sums[0, row], sums[1, row], sums[2, row] = a, b, c
 
 
 # --- for loops, here and in other files ---------------------------------------------------------

@@ -85,10 +85,14 @@ def not_finite(values: Tensor) -> Tensor:
     return count
 
 
-@kernel_of(loops.squared_length)
-def squared_length(values: Tensor) -> float:
-    """Squared length, summed in another order than the loop's."""
-    return float(bucket_totals(values, _blocks(values), SQUARES).sum())
+@kernel_of(loops.squared_lengths)
+def squared_lengths(one: Tensor, other: Tensor) -> tuple[float, float, float]:
+    """Squared lengths, summed in another order than the loop's."""
+    cells = _blocks(one)
+    first, second, apart = (
+        float(bucket_totals(each, cells, SQUARES).sum()) for each in (one, other, one - other)
+    )
+    return first, second, apart
 
 
 def _blocks(values: Tensor) -> Cells:

@@ -350,6 +350,9 @@ app.command()(validate)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code."""
     if arguments is None:  # a process of its own, most of whose objects stay until its end
+        # torch's threads: those that spin while they wait take a tenth of the processor time, and
+        # a third where other processes run
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         gc.set_threshold(_YOUNG)
         atexit.register(gc.freeze)  # a search at exit takes 0.7 s with torch
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

@@ -108,16 +108,14 @@ def measure(
             _meet_others(subject, min(layouts, key=lambda layout: layout.numel))
     steps = [steps_to_run(subject, gradients.iterations) for subject in subjects]
     shelf = _Shelf(gradients, workers)
-    # the shortest first: it compiles loops, whose memory stays and would part long free blocks;
-    # then the longest: others fit into what it frees, and what is free before is too short
+    # the shortest first: it compiles loops, whose memory stays and would part long free blocks
     *longer, shortest = sorted(layouts, key=lambda layout: -layout.numel)
     counts = weights or [1.0] * len(layouts)
     profiles = []
     for number, subject in enumerate(subjects):
         found: dict[int, _Found] = {}
-        for place, layout in enumerate((shortest, *longer)):
-            if place < 2:
-                give_back_freed_memory()
+        for layout in (shortest, *longer):
+            give_back_freed_memory()
             shelf.open(layout)
             found[layout.index] = _measure_bucket(subject, steps[number], shelf, seed)
             advance(subject.kind)
@@ -200,10 +198,11 @@ def _measure_bucket(subject: Subject, steps: int, shelf: _Shelf, seed: int) -> _
     needs_moments = "second_moments" in cls.requires
     window = cls.window(parameters)
     replicas = cls.properties(parameters).replicas
-    errors = ErrorMeter(cls.momentum(parameters), replicas)
     # passes over memory that gcsim's own methods save: the trace has checked its gradients, the
-    # meter of errors sees updates that are not finite, and tests say that nothing is modified
+    # meter of errors sees updates that are not finite, and tests say that nothing is modified and
+    # that updates are equal
     finite: Finite = True if is_users(cls) else "sums"
+    errors = ErrorMeter(cls.momentum(parameters), replicas, compares=is_users(cls))
     exchanges, scores = [], []
     first = cls.warmup_steps(parameters)
     for number in range(steps):

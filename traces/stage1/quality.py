@@ -16,7 +16,7 @@ import numpy as np
 
 from gcsim.compressors.base import Replicas
 from gcsim.compressors.bucket import Bucket
-from gcsim.compressors.coding.scans import squared_length
+from gcsim.compressors.coding.scans import squared_lengths
 from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.compressors.loops import in_parallel
 from gcsim.compressors.streams import has_streams
@@ -58,10 +58,12 @@ class ErrorMetrics:
 class ErrorMeter:
     """Compares applied updates with dense training's."""
 
-    def __init__(self, momentum: tuple[float, bool], replicas: Replicas = "meet") -> None:
+    def __init__(
+        self, momentum: tuple[float, bool], replicas: Replicas = "meet", *, compares: bool = True
+    ) -> None:
         """Updates that `differ` are judged one by one, not their mean; of `identical` ones the
-        first, and `add` compares them."""
-        self._momentum, self._replicas = momentum, replicas
+        first, and `add` compares them, if it `compares`."""
+        self._momentum, self._replicas, self._compares = momentum, replicas, compares
         self._buffer: Tensor | None = None
         self._totals: list[Tensor] = []
 
@@ -85,7 +87,7 @@ class ErrorMeter:
         if score is None and not self._totals:  # they stay: their memory would come in pieces
             self._totals = [torch.zeros_like(like) for _ in range(1 + len(judged))]
         size = max(1, like.numel()) if has_streams(like.device) else _PART
-        sums = np.zeros((-(-like.numel() // size), 1 + 2 * len(judged)))
+        sums = np.zeros((-(-like.numel() // size), len(judged), 3))
         equal = np.ones(len(sums), dtype=np.bool_)
 
         def judge(start: int, stop: int) -> None:
@@ -94,18 +96,17 @@ class ErrorMeter:
                 means = [self._dense(gradients, part), *(_mean(each, part) for each in judged)]
                 for number, total in enumerate(self._totals):
                     means[number] = total[part].add_(means[number])
-                first, *others = updates if alike else updates[:1]
+                first, *others = updates if alike and self._compares else updates[:1]
                 equal[row] = all(torch.equal(first[part], other[part]) for other in others)
                 if score is not None:
-                    errors = (each - means[0] for each in means[1:])
-                    sums[row] = [squared_length(each) for each in (*means, *errors)]
+                    sums[row] = [squared_lengths(each, means[0]) for each in means[1:]]
 
         in_parallel(judge, like.numel(), grain=size)
         if score is not None:
-            dense, *found = sums.sum(axis=0).tolist()
+            update, dense, difference = sums.sum(axis=0).mean(axis=0).tolist()
+            score.update += update
             score.dense += dense
-            score.update += sum(found[: len(judged)]) / len(judged)
-            score.difference += sum(found[len(judged) :]) / len(judged)
+            score.difference += difference
             for total in self._totals:
                 total.zero_()
         return bool(equal.all())

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from gcsim.compressors.coding.scans import all_finite, squared_length
+from gcsim.compressors.coding.scans import all_finite, squared_lengths
 from tests.compressors.shared import Draw
 
 
 @pytest.mark.parametrize("n", [0, 1, 4095, 4096, 4097, 400_000])
-def test_the_squared_length_is_that_of_float64(normal: Draw, n: int) -> None:
-    values = 1e-25 * normal(n)  # the squares vanish in float32
-    expected = float(values.double().square().sum())
-    assert squared_length(values) == pytest.approx(expected, rel=1e-12)
+def test_squared_lengths_are_those_of_float64(normal: Draw, n: int) -> None:
+    one, other = 1e-25 * normal(2 * n).view(2, n)  # the squares vanish in float32
+    expected = [float(each.double().square().sum()) for each in (one, other, one - other)]
+    assert squared_lengths(one, other) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -30,5 +30,5 @@ def test_one_value_that_is_not_finite_is_found_anywhere(normal: Draw, n: int, ba
 
 
 def test_results_do_not_depend_on_the_threads(normal: Draw, same_on_any_threads: Any) -> None:
-    values = normal(500_000)
-    same_on_any_threads(lambda: (squared_length(values),))
+    one, other = normal(1_000_000).view(2, -1)
+    same_on_any_threads(lambda: squared_lengths(one, other))

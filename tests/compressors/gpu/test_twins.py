@@ -34,7 +34,7 @@ from gcsim.compressors.coding.scans import (
     fingerprint,
     finite_part,
     not_finite,
-    squared_length,
+    squared_lengths,
 )
 from gcsim.compressors.coding.selecting import marks
 from gcsim.compressors.coding.selecting.largest import largest
@@ -359,7 +359,7 @@ def test_scans(values: Tensor, what: float, exact: Tensor) -> None:
         wrong = not_finite(values.half())
     assert int(wrong) == not_finite(values.half()) == int((~values.half().isfinite()).sum())
     demand_same(fingerprint, values)
-    demand_same(squared_length, exact)
+    demand_same(squared_lengths, exact, exact.flip(0))
 
 
 @examples.few
