@@ -1,16 +1,18 @@
-"""Answer of advice where nothing fits in the devices' memory: by how much, and what would fit."""
+"""Answer of advice where nothing fits in the devices' memory: by how much, what would fit, and the
+advice with the mildest settings with which it fits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gcsim.analysis.advice.advice import Advice
 from gcsim.analysis.report import sections
 from gcsim.files import json_text
-from gcsim.scenarios.checks.fits import NOTHING, DoesNotFitError, gib, span
+from gcsim.scenarios.checks.fits import NOTHING, DoesNotFitError, assigned, gib, span
 
 
-def summary(unfit: DoesNotFitError, width: int = 80) -> str:
-    """Text that `gcsim advise` prints in the place of times."""
+def summary(unfit: DoesNotFitError, cured: Advice | None = None, width: int = 80) -> str:
+    """Text that `gcsim advise` prints; `cured` is the advice with the misfit's `sets`."""
     misfit = unfit.misfit
     memory = misfit.memory
     parts = [f"{part.name} {span(part.low, part.high)}" for part in memory.parts]
@@ -18,9 +20,11 @@ def summary(unfit: DoesNotFitError, width: int = 80) -> str:
     for word, texts in (
         ("Needs", [f"{span(memory.low, memory.high)} per GPU, with {misfit.label}\n", *parts]),
         ("Has", [f"{gib(memory.device or 0)}: at least {gib(misfit.over)} too few"]),
-        ("Change first", [f"{text}\n" for text in _either(misfit.remedies or [NOTHING])]),
+        ("Change first", _either([f"{one.text}\n" for one in misfit.remedies] or [NOTHING])),
     ):
-        found += sections.section_lines(word, texts, max(60, min(width, sections.WIDEST)))
+        found += sections.section_lines(word, list(texts), max(60, min(width, sections.WIDEST)))
+    if cured is not None:
+        found += ["", f"With {assigned(misfit.sets)}:", "", cured.summary(width).rstrip()]
     return "\n".join(found) + "\n"
 
 
@@ -30,7 +34,9 @@ def _either(remedies: Sequence[str]) -> Iterator[str]:
     yield from (f"or {text}" for text in remedies[1:])
 
 
-def to_json(unfit: DoesNotFitError) -> str:
+def to_json(unfit: DoesNotFitError, cured: Advice | None = None) -> str:
     """The same for `--json`."""
     document = {"fits": False, "model": unfit.model, **unfit.misfit.document()}
+    if cured is not None:
+        document |= {"set": list(unfit.misfit.sets), "advice": cured.document()}
     return json_text(document)

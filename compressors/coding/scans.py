@@ -6,7 +6,7 @@ import numpy as np
 
 from gcsim.compressors.demands import Found
 from gcsim.compressors.lazy_torch import Tensor, torch
-from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, partial_sums, summing_loop
+from gcsim.compressors.loops import SUM_BLOCK, array, in_parallel, loop, summing_loop
 from gcsim.compressors.on_device import primitive
 
 

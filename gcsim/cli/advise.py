@@ -112,13 +112,17 @@ def advise(
         batch_size=number(batch_size),
         cost_per_hour=number(cost),
     )
-    try:
-        with users_code():
-            question = asked(source, words, sets or (), seed, called=called)
+    wide, given, misfit = min(width(), 100), list(sets or ()), None
+    with users_code():
+        question = asked(source, words, given, seed, called=called)
+        try:
             question.scenario  # noqa: B018  # its mistakes come first
-    except DoesNotFitError as error:
-        answer = unfit.to_json(error) if as_json else unfit.summary(error, min(width(), 100))
-        return emit_exactly(answer)
+        except DoesNotFitError as error:
+            misfit = error
+            question = asked(source, words, given + list(error.misfit.sets), seed, called=called)
+    if misfit is not None and not misfit.misfit.sets:
+        emit_exactly(unfit.to_json(misfit) if as_json else unfit.summary(misfit, width=wide))
+        return
     if axes is not None:
         from gcsim.analysis.advice.map import draw_map
 
@@ -131,7 +135,11 @@ def advise(
     with watching(quiet) as progress:
         tell = (lambda _: None) if quiet else note
         found = advice(question, progress=progress, tell=tell, per_bucket=per_bucket)
-    emit_exactly(found.to_json() if as_json else found.summary(min(width(), 100)))
+    if misfit is not None:
+        text = unfit.to_json(misfit, found) if as_json else unfit.summary(misfit, found, wide)
+    else:
+        text = found.to_json() if as_json else found.summary(wide)
+    emit_exactly(text)
     if save is not None:
         from gcsim.files import write_text
         from gcsim.scenarios.reading import document

@@ -26,10 +26,18 @@ from gcsim.traces.models.table import table_facts
 _GIB = float(1 << 30)
 _NAMED = 4  # parts of the memory that a message names
 _MOST_SHARDS, _MOST_CUTS = 4096, 4096
-MAY_FIT = "may fit"  # in a remedy with which the high end of the estimate does not fit
 NOTHING = f"nothing known (batch, 16 bits, devices, ZeRO on up to {_MOST_SHARDS:,} GPUs)"
-Setting = tuple[str, Mapping[str, Any]]
-"""Options `--set`, and the fields that they change ("batch_size", or of the training)."""
+Setting = tuple[tuple[str, ...], Mapping[str, Any]]
+"""Assignments of `--set`, and the fields that they change ("batch_size", or of the training)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change with which a method fits, or may fit."""
+
+    text: str
+    sure: bool = True  # the high end of the estimate fits, too
+    sets: tuple[str, ...] = ()  # assignments of `--set`; empty for other devices or more of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +47,7 @@ class Misfit:
     labels: tuple[str, ...]
     memory: Memory
     device: str
-    remedies: tuple[str, ...]  # settings with which it fits, or may fit
+    remedies: tuple[Remedy, ...]
 
     @property
     def label(self) -> str:
@@ -49,7 +57,12 @@ class Misfit:
     @property
     def cure(self) -> str:
         """ "would fit: --set batch_size=4 | --set cluster.device=b200", or that nothing would." """
-        return f"would fit: {' | '.join(self.remedies) or NOTHING}"
+        return f"would fit: {' | '.join(one.text for one in self.remedies) or NOTHING}"
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """Assignments of `--set` with which it surely fits; empty where none are known."""
+        return next((one.sets for one in self.remedies if one.sure and one.sets), ())
 
     @property
     def over(self) -> float:
@@ -82,7 +95,7 @@ class Misfit:
             "device_bytes": self.memory.device,
             "over_bytes": self.over,
             "parts_bytes": {part.name: [part.low, part.high] for part in self.memory.parts},
-            "would_fit": list(self.remedies),
+            "would_fit": [one.text for one in self.remedies],
         }
 
 
@@ -118,7 +131,7 @@ def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
     surely help, the others with the mildest."""
     texts: list[str] = []
     for one in sorted(found, key=lambda one: one.memory.low):
-        cures = tuple(text for text in one.remedies if MAY_FIT not in text) or one.remedies
+        cures = tuple(each for each in one.remedies if each.sure) or one.remedies
         has = "" if texts else f" of the {gib(one.memory.device or 0)} of {one.device}"
         told = replace(one, remedies=cures[:1] if texts else cures)
         texts.append(f"{one.need}{has}; {told.cure}")
@@ -151,29 +164,29 @@ def checkpointed(scenario: Scenario, choice: CompressorChoice) -> list[str]:
     has less; nothing where that does not fit."""
     if scenario.model.transformer is None or scenario.training.checkpointing == "full":
         return []
-    full: Setting = (_set("training.checkpointing=full"), {"checkpointing": "full"})
-    return [text for _, text in _mildest(scenario, choice, [[full]])]
+    full: Setting = (("training.checkpointing=full",), {"checkpointing": "full"})
+    return [one.text for one in _mildest(scenario, choice, [[full]])]
 
 
 def _remedies(
     scenario: Scenario, choice: CompressorChoice, offered: Collection[str] | None
-) -> Iterator[str]:
+) -> Iterator[Remedy]:
     """Settings and devices, the least change first."""
     axes = [list(axis) for axis in _axes(scenario, choice)]
     alone = [one for axis in axes for one in _mildest(scenario, choice, [[s] for s in axis])]
-    if not any(fits for fits, _ in alone):
+    if not any(one.sure for one in alone):
         both = itertools.chain.from_iterable(
             itertools.product(*some)
             for n in range(2, len(axes) + 1)
             for some in itertools.combinations(axes, n)
         )
-        alone += [one for one in _mildest(scenario, choice, both) if one[0] or not alone]
-    yield from (text for _, text in alone)
-    sure = any(fits for fits, _ in alone)  # then no device needs these settings, too
+        alone += [one for one in _mildest(scenario, choice, both) if one.sure or not alone]
+    yield from alone
+    sure = any(one.sure for one in alone)  # then no device needs these settings, too
     others = [[]] if sure else [[], [axis[-1] for axis in axes]]
     for larger in (functools.partial(_device, offered), _sharded):
         found = (larger(scenario, choice, settings) for settings in others)
-        yield from itertools.islice(filter(None, found), 1)
+        yield from map(Remedy, itertools.islice(filter(None, found), 1))
 
 
 def _sharded(
@@ -185,7 +198,7 @@ def _sharded(
     settings = [one for one in settings if one not in _STRATEGIES]
     first = max(2, scenario.cluster.workers)
     for workers in (first << n for n in range(max(1, (_MOST_SHARDS // first).bit_length()))):
-        for text, change in _STRATEGIES:
+        for sets, change in _STRATEGIES:
             stage = change["strategy"]
             if stage == "hsdp" or not shardable(choice, scenario.cluster, scenario.training, stage):
                 continue
@@ -194,7 +207,8 @@ def _sharded(
                 continue
             if workers == scenario.cluster.workers:
                 return None
-            return _with_these(f"{text} on {workers} GPUs ({gib(found.high)})", settings)
+            text = f"{assigned(sets)} on {workers} GPUs ({gib(found.high)})"
+            return _with_these(text, settings)
     return None
 
 
@@ -205,7 +219,7 @@ def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Set
     cuts = [n for n in range(2, min(batch, _MOST_CUTS) + 1) if batch % n == 0]
     if cuts:
         yield (
-            (_set(f"batch_size={batch // n}", f"training.accumulation={n * parts}"),
+            ((f"batch_size={batch // n}", f"training.accumulation={n * parts}"),
              {"batch_size": batch // n, "accumulation": n * parts})
             for n in cuts
         )  # fmt: skip
@@ -217,7 +231,7 @@ def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Set
         yield iter(timed)
     if network is not None and training.checkpointing != "full":
         again = ("selective", "full") if training.checkpointing == "none" else ("full",)
-        yield ((_set(f"training.checkpointing={one}"), {"checkpointing": one}) for one in again)
+        yield (((f"training.checkpointing={one}",), {"checkpointing": one}) for one in again)
     known = scenario.cluster.device.precisions
     name = "bf16" if "tf32" in known else "fp16"  # the same devices multiply bfloat16
     if training.precision in ("fp16", "bf16"):
@@ -225,23 +239,24 @@ def _axes(scenario: Scenario, choice: CompressorChoice) -> Iterator[Iterator[Set
     half = {"precision": name, "gradients": name}
     if training.gradients == "fp32" and "fp16" in known:
         half = {key: value for key, value in half.items() if getattr(training, key) != value}
-        yield iter([(_set(*(f"training.{key}={value}" for key, value in half.items())), half)])
+        yield iter([(tuple(f"training.{key}={value}" for key, value in half.items()), half)])
 
 
 def _mildest(
     scenario: Scenario, choice: CompressorChoice, tried: Iterable[Sequence[Setting]]
-) -> list[tuple[bool, str]]:
-    """The first settings that fit, else the first that may: whether they do, and in words."""
-    found: list[tuple[bool, str]] = []
+) -> list[Remedy]:
+    """The first settings that fit, else the first that may."""
+    found: list[Remedy] = []
     for settings in tried:
         held = _with(scenario, choice, settings)
         sure = held is not None and held.fits == "yes"
         if held is None or held.fits == "no" or (found and not sure):
             continue
         slower = "".join(_slower(scenario, change) for _, change in settings)
-        words = " ".join(text for text, _ in settings)
-        fits = "fits" if sure else MAY_FIT
-        found = [(sure, f"{words} ({span(held.low, held.high)}: {fits}{slower})")]
+        sets = tuple(one for own, _ in settings for one in own)
+        fits = "fits" if sure else "may fit"
+        text = f"{assigned(sets)} ({span(held.low, held.high)}: {fits}{slower})"
+        found = [Remedy(text, sure, sets)]
         if sure:
             break
     return found
@@ -287,10 +302,10 @@ def _device(
         least = max((replaced[n].effective_flop_rate for n in less), default=math.inf)
         if new.effective_flop_rate < least:
             continue
-        found = _with(scenario, choice, [*settings, ("", {"device_memory": size})])
+        found = _with(scenario, choice, [*settings, ((), {"device_memory": size})])
         if found is not None and found.fits == "yes":
             if stated is not None:
-                text = f"{_set(f'training.device_memory={gib(size)}')} ({name})"
+                text = f"{assigned([f'training.device_memory={gib(size)}'])} ({name})"
             elif offered is not None:
                 text = f"an offer with {name} ({gib(size)})"
             else:
@@ -303,21 +318,22 @@ def _device(
                         for place, number in zip(places, less, strict=False)
                         if replaced[number].bus != new.bus
                     ]
-                text = f"{_set(*changed)} ({gib(size)})"
+                text = f"{assigned(changed)} ({gib(size)})"
             return _with_these(text, settings)
     return None
 
 
 def _with_these(text: str, settings: Sequence[Setting]) -> str:
     """ "ZeRO-1 on 16 GPUs with --set training.precision=bf16" """
-    return " with ".join(filter(None, (text, " ".join(words for words, _ in settings))))
+    words = assigned(one for sets, _ in settings for one in sets)
+    return " with ".join(filter(None, (text, words)))
 
 
-def _set(*assignments: str) -> str:
+def assigned(assignments: Iterable[str]) -> str:
     """ "--set batch_size=4 --set training.accumulation=2" """
     return " ".join(f"--set {shlex.quote(one)}" for one in assignments)
 
 
 _STRATEGIES: tuple[Setting, ...] = tuple(
-    (_set(f"training.strategy={strategy}"), {"strategy": strategy}) for strategy in STAGES[1:]
+    ((f"training.strategy={strategy}",), {"strategy": strategy}) for strategy in STAGES[1:]
 )

@@ -33,6 +33,10 @@ compressors: [none, fp16, onebit_adam]
 MORE = " GPUs ("  # in a remedy that takes more of them
 
 
+def texts_of(refusal: pytest.ExceptionInfo[DoesNotFitError]) -> tuple[str, ...]:
+    return tuple(one.text for one in refusal.value.misfit.remedies)
+
+
 @pytest.fixture
 def load(tmp_path: Path) -> Any:
     def loaded(model: str, *overrides: str) -> Scenario:
@@ -59,7 +63,7 @@ def test_what_is_too_large_is_told_with_its_place_and_by_how_much(load: Any) -> 
 def test_every_remedy_fits(load: Any, model: str, given: list[str]) -> None:
     with pytest.raises(DoesNotFitError) as refusal:
         load(model, *given)
-    remedies = [one for one in refusal.value.misfit.remedies if MORE not in one]
+    remedies = [one for one in texts_of(refusal) if MORE not in one]
     assert remedies
     for text in remedies:
         words = re.findall(r"--set (\S+)", text)
@@ -77,7 +81,7 @@ def test_groups_have_the_remedies_of_nodes_that_are_alike(load: Any) -> None:
                   "200gbe}, {nodes: 4, device: h100_sxm, network: 100gbe}]}"):  # fmt: skip
         with pytest.raises(DoesNotFitError) as refusal:
             load("llama3_8b", *given, nodes)
-        found.append(refusal.value.misfit.remedies)
+        found.append(texts_of(refusal))
     alike, groups = found
     assert alike[0].startswith("--set training.strategy=zero2 (")
     assert not any(MORE in text for text in alike)
@@ -96,18 +100,18 @@ def test_a_divided_optimizer_is_a_setting_and_on_more_gpus_a_remedy(load: Any) -
              "compressors=[none]"]  # fmt: skip
     with pytest.raises(DoesNotFitError) as refusal:
         load("gpt3_2.7b", *given, "cluster.nodes=1")
-    text = refusal.value.misfit.remedies[-1]
+    text = texts_of(refusal)[-1]
     assert re.fullmatch(r"--set training.strategy=zero1 on 2 GPUs \(.* GiB\)", text)
     divided = load("gpt3_2.7b", *given, "cluster.nodes=2", "training.strategy=zero1")
     assert divided.memory_of(divided.compressors[0]).fits == "yes"
     with pytest.raises(DoesNotFitError) as refusal:
         load("gpt3_2.7b", *given, "cluster.nodes=2")
-    first, *others = refusal.value.misfit.remedies
+    first, *others = texts_of(refusal)
     assert re.fullmatch(r"--set training.strategy=zero1 \(.* GiB: fits\)", first)
     assert not any(MORE in one for one in others)
     with pytest.raises(DoesNotFitError) as refusal:
         load("gpt3_2.7b", *given, "cluster.nodes=2", "training.local_steps=2")
-    assert not any("strategy" in one for one in refusal.value.misfit.remedies)
+    assert not any("strategy" in one for one in texts_of(refusal))
 
 
 def test_no_stage_of_zero_is_offered_to_a_method_that_has_the_optimizer(load: Any) -> None:
@@ -128,7 +132,7 @@ def test_a_device_instead_of_unlike_ones_is_no_slower_than_any_of_them(load: Any
     nodes = "cluster={groups: [{nodes: 1, device: t4}, {nodes: 1, device: rtx_5090}]}"
     with pytest.raises(DoesNotFitError) as refusal:
         load("gpt3_1.3b", nodes, "cluster.network=100gbe")
-    (told,) = (one for one in refusal.value.misfit.remedies if "device=" in one)
+    (told,) = (one for one in texts_of(refusal) if "device=" in one)
     names = re.findall(r"device=(\w+)", told)
     assert names
     known = catalog.devices()
@@ -166,7 +170,7 @@ def test_no_device_holds_seventy_billion_parameters(load: Any) -> None:
 def test_a_smaller_micro_batch_keeps_the_batch_and_stated_memory_its_key(load: Any) -> None:
     with pytest.raises(DoesNotFitError) as refusal:
         load("gpt2_medium", "batch_size=12", "training.device_memory=20 GiB")
-    smaller, again, *others = refusal.value.misfit.remedies
+    smaller, again, *others = texts_of(refusal)
     size, parts = map(int, re.findall(r"=(\d+)", smaller))
     assert size * parts == 12
     # a forward pass again beside one and a backward pass of twice its FLOPs, but for the logits
@@ -202,7 +206,7 @@ def test_methods_that_need_more_are_told_with_the_mildest_cure_alone(load: Any) 
         with pytest.raises(DoesNotFitError) as refusal:
             load("gpt3_1.3b", *given, f"compressors=[{label}]")
         cures = text.partition("; would fit: ")[2].split(" | ")
-        assert set(cures) <= set(refusal.value.misfit.remedies)
+        assert set(cures) <= set(texts_of(refusal))
 
 
 def test_memory_with_checkpointing_is_that_of_a_scenario_with_it(load: Any) -> None:
@@ -241,7 +245,21 @@ def test_advice_says_what_would_fit() -> None:
     assert "llama3_8b on h100_sxm: does not fit" in said.output
     text = " ".join(said.output.split())
     assert "Change first --set training.strategy=zero3 (55.8-79.5 GiB: fits)" in text
-    assert " ms" not in said.output
     answer = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert answer["fits"] is False
     assert answer["over_bytes"] > 0
+
+    cure = "training.strategy=zero3"
+    assert answer["set"] == [cure]
+    cured = [*words, "--set", cure]  # the advice is that of the command with the setting
+    assert answer["advice"] == json.loads(CliRunner().invoke(app, [*cured, "--json"]).stdout)
+    _, advice = said.stdout.split(f"\nWith --set {cure}:\n\n")
+    assert advice == CliRunner().invoke(app, cured).stdout
+
+
+def test_advice_gives_no_time_where_no_setting_surely_fits() -> None:
+    words = ["--model", "qwen3_8b", "--device", "rtx_4090", "--gpus", "8", "--nodes", "2"]
+    said = CliRunner().invoke(app, ["advise", *words, "--network", "25 Gbit/s"])
+    assert "may fit; passes 31 % longer" in " ".join(said.stdout.split())
+    assert "With --set" not in said.stdout
+    assert " ms" not in said.stdout
