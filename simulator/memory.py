@@ -100,8 +100,8 @@ def memory(
     parts = [*states(model.parameters, training, workers, stage), *passes]
     units = in_flight(model)
     if stage in ("zero3", "hsdp"):
-        width = _FLOAT if training.precision in ("fp32", "tf32") else _HALF
-        parts.append(Part(name="gathered units", low=width * units, high=width * units))
+        gathered = float(training.weight_bytes * units)
+        parts.append(Part(name="gathered units", low=gathered, high=gathered))
     if training.secondary and stage == "zero3":
         copy = training.weight_bytes * model.parameters / devices
         parts.append(Part(name="weights of a node", low=copy, high=copy))
