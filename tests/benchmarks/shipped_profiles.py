@@ -3,12 +3,13 @@
 Two hours on one core: first the methods that advice compares, model by model, then all others with
 their defaults. Profiles of this code are kept, so the command resumes. A profile of other code is
 kept, as of this code, if the model's tensors and layers, and the method's profile on `CONFIRMS`,
-come out equal on the same kind of processor. One thread: equal profiles on processors of one
-kind with equal versions, which the files name.
+come out equal, its errors to `_SAME`: other kinds of processors add in another order. One thread:
+equal profiles on processors of one kind with equal versions, which the files name.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,8 @@ ALL_METHODS = 500_000
 """Most parameters of a model with profiles of all methods."""
 CONFIRMS = "cnn_digits"
 """Small model, measured first, whose profiles confirm a method."""
+_SAME, _ROUNDING = 1e-4, 1e-12
+"""Relative difference of equal errors, and errors that are rounding alone."""
 
 Wanted = tuple[CompressorChoice, DdpBuckets]
 
@@ -225,13 +228,17 @@ def _confirmed(folder: Path) -> set[tuple[str, str]]:
     return {
         (choice.kind, str(choice.parameters))
         for name, (choice, _) in asked.items()
-        if name in again and _measured_in(again[name]) == _measured_in(found[name].profile())
+        if name in again and _alike(again[name], found[name].profile())
     }
 
 
-def _measured_in(profile: TrafficProfile | None) -> bytes:
-    """Everything in a profile but the words for its gradients."""
-    return b"" if profile is None else shipped.packed(replace(profile, gradients={}))
+def _alike(one: TrafficProfile, other: TrafficProfile | None) -> bool:
+    """Whether all but the words for the gradients is equal, and errors are to `_SAME`."""
+    if other is None:
+        return False
+    errors = one.quality.nmse, other.quality.nmse
+    own = replace(one, gradients=other.gradients, quality=other.quality)
+    return own == other and math.isclose(*errors, rel_tol=_SAME, abs_tol=_ROUNDING)
 
 
 if __name__ == "__main__":
