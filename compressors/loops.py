@@ -27,6 +27,7 @@ import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -36,10 +37,12 @@ from gcsim.compressors import on_device
 from gcsim.compressors.lazy_torch import Tensor, torch
 
 try:
-    from gcsim.compressors.loop_cache import compiled, inside, overload, usable
-except ModuleNotFoundError as missing:
-    if missing.name != "numba":
-        raise
+    _numba = find_spec("numba")
+except ModuleNotFoundError:
+    _numba = None
+if _numba is not None:
+    from gcsim.compressors.late_loops import compiled, inside, overload, usable
+else:
     from gcsim.compressors.plain_loops import compiled, inside, overload, usable
 
 F = TypeVar("F", bound=Callable[..., Any])

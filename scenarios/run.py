@@ -89,7 +89,7 @@ def simulated_run(
     the provenance, the times with rings and with trees and the draws of scaling efficiencies.
     `prices` are those of the scenario's device, where they are at hand.
     """
-    # they bring numba, which a result from the cache does without
+    # a result from the cache does without them
     from gcsim.scenarios.running.faults import faulty_runs, told_faults
     from gcsim.scenarios.running.installed import as_installed
     from gcsim.scenarios.running.provenance import provenance

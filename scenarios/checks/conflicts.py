@@ -279,7 +279,7 @@ def _switches(document: Document, cluster: Cluster) -> Iterator[Problem]:
         chosen = getattr(cluster.collectives, key)
         if chosen not in _NEEDS:
             continue
-        from gcsim.simulator.collectives import nccl  # loads numba
+        from gcsim.simulator.collectives import nccl  # of few scenarios
 
         if chosen in {mode.name for mode in nccl.enabled(key, cluster)}:
             continue

@@ -278,7 +278,7 @@ class Search:
 
     def shortest(self, work: Work) -> tuple[float, float]:
         """Hours and money at least: of the passes alone."""
-        from gcsim.scenarios.running.simulate import compute_times  # brings numba
+        from gcsim.scenarios.running.simulate import compute_times  # not for cached plans
 
         scenario = work.scenario()
         noise = scenario.training.noise
