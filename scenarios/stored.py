@@ -21,7 +21,6 @@ NUMBERS = tuple(
     if "float" in str(entry.type) and entry.name != "cosine_similarity"
 )  # fmt: skip
 """Fields of a row that are numbers from 0 on."""
-_RESULT = TypeAdapter(Result)
 
 
 def read_results(path: Path, hint: str = _HINT) -> Result:
@@ -35,7 +34,7 @@ def read_results(path: Path, hint: str = _HINT) -> Result:
         message = f"is not a run's result of schema {SCHEMA}"
         raise InputError(message, place=str(file), hint=hint)
     try:
-        found = _RESULT.validate_python(body)
+        found = TypeAdapter(Result).validate_python(body)
     except ValidationError as error:
         raise InputError(list(broken(error, body, str(file), hint))) from error
     if not found.rows:

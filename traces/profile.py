@@ -25,7 +25,7 @@ from gcsim.fields import Count, Limits, Text, Whole
 
 Costs = tuple[KernelCost, ...]
 
-AS_WRITTEN = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+AS_WRITTEN = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 """Rules for reading gcsim's JSON: nothing is converted, no key is left over."""
 
 

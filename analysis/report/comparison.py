@@ -11,6 +11,7 @@ in each world (`scenarios/trained/bands.py`).
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +50,7 @@ def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
     ends = _ring_or_tree(one, other)
     return Ratio(
         low=min([float(low) - error, *ends]),
-        median=float(np.median(faster)),
+        median=statistics.median(faster.tolist()),
         high=max([float(high) + error, *ends]),
     )
 

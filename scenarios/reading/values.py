@@ -135,6 +135,9 @@ def section_of(
     return section
 
 
+_plain_section = functools.cache(section_of)
+
+
 class As:
     """Annotation next to `Spelled`: the section that it reads.
 
@@ -142,7 +145,7 @@ class As:
     """
 
     def __init__(self, kind: type, **other: Any) -> None:
-        self.section = section_of(kind, **other)
+        self.section = section_of(kind, **other) if other else _plain_section(kind)
 
     def __get_pydantic_core_schema__(
         self, _source: Any, handler: pydantic.GetCoreSchemaHandler
@@ -166,7 +169,7 @@ def _entry(field: Field[Any], hint: Any) -> tuple[Any, Any]:
 def _readable(hint: Any) -> Any:  # noqa: PLR0911 (a case each)
     """Type by which pydantic reads a field."""
     if is_dataclass(hint):
-        return section_of(hint)  # type: ignore[arg-type]  # a class, not a value of it
+        return _plain_section(hint)  # type: ignore[arg-type]  # a class, not a value of it
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _noted(parts[0], parts[1:])

@@ -8,6 +8,7 @@ n. Percentiles of evenly spaced draws are numpy's.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,20 @@ def interval(draws: Any) -> tuple[Any, Any]:
     ordered = np.sort(np.asarray(draws, dtype=np.float64), axis=-1)
     if not (np.isfinite(ordered).all() and ordered[..., 0].all()):  # nothing is between them
         return tuple(np.percentile(ordered, (LOW, HIGH), axis=-1, method="closest_observation"))
-    k = np.arange(ordered.shape[-1])
+    low, high = (
+        np.clip(ordered @ weights, ordered[..., 0], ordered[..., -1])
+        for weights in _weights(ordered.shape[-1])
+    )
+    return low, high
+
+
+@cache
+def _weights(n: int) -> list[Any]:
+    """Weights of n order statistics in each percentile."""
+    k = np.arange(n)
     factorials = np.cumsum(np.log(np.maximum(k, 1)))
     ways = factorials[-1] - factorials - factorials[::-1]
-    ends = (
-        ordered @ np.exp(ways + k * np.log(share) + k[::-1] * np.log1p(-share))
+    return [
+        np.exp(ways + k * np.log(share) + k[::-1] * np.log1p(-share))
         for share in (LOW / 100, HIGH / 100)
-    )
-    low, high = (np.clip(end, ordered[..., 0], ordered[..., -1]) for end in ends)
-    return low, high
+    ]
