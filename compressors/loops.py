@@ -13,8 +13,8 @@ prevent vectorisation (six times slower). Loops run without the interpreter's lo
 
 `loop` compiles with numba at the first call and caches the machine code in the cache folder (or
 `NUMBA_CACHE_DIR`; `loop_cache.py`), keyed by a hash of the loop's file and of `random.py`, this
-file, `loop_compiler.py` and `coding/`: functions that loops call in other files must be there.
-Where numba is not installed, loops run as Python, some hundred times slower and with equal results.
+file and `coding/`: functions that loops call in other files must be there. Where numba is not
+installed, loops run as Python, some hundred times slower and with equal results.
 
 Tensors in host memory share theirs with the array; others are copied, and writes to the copy are
 lost unless `written_back`. Results must not depend on the number of threads, so `in_parallel` cuts

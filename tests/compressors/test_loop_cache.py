@@ -11,6 +11,8 @@ import os
 import pickle
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,25 @@ def test_a_loop_is_found_by_the_next_process_and_by_no_other_user(folder: Path) 
     assert hits() == 1
     for path in (entry(folder), entry(folder).parent):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+def test_compressors_are_imported_without_numba_until_a_loop_is_called() -> None:
+    code = (
+        "import sys\n"
+        "from gcsim.compressors.registry import REGISTRY, compressor_class\n"
+        "from gcsim.simulator import predict\n"
+        "for name in REGISTRY:\n    compressor_class(name)\n"
+        "assert 'numba' not in sys.modules\n"
+        "import numpy as np\n"
+        "from gcsim.compressors.coding import scans\n"
+        "before = scans.greatest_magnitude\n"
+        "print(hex(before(np.array([1, -3], dtype=np.float32))))\n"  # the bits of 3.0
+        "import numba\n"
+        "assert isinstance(scans.greatest_magnitude, numba.core.dispatcher.Dispatcher)\n"
+        "assert before is scans.greatest_magnitude\n"  # in this module as well
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("0x40400000\n", "")
 
 
 SPOILT: dict[str, Callable[[bytes, Path], bytes]] = {
