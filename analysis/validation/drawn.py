@@ -13,8 +13,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn, records_of
+from gcsim.scenarios.uncertainty.approximation import Approximation, records_of
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, alone, draw
 from gcsim.simulator.cluster import Cluster

@@ -18,7 +18,8 @@ from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.result import Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.approximation import Approximation
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column
 from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.scenarios.uncertainty.worlds import STATED

@@ -22,8 +22,9 @@ from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty import discrepancy
-from gcsim.scenarios.uncertainty.approximation import Drawn, approximations, slowest
+from gcsim.scenarios.uncertainty.approximation import approximations, slowest
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, slowness
 from gcsim.simulator.as_trained import as_trained

@@ -27,11 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.scenarios.scenario import with_nodes
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column, Input
-from gcsim.scenarios.uncertainty.worlds import World, coordinates, moves_links, slowness
+from gcsim.scenarios.uncertainty.worlds import coordinates, moves_links, slowness
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
-from gcsim.simulator.collectives.rings.worlds import RingWorlds
+from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once, one_by_one, plain
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.steps.averages import KEPT_RANKS
@@ -48,29 +50,30 @@ _Simulated = dict[tuple[CollectiveRecord, int, str], float]
 class CollectiveTimes:
     """Times on one cluster, in picoseconds."""
 
-    def __init__(
-        self,
-        cluster_in: Callable[[int], Cluster],
-        records: Sequence[CollectiveRecord],
-        inputs: Sequence[Input],
-        worlds: Sequence[World],
-    ) -> None:
-        """`cluster_in`: the cluster of a world, `records`: those that will be asked for, `worlds`
-        as in `Drawn`."""
-        cluster = cluster_in(0)
-        self._worlds = worlds
-        self._cluster_in = cache(lambda number: _steady(cluster_in(number)))
+    def __init__(self, drawn: Drawn, nodes: int, records: Sequence[CollectiveRecord]) -> None:
+        """`records`: those that will be asked for."""
+        cluster = with_nodes(drawn.cluster(0), nodes)
+        inputs = drawn.inputs
+        self._worlds = worlds = drawn.worlds
+        self._cluster_in = cache(lambda number: _steady(with_nodes(drawn.cluster(number), nodes)))
         self._inputs = [one for one in inputs if _moves_collectives(one, cluster, records)]
         self._places = coordinates(self._inputs, worlds)
         first = len(worlds) - len(inputs)
         self._alone = [first + inputs.index(one) for one in self._inputs]
-        drawn = [1 + place for place in _far_apart(self._places[1:first], SUPPORT)]
-        self._support = [0, *self._alone, *(drawn if self._alone else [])]
+        distant = [1 + place for place in _far_apart(self._places[1:first], SUPPORT)]
+        self._support = [0, *self._alone, *(distant if self._alone else [])]
         self._moved = [*range(first), *self._alone]
         """Worlds that may differ from the stated one."""
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
         """Support points that show whether there is a plane."""
-        self._few_rings = RingWorlds([self._cluster_in(n) for n in self._support[: self._few]])
+        if plain(cluster):
+            every = RingWorlds(cluster, lambda: at_once(cluster, drawn.figure))
+            self._rings_in: Callable[[list[int]], RingWorlds] = every.some
+        else:
+            self._rings_in = lambda numbers: RingWorlds(
+                self._cluster_in(0), lambda: one_by_one(list(map(self._cluster_in, numbers)))
+            )
+        self._few_rings = self._rings_in(self._support[: self._few])
         self._rings: RingWorlds | None = None
         self._memos: dict[tuple[int, str], CollectiveMemo] = {}
         self._tuners = np.full(len(worlds), float(cluster.collectives.ring_over_tree))
@@ -116,7 +119,7 @@ class CollectiveTimes:
         plane = self._plane(points, self._moving(points))
         if plane is not None:
             return plane
-        self._rings = self._rings or RingWorlds([self._cluster_in(n) for n in self._moved])
+        self._rings = self._rings or self._rings_in(self._moved)
         everywhere = self._rings(record)
         if everywhere is None:
             return None

@@ -12,7 +12,8 @@ import pytest
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.queued import Queued
-from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.approximation import Approximation
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, training_in
 from gcsim.simulator.as_trained import as_trained

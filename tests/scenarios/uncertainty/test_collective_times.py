@@ -9,6 +9,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import STATED, alone, cluster_in, draw, moves_links
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
@@ -44,7 +45,8 @@ def test_times_are_those_of_the_simulation_of_each_world(changes: list[str], mos
     assert len(inputs) >= 2
     worlds = [STATED, *draw(inputs, 64, seed=0), *alone(inputs)]
     clusters = [with_nodes(cluster_in(world, scenario.cluster, inputs), NODES) for world in worlds]
-    times = CollectiveTimes(clusters.__getitem__, RECORDS, inputs, worlds)
+    drawn = Drawn(scenario.cluster, scenario.training, inputs, worlds)
+    times = CollectiveTimes(drawn, NODES, RECORDS)
     nothing, together = np.zeros(len(worlds)), np.zeros(clusters[0].workers, dtype=np.int64)
     for record in RECORDS:
         found = times(record, 0, nothing)
