@@ -30,7 +30,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column, Input
-from gcsim.scenarios.uncertainty.worlds import coordinates, moves_links, slowness
+from gcsim.scenarios.uncertainty.worlds import moves_links
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
 from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once, one_by_one, plain
@@ -43,6 +43,7 @@ PROBES = 12  # drawn worlds that must be in the plane
 SIZES = 3  # simulated sizes of a kind
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
+_NOTHING = 1e-30  # picoseconds of what takes no time, by which others are divided
 _Simulated = dict[tuple[CollectiveRecord, int, str], float]
 """Times by record, server time and algorithm."""
 
@@ -55,9 +56,12 @@ class CollectiveTimes:
         cluster = with_nodes(drawn.cluster(0), nodes)
         inputs = drawn.inputs
         self._worlds = worlds = drawn.worlds
+        self._single = cluster.workers == 1
+        if self._single:
+            return
         self._cluster_in = cache(lambda number: _steady(with_nodes(drawn.cluster(number), nodes)))
         self._inputs = [one for one in inputs if _moves_collectives(one, cluster, records)]
-        self._places = coordinates(self._inputs, worlds)
+        self._places = worlds.coordinates(self._inputs)
         first = len(worlds) - len(inputs)
         self._alone = [first + inputs.index(one) for one in self._inputs]
         distant = [1 + place for place in _far_apart(self._places[1:first], SUPPORT)]
@@ -79,9 +83,9 @@ class CollectiveTimes:
         self._tuners = np.full(len(worlds), float(cluster.collectives.ring_over_tree))
         for one in inputs:
             if one.main.field == "ring_over_tree":
-                self._tuners = one.main.values(slowness(one, worlds))
+                self._tuners = worlds.values([one])[0][0]
         if any(link.timed for link in cluster.links()):  # each world's tuner sees another rate
-            self._tuners[:] = self._tuners[0]
+            self._tuners = np.full(len(worlds), self._tuners[0])
         self._moving_names = {one.name for one in inputs if moves_links(one)}
         self._simulated_on = _simulated_on(self._cluster_in(0).wiring)
         self._simulated_at: dict[int, _Simulated] = {}
@@ -93,6 +97,8 @@ class CollectiveTimes:
 
     def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
         """Times in all worlds; `more`: servers' extra computation over the stated."""
+        if self._single:
+            return np.full(len(self._worlds), _NOTHING)
         if record not in self._in_rings:
             self._in_rings[record] = self._ring(record)
         around = self._in_rings[record]
@@ -172,7 +178,7 @@ class CollectiveTimes:
         expected = found[self._support[first : len(points)]]
         if (abs(expected - points[first:]) > _IN_PLANE * points[first:]).any():
             return None
-        return np.maximum(found, 1e-30)
+        return np.maximum(found, _NOTHING)
 
     def _simulated(
         self, number: int, record: CollectiveRecord, server_time: int, algorithm: str = ""
@@ -192,7 +198,7 @@ class CollectiveTimes:
                     cluster = replace(cluster, collectives=chosen)
                 self._memos[number, algorithm] = CollectiveMemo.of(cluster)
             memo = self._memos[number, algorithm]
-            known[name] = float(memo(record, self._together, server_time).max()) or 1e-30
+            known[name] = float(memo(record, self._together, server_time).max()) or _NOTHING
             if len(self._together) > KEPT_RANKS:  # dozens of worlds would hold their messages
                 memo.forget()
         return known[name]
@@ -208,7 +214,7 @@ class CollectiveTimes:
             support = places[[self._support[n] for n in used]]
             self._weights[moving] = _interpolation(support, places)
         found: Column = self._weights[moving] @ points[used]
-        return np.maximum(found, 1e-30)
+        return np.maximum(found, _NOTHING)
 
 
 @lru_cache(maxsize=32)

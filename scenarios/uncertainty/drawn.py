@@ -9,16 +9,7 @@ import numpy as np
 
 from gcsim.scenarios.uncertainty.figures import Column, Input, device_path, kinds_of_devices
 from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, Figure
-from gcsim.scenarios.uncertainty.worlds import (
-    World,
-    alone,
-    cluster_in,
-    coordinates,
-    moves_links,
-    passes_in,
-    slowness,
-    training_in,
-)
+from gcsim.scenarios.uncertainty.worlds import Worlds, alone, cluster_in, moves_links, training_in
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import DENSE, Training
@@ -30,23 +21,22 @@ class Drawn:
     """Worlds' differences from the stated figures, at any size."""
 
     def __init__(
-        self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Sequence[World]
+        self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Worlds
     ) -> None:
-        """`worlds`: the stated one, the draws, and those that change one input, by input."""
+        """`worlds`: as of `Worlds.beside_stated`; a single worker needs no world of one input."""
         self.inputs, self.worlds, self._cluster = inputs, worlds, cluster
         self._linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
         self._names = {one.name for one in self._linked}
         self._clusters: dict[int, Cluster] = {}
-        slow = [(one, slowness(one, worlds)) for one in inputs]
         self._values = {
-            (figure.key_path, figure.field): figure.values(by_world)
-            for one, by_world in slow
-            for figure in one.figures
+            (figure.key_path, figure.field): column
+            for one, columns in zip(inputs, worlds.values(inputs), strict=True)
+            for figure, column in zip(one.figures, columns, strict=True)
         }
         kinds = kinds_of_devices(cluster)
         of = [device for _, _, device in cluster.kinds]
         self._kind = [next(k for k in kinds if of[k] is device) for device in of]
-        self._passes = {kind: passes_in(worlds, inputs, kind) for kind in kinds}
+        self._passes = {kind: worlds.passes(inputs, kind) for kind in kinds}
         fields = ("per_tensor", "per_bucket", "per_step", "passes")
         self.around = {
             named: np.array(
@@ -69,7 +59,7 @@ class Drawn:
         self.beside = [
             (
                 training_in(world, training, (one,)).interference,
-                coordinates((one,), worlds)[:, 0] * (1 - self.waits),
+                worlds.coordinates((one,))[:, 0] * (1 - self.waits),
             )
             for one in inputs
             if one.main.key_path == _INTERFERENCE
