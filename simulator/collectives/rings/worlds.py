@@ -56,7 +56,7 @@ class Prices:
     links: Sequence[Sequence[Link]] = ()  # `[clusters, links]`, where some have size factors
 
     def some(self, rows: Sequence[int]) -> Prices:
-        """Those of some clusters."""
+        """Prices of some of the clusters."""
         return replace(
             self,
             each=self.each[rows],
