@@ -166,7 +166,7 @@ class Averager:
 
     def _cycle(self, schedule: Schedule) -> Steady:
         ranks, only_events = self.cluster.workers, _only_events(schedule)
-        if not schedule.sharded:
+        if not schedule.sharded and (only_events or ranks > 64):
             with suppress(TooManyClassesError):
                 return simulate_steady(
                     schedule,

@@ -360,7 +360,7 @@ def test_points_that_differ_in_the_cluster_share_one_measurement() -> None:
     workers = Recording(made)
     stage1, scenarios = stage1_of({"cluster.nodes": [1, 2, 4], "cluster.device": ["v100"]}, workers)
     assert kinds(workers.tasks) == [["none", "fp16", "topk"]]
-    assert [len(stage1.task(scenario).profiles) for scenario in scenarios] == [3, 3, 3]
+    assert [len(stage1.task(scenario, {}).profiles) for scenario in scenarios] == [3, 3, 3]
 
 
 def test_gradients_are_made_once_for_all_values_of_a_parameter() -> None:
