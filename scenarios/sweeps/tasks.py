@@ -86,7 +86,7 @@ class Done:
     """Result of a point, without timelines, and its file."""
 
     result: Result
-    text: str
+    text: str = field(repr=False)
 
 
 Outcome = Done | Profiles | Failure
