@@ -106,10 +106,10 @@ class AnnouncedRing:
         begin, messages = np.ascontiguousarray(starts[:period]), self._messages
         if period not in self._known:
             self._known[period] = self._rules(period)
-        pieces, rules, gone, by_phase = self._known[period]
+        pieces, rules, gone, adds, shifts = self._known[period]
         if messages.constant:
             posted = exits(
-                begin, pieces, self._prices, rules, gone, *by_phase, per_phase, program.in_flight
+                begin, pieces, self._prices, rules, gone, adds, shifts, per_phase, program.in_flight
             )
             return self._of_all(posted)
         state, sent = state_of(begin, program.in_flight), np.zeros(ranks, dtype=np.int64)
@@ -130,7 +130,7 @@ class AnnouncedRing:
         program, constant = self.program, self._messages.constant
         once, even = program.pieces[:period], len(self._messages.links) == 1
         rules = rules_of(program, self.ranks, once, constant=constant, even=even)
-        return np.concatenate((once, once)).T.copy(), *rules, program.by_phase(period)
+        return np.concatenate((once, once)).T.copy(), *rules, *program.by_phase(period)
 
     def _of_all(self, posted: Times) -> Times:
         """Exit times of all ranks, from those that stand for them."""
