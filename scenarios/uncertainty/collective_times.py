@@ -33,7 +33,8 @@ from gcsim.scenarios.uncertainty.figures import Column, Input
 from gcsim.scenarios.uncertainty.worlds import moves_links
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
-from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once, one_by_one, plain
+from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once, one_by_one
+from gcsim.simulator.fabric.in_worlds import InWorlds, plain
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.steps.averages import KEPT_RANKS
@@ -71,7 +72,8 @@ class CollectiveTimes:
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
         """Support points that show whether there is a plane."""
         if plain(cluster):
-            every = RingWorlds(cluster, lambda: at_once(cluster, drawn.figure))
+            self._in_worlds = InWorlds(cluster, drawn.figure)
+            every = RingWorlds(cluster, lambda: at_once(self._in_worlds))
             self._rings_in: Callable[[list[int]], RingWorlds] = every.some
         else:
             self._rings_in = lambda numbers: RingWorlds(
