@@ -33,6 +33,7 @@ from gcsim.scenarios.uncertainty.figures import Column, Input
 from gcsim.scenarios.uncertainty.worlds import moves_links
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
+from gcsim.simulator.collectives.in_worlds import last_exits
 from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once, one_by_one
 from gcsim.simulator.fabric.in_worlds import InWorlds, plain
 from gcsim.simulator.network.links import Link
@@ -71,9 +72,10 @@ class CollectiveTimes:
         """Worlds that may differ from the stated one."""
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
         """Support points that show whether there is a plane."""
+        self._supported: InWorlds | None = None
         if plain(cluster):
-            self._in_worlds = InWorlds(cluster, drawn.figure)
-            every = RingWorlds(cluster, lambda: at_once(self._in_worlds))
+            self._supported = InWorlds(cluster, lambda *of: drawn.figure(*of)[self._support])
+            every = RingWorlds(cluster, lambda: at_once(InWorlds(cluster, drawn.figure)))
             self._rings_in: Callable[[list[int]], RingWorlds] = every.some
         else:
             self._rings_in = lambda numbers: RingWorlds(
@@ -153,7 +155,13 @@ class CollectiveTimes:
     def _by(self, record: CollectiveRecord, server_time: int, algorithm: str = "") -> Column:
         """One algorithm in all worlds; "": the cluster's choice."""
 
+        everywhere = None
+        if self._supported is not None and not server_time:
+            everywhere = last_exits(record, self._supported, algorithm)
+
         def simulated(numbers: range) -> Column:
+            if everywhere is not None:
+                return np.maximum(everywhere[numbers.start : numbers.stop], _NOTHING)
             times = [self._simulated(n, record, server_time, algorithm) for n in numbers]
             return np.array(times)
 
