@@ -55,7 +55,7 @@ class Program:
         return np.unique(self.pieces, axis=0, return_inverse=True)[1].reshape(-1)
 
     def by_phase(self, ranks: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """By phase: whether it reduces, and with which of `ranks` blocks rank 0 begins."""
+        """Return by phase whether it reduces, and the block, of `ranks`, with which it begins."""
         return (
             np.array([phase.reduces for phase in self.phases]),
             np.array([phase.first % ranks for phase in self.phases], dtype=np.int64),
