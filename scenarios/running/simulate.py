@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -43,7 +43,7 @@ MATTERS = 1e-6
 """Least share of some iteration that a reported input moves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Simulated:
     """One method at one size."""
 
@@ -55,7 +55,7 @@ class Simulated:
     """Stated seconds per iteration with a ring and with a tree, where NCCL may take either (ends of
     `Collectives.ring_over_tree_range`)."""
 
-    @property
+    @cached_property
     def iteration(self) -> float:
         """Estimated seconds per iteration: median of the draws, if any."""
         return float(np.median(self.draws)) if self.draws else self.prediction.iteration

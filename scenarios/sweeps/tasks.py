@@ -24,7 +24,7 @@ from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running.gradients import check_trace
-from gcsim.scenarios.running.keys import profile_key, profile_keys
+from gcsim.scenarios.running.keys import profile_key, profile_keys, same_traffic
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.sweeps.point_file import text_of
@@ -96,8 +96,8 @@ Outcome = Done | Profiles | Failure
 def _performed(task: Task, watcher: Progress) -> Outcome:
     _keep(task.profiles)
     scenario = task.scenario
-    keys = profile_keys(scenario)
     kept = _kept_for(scenario.cluster.device)
+    keys = kept.keys(scenario)
     profiles = kept.load(keys)
     if profiles is None:
         with measuring_alone():
@@ -118,6 +118,13 @@ class _Kept:
     def __init__(self, device: Device) -> None:
         self.device, self.prices, self.points = device, PriceList(device), 0
         self._profiles: dict[str, TrafficProfile] = {}
+        self._asked: tuple[Scenario, list[str]] | None = None
+
+    def keys(self, scenario: Scenario) -> list[str]:
+        """`profile_keys`, which many points of a sweep share."""
+        if self._asked is None or not same_traffic(self._asked[0], scenario):
+            self._asked = scenario, profile_keys(scenario)
+        return self._asked[1]
 
     def load(self, keys: Sequence[str]) -> list[TrafficProfile] | None:
         """Profiles of the cache, if all are there."""
