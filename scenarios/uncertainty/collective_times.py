@@ -72,9 +72,13 @@ class CollectiveTimes:
         """Worlds that may differ from the stated one."""
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
         """Support points that show whether there is a plane."""
-        self._supported: InWorlds | None = None
-        if plain(cluster):
-            self._supported = InWorlds(cluster, lambda *of: drawn.figure(*of)[self._support])
+        self._is_plain = plain(cluster)
+        self._supported = cache(
+            lambda numbers: InWorlds(
+                cluster, lambda *of: drawn.figure(*of)[self._support[numbers.start : numbers.stop]]
+            )
+        )
+        if self._is_plain:
             every = RingWorlds(cluster, lambda: at_once(InWorlds(cluster, drawn.figure)))
             self._rings_in: Callable[[list[int]], RingWorlds] = every.some
         else:
@@ -155,13 +159,11 @@ class CollectiveTimes:
     def _by(self, record: CollectiveRecord, server_time: int, algorithm: str = "") -> Column:
         """One algorithm in all worlds; "": the cluster's choice."""
 
-        everywhere = None
-        if self._supported is not None and not server_time:
-            everywhere = last_exits(record, self._supported, algorithm)
-
         def simulated(numbers: range) -> Column:
-            if everywhere is not None:
-                return np.maximum(everywhere[numbers.start : numbers.stop], _NOTHING)
+            if self._is_plain and not server_time:
+                last = last_exits(record, self._supported(numbers), algorithm)
+                if last is not None:
+                    return np.maximum(last, _NOTHING)
             times = [self._simulated(n, record, server_time, algorithm) for n in numbers]
             return np.array(times)
 

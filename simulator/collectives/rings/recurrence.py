@@ -111,12 +111,20 @@ class PreparedRing:
     def last_in_worlds(self, prices: PathPrices) -> Times:
         """Last exit `[clusters]` of ranks that enter together, at 0, where the link classes have
         these prices; nothing is reduced."""
-        layout, sizes = self._layout(self._period), self._messages.nbytes.tolist()
-        found = np.empty(len(prices.latency), dtype=np.int64)
+        sizes = self._messages.nbytes.tolist()
+        serialization = np.stack([prices.serialization(size) for size in sizes], axis=1)
+        latency = np.stack([prices.later(size) for size in sizes], axis=1)
+        if self._closed is not None:
+            starts = np.zeros(self.ranks, dtype=np.int64)
+            rows = zip(serialization[..., 0].tolist(), latency[..., 0].tolist(), strict=True)
+            forms = (_ClosedForm.of(self._sizes, *row, self.steps) for row in rows)
+            return np.array([form(starts).max() for form in forms if form], dtype=np.int64)
+        layout = self._layout(self._period)
+        found = np.empty(len(latency), dtype=np.int64)
         _last_in_worlds(
             layout.width,
-            layout.flat(np.stack([prices.serialization(size) for size in sizes], axis=1)),
-            layout.flat(np.stack([prices.later(size) for size in sizes], axis=1)),
+            layout.flat(serialization),
+            layout.flat(latency),
             layout.reductions,
             layout.begins,
             layout.runs,
@@ -124,7 +132,7 @@ class PreparedRing:
             layout.kinds,
             layout.none,
             layout.steady,
-            int(np.int64(0)),
+            0,
             self.steps,
             self._reducing,
             found,
