@@ -26,14 +26,14 @@ from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.reading.document import read
-from gcsim.scenarios.result import LISTS, Result, row_from
+from gcsim.scenarios.result import LISTS, row_from
 from gcsim.scenarios.run import run
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import named, points, read_grid, split, written
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
 from gcsim.scenarios.sweeps.store import read_sweep
 from gcsim.scenarios.sweeps.sweep import Stage1
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure
+from gcsim.scenarios.sweeps.tasks import Done, Failure, Outcome, Task, failure
 
 SCENARIO = """\
 name: small
@@ -453,7 +453,7 @@ def test_a_worker_that_dies_fails_its_task_alone(deadly: Callable[[str], Task]) 
         outcome = outcomes[number]
         assert isinstance(outcome, Failure)
         assert (said in outcome.problems[0].message, outcome.is_bug) == (True, bug)
-    assert isinstance(outcomes[len(DEEDS)], Result)
+    assert isinstance(outcomes[len(DEEDS)], Done)
 
 
 def test_jobs_by_default_are_no_more_than_cores() -> None:
