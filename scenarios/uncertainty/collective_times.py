@@ -160,7 +160,7 @@ class CollectiveTimes:
         """One algorithm in all worlds; "": the cluster's choice."""
 
         def simulated(numbers: range) -> Column:
-            if self._is_plain and not server_time:
+            if self._is_plain and numbers and not server_time:
                 last = last_exits(record, self._supported(numbers), algorithm)
                 if last is not None:
                     return np.maximum(last, _NOTHING)
