@@ -9,12 +9,14 @@ rank 4".
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gcsim.compressors.named import method_named
@@ -52,9 +54,12 @@ from gcsim.traces.models.registry import MODELS
 _LOG = logging.getLogger(__name__)
 
 
-def shipped_scenarios() -> dict[str, Path]:
+@functools.cache
+def shipped_scenarios() -> Mapping[str, Path]:
     """Shipped scenarios by name."""
-    return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
+    return MappingProxyType(
+        {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
+    )
 
 
 def load_scenario(

@@ -108,7 +108,7 @@ def simulated_run(
     faulty = faulty_runs(scenario, profiles, simulated, compute["stated"])
     rows = make_rows(
         scenario, profiles, simulated, compute["stated"], faulty,
-        prices=prices, uncertainty=uncertainty if sources else replace(uncertainty, worlds=()),
+        prices=prices, uncertainty=uncertainty if sources else replace(uncertainty, draws=0),
     )  # fmt: skip
     predictions = [[found.prediction for found in of_sizes] for of_sizes in simulated]
     return Result(

@@ -13,10 +13,11 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn, records_of
+from gcsim.scenarios.uncertainty.approximation import Approximation, records_of
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
-from gcsim.scenarios.uncertainty.worlds import STATED, alone, draw
+from gcsim.scenarios.uncertainty.worlds import draw
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
@@ -49,7 +50,7 @@ def in_worlds(
         tuple(one.name for one in inputs),
     )  # fmt: skip
     about = Approximation(
-        Drawn(cluster, training, inputs, [STATED, *worlds, *alone(inputs)]),
+        Drawn(cluster, training, inputs, worlds.beside_stated(inputs)),
         cluster.nodes, training, compute["stated"], [carried],
         prices=PriceList(cluster.device), seed=_SEED, held=_HELD.get(key),
     )  # fmt: skip

@@ -18,6 +18,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    NamedTuple,
     Self,
     TypeVar,
     Union,
@@ -255,52 +256,85 @@ def text_of(value: Any, *, brief: bool = False, **other: Any) -> dict[str, Any]:
     """A dataclass as the section that reads back to it: all that is not None and not empty. Inexact
     numbers with a unit were measured and get four digits. `brief` leaves out defaults and writes
     unitless numbers as text. `other`: text of fields stated in another way; None leaves one out."""
-    hints = _hints(type(value))  # type: ignore[arg-type]  # it is hashable
     entries: dict[str, Any] = {}
-    for field in fields(value):
-        content, notes = getattr(value, field.name), get_args(hints[field.name])
-        usual = brief and content == field.default and SHOWN not in notes
-        usual = usual and getattr(value, f"{field.name}_range", None) is None
+    for field in _written(type(value)):  # type: ignore[arg-type]  # it is hashable
+        content = getattr(value, field.name)
+        empty = content is None or (not content and isinstance(content, _HOLDERS))
         if field.name in other:
             text = other[field.name]
-        elif usual or INTERNAL in notes or content in (None, (), {}, frozenset()):
+        elif field.internal or empty or (brief and _as_usual(value, field, content)):
             text = None
         else:
-            text = _text(content, hints[field.name], brief)
+            text = _text(content, field.form, brief)
         if text is not None:
-            key = next((note.name for note in notes if isinstance(note, Key)), field.name)
-            entries[key] = text
+            entries[field.key] = text
     return entries
 
 
+_HOLDERS = tuple, Mapping, frozenset
+_Form = tuple[units.Dimension | None, tuple[Any, ...]]
+"""Dimension of a number, and the arguments of a type, within unions and notes."""
+
+
+class _Written(NamedTuple):
+    """A field as `text_of` needs it."""
+
+    name: str
+    key: str
+    default: Any
+    internal: bool
+    shown: bool
+    form: _Form
+
+
+def _as_usual(value: Any, field: _Written, content: Any) -> bool:
+    """Whether a figure is the default, which nothing beside it says."""
+    usual = content == field.default and not field.shown
+    return usual and getattr(value, f"{field.name}_range", None) is None
+
+
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _written(kind: type[Any]) -> list[_Written]:
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for field in fields(kind):
+        notes = get_args(hints[field.name])
+        key = next((note.name for note in notes if isinstance(note, Key)), field.name)
+        form = _form(hints[field.name])
+        found.append(
+            _Written(field.name, key, field.default, INTERNAL in notes, SHOWN in notes, form)
+        )
+    return found
 
 
-def _text(  # noqa: PLR0911 (a case each)
-    value: Any, hint: Any, brief: bool
-) -> Any:
+@functools.cache
+def _form(hint: Any) -> _Form:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        for note in parts[1:]:
+            if isinstance(note, Unit):
+                return note.dimension, ()
+    if origin in (Annotated, Union, types.UnionType):
+        return _form(parts[0])
+    return None, parts
+
+
+def _text(value: Any, form: _Form, brief: bool) -> Any:  # noqa: PLR0911 (a case each)
     if is_dataclass(value):
         return text_of(value, brief=brief)
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _text(value, parts[0], brief)
-    if origin is Annotated:
-        dimensions = [note.dimension for note in parts[1:] if isinstance(note, Unit)]
-        if dimensions:
-            known = Fraction(f"{value:.4g}") if isinstance(value, float) else value
-            return units.exact(known, dimensions[0])
-        return _text(value, parts[0], brief)
+    dimension, parts = form
+    if dimension is not None:
+        known = Fraction(f"{value:.4g}") if isinstance(value, float) else value
+        return units.exact(known, dimension)
     if isinstance(value, Mapping):
         numbered = all(isinstance(key, int) for key in value)
         keys = sorted(value) if numbered else value
-        return {str(key): _text(value[key], parts[1], brief) for key in keys}
+        return {str(key): _text(value[key], _form(parts[1]), brief) for key in keys}
     if isinstance(value, frozenset):
         return [each for each in get_args(parts[0]) if each in value]
     if isinstance(value, tuple):
         hints = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
-        return [_text(each, hint, brief) for each, hint in zip(value, hints, strict=True)]
+        return [_text(each, _form(hint), brief) for each, hint in zip(value, hints, strict=True)]
     if isinstance(value, Fraction):
         return number_text(value) if brief else plain_number(value)
     return str(value) if isinstance(value, Path) else value

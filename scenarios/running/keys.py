@@ -36,6 +36,12 @@ def profile_keys(scenario: Scenario) -> list[str]:
     return [_key(scenario, choice, model) for choice in scenario.compressors]
 
 
+def same_traffic(one: Scenario, other: Scenario) -> bool:
+    """Whether two scenarios' profiles have the same keys, in the same order."""
+    fields = ("model", "batch_size", "gradients", "buckets", "seed", "compressors")
+    return all(getattr(one, name) == getattr(other, name) for name in fields)
+
+
 def profile_key(scenario: Scenario, choice: CompressorChoice) -> str:
     """Cache key of the profile of `choice` in this scenario. Without the cluster, so that changing
     it runs no compressor again; with this machine: a cached run equals an uncached one here."""

@@ -18,11 +18,10 @@ from gcsim.compressors.options.method import method_of
 from gcsim.scenarios.result import Collective, Row, Span, Timeline
 from gcsim.scenarios.running.simulate import Simulated, Uncertainty, in_worlds
 from gcsim.scenarios.scenario import Scenario
-from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.approximation import Approximation
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column
 from gcsim.scenarios.uncertainty.ranges import interval
-from gcsim.scenarios.uncertainty.worlds import STATED
-from gcsim.scenarios.uncertainty.worlds import alone as alone_in
 from gcsim.simulator.as_trained import gradient_bytes_sent
 from gcsim.simulator.clock import seconds
 from gcsim.simulator.cluster import Cluster
@@ -219,19 +218,19 @@ class _OneDevice:
     @cached_property
     def _worlds(self) -> Column:
         """Iteration of each drawn world over the stated one."""
-        inputs, worlds = self._uncertainty.inputs, self._uncertainty.worlds
+        known = self._uncertainty
         about = Approximation(
-            Drawn(self._cluster, self._training, inputs, [STATED, *worlds, *alone_in(inputs)]),
+            Drawn(self._cluster, self._training, known.inputs, known.worlds),
             1, self._training, self._compute, [self._profile],
             prices=self._prices, seed=self._scenario.seed,
         )  # fmt: skip
         times = about.iteration(self._profile)
-        ratios: Column = times[1 : 1 + len(worlds)] / times[0]
+        ratios: Column = times[1 : 1 + known.draws] / times[0]
         return ratios
 
     def draws(self, alone: Prediction) -> tuple[float, ...]:
         """Seconds per iteration, by drawn world."""
-        if not self._uncertainty.worlds:
+        if not self._uncertainty.draws:
             return ()
         return in_worlds(alone.iteration, self._worlds)
 

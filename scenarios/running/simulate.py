@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -22,10 +22,11 @@ from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty import discrepancy
-from gcsim.scenarios.uncertainty.approximation import Drawn, approximations, slowest
+from gcsim.scenarios.uncertainty.approximation import approximations, slowest
 from gcsim.scenarios.uncertainty.close_pairs import told_apart
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
-from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, draw, slowness
+from gcsim.scenarios.uncertainty.worlds import Worlds, draw
 from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.cluster import Cluster, NodeGroup
 from gcsim.simulator.devices.device import End
@@ -42,7 +43,7 @@ MATTERS = 1e-6
 """Least share of some iteration that a reported input moves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Simulated:
     """One method at one size."""
 
@@ -54,7 +55,7 @@ class Simulated:
     """Stated seconds per iteration with a ring and with a tree, where NCCL may take either (ends of
     `Collectives.ring_over_tree_range`)."""
 
-    @property
+    @cached_property
     def iteration(self) -> float:
         """Estimated seconds per iteration: median of the draws, if any."""
         return float(np.median(self.draws)) if self.draws else self.prediction.iteration
@@ -70,12 +71,14 @@ class Uncertainty:
     """Uncertain inputs and the worlds drawn from them."""
 
     inputs: tuple[Input, ...]
-    worlds: tuple[World, ...]
+    worlds: Worlds  # as of `Worlds.beside_stated`
+    draws: int  # drawn ones of them, after the stated one
     unexplained: tuple[Input, ...] = ()
     """Factors on the worlds' steps (`uncertainty/discrepancy.py`)."""
 
     def told(self) -> tuple[UncertainInput, ...]:
         """Inputs for the result."""
+        inputs = (*self.inputs, *self.unexplained)
         return tuple(
             UncertainInput(
                 name=one.name,
@@ -83,10 +86,10 @@ class Uncertainty:
                 stated=float(one.main.stated),
                 low=one.main.low,
                 high=one.main.high,
-                draws=tuple(one.main.values(slowness(one, self.worlds)).tolist()),
+                draws=tuple(drawn[1 : 1 + self.draws].tolist()),
                 measure=one.measure,
             )
-            for one in (*self.inputs, *self.unexplained)
+            for one, (drawn, *_) in zip(inputs, self.worlds.values(inputs), strict=True)
         )
 
 
@@ -167,7 +170,12 @@ def simulate(
     if not scenario.draws:
         inputs = []
     worlds = draw([*inputs, *unexplained], scenario.draws, scenario.seed)
-    drawn = Drawn(scenario.cluster, scenario.training, inputs, [STATED, *worlds, *alone(inputs)])
+    every = worlds.beside_stated(inputs)
+    drawn = Drawn(scenario.cluster, scenario.training, inputs, every)
+    wider = {
+        kind: discrepancy.factors(worlds, unexplained, kind)
+        for kind in {profile.compressor for profile in profiles}
+    }
     found: list[list[Simulated]] = []
     moved = np.zeros(len(inputs))
     part = Fraction(1, 2 * len(profiles))  # of a size: as stated, then in all worlds
@@ -199,7 +207,6 @@ def simulate(
                 profiles, told_apart(first, scenario.dense, again), either, strict=True
             ):
                 ratios = np.ones(len(worlds))
-                by = discrepancy.factors(worlds, unexplained, profile.compressor)
                 if about:
                     times = slowest(about, profile)
                     alone_in = times[1 + len(worlds) :]  # each input's farther one
@@ -210,7 +217,7 @@ def simulate(
                 known = Simulated(
                     prediction=prediction,
                     draws=in_worlds(stated, ratios),
-                    widened=in_worlds(stated, ratios * by),
+                    widened=in_worlds(stated, ratios * wider[profile.compressor]),
                     either=ends,
                 )
                 of_size.append(known)
@@ -218,8 +225,10 @@ def simulate(
     kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)
     if not kept and not unexplained:
         found = [[replace(one, draws=(), widened=()) for one in of_size] for of_size in found]
-        worlds = []
-    uncertainty = Uncertainty(inputs=kept, worlds=tuple(worlds), unexplained=tuple(unexplained))
+        worlds = worlds[:0]
+    uncertainty = Uncertainty(
+        inputs=kept, worlds=every, draws=len(worlds), unexplained=tuple(unexplained)
+    )
     return [list(of_method) for of_method in zip(*found, strict=True)], uncertainty
 
 

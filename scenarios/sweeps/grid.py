@@ -197,17 +197,23 @@ def points(
         )
     faults = _Faults(grid)
     first = [values[0] for values in grid.values()]
+    known: dict[tuple[str, ...], tuple[Scenario | None, DoesNotFitError | None]] = {}
     for number, alternatives in enumerate(grid.values()):
         for value in alternatives:
             alone = [*first[:number], value, *first[number + 1 :]]
-            faults.trying(source, overrides, seed, alone)
+            if (texts := _texts(alone)) not in known:
+                known[texts] = faults.trying(source, overrides, seed, alone)
     faults.raise_any()
     found: dict[str, Point] = {}
     size = math.prod(map(len, grid.values()))
     watcher = progress if progress and size >= _MANY else SilentProgress()
     with watcher.task("scenarios", size) as task:
         for chosen in itertools.product(*grid.values()):
-            scenario, unfit = faults.trying(source, overrides, seed, chosen)
+            texts = _texts(chosen)
+            if texts in known:
+                scenario, unfit = known.pop(texts)
+            else:
+                scenario, unfit = faults.trying(source, overrides, seed, chosen)
             task.advance()
             if scenario is None:
                 continue
@@ -219,6 +225,10 @@ def points(
             found[key] = Point(values=values, scenario=scenario, key=key, unfit=unfit)
     faults.raise_any(combined=True)
     return list(found.values())
+
+
+def _texts(chosen: Sequence[Value]) -> tuple[str, ...]:
+    return tuple(value.text for value in chosen)
 
 
 class _Faults:

@@ -37,6 +37,7 @@ from gcsim.scenarios.running.kept import simulation_code
 from gcsim.scenarios.running.keys import input_files, own_compressor, own_model, own_model_code
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.stored import read_results
+from gcsim.scenarios.sweeps import point_file
 from gcsim.scenarios.sweeps.grid import Point, named
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.sweeps.tasks import Failure, Unfit
@@ -97,16 +98,9 @@ def path_of(point: Point) -> str:
     return f"{POINTS}/{point.key[:20]}.json"
 
 
-def store(folder: Path, point: Point, code: str, result: Result) -> None:
-    """Keep the result of a point."""
-    document = {
-        "schema": SCHEMA,
-        "point": point.values,
-        "key": point.key,
-        "code": code,
-        **{name: value for name, value in result.document().items() if name != "schema"},
-    }
-    _write(folder / path_of(point), json_text({**document, "sha256": _checksum(document)}))
+def store(folder: Path, point: Point, text: str) -> None:
+    """Keep the file of a point."""
+    _write(folder / path_of(point), text)
 
 
 def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[str, Result]:
@@ -116,7 +110,7 @@ def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[
     found: dict[str, Result] = {}
     others: list[str] = []
     for path in sorted((folder / POINTS).glob("*.json")):
-        document = _whole(path)
+        document = point_file.read(path)
         if document is None:
             continue
         if document["key"] not in wanted:
@@ -135,21 +129,6 @@ def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[
         )
         raise InputError(message, place=str(folder), hint=f"add these values, or {ELSEWHERE}")
     return found
-
-
-def _whole(path: Path) -> dict[str, Any] | None:
-    """Document of a point, if whole."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document.pop("sha256") == _checksum(document) and document["schema"] == SCHEMA:
-            return dict(document)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    return None
-
-
-def _checksum(document: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _write(path: Path, text: str) -> None:

@@ -31,7 +31,7 @@ from gcsim.errors import InternalError
 from gcsim.files import temporary_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.reading import document
-from gcsim.scenarios.result import SCHEMA, Result
+from gcsim.scenarios.result import SCHEMA
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_key
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
@@ -39,7 +39,7 @@ from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, Point, named, points, read_grid
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, check_jobs, default_jobs, drive
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure, key_there
+from gcsim.scenarios.sweeps.tasks import Done, Failure, Outcome, Task, failure, key_there
 from gcsim.traces.stage1 import cache
 from gcsim.traces.stage1.cache import version
 from gcsim.version import __version__
@@ -184,19 +184,19 @@ class _Running:
             def done(number: int, outcome: Outcome) -> None:
                 point = self._plan.points[number]
                 self._keep(number, outcome)
-                if isinstance(outcome, Result):
+                if isinstance(outcome, Done):
                     while written and written[0].done():
                         written.pop(0).result()
-                    code = self._codes[number]
-                    written.append(disk.submit(store.store, self._at, point, code, outcome))
+                    written.append(disk.submit(store.store, self._at, point, outcome.text))
                 failed = " failed" if isinstance(outcome, Failure) else ""
                 stage.advance(note=f"{named(point.values)}{failed}")
 
             for number in todo:
-                scenario = self._plan.points[number].scenario
-                failure = stage1.failure(scenario)
+                point = self._plan.points[number]
+                failure = stage1.failure(point.scenario)
                 if failure is None:
-                    waiting.append((number, stage1.task(scenario)))
+                    head = {"point": point.values, "key": point.key, "code": self._codes[number]}
+                    waiting.append((number, stage1.task(point.scenario, head)))
                 else:
                     done(number, failure)
             drive(workers, waiting, done)
@@ -207,8 +207,8 @@ class _Running:
         point = self._plan.points[number]
         if isinstance(outcome, Failure):
             self._failures[point.key] = outcome
-        elif isinstance(outcome, Result):
-            self._results[point.key] = outcome
+        elif isinstance(outcome, Done):
+            self._results[point.key] = outcome.result
         else:
             raise InternalError("profiles came back where a result was asked for")
 
@@ -315,7 +315,7 @@ class Stage1:
     def _note(self, keys: Sequence[_Key], outcome: Outcome) -> None:
         if isinstance(outcome, Failure):
             self._failures.update(dict.fromkeys(keys, outcome))
-        elif isinstance(outcome, Result):
+        elif isinstance(outcome, Done):
             raise InternalError("a result came back where profiles were asked for")
         elif not self._shared_cache:
             self._made.update(zip(keys, outcome, strict=True))
@@ -324,7 +324,10 @@ class Stage1:
         """Reason why this scenario cannot be simulated, if any."""
         return next((self._failures[k] for k in _keys(scenario) if k in self._failures), None)
 
-    def task(self, scenario: Scenario) -> Task:
-        """Simulation of this scenario, with the profiles that must travel."""
+    def task(self, scenario: Scenario, head: Mapping[str, Any]) -> Task:
+        """Simulation of this scenario, with the profiles that must travel, for a file that begins
+        with `head`."""
         profiles = tuple(self._made[key] for key in _keys(scenario) if key in self._made)
-        return Task(scenario=scenario, profiles=profiles, set_threads=not self._shared_cache)
+        return Task(
+            scenario=scenario, head=head, profiles=profiles, set_threads=not self._shared_cache
+        )

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import platform
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gcsim.errors import InputError, Problem
 from gcsim.files import cache_folder, waiting_for, write_text
@@ -25,9 +24,10 @@ from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.run import simulated_run, traffic_profiles
 from gcsim.scenarios.running.gradients import check_trace
-from gcsim.scenarios.running.keys import profile_key, profile_keys
+from gcsim.scenarios.running.keys import profile_key, profile_keys, same_traffic
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
+from gcsim.scenarios.sweeps.point_file import text_of
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.profile import TrafficProfile
@@ -44,6 +44,7 @@ class Task:
     scenario: Scenario
     measure_only: bool = False  # make the scenario's profiles, simulate nothing
     profiles: Profiles = ()  # earlier task's, for a machine with its own cache
+    head: Mapping[str, Any] = field(default_factory=dict)  # of the point's file
     set_threads: bool = False
     """Use all cores in spite of the environment: dask starts workers with one thread."""
 
@@ -80,15 +81,23 @@ class Failure:
         return bool(self.traceback)
 
 
-Outcome = Result | Profiles | Failure
-"""Result of a point (without timelines), requested profiles, or failure."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Result of a point, without timelines, and its file."""
+
+    result: Result
+    text: str = field(repr=False)
+
+
+Outcome = Done | Profiles | Failure
+"""Outcome of a point, requested profiles, or failure."""
 
 
 def _performed(task: Task, watcher: Progress) -> Outcome:
     _keep(task.profiles)
     scenario = task.scenario
-    keys = profile_keys(scenario)
     kept = _kept_for(scenario.cluster.device)
+    keys = kept.keys(scenario)
     profiles = kept.load(keys)
     if profiles is None:
         with measuring_alone():
@@ -102,14 +111,20 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
         scenario, keys, profiles, passes, progress=watcher, timelines=False, prices=kept.prices
     )
     # a result that cannot be written fails here, not the whole sweep there
-    json.dumps(result.document(), allow_nan=False)
-    return replace(result, faulty=None)
+    return Done(result=replace(result, faulty=None), text=text_of(task.head, result))
 
 
 class _Kept:
     def __init__(self, device: Device) -> None:
         self.device, self.prices, self.points = device, PriceList(device), 0
         self._profiles: dict[str, TrafficProfile] = {}
+        self._asked: tuple[Scenario, list[str]] | None = None
+
+    def keys(self, scenario: Scenario) -> list[str]:
+        """`profile_keys`, which many points of a sweep share."""
+        if self._asked is None or not same_traffic(self._asked[0], scenario):
+            self._asked = scenario, profile_keys(scenario)
+        return self._asked[1]
 
     def load(self, keys: Sequence[str]) -> list[TrafficProfile] | None:
         """Profiles of the cache, if all are there."""

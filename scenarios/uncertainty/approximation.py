@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,18 +27,9 @@ from numpy.typing import NDArray
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
-from gcsim.scenarios.uncertainty.figures import Column, Input, device_path, kinds_of_devices
-from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, Figure, counts
-from gcsim.scenarios.uncertainty.worlds import (
-    World,
-    cluster_in,
-    coordinates,
-    moves_links,
-    passes_in,
-    slowness,
-    training_in,
-)
-from gcsim.scenarios.uncertainty.worlds import alone as alone_in
+from gcsim.scenarios.uncertainty.drawn import Drawn
+from gcsim.scenarios.uncertainty.figures import Column
+from gcsim.scenarios.uncertainty.kernel_use import counts
 from gcsim.simulator.clock import PS_PER_SECOND, Picoseconds, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.clocks import together
@@ -60,97 +50,12 @@ from gcsim.simulator.steps.averages import slow_ranks
 from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
-from gcsim.simulator.training import DENSE, Code, Noise, SharedNode, Training
+from gcsim.simulator.training import Code, Noise, SharedNode, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]  # a column per world
 _RECORDED = 4  # most steps of a phase to look at
 _PACES = 20  # iterations that average the slowest rank's pace
-
-
-class Drawn:
-    """Worlds' differences from the stated figures, at any size."""
-
-    def __init__(
-        self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Sequence[World]
-    ) -> None:
-        """`worlds`: the stated one, the draws, and those that change one input, by input."""
-        self.inputs, self.worlds, self._cluster = inputs, worlds, cluster
-        self._linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
-        self._names = {one.name for one in self._linked}
-        self._clusters: dict[int, Cluster] = {}
-        slow = [(one, slowness(one, worlds)) for one in inputs]
-        self._values = {
-            (figure.key_path, figure.field): figure.values(by_world)
-            for one, by_world in slow
-            for figure in one.figures
-        }
-        kinds = kinds_of_devices(cluster)
-        of = [device for _, _, device in cluster.kinds]
-        self._kind = [next(k for k in kinds if of[k] is device) for device in of]
-        self._passes = {kind: passes_in(worlds, inputs, kind) for kind in kinds}
-        fields = ("per_tensor", "per_bucket", "per_step", "passes")
-        self.around = {
-            named: np.array(
-                [self.figure(training.around(named), key_path, each) for each in fields]
-            )
-            for named, *key_path in (
-                (DENSE, "training", "reducer"),
-                ("", "training", "hook"),
-                *((other, "training", "others", other) for other in training.others),
-            )
-        }
-        """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass, by
-        method; "": of all others."""
-        self.loading = self.figure(training.input, ("training", "input"), "batch") * PS_PER_SECOND
-        """Picoseconds of a batch's loading, by world."""
-        self.waits = self.figure(training, ("training",), "exposed")
-        """Share of the rest of backward for which exchanges wait."""
-        if training.overlap == "none":
-            self.waits = np.ones(len(worlds))
-        self.beside = [
-            (
-                training_in(alone, training, (one,)).interference,
-                coordinates((one,), worlds)[:, 0] * (1 - self.waits),
-            )
-            for one in inputs
-            if one.main.key_path == _INTERFERENCE
-            for alone in alone_in((one,))
-        ]
-        """Effect of one input alone, and its amount by world."""
-        self._slower: dict[int, dict[Figure, Column]] = {kind: {} for kind in kinds}
-        for kind in kinds:
-            owner = device_path(kind)
-            for (key_path, field), values in self._values.items():
-                if key_path[: len(owner)] == owner:
-                    known = (*of[kind].kernels, *of[kind].host)
-                    name = next(k for k in known if k == key_path[len(owner) + 1])
-                    times = values if field == next(iter(COEFFICIENTS)) else 1 / values
-                    self._slower[kind][name, field] = (times - times[0]) * PS_PER_SECOND
-
-    def passes(self, group: int) -> Column:
-        """Factor on the stated forward and backward passes of a group."""
-        return self._passes[self._kind[group]]
-
-    def slower(self, group: int) -> dict[Figure, Column]:
-        """Extra picoseconds per launch, byte or FLOP, by coefficient of a kernel class."""
-        return self._slower[self._kind[group]]
-
-    def figure(self, owner: Any, key_path: Sequence[str], field: str) -> Column:
-        """An owner's figure by world; 0 without owner."""
-        known = self._values.get((tuple(key_path), field))
-        if known is not None:
-            return known
-        return np.full(len(self.worlds), 0.0 if owner is None else float(getattr(owner, field)))
-
-    def cluster(self, number: int) -> Cluster:
-        """The cluster in a world, with the stated device; one object where nothing differs."""
-        world = self.worlds[number]
-        if self._names.isdisjoint(world.slowness):
-            return self._cluster
-        if number not in self._clusters:
-            self._clusters[number] = cluster_in(world, self._cluster, self._linked)
-        return self._clusters[number]
 
 
 class Approximation:
@@ -176,12 +81,7 @@ class Approximation:
         self._slower = drawn.slower(group)
         self._drawn, self._worlds = drawn, drawn.worlds
         self._cluster, self._prices = cluster, prices
-        self.held = held or CollectiveTimes(
-            lambda number: with_nodes(drawn.cluster(number), nodes),
-            records_of(profiles),
-            drawn.inputs,
-            drawn.worlds,
-        )
+        self.held = held or CollectiveTimes(drawn, nodes, records_of(profiles))
         self._training = training
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
 
@@ -455,7 +355,6 @@ class _Durations:
 
 
 _HELD, _SERVED = 3, 4
-_INTERFERENCE = ("training", "interference")
 
 
 def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:

@@ -27,11 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.scenarios.scenario import with_nodes
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column, Input
-from gcsim.scenarios.uncertainty.worlds import World, coordinates, moves_links, slowness
+from gcsim.scenarios.uncertainty.worlds import moves_links
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
-from gcsim.simulator.collectives.rings.worlds import RingWorlds
+from gcsim.simulator.collectives.in_worlds import last_exits
+from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once, one_by_one
+from gcsim.simulator.fabric.in_worlds import InWorlds, plain
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.steps.averages import KEPT_RANKS
@@ -41,6 +45,7 @@ PROBES = 12  # drawn worlds that must be in the plane
 SIZES = 3  # simulated sizes of a kind
 _MOVES = 1e-9
 _IN_PLANE = 1e-6
+_NOTHING = 1e-30  # picoseconds of what takes no time, by which others are divided
 _Simulated = dict[tuple[CollectiveRecord, int, str], float]
 """Times by record, server time and algorithm."""
 
@@ -48,37 +53,47 @@ _Simulated = dict[tuple[CollectiveRecord, int, str], float]
 class CollectiveTimes:
     """Times on one cluster, in picoseconds."""
 
-    def __init__(
-        self,
-        cluster_in: Callable[[int], Cluster],
-        records: Sequence[CollectiveRecord],
-        inputs: Sequence[Input],
-        worlds: Sequence[World],
-    ) -> None:
-        """`cluster_in`: the cluster of a world, `records`: those that will be asked for, `worlds`
-        as in `Drawn`."""
-        cluster = cluster_in(0)
-        self._worlds = worlds
-        self._cluster_in = cache(lambda number: _steady(cluster_in(number)))
+    def __init__(self, drawn: Drawn, nodes: int, records: Sequence[CollectiveRecord]) -> None:
+        """`records`: those that will be asked for."""
+        cluster = with_nodes(drawn.cluster(0), nodes)
+        inputs = drawn.inputs
+        self._worlds = worlds = drawn.worlds
+        self._single = cluster.workers == 1
+        if self._single:
+            return
+        self._cluster_in = cache(lambda number: _steady(with_nodes(drawn.cluster(number), nodes)))
         self._inputs = [one for one in inputs if _moves_collectives(one, cluster, records)]
-        self._places = coordinates(self._inputs, worlds)
+        self._places = worlds.coordinates(self._inputs)
         first = len(worlds) - len(inputs)
         self._alone = [first + inputs.index(one) for one in self._inputs]
-        drawn = [1 + place for place in _far_apart(self._places[1:first], SUPPORT)]
-        self._support = [0, *self._alone, *(drawn if self._alone else [])]
+        distant = [1 + place for place in _far_apart(self._places[1:first], SUPPORT)]
+        self._support = [0, *self._alone, *(distant if self._alone else [])]
         self._moved = [*range(first), *self._alone]
         """Worlds that may differ from the stated one."""
         self._few = min(1 + len(self._alone) + PROBES, len(self._support))
         """Support points that show whether there is a plane."""
-        self._few_rings = RingWorlds([self._cluster_in(n) for n in self._support[: self._few]])
+        self._is_plain = plain(cluster)
+        self._supported = cache(
+            lambda numbers: InWorlds(
+                cluster, lambda *of: drawn.figure(*of)[self._support[numbers.start : numbers.stop]]
+            )
+        )
+        if self._is_plain:
+            every = RingWorlds(cluster, lambda: at_once(InWorlds(cluster, drawn.figure)))
+            self._rings_in: Callable[[list[int]], RingWorlds] = every.some
+        else:
+            self._rings_in = lambda numbers: RingWorlds(
+                self._cluster_in(0), lambda: one_by_one(list(map(self._cluster_in, numbers)))
+            )
+        self._few_rings = self._rings_in(self._support[: self._few])
         self._rings: RingWorlds | None = None
         self._memos: dict[tuple[int, str], CollectiveMemo] = {}
         self._tuners = np.full(len(worlds), float(cluster.collectives.ring_over_tree))
         for one in inputs:
             if one.main.field == "ring_over_tree":
-                self._tuners = one.main.values(slowness(one, worlds))
+                self._tuners = worlds.values([one])[0][0]
         if any(link.timed for link in cluster.links()):  # each world's tuner sees another rate
-            self._tuners[:] = self._tuners[0]
+            self._tuners = np.full(len(worlds), self._tuners[0])
         self._moving_names = {one.name for one in inputs if moves_links(one)}
         self._simulated_on = _simulated_on(self._cluster_in(0).wiring)
         self._simulated_at: dict[int, _Simulated] = {}
@@ -90,6 +105,8 @@ class CollectiveTimes:
 
     def __call__(self, record: CollectiveRecord, server_time: int, more: Column) -> Column:
         """Times in all worlds; `more`: servers' extra computation over the stated."""
+        if self._single:
+            return np.full(len(self._worlds), _NOTHING)
         if record not in self._in_rings:
             self._in_rings[record] = self._ring(record)
         around = self._in_rings[record]
@@ -116,7 +133,7 @@ class CollectiveTimes:
         plane = self._plane(points, self._moving(points))
         if plane is not None:
             return plane
-        self._rings = self._rings or RingWorlds([self._cluster_in(n) for n in self._moved])
+        self._rings = self._rings or self._rings_in(self._moved)
         everywhere = self._rings(record)
         if everywhere is None:
             return None
@@ -143,6 +160,10 @@ class CollectiveTimes:
         """One algorithm in all worlds; "": the cluster's choice."""
 
         def simulated(numbers: range) -> Column:
+            if self._is_plain and numbers and not server_time:
+                last = last_exits(record, self._supported(numbers), algorithm)
+                if last is not None:
+                    return np.maximum(last, _NOTHING)
             times = [self._simulated(n, record, server_time, algorithm) for n in numbers]
             return np.array(times)
 
@@ -169,7 +190,7 @@ class CollectiveTimes:
         expected = found[self._support[first : len(points)]]
         if (abs(expected - points[first:]) > _IN_PLANE * points[first:]).any():
             return None
-        return np.maximum(found, 1e-30)
+        return np.maximum(found, _NOTHING)
 
     def _simulated(
         self, number: int, record: CollectiveRecord, server_time: int, algorithm: str = ""
@@ -189,7 +210,7 @@ class CollectiveTimes:
                     cluster = replace(cluster, collectives=chosen)
                 self._memos[number, algorithm] = CollectiveMemo.of(cluster)
             memo = self._memos[number, algorithm]
-            known[name] = float(memo(record, self._together, server_time).max()) or 1e-30
+            known[name] = float(memo(record, self._together, server_time).max()) or _NOTHING
             if len(self._together) > KEPT_RANKS:  # dozens of worlds would hold their messages
                 memo.forget()
         return known[name]
@@ -205,7 +226,7 @@ class CollectiveTimes:
             support = places[[self._support[n] for n in used]]
             self._weights[moving] = _interpolation(support, places)
         found: Column = self._weights[moving] @ points[used]
-        return np.maximum(found, 1e-30)
+        return np.maximum(found, _NOTHING)
 
 
 @lru_cache(maxsize=32)

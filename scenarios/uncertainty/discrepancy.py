@@ -20,7 +20,7 @@ from pydantic import Field
 
 from gcsim.scenarios.reading.checking import Section, shipped_table
 from gcsim.scenarios.uncertainty.figures import Figure, Input, KeyPath
-from gcsim.scenarios.uncertainty.worlds import FACTORS, World, slowness
+from gcsim.scenarios.uncertainty.worlds import FACTORS, Worlds
 from gcsim.simulator.training import DENSE
 
 Values = NDArray[np.float64]
@@ -88,11 +88,11 @@ def _input(place: KeyPath, name: str, width: float, measure: str) -> Input:
     return Input(name=name, unit="", measure=measure, figures=(figure,))
 
 
-def factors(worlds: Sequence[World], found: Sequence[Input], kind: str = DENSE) -> Values:
+def factors(worlds: Worlds, found: Sequence[Input], kind: str = DENSE) -> Values:
     """Factor on a kind of compressor's step, by world."""
     place = ("discrepancy", *(() if kind == DENSE else ("compressed", kind)))
     own = [one for one in found if one.main.key_path == place[: len(one.main.key_path)]]
     product = np.ones(len(worlds))
     for one in own:
-        product *= one.main.at(slowness(one, worlds))
+        product *= one.main.at(worlds.slowness(one))
     return product

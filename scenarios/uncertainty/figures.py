@@ -8,7 +8,7 @@ forward and backward, between the ends of the device's training rates or layer m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -67,11 +67,6 @@ class Figure:
             return start * (end / start) ** slowness
         return start + (end - start) * slowness
 
-    def values(self, slowness: Column) -> Column:
-        """`exactly` by world; as stated where slowness is NaN."""
-        drawn = significant(self.at(np.nan_to_num(slowness)), _DIGITS)
-        return np.where(np.isnan(slowness), float(self.stated), drawn)
-
     @property
     def far(self) -> float:
         """Slowness of the end farther, in time, from the stated value."""
@@ -84,6 +79,14 @@ class Figure:
     def exactly(self, slowness: float) -> Any:
         """`at` in the stated type, rounded to keep fractions short."""
         return _exactly(self, slowness)
+
+
+def values(figures: Sequence[Figure], slowness: Column) -> Column:
+    """`Figure.exactly` of each row's figure, `[figures, worlds]`; as stated where slowness is
+    NaN."""
+    slow, stated = np.nan_to_num(slowness), np.array([[float(one.stated)] for one in figures])
+    at = np.stack([one.at(row) for one, row in zip(figures, slow, strict=True)])
+    return np.where(np.isnan(slowness), stated, significant(at, _DIGITS))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isqrt
-from typing import Any
+from math import isnan, isqrt
+from typing import Any, overload
 from zlib import crc32
 
 import numpy as np
@@ -28,6 +28,7 @@ from gcsim.scenarios.uncertainty.figures import (
     KeyPath,
     is_of_device,
     passes_path,
+    values,
 )
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.training import Training
@@ -49,19 +50,96 @@ class World:
         ]
 
 
-STATED = World({})
 FACTORS = "measured steps over predicted ones", "measured gains of compression over predicted ones"
 """Names of inputs that move all methods, and all compressed ones (`uncertainty/discrepancy.py`)."""
 
 
-def draw(inputs: Sequence[Input], count: int, seed: int) -> list[World]:
+class Worlds(Sequence[World]):
+    """Worlds as columns."""
+
+    def __init__(self, columns: Mapping[str, Column], count: int) -> None:
+        """`columns`: slowness of inputs by world; NaN: as stated."""
+        self._columns, self._count = columns, count
+        self._values: dict[Input, tuple[Column, ...]] = {}
+
+    @staticmethod
+    def of(worlds: Sequence[World]) -> Worlds:
+        """These worlds."""
+        names = dict.fromkeys(name for world in worlds for name in world.slowness)
+        columns = {
+            name: np.array([world.slowness.get(name, np.nan) for world in worlds]) for name in names
+        }
+        return Worlds(columns, len(worlds))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> World: ...
+    @overload
+    def __getitem__(self, number: slice) -> Worlds: ...
+    def __getitem__(self, number: int | slice) -> World | Worlds:
+        if isinstance(number, slice):
+            columns = {name: column[number] for name, column in self._columns.items()}
+            return Worlds(columns, len(range(self._count)[number]))
+        own = {name: float(column[number]) for name, column in self._columns.items()}
+        return World({name: slow for name, slow in own.items() if not isnan(slow)})
+
+    def beside_stated(self, inputs: Sequence[Input]) -> Worlds:
+        """The stated world, these, and for each of these inputs one that changes it alone."""
+        first = 1 + self._count
+        columns = {
+            name: np.concatenate(([np.nan], column, np.full(len(inputs), np.nan)))
+            for name, column in self._columns.items()
+        }
+        for place, one in enumerate(inputs, first):
+            columns.setdefault(one.name, np.full(first + len(inputs), np.nan))
+            columns[one.name][place] = one.main.far
+        return Worlds(columns, first + len(inputs))
+
+    def slowness(self, one: Input) -> Column:
+        """An input's slowness; NaN: as stated."""
+        known = self._columns.get(one.name)
+        return np.full(self._count, np.nan) if known is None else known
+
+    def values(self, inputs: Sequence[Input]) -> list[tuple[Column, ...]]:
+        """Values of the inputs' figures, found once."""
+        new = [one for one in inputs if one not in self._values]
+        if new:
+            slow = np.stack([self.slowness(one) for one in new for _ in one.figures])
+            columns = iter(values([figure for one in new for figure in one.figures], slow))
+            for one in new:
+                self._values[one] = tuple(next(columns) for _ in one.figures)
+        return [self._values[one] for one in inputs]
+
+    def coordinates(self, inputs: Sequence[Input]) -> Column:
+        """Coordinates `[worlds, inputs]` of times or reciprocal rates: 0 as stated, 1 at the
+        end."""
+        found = np.zeros((self._count, len(inputs)))
+        for number, (one, columns) in enumerate(zip(inputs, self.values(inputs), strict=True)):
+            figure, drawn = one.main, columns[0]
+            times = np.array([float(figure.stated), float(figure.exactly(figure.far))])
+            if figure.rate:
+                times, drawn = 1 / times, 1 / drawn
+            found[:, number] = (drawn - times[0]) / (times[1] - times[0])
+        return found
+
+    def passes(self, inputs: Sequence[Input], group: int = 0) -> Column:
+        """Factor on the stated passes of a group."""
+        for one in inputs:
+            if one.main.key_path == passes_path(group):
+                slow, stated = self.slowness(one), float(one.main.stated)
+                return np.where(np.isnan(slow), 1.0, one.main.at(slow) / stated)
+        return np.ones(self._count)
+
+
+def draw(inputs: Sequence[Input], count: int, seed: int) -> Worlds:
     """The drawn worlds."""
-    columns = {one.name: _drawn(one.name, count, seed) for one in inputs}
-    return [World({name: column[k] for name, column in columns.items()}) for k in range(count)]
+    return Worlds({one.name: _drawn(one.name, count, seed) for one in inputs}, count)
 
 
 @lru_cache(maxsize=1 << 10)
-def _drawn(name: str, count: int, seed: int) -> list[float]:
+def _drawn(name: str, count: int, seed: int) -> Column:
     """Slowness of an input by draw, cached for all points of a sweep."""
     rng = np.random.default_rng([seed, crc32(name.encode())])
     part, side = rng.permutation(count), isqrt(count)
@@ -69,31 +147,13 @@ def _drawn(name: str, count: int, seed: int) -> list[float]:
         row, column = (rng.permutation(side)[each] for each in np.divmod(np.arange(count), side))
         level = dict(zip(FACTORS, (row, column), strict=True)).get(name, (row + column) % side)
         part = np.argsort(np.lexsort((part, rng.permutation(side)[level])))
-    drawn: list[float] = ((part + rng.random(count)) / count).tolist()
+    drawn: Column = (part + rng.random(count)) / count
     return drawn
 
 
 def alone(inputs: Sequence[Input]) -> list[World]:
     """Worlds with one input each at its farther end."""
     return [World({one.name: one.main.far}) for one in inputs]
-
-
-def slowness(one: Input, worlds: Sequence[World]) -> Column:
-    """An input's slowness by world; NaN: as stated."""
-    return np.array([world.slowness.get(one.name, np.nan) for world in worlds])
-
-
-def coordinates(inputs: Sequence[Input], worlds: Sequence[World]) -> Column:
-    """Coordinates `[worlds, inputs]` of times or reciprocal rates: 0 as stated, 1 at the end."""
-    found = np.zeros((len(worlds), len(inputs)))
-    for number, one in enumerate(inputs):
-        figure = one.main
-        times = np.array([float(figure.stated), float(figure.exactly(figure.far))])
-        drawn = figure.values(slowness(one, worlds))
-        if figure.rate:
-            times, drawn = 1 / times, 1 / drawn
-        found[:, number] = (drawn - times[0]) / (times[1] - times[0])
-    return found
 
 
 def moves_links(one: Input) -> bool:
@@ -111,15 +171,6 @@ def training_in(world: World, training: Training, inputs: Sequence[Input]) -> Tr
     """The training in a world."""
     changed: Training = _put(training, "training", world.figures(inputs))
     return changed
-
-
-def passes_in(worlds: Sequence[World], inputs: Sequence[Input], group: int = 0) -> Column:
-    """Factor on the stated passes of a group."""
-    for one in inputs:
-        if one.main.key_path == passes_path(group):
-            slow, stated = slowness(one, worlds), float(one.main.stated)
-            return np.where(np.isnan(slow), 1.0, one.main.at(slow) / stated)
-    return np.ones(len(worlds))
 
 
 def _put(value: Any, root: str, figures: Sequence[tuple[Figure, float]]) -> Any:

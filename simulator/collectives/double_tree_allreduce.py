@@ -39,7 +39,7 @@ Baccelli, Cohen, Olsder and Quadrat 1992, ch. 2.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -60,6 +60,7 @@ from gcsim.simulator.collectives.tree_classes import (
     places,
     trees_of_ranks,
 )
+from gcsim.simulator.fabric.in_worlds import PathPrices
 from gcsim.simulator.fabric.link_table import Ranks
 from gcsim.simulator.fabric.round_paths import MANY, Hops
 from gcsim.simulator.fabric.rounds import Fabric
@@ -115,6 +116,25 @@ class DoubleTreeAllReduce:
         if self._together is not None and (starts == starts[0]).all():
             return self._together(starts, key)
         return self._one_by_one(starts, key)
+
+    def last_in_worlds(
+        self, price: Callable[[Sequence[Sequence[int]]], PathPrices]
+    ) -> Times | None:
+        """Last exit `[clusters]` of ranks that enter together, at 0, where paths have these prices;
+        None with many different paths. Nothing is added."""
+        known = _classes_together(self._fabric)
+        if known is None:
+            return None
+        classes, paths = known
+        up, down = map(price, paths)
+        halves = list(zip(classes.sides, self._cuts, strict=True))
+        left, summed = zip(*(_up_in_worlds(side, cut, up) for side, cut in halves), strict=True)
+        finishes = (
+            _down_in_worlds(side, cut, down, left, sums)
+            for (side, cut), sums in zip(halves, summed, strict=True)
+        )
+        last: Times = np.maximum(*finishes).max(axis=1)
+        return last
 
     def traffic(self, devices: int) -> Traffic:
         """Each piece goes once up and once down between child and parent."""
@@ -282,6 +302,80 @@ class _Taken:
             if way.timed:
                 serialization = way.departures(self._hops, nbytes)
             yield end - begin, serialization, flight, last
+
+
+def _up_in_worlds(side: Side, cut: _Cut, up: PathPrices) -> tuple[Times, Times]:
+    """`_PieceByPiece.reduce` by cluster: times `[clusters, classes]`, and when the root has each
+    piece, `[clusters, pieces]`."""
+    worlds = len(up.latency)
+    sent = np.zeros((worlds, len(side.rank_up)), dtype=np.int64)
+    sums = np.zeros((worlds, cut.full + 1), dtype=np.int64)
+    nothing = np.zeros_like(side.children)
+    _worlds_up(side.below_up, nothing, *_both(cut, up, side.hop_up), sent, sums)
+    return sent, sums
+
+
+def _down_in_worlds(
+    side: Side, cut: _Cut, down: PathPrices, left: Sequence[Times], sums: Times
+) -> Times:
+    """`_PieceByPiece.broadcast` by cluster."""
+    held: Times = np.maximum(*(times[:, own] for times, own in zip(left, side.turn, strict=True)))
+    sent = np.full_like(held, _NEVER)
+    _worlds_down(side.above_down, sums, *_both(cut, down, side.hop_down), sent, held)
+    never = np.full((len(sent), 1), _NEVER, dtype=np.int64)
+    forwarded: Times = np.concatenate((sent, never), axis=1)[:, side.sent].max(axis=1)
+    return np.maximum(held[:, side.own], forwarded)
+
+
+def _both(cut: _Cut, prices: PathPrices, hops: Ranks) -> tuple[Times, Times, Times, Times]:
+    """Serialisation and flight `[clusters, classes]` of a full piece, then of the last; 0 for the
+    root's missing hop."""
+    crossed = (hops >= 0).astype(np.int64)
+    serialization, latency, of_last, latency_of_last = (
+        question(nbytes)[:, hops] * crossed
+        for nbytes in (cut.piece, cut.last)
+        for question in (prices.serialization, prices.later)
+    )
+    return serialization, latency, of_last, latency_of_last
+
+
+@loop
+def _worlds_up(  # noqa: PLR0917 - compiled: arrays by position
+    below: Ranks,
+    adding: Times,
+    serialization: Times,
+    flight: Times,
+    of_last: Times,
+    flight_of_last: Times,
+    sent: Times,
+    summed: Times,
+) -> None:
+    """`_go_up` by row, for full pieces and the last."""
+    full = summed.shape[1] - 1
+    for world in range(sent.shape[0]):
+        added, here, sums = np.zeros(sent.shape[1], np.int64), sent[world], summed[world]
+        row = slice(world, world + 1)
+        _go_up(below, serialization[world], flight[row], adding, added, here, sums[:full])
+        _go_up(below, of_last[world], flight_of_last[row], adding, added, here, sums[full:])
+
+
+@loop
+def _worlds_down(  # noqa: PLR0917 - compiled: arrays by position
+    above: Ranks,
+    summed: Times,
+    serialization: Times,
+    flight: Times,
+    of_last: Times,
+    flight_of_last: Times,
+    sent: Times,
+    held: Times,
+) -> None:
+    """`_go_down` by row, for full pieces and the last."""
+    full = summed.shape[1] - 1
+    for world in range(sent.shape[0]):
+        sums, row = summed[world], slice(world, world + 1)
+        _go_down(above, sums[:full], serialization[world], flight[row], sent[world], held[world])
+        _go_down(above, sums[full:], of_last[world], flight_of_last[row], sent[world], held[world])
 
 
 @loop

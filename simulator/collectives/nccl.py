@@ -277,9 +277,10 @@ class _Later:
 
 def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
     """All-reduce in this mode."""
-    base, fabric = _told(call, mode)
+    base, framing = told(mode, call.cluster)
+    fabric = call.fabric.framed(framing)
     if mode.shape == "tree":
-        return _Later(base, _tree(call, mode, fabric))
+        return _Later(base, tree(call, mode, fabric))
     if mode.shape != "ring":
         return _by_switch(call, mode)
     return _Later(base, ring_allreduce(call.nbytes, fabric.ring_links(), element=call.element))
@@ -289,14 +290,14 @@ def prepare_allgather(call: Call, mode: Mode) -> Prepared:
     """All-gather in this mode; unequal blocks travel whole."""
     if mode.shape == "nvls":
         return _gathered_by_switch(call, mode)
-    base, fabric = _told(call, mode)
-    return _Later(base, ring_allgather(call.sent, fabric.ring_links()))
+    base, framing = told(mode, call.cluster)
+    return _Later(base, ring_allgather(call.sent, call.fabric.framed(framing).ring_links()))
 
 
 def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
     """Traffic of an all-reduce."""
     if mode.shape == "tree":
-        return _tree(call, mode, call.fabric).traffic(call.fabric.devices)
+        return tree(call, mode, call.fabric).traffic(call.fabric.devices)
     if mode.shape != "ring":
         return _by_switch(call, mode).traffic
     return allreduce.ring(call).traffic(call.fabric.devices)
@@ -320,7 +321,7 @@ def _by_switch(call: Call, mode: Mode) -> InNetwork:
         sent=call.nbytes,
         result=call.nbytes,
         share=bus.switch_adds,
-        tree=_tree(call, mode, leaders) if mode.shape == "nvls_tree" else None,
+        tree=tree(call, mode, leaders) if mode.shape == "nvls_tree" else None,
         inside=picoseconds(hops * mode.bus),
     )
 
@@ -344,7 +345,8 @@ def _leaders(call: Call, mode: Mode, share: Fraction) -> Fabric:
     return leaders.framed(Framing(share=share, network=mode.net))
 
 
-def _tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:
+def tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:
+    """Double tree of a mode on a fabric."""
     piece = tree_piece(mode.protocol, call.nbytes, call.cluster)
     return DoubleTreeAllReduce(call.nbytes, fabric, piece=piece, element=call.element)
 
@@ -390,10 +392,10 @@ def _most_by_ll(seen: _Seen) -> Fraction:
     return Fraction(39 if seen.nodes == 2 else Fraction(204, 10)) * 10**9
 
 
-def _told(call: Call, mode: Mode) -> tuple[Picoseconds, Fabric]:
-    """Delay of the ranks' start, and the fabric as the protocol uses it. A cap on LL between nodes
-    is no share of the rate inside them."""
-    on, alone = _on(mode, call.cluster), call.cluster.nodes == 1
+def told(mode: Mode, cluster: Cluster) -> tuple[Picoseconds, Framing]:
+    """Delay of the ranks' start, and what the protocol adds to paths. A cap on LL between nodes is
+    no share of the rate inside them."""
+    on, alone = _on(mode, cluster), cluster.nodes == 1
     inside = on.share if alone or mode.protocol != "ll" else mode.share
     framing = Framing(share=on.share, share_inside=inside, network=on.net, inside=on.bus)
-    return picoseconds(on.base), call.fabric.framed(framing)
+    return picoseconds(on.base), framing

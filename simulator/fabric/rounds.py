@@ -153,6 +153,10 @@ class Fabric:
         hops, all of which are in use at every step."""
         return self._ring(1, backwards=backwards)
 
+    def ring_paths(self, *, backwards: bool = False) -> tuple[list[list[int]], Integers]:
+        """Different paths of `ring_links`, and each rank's number among them."""
+        return self.alike_messages(self.everyone, np.roll(self.everyone, 2 * backwards - 1))
+
     def leader_links(self) -> tuple[Link, ...]:
         """Hop from each node's first device to the next node's (mod N)."""
         return self._ring(self.devices, backwards=False)

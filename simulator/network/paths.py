@@ -136,7 +136,7 @@ def framed(link: Link, part: Fraction, latency: Fraction) -> Link:
         return link
     seen = slowed(link, 1 / part)
     alone = times_factor(link.alone or link.line_goodput, part)
-    return seen.exactly(latency=link.latency + latency, alone=alone if link.factors else None)
+    return seen.derived(latency=link.latency + latency, alone=alone if link.factors else None)
 
 
 def _outward_leg(link: Link) -> _Leg:
@@ -172,7 +172,8 @@ def _with_goodput(
     trace = goodput if isinstance(goodput, RateTrace) else None
     rate = goodput.long_run if isinstance(goodput, RateTrace) else goodput
     alone = None if alone == goodput else alone
-    return link.exactly(
+    made = link.derived if trace is None else link.exactly
+    return made(
         bandwidth=rate, efficiency=_ONE, background=_NONE, trace=trace, alone=alone, **others
     )
 

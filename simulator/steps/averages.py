@@ -10,9 +10,9 @@
 Reported is the rank that ends last (ties: the lowest; among ranks that never meet, the longest
 mean); its parts add up.
 
-Both engines give the same times: events (`events/step.py`) where iterations repeat and ranks are
-equal, share cores, or run two collectives at a time; else vectors (`vectors/step.py`). Steps with
-sharded weights have one engine (`sharded.py`).
+Both engines give the same times: events (`events/step.py`) where ranks share cores or run two
+collectives at a time; else vectors (`vectors/step.py`). Steps with sharded weights have one engine
+(`sharded.py`).
 
 More iterations than asked for count
 
@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import suppress
 from fractions import Fraction
 from itertools import accumulate
 from math import ceil
@@ -44,7 +43,7 @@ from gcsim.simulator.steps.breakdown import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.cycles import MOST, Steady
 from gcsim.simulator.steps.events.even_cluster import Together
 from gcsim.simulator.steps.events.message_ring import RingPrograms
-from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
+from gcsim.simulator.steps.events.steady import Events, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.noise import slowdowns
 from gcsim.simulator.steps.schedule import Schedule, State
@@ -57,7 +56,6 @@ iterations where chunks differ by an element, and no row shows it."""
 MOST_TIMES = 2**16  # iterations times ranks after which no cycle is awaited
 FEWEST = 16  # least iterations for a cycle, at any number of ranks
 WARM_UP = 5  # iterations that do not count where times vary
-VECTOR_RANKS = 2  # vectors are faster from this many different ranks on
 
 
 class Averager:
@@ -165,18 +163,16 @@ class Averager:
         return steady
 
     def _cycle(self, schedule: Schedule) -> Steady:
-        ranks, only_events = self.cluster.workers, _only_events(schedule)
-        if not schedule.sharded:
-            with suppress(TooManyClassesError):
-                return simulate_steady(
-                    schedule,
-                    ranks=ranks,
-                    execute=self.execute,
-                    slowdown=self._slow,
-                    rings=self._rings,
-                    tolerance=TOLERANCE,
-                    most_classes=None if only_events else VECTOR_RANKS,
-                )
+        ranks = self.cluster.workers
+        if _only_events(schedule) and not schedule.sharded:
+            return simulate_steady(
+                schedule,
+                ranks=ranks,
+                execute=self.execute,
+                slowdown=self._slow,
+                rings=self._rings,
+                tolerance=TOLERANCE,
+            )
         from gcsim.simulator.steps.vectors import step as vector_steady
 
         return vector_steady.simulate_steady(

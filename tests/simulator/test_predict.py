@@ -631,8 +631,8 @@ def test_events_and_vectors_give_the_same_random_times(
         input=InputLoading(batch=Fraction(29, 1000)),
     )
     seen = []
-    for limit in (0, 1000):
-        monkeypatch.setattr(averages, "VECTOR_RANKS", limit)
+    for events in (False, True):
+        monkeypatch.setattr(averages, "_only_events", lambda _, events=events: events)
         seen.append(
             predict(traffic, cluster(3, devices), COMPUTE, training=training, seed=5, spans=False)
         )

@@ -23,12 +23,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import NO_COST, Times, check_range
-from gcsim.simulator.collectives.rings.announced_loop import Prices, Rules, post, state_of, wait
+from gcsim.simulator.collectives.rings.announced_loop import (
+    Prices,
+    Rules,
+    exits,
+    post,
+    state_of,
+    wait,
+)
 from gcsim.simulator.collectives.rings.messages import DRAWN_AT_A_TIME, Messages, common_period
 from gcsim.simulator.collectives.rings.program import Phase, Program
 from gcsim.simulator.network.links import Link
@@ -83,6 +91,7 @@ class AnnouncedRing:
         )
         self._slowest = messages.slowest + int(back.max())
         self._post = messages.run(post)
+        self._known: dict[int, tuple[Any, ...]] = {}  # `_rules` by period
         self._period = 0
         if messages.constant:
             self._period = common_period(program.alike, messages.kinds)
@@ -94,13 +103,16 @@ class AnnouncedRing:
         per_phase = (ranks - 1) * program.pieces.shape[1]
         check_range(starts, (2 * len(program.phases) * per_phase + 4) * self._slowest)
         period = common_period(starts, multiple_of=self._period) if self._period else ranks
-        state = state_of(np.ascontiguousarray(starts[:period]), program.in_flight)
-        once = program.pieces[:period]  # [q, s]
-        pieces = np.concatenate((once, once)).T.copy()  # [s, 2 q]
-        sent = np.zeros(ranks, dtype=np.int64)
-        messages = self._messages
-        even = len(messages.links) == 1
-        rules, gone = rules_of(program, ranks, once, constant=messages.constant, even=even)
+        begin, messages = np.ascontiguousarray(starts[:period]), self._messages
+        if period not in self._known:
+            self._known[period] = self._rules(period)
+        pieces, rules, gone, adds, shifts = self._known[period]
+        if messages.constant:
+            posted = exits(
+                begin, pieces, self._prices, rules, gone, adds, shifts, per_phase, program.in_flight
+            )
+            return self._of_all(posted)
+        state, sent = state_of(begin, program.in_flight), np.zeros(ranks, dtype=np.int64)
         for phase in program.phases:
             for first, last, jitter in self._portions(phase, per_phase, sent, key, period):
                 self._messages.check_jitter(int(state.posted.max()), last - first, jitter)
@@ -111,8 +123,19 @@ class AnnouncedRing:
             while state.queue[0]:
                 wait(state)
             messages.check_departures(state.posted)
-        finishes = np.tile(state.posted, ranks // period)
-        return finishes[::-1] if program.backwards else finishes
+        return self._of_all(state.posted)
+
+    def _rules(self, period: int) -> tuple[Any, ...]:
+        """Pieces `[s, 2 q]` of the ranks that stand for all, and what else the loops need."""
+        program, constant = self.program, self._messages.constant
+        once, even = program.pieces[:period], len(self._messages.links) == 1
+        rules = rules_of(program, self.ranks, once, constant=constant, even=even)
+        return np.concatenate((once, once)).T.copy(), *rules, *program.by_phase(period)
+
+    def _of_all(self, posted: Times) -> Times:
+        """Exit times of all ranks, from those that stand for them."""
+        finishes = np.tile(posted, self.ranks // len(posted))
+        return finishes[::-1] if self.program.backwards else finishes
 
     @property
     def nbytes(self) -> int:

@@ -154,34 +154,40 @@ def _message(  # noqa: PLR0917 - as a compiled loop
     if state.queue[0] == window:
         wait(state)
     slot = (state.queue[1] + state.queue[0]) % window  # the first free one
+    state.queue[0] += 1
     posted, left, started = state.posted, state.left, state.started
     arrivals, departures, costs = state.arrives[slot], state.leaves[slot], state.costs[slot]
-    word, ahead, knows = _hear(state, prices.back, rules)
-    # between two ranks, first those whose data go before their own announcement
-    for turn in range(1 + rules.two):
+    if not rules.two:
         for r in range(q):
-            if rules.two and knows[r] == turn:
-                continue
             to = r + 1 if r + 1 < q else 0
             if rules.skips_empty and nbytes[size[r]] == 0:
                 # no message: nothing to wait for, but for what left before
                 arrivals[to], costs[to], departures[r] = _NOTHING, 0, left[r]
                 continue
             at = size[r] * width + kinds[r]
-            start = posted[r] if knows[r] else max(posted[r], word[r])
-            gone = departure(serialization, at, max(left[r], start))
-            arrives = gone + latency[at]
-            if jitter.size > 0:
-                arrives += jitter[r]
-            if rules.two:  # behind the announcement that is on the connection already
-                arrives = max(arrives, state.word[r])
-                state.data[r] = arrives
-            started[r], left[r] = start, gone
-            arrivals[to], departures[r] = arrives, gone
+            started[r] = max(posted[r], posted[to] + prices.back[r])
+            left[r] = departures[r] = departure(serialization, at, max(left[r], started[r]))
+            arrivals[to] = left[r] + latency[at] + (jitter[r] if jitter.size > 0 else 0)
             costs[to] = prices.reductions[size[r]] if reduces else 0
-        if rules.two and turn == 0:
+        return
+    word, ahead, knows = _hear(state, prices.back, rules)
+    for turn in range(2):  # first those whose data go before their own announcement
+        for r in range(q):
+            if knows[r] == turn:
+                continue
+            to = r + 1 if r + 1 < q else 0
+            if rules.skips_empty and nbytes[size[r]] == 0:
+                arrivals[to], costs[to], departures[r] = _NOTHING, 0, left[r]
+                continue
+            at = size[r] * width + kinds[r]
+            started[r] = posted[r] if knows[r] else max(posted[r], word[r])
+            left[r] = departures[r] = departure(serialization, at, max(left[r], started[r]))
+            arrives = left[r] + latency[at] + (jitter[r] if jitter.size > 0 else 0)
+            # behind the announcement that is on the connection already
+            arrivals[to] = state.data[r] = max(arrives, state.word[r])
+            costs[to] = prices.reductions[size[r]] if reduces else 0
+        if turn == 0:
             _announce(state, slot, prices.back, rules, nbytes, size, word, ahead, knows)
-    state.queue[0] += 1
 
 
 # callable from compiled loops, and plain Python where `serialization` is no array (`Messages.run`)
@@ -190,19 +196,13 @@ usable(_message)
 
 @loop
 def _hear(state: State, back: Times, rules: Rules) -> tuple[Times, _Ints, _Ints]:
-    """Time at which each rank learns that its successor has posted the receive, `[q]`.
-
-    Between two ranks also, `[q]` each: whose announcement waits behind data already on the
-    connection, and whose successor's has come before it posts, so that its own goes behind its
-    data. (Earlier data than the last need no check: the receiver waited for them before posting.)
-    """
+    """Between two ranks, `[q]` each: when a rank learns that its successor has posted the receive,
+    whose announcement waits behind data already on the connection, and whose successor's has come
+    before it posts, so that its own goes behind its data. (Earlier data than the last need no
+    check: the receiver waited for them before posting.)"""
     q, posted = state.posted.size, state.posted
     word, ahead = np.empty(q, dtype=np.int64), np.zeros(q, dtype=np.int64)
     knows = np.zeros(q, dtype=np.int64)
-    for r in range(q):
-        word[r] = posted[(r + 1) % q] + back[r]
-    if not rules.two:
-        return word, ahead, knows
     for a in range(q):  # who announces to r
         r = (a - 1) % q
         ahead[a] = state.started[a] <= posted[a]
@@ -285,6 +285,30 @@ def wait(state: State) -> None:
 
 
 @loop
+def exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+    starts: Times,
+    pieces: _Ints,
+    prices: Prices,
+    rules: Rules,
+    gone: NDArray[np.bool_] | None,
+    reduces: NDArray[np.bool_],
+    shifts: _Ints,
+    posts: int,
+    window: int,
+) -> Times:
+    """Times at which q ranks that enter at `starts` are done with all phases, as `post` does;
+    `reduces` and `shifts` have an entry per phase, of `posts` messages."""
+    none = np.zeros((0, starts.size), dtype=np.int64)
+    at: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
+    state = state_of(starts, window)
+    for phase in range(shifts.size):
+        post(state, pieces, prices, rules, gone, reduces[phase], none, shifts[phase], at, posts)
+        while state.queue[0]:
+            wait(state)
+    return state.posted
+
+
+@loop
 def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     starts: Times,
     pieces: _Ints,
@@ -297,13 +321,9 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
     window: int,
     out: Times,
 ) -> None:
-    """Write into `out` `[worlds]` when the last of q ranks is done with all phases, as `post` does.
-    `starts` `[worlds, q]` and the times of `prices` have a row per world; `reduces` and `shifts` an
-    entry per phase, of `posts` messages."""
-    none = np.zeros((0, starts.shape[1]), dtype=np.int64)
-    at: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
+    """Write into `out` `[worlds]` the last of `exits`; `starts` `[worlds, q]` and the times of
+    `prices` have a row per world."""
     for world in range(out.size):
-        state = state_of(starts[world], window)
         here = Prices(
             prices.kinds,
             prices.nbytes,
@@ -312,13 +332,10 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             prices.back[world],
             prices.reductions[world],
         )
-        for phase in range(shifts.size):
-            post(state, pieces, here, rules, gone, reduces[phase], none, shifts[phase], at, posts)
-            while state.queue[0]:
-                wait(state)
-        out[world] = state.posted[0]
-        for done in state.posted:  # numpy's maximum takes a second to compile
-            out[world] = max(out[world], done)
+        done = exits(starts[world], pieces, here, rules, gone, reduces, shifts, posts, window)
+        out[world] = done[0]
+        for one in done:  # numpy's maximum takes a second to compile
+            out[world] = max(out[world], one)
 
 
 _Ints = NDArray[np.int64]

@@ -49,6 +49,7 @@ from gcsim.simulator.collectives.rings.messages import (
     Messages,
     common_period,
 )
+from gcsim.simulator.fabric.in_worlds import PathPrices
 from gcsim.simulator.network.departures import departure, run_of
 from gcsim.simulator.network.links import Link
 
@@ -106,6 +107,37 @@ class PreparedRing:
                 self._together = self._constant(np.zeros(self.ranks, dtype=np.int64))
             return self._together + first
         return self._constant(starts)
+
+    def last_in_worlds(self, prices: PathPrices) -> Times:
+        """Last exit `[clusters]` of ranks that enter together, at 0, where the link classes have
+        these prices; nothing is reduced."""
+        sizes = self._messages.nbytes.tolist()
+        serialization = np.stack([prices.serialization(size) for size in sizes], axis=1)
+        latency = np.stack([prices.later(size) for size in sizes], axis=1)
+        if self._closed is not None:
+            starts = np.zeros(self.ranks, dtype=np.int64)
+            rows = zip(serialization[..., 0].tolist(), latency[..., 0].tolist(), strict=True)
+            forms = (_ClosedForm.of(self._sizes, *row, self.steps) for row in rows)
+            return np.array([form(starts).max() for form in forms if form], dtype=np.int64)
+        layout = self._layout(self._period)
+        found = np.empty(len(latency), dtype=np.int64)
+        _last_in_worlds(
+            layout.width,
+            layout.flat(serialization),
+            layout.flat(latency),
+            layout.reductions,
+            layout.begins,
+            layout.runs,
+            layout.sizes,
+            layout.kinds,
+            layout.none,
+            layout.steady,
+            0,
+            self.steps,
+            self._reducing,
+            found,
+        )
+        return found
 
     def _constant(self, starts: Times) -> Times:
         if self._closed is not None:
@@ -165,16 +197,21 @@ class _Layout:
         self.serialization, self.latency = messages.serialization(), messages.latency.reshape(-1)
         few = len(begins) * 8 <= q + 8 and len(messages.nbytes) * q <= _LARGEST_TABLE
         if few and not messages.timed:
-            self.width = q
-            self.serialization = messages.serialisation[:, kinds].reshape(-1)
-            self.latency = messages.latency[:, kinds].reshape(-1)
-            self.begins, self.runs = np.append(begins, q), sizes[begins]
+            self.width, self.begins, self.runs = q, np.append(begins, q), sizes[begins]
+            self.serialization = self.flat(messages.serialisation)
+            self.latency = self.flat(messages.latency)
         self.steady = _NEVER_STEADY
         if messages.constant:
             if len(begins) == 1:
                 self.steady = _STILL
             elif not kinds.any():
                 self.steady = _MOVING
+
+    def flat(self, times: Times) -> Times:
+        """Times `[..., sizes, links]` in the form that the steps read, `[..., sizes * width]`."""
+        if len(self.begins):
+            times = times[..., self.kinds]
+        return times.reshape(*times.shape[:-2], -1)
 
     def advance(
         self, state: tuple[Times, Times], steps: range, reducing: int, jitter: Times | None = None
@@ -419,6 +456,49 @@ def _steps_of_ring(  # noqa: PLR0912, PLR0917 - compiled: arrays by position, al
             looks_at = step + (step - begun) // 8
         if step == reducing:
             looks_at, begun = step, step
+
+
+@loop
+def _last_in_worlds(  # noqa: PLR0917 - a compiled loop takes its arrays by position
+    width: int,
+    serialization: Times,
+    latency: Times,
+    reductions: _Row,
+    starts: _Row,
+    runs: _Row,
+    sizes: _Row,
+    kinds: _Row,
+    jitter: NDArray[np.int64],
+    steady: int,
+    first: int,
+    last: int,
+    reducing: int,
+    out: Times,
+) -> None:
+    """Write into `out` when the last rank has sent and received all, by row of `serialization` and
+    `latency`; other arguments as `_steps_of_ring`."""
+    for world in range(out.size):
+        sent, received = np.zeros(kinds.size, np.int64), np.zeros(kinds.size, np.int64)
+        _steps_of_ring(
+            sent,
+            received,
+            width,
+            serialization[world],
+            latency[world],
+            reductions,
+            starts,
+            runs,
+            sizes,
+            kinds,
+            jitter,
+            steady,
+            first,
+            last,
+            reducing,
+        )
+        out[world] = 0
+        for r in range(kinds.size):
+            out[world] = max(out[world], sent[r], received[r])
 
 
 @inlined

@@ -10,8 +10,9 @@ for all on equal links; random delays and links that change over time; picosecon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,52 +22,104 @@ from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of, call_of, sizes_received
 from gcsim.simulator.collectives.rings.announced import rules_of
-from gcsim.simulator.collectives.rings.announced_loop import Prices, last_exits
+from gcsim.simulator.collectives.rings.announced_loop import Prices as Paths
+from gcsim.simulator.collectives.rings.announced_loop import last_exits
 from gcsim.simulator.collectives.rings.messages import classes, common_period
 from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.collectives.staging import copy_link
+from gcsim.simulator.fabric.in_worlds import Column, InWorlds, PathPrices
 from gcsim.simulator.fabric.rounds import Fabric
-from gcsim.simulator.host import PRICES, Host
-from gcsim.simulator.network.links import Link
+from gcsim.simulator.host import DTYPES, PRICES, Host
 
-Column = NDArray[np.float64]  # `[clusters]`, picoseconds
 _ABOUT_ALL = 1.05  # most by which segments as long as the first may exceed the vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prices:
+    """Prices on many clusters, a row each."""
+
+    kinds: Mapping[bool, NDArray[np.int64]]  # each rank's class of hops, by direction
+    hops: Mapping[bool, PathPrices]  # of the classes
+    copies: PathPrices
+    host: Mapping[str, Column]  # picoseconds, by `PRICES`
+    gamma: Callable[[str], Column]  # picoseconds per byte added, by type
+
+    def some(self, rows: Sequence[int]) -> Prices:
+        """Prices on some of the clusters."""
+        return replace(
+            self,
+            hops={backwards: prices.some(rows) for backwards, prices in self.hops.items()},
+            copies=self.copies.some(rows),
+            host={price: values[rows] for price, values in self.host.items()},
+            gamma=lambda dtype: self.gamma(dtype)[rows],
+        )
+
+
+def one_by_one(clusters: Sequence[Cluster]) -> Prices:
+    """Prices of clusters of one shape."""
+    fabrics = [Fabric.of(cluster) for cluster in clusters]
+    kinds, hops = {}, {}
+    for backwards in (False, True):
+        rings = [fabric.ring_links(backwards=backwards) for fabric in fabrics]
+        _, kinds[backwards] = classes([id(link) for link in rings[0]])
+        one_each = np.unique(kinds[backwards], return_index=True)[1].tolist()
+        hops[backwards] = PathPrices.of([[ring[rank] for rank in one_each] for ring in rings])
+    hosts = [cluster.host or Host() for cluster in clusters]
+
+    def gamma(dtype: str) -> Column:
+        each = np.array([float(cluster.sums.gamma(dtype)) for cluster in clusters])
+        return each * PS_PER_SECOND
+
+    return Prices(
+        kinds=kinds,
+        hops=hops,
+        copies=PathPrices.of([[copy_link(cluster)] for cluster in clusters]),
+        host={
+            price: np.array([float(getattr(host, price)) for host in hosts]) * PS_PER_SECOND
+            for price in PRICES
+        },
+        gamma=gamma,
+    )
+
+
+def at_once(worlds: InWorlds) -> Prices:
+    """Prices of a cluster with other figures."""
+    cluster = worlds.cluster
+    fabric = Fabric.of(cluster)
+    kinds, hops = {}, {}
+    for backwards in (False, True):
+        paths, kinds[backwards] = fabric.ring_paths(backwards=backwards)
+        hops[backwards] = worlds.paths(paths)
+
+    def gamma(dtype: str) -> Column:
+        named = dtype if dtype in DTYPES else "float32"
+        if getattr(cluster.sums, named) is None:
+            return np.zeros(len(worlds.copies.each))
+        return PS_PER_SECOND * (1 / worlds.figure("sums", named))
+
+    return Prices(
+        kinds=kinds,
+        hops=hops,
+        copies=worlds.copies,
+        host={price: worlds.figure("host", price) * PS_PER_SECOND for price in PRICES},
+        gamma=gamma,
+    )
 
 
 class RingWorlds:
     """Gloo's rings on clusters of one shape."""
 
-    def __init__(self, clusters: Sequence[Cluster]) -> None:
-        self._cluster, self._clusters = clusters[0], clusters
-        self._fabric = Fabric.of(clusters[0])
-        self._is_priced = False
+    def __init__(self, cluster: Cluster, price: Callable[[], Prices]) -> None:
+        """`cluster`: the first; `price` is asked at the first ring: most transports have none."""
+        self._cluster, self._fabric, self._price = cluster, Fabric.of(cluster), price
 
-    def _price(self) -> None:
-        """Price the hops of all clusters, at the first such ring: most transports have none."""
-        self._is_priced, clusters = True, self._clusters
-        links: list[Link] = []
-        self._hops: dict[bool, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        """Each rank's link class and the classes' numbers on each cluster, by direction."""
-        fabrics = [self._fabric, *(Fabric.of(cluster) for cluster in clusters[1:])]
-        for backwards in (False, True):
-            rings = [fabric.ring_links(backwards=backwards) for fabric in fabrics]
-            _, kinds = classes([id(link) for link in rings[0]])
-            one_each = np.unique(kinds, return_index=True)[1].tolist()
-            numbers = np.arange(len(rings) * len(one_each)).reshape(len(rings), -1) + len(links)
-            links += [ring[rank] for ring in rings for rank in one_each]
-            self._hops[backwards] = kinds, numbers
-        self._copies = np.arange(len(clusters)) + len(links)
-        self._links = links = [*links, *map(copy_link, clusters)]
-        self._factors = any(link.factors for link in links)
-        self._each = np.array([float(PS_PER_SECOND / link.rate) for link in links])
-        self._once = np.array([float(link.overhead * PS_PER_SECOND) for link in links])
-        self._latency = np.array([link.latency_for(0) for link in links], dtype=np.int64)
-        hosts = [cluster.host or Host() for cluster in clusters]
-        self._host = hosts[0]
-        self._prices = {
-            price: np.array([float(getattr(host, price)) for host in hosts]) * PS_PER_SECOND
-            for price in PRICES
-        }
+    def some(self, rows: Sequence[int]) -> RingWorlds:
+        """Rings on some of the clusters."""
+        return RingWorlds(self._cluster, lambda: self._prices.some(rows))
+
+    @cached_property
+    def _prices(self) -> Prices:
+        return self._price()
 
     def __call__(self, record: CollectiveRecord) -> Column | None:
         """Last exit on each cluster; None if no ring of Gloo's of all ranks, empty, or delayed at
@@ -81,8 +134,6 @@ class RingWorlds:
         program = None if ring is None else ring(call)
         if program is None or not program.announced:
             return None
-        if not self._is_priced:
-            self._price()
         if reduces and program.sizes[0] * program.pieces.size <= _ABOUT_ALL * sent[0]:
             program = replace(program, pieces=np.zeros_like(program.pieces))
         received = sizes_received(record, sent)[0]
@@ -95,67 +146,45 @@ class RingWorlds:
     def _copied(self, sizes: Sequence[int]) -> Times:
         """Copies between device and host, `[clusters, sizes]`."""
         if not self._cluster.collectives.stages:
-            return np.zeros((len(self._copies), len(sizes)), dtype=np.int64)
-        places, ranks = classes(sizes)
-        times = [
-            self._serialization(self._copies, n) + self._later(self._copies, n) for n in places
-        ]
-        copies: Times = np.stack(times, axis=1)[:, ranks]
+            return np.zeros((len(self._prices.copies.each), len(sizes)), dtype=np.int64)
+        copy, (places, ranks) = self._prices.copies, classes(sizes)
+        times = [copy.serialization(n) + copy.later(n) for n in places]
+        copies: Times = np.concatenate(times, axis=1)[:, ranks]
         return copies
-
-    def _serialization(self, numbers: NDArray[np.int64], nbytes: int) -> Times:
-        if self._factors:
-            return self._asked(Link.serialization, numbers, nbytes)
-        times = self._once[numbers] + nbytes * self._each[numbers]
-        rounded: Times = np.rint(times).astype(np.int64)
-        return rounded
-
-    def _later(self, numbers: NDArray[np.int64], nbytes: int) -> Times:
-        if self._factors:
-            return self._asked(Link.latency_for, numbers, nbytes)
-        return self._latency[numbers]
-
-    def _asked(
-        self, question: Callable[[Link, int], int], numbers: NDArray[np.int64], nbytes: int
-    ) -> Times:
-        found = [question(self._links[number], nbytes) for number in numbers.reshape(-1).tolist()]
-        return np.array(found, dtype=np.int64).reshape(numbers.shape)
 
     def _finishes(self, program: Program, starts: Times, dtype: str) -> Times:
         """Last rank's finish `[clusters]` without the host's work."""
-        kinds, numbers = self._hops[program.backwards]
+        prices = self._prices
+        kinds, hops = prices.kinds[program.backwards], prices.hops[program.backwards]
         if program.backwards:
             kinds = kinds[::-1]
         elif starts.shape[1] == 2:
-            starts = self._apart(starts, self._later(numbers, 0)[:, kinds])
+            starts = self._apart(starts, hops.later(0)[:, kinds])
         ranks, period = len(kinds), common_period(program.alike, kinds, starts[0])
         each = np.array(program.sizes, dtype=np.int64)
         reception, gamma = np.zeros(len(starts)), np.zeros(len(starts))
         if program.backwards:  # an all-reduce
-            reception = self._prices["per_received_byte"]
-            sums = [cluster.sums.gamma(dtype) for cluster in self._clusters]
-            gamma = np.array([float(one) for one in sums]) * PS_PER_SECOND
+            reception, gamma = prices.host["per_received_byte"], prices.gamma(dtype)
         taken = np.rint(reception[:, None] * each).astype(np.int64)
         sizes = program.sizes
-        serialization = np.stack([self._serialization(numbers, n) for n in sizes], axis=1)
-        latency = np.stack([self._later(numbers, n) for n in sizes], axis=1) + taken[:, :, None]
+        serialization = np.stack([hops.serialization(n) for n in sizes], axis=1)
+        latency = np.stack([hops.later(n) for n in sizes], axis=1) + taken[:, :, None]
         once = program.pieces[:period]
         found = np.empty(len(starts), dtype=np.int64)
-        prices = Prices(
+        paths = Paths(
             kinds=np.ascontiguousarray(kinds[:period]),
             nbytes=each,
             serialization=serialization.reshape(len(starts), -1),
             latency=latency.reshape(len(starts), -1),
-            back=np.ascontiguousarray(self._later(numbers, 0)[:, kinds[:period]]),
+            back=np.ascontiguousarray(hops.later(0)[:, kinds[:period]]),
             reductions=np.rint(gamma[:, None] * each).astype(np.int64),
         )
         last_exits(
             np.ascontiguousarray(starts[:, :period]),
             np.concatenate((once, once)).T.copy(),
-            prices,
+            paths,
             *rules_of(program, ranks, once, constant=True, even=not kinds.any()),
-            np.array([phase.reduces for phase in program.phases]),
-            np.array([phase.first % period for phase in program.phases], dtype=np.int64),
+            *program.by_phase(period),
             (ranks - 1) * program.pieces.shape[1],
             program.in_flight,
             found,
@@ -173,8 +202,9 @@ class RingWorlds:
 
     def _hosted(self, program: Program, last: Times, finishes: Times, copied: int) -> Column:
         """Finishes with the processors' work (`host.py`)."""
-        host, prices, devices = self._host, self._prices, self._cluster.devices_per_node
-        processes = self._cluster.workers if host.ranks == "all" else devices
+        cluster, prices = self._cluster, self._prices.host
+        host, devices = cluster.host or Host(), cluster.devices_per_node
+        processes = cluster.workers if host.ranks == "all" else devices
         network = (finishes - last).astype(np.float64)
         if any(prices[price].any() for price in ("per_message", "per_byte", "per_call")):
             traffic = program.traffic(devices)

@@ -18,10 +18,6 @@ from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning
 from gcsim.simulator.steps.step_plan import CarryOut, Span, StepPlan
 
 
-class TooManyClassesError(Exception):
-    """More different ranks than the caller wants as events."""
-
-
 def simulate_steady(
     plan: StepPlan | Schedule,
     *,
@@ -32,23 +28,14 @@ def simulate_steady(
     rings: Rings | None = None,
     most: int = MOST,
     tolerance: float = 0.0,
-    most_classes: int | None = None,
 ) -> Steady:
     """Simulate until iterations repeat; arguments as `step.simulate`.
 
     `execute` must depend neither on the key nor on absolute time; `slowdown` `[ranks]` holds for
-    all iterations; `most` and `tolerance` as in `Search`. Raises as `step.simulate`, and
-    `TooManyClassesError` when more than `most_classes` ranks differ.
+    all iterations; `most` and `tolerance` as in `Search`. Raises as `step.simulate`.
     """
     schedule = schedule_of(plan)
-    events = Events(
-        schedule,
-        execute=execute,
-        slowdown=slowdown,
-        collapse=collapse,
-        rings=rings,
-        most_classes=most_classes,
-    )
+    events = Events(schedule, execute=execute, slowdown=slowdown, collapse=collapse, rings=rings)
     begin = beginning(schedule, ranks)
     if schedule.plans[0].machines is None:
         search = Search(schedule, begin, most=most, tolerance=tolerance)
@@ -73,7 +60,6 @@ class Events:
     slowdown: NDArray[np.float64] | None = None
     collapse: bool = True
     rings: Rings | None = None
-    most_classes: int | None = None
 
     def iteration(self, number: int, before: State) -> Iteration:
         """Iteration `number` by itself, from its beginning state."""
@@ -97,8 +83,6 @@ class Events:
 
     def simulation(self, number: int, before: State, classes: Classes) -> Simulation:
         """Simulation from iteration `number` on."""
-        if self.most_classes is not None and classes.max() >= self.most_classes:
-            raise TooManyClassesError
         return Simulation(
             self.schedule,
             classes,

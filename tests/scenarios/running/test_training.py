@@ -20,6 +20,7 @@ from gcsim.scenarios.result import Result
 from gcsim.scenarios.running import rows as rows_module
 from gcsim.scenarios.running import simulate
 from gcsim.scenarios.running.simulate import Uncertainty
+from gcsim.scenarios.uncertainty.worlds import Worlds
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.predict import Prediction, predict
@@ -201,7 +202,7 @@ def test_many_workers_never_train_faster_than_as_many_alone(
     nothing = rows_module._without_exchange(profile("fp16"))
     prices = PriceList(scenario.cluster.device)
     alone = rows_module._OneDevice(
-        scenario, nothing, times, prices, Uncertainty(inputs=(), worlds=())
+        scenario, nothing, times, prices, Uncertainty(inputs=(), worlds=Worlds({}, 1), draws=0)
     ).beside(found)
     assert alone.iterations == found.iterations
     assert alone.iteration < found.iteration

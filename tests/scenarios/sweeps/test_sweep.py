@@ -26,14 +26,14 @@ from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.reading.document import read
-from gcsim.scenarios.result import LISTS, Result, row_from
+from gcsim.scenarios.result import LISTS, row_from
 from gcsim.scenarios.run import run
 from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import named, points, read_grid, split, written
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs, drive
 from gcsim.scenarios.sweeps.store import read_sweep
 from gcsim.scenarios.sweeps.sweep import Stage1
-from gcsim.scenarios.sweeps.tasks import Failure, Outcome, Task, failure
+from gcsim.scenarios.sweeps.tasks import Done, Failure, Outcome, Task, failure
 
 SCENARIO = """\
 name: small
@@ -360,7 +360,7 @@ def test_points_that_differ_in_the_cluster_share_one_measurement() -> None:
     workers = Recording(made)
     stage1, scenarios = stage1_of({"cluster.nodes": [1, 2, 4], "cluster.device": ["v100"]}, workers)
     assert kinds(workers.tasks) == [["none", "fp16", "topk"]]
-    assert [len(stage1.task(scenario).profiles) for scenario in scenarios] == [3, 3, 3]
+    assert [len(stage1.task(scenario, {}).profiles) for scenario in scenarios] == [3, 3, 3]
 
 
 def test_gradients_are_made_once_for_all_values_of_a_parameter() -> None:
@@ -453,7 +453,7 @@ def test_a_worker_that_dies_fails_its_task_alone(deadly: Callable[[str], Task]) 
         outcome = outcomes[number]
         assert isinstance(outcome, Failure)
         assert (said in outcome.problems[0].message, outcome.is_bug) == (True, bug)
-    assert isinstance(outcomes[len(DEEDS)], Result)
+    assert isinstance(outcomes[len(DEEDS)], Done)
 
 
 def test_jobs_by_default_are_no_more_than_cores() -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.queued import Queued
-from gcsim.scenarios.uncertainty.approximation import Approximation, Drawn
+from gcsim.scenarios.uncertainty.approximation import Approximation
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column, Input, uncertain_inputs
-from gcsim.scenarios.uncertainty.worlds import STATED, World, alone, cluster_in, training_in
+from gcsim.scenarios.uncertainty.worlds import World, Worlds, cluster_in, training_in
 from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.device import KernelRate
@@ -62,7 +63,7 @@ def in_worlds(
 ) -> tuple[World, Column]:
     """The world at an end of all inputs; iterations [ps] as stated, in it, and further ones."""
     world = World({one.name: end for one in inputs})
-    drawn = Drawn(node, training, inputs, [STATED, world, *alone(inputs)])
+    drawn = Drawn(node, training, inputs, Worlds.of([world]).beside_stated(inputs))
     about = Approximation(
         drawn, node.nodes, training, COMPUTE, [HOOKED], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
@@ -96,7 +97,7 @@ def test_a_gather_of_weights_begins_as_in_a_prediction(stream: Any, rest: float)
     training = replace(TRAINING, strategy="zero1", encode_on=stream)
     profile = as_trained(HOOKED, training, NODE)
     stated = Approximation(
-        Drawn(NODE, training, [], [STATED]), NODE.nodes, training, compute, [profile],
+        Drawn(NODE, training, [], Worlds({}, 1)), NODE.nodes, training, compute, [profile],
         prices=PriceList(NODE.device), seed=0,
     )  # fmt: skip
     exact = predict(profile, NODE, compute, training=training).iteration
@@ -119,8 +120,8 @@ def test_gathers_gate_passes_as_in_a_prediction(strategy: Any, end: float) -> No
     ]
     world = World({one.name: end for one in inputs})
     about = Approximation(
-        Drawn(node, training, inputs, [STATED, world, *alone(inputs)]), node.nodes, training,
-        COMPUTE, [profile], prices=PriceList(node.device), seed=0,
+        Drawn(node, training, inputs, Worlds.of([world]).beside_stated(inputs)),
+        node.nodes, training, COMPUTE, [profile], prices=PriceList(node.device), seed=0,
     )  # fmt: skip
     found = about.iteration(profile) / 1e12
     moved = training_in(world, training, inputs)

@@ -9,8 +9,9 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.scenario import with_nodes
 from gcsim.scenarios.uncertainty.collective_times import CollectiveTimes
+from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
-from gcsim.scenarios.uncertainty.worlds import STATED, alone, cluster_in, draw, moves_links
+from gcsim.scenarios.uncertainty.worlds import cluster_in, draw, moves_links
 from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from tests.simulator.test_predict import COMPUTE
 
@@ -42,9 +43,10 @@ def test_times_are_those_of_the_simulation_of_each_world(changes: list[str], mos
     inputs = uncertain_inputs(scenario.cluster, scenario.training, {"stated": COMPUTE})
     inputs = [one for one in inputs if moves_links(one)]
     assert len(inputs) >= 2
-    worlds = [STATED, *draw(inputs, 64, seed=0), *alone(inputs)]
+    worlds = draw(inputs, 64, seed=0).beside_stated(inputs)
     clusters = [with_nodes(cluster_in(world, scenario.cluster, inputs), NODES) for world in worlds]
-    times = CollectiveTimes(clusters.__getitem__, RECORDS, inputs, worlds)
+    drawn = Drawn(scenario.cluster, scenario.training, inputs, worlds)
+    times = CollectiveTimes(drawn, NODES, RECORDS)
     nothing, together = np.zeros(len(worlds)), np.zeros(clusters[0].workers, dtype=np.int64)
     for record in RECORDS:
         found = times(record, 0, nothing)

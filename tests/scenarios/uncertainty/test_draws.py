@@ -32,15 +32,7 @@ from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.figures import Figure, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.kernel_use import use
 from gcsim.scenarios.uncertainty.ranges import interval
-from gcsim.scenarios.uncertainty.worlds import (
-    FACTORS,
-    World,
-    cluster_in,
-    draw,
-    passes_in,
-    slowness,
-    training_in,
-)
+from gcsim.scenarios.uncertainty.worlds import FACTORS, World, Worlds, cluster_in, draw, training_in
 from gcsim.simulator.collectives.nccl import enabled, predicted
 from gcsim.simulator.devices.device import Device, KernelRate
 from gcsim.simulator.devices.training_time import ComputeTimes, training_times
@@ -208,7 +200,7 @@ def test_each_part_of_a_range_is_drawn_once(
     for name in "ab":
         shares = [world.slowness[name] for world in worlds]
         assert sorted(int(share * count) for share in shares) == list(range(count))
-    drawn = inputs[0].main.values(slowness(inputs[0], worlds))
+    drawn = worlds.values(inputs)[0][0]
     assert all(low * 0.9999 <= each <= factor * low * 1.0001 for each in drawn)
     logs = np.log(np.array(drawn) / low) / np.log(factor)
     if factor > 1.1:  # else the digits count
@@ -236,7 +228,7 @@ def test_inputs_are_independent(count: int) -> None:
     found = []
     for seed in (0, 1):
         worlds = draw(inputs, count, seed)
-        shares = np.array([slowness(each, worlds) for each in inputs])
+        shares = np.array([worlds.slowness(each) for each in inputs])
         found.append(np.asarray(np.corrcoef(shares))[np.triu_indices(40, 1)])
     assert np.abs(found).max() < 5 / np.sqrt(count - 1)
     assert np.std(found) == pytest.approx(1 / np.sqrt(count - 1), rel=0.15)
@@ -259,7 +251,7 @@ def test_a_wider_range_never_gives_a_narrower_interval(
     def range_of(width: float) -> tuple[float, list[float]]:
         inputs = [one("a", figure(1e-4 / width, 1e-4 * width, 1e-4)), one("b", figure(1, 2, 1))]
         worlds = draw(inputs, 64, seed)
-        drawn = inputs[0].main.values(slowness(inputs[0], worlds))
+        drawn = worlds.values(inputs)[0][0]
         low, high = interval(drawn)
         return high - low, [world.slowness["b"] for world in worlds]
 
@@ -412,7 +404,7 @@ def test_draws_are_near_the_exact_simulation_of_their_worlds(
     found = rows(run(scenario))
     for number, world in enumerate(draw(inputs, 8, scenario.seed)):
         cluster = cluster_in(world, scenario.cluster_at(4), inputs)
-        there = longer(times["stated"], passes_in([world], inputs)[0])
+        there = longer(times["stated"], Worlds.of([world]).passes(inputs)[0])
         for method in METHODS:
             alone = predict(method, cluster, there, training=training, spans=False).iteration
             about = found[method.compressor].iteration_draws_s[number]
@@ -483,7 +475,7 @@ def compare(
     exact_times: list[list[float]] = [[] for _ in methods]
     for world in draw(inputs, scenario.draws, scenario.seed):
         there = cluster_in(world, cluster, inputs)
-        compute = longer(times["stated"], passes_in([world], inputs)[0])
+        compute = longer(times["stated"], Worlds.of([world]).passes(inputs)[0])
         changed = training_in(world, training, inputs)
         for method, known_times in zip(methods, exact_times, strict=True):
             alone = predict(method, there, compute, training=changed, spans=False)
@@ -528,7 +520,7 @@ def test_the_printed_interval_holds_80_percent_of_exact_worlds(
         [
             predict(
                 method, cluster_in(world, scenario.cluster_at(4), inputs),
-                longer(times["stated"], passes_in([world], inputs)[0]),
+                longer(times["stated"], Worlds.of([world]).passes(inputs)[0]),
                 training=training_in(world, training, inputs), spans=False,
             ).iteration
             for method in METHODS

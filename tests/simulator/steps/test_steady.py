@@ -17,7 +17,7 @@ from gcsim.errors import InputError
 from gcsim.simulator.clock import Times
 from gcsim.simulator.steps import breakdown
 from gcsim.simulator.steps.cycles import Search
-from gcsim.simulator.steps.events.steady import Events, TooManyClassesError, simulate_steady
+from gcsim.simulator.steps.events.steady import Events, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
 from gcsim.simulator.steps.schedule import Iteration, Schedule, State, beginning
 from gcsim.simulator.steps.step_plan import CarryOut, Kind, Machines, Run, Span, StepPlan
@@ -316,14 +316,6 @@ def test_a_state_that_comes_again_by_what_is_only_near_is_not_exact(like: Any, e
     assert not search.add(Iteration(durations=took, parts={}, after=late, elapsed=100))
     assert search.add(Iteration(durations=took, parts={}, after=begin, elapsed=100), like)
     assert (search.result().period, search.result().exact) == (2, exact)
-
-
-def test_too_many_that_differ_are_refused_where_that_is_asked_for() -> None:
-    plan = StepPlan(compute=compute(30, 70), buckets=(bucket(0, 6, 0),))
-    slowdown = np.array([1.0, 2.0, 3.0])
-    with pytest.raises(TooManyClassesError):
-        simulate_steady(plan, ranks=3, execute=fixed, slowdown=slowdown, most_classes=2)
-    assert simulate_steady(plan, ranks=3, execute=fixed, slowdown=slowdown, most_classes=3).exact
 
 
 def test_batches_that_take_longer_than_the_clock_can_tell_are_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.cluster import Cluster, Collectives
 from gcsim.simulator.collectives.dispatch import execute
-from gcsim.simulator.collectives.rings.worlds import RingWorlds
+from gcsim.simulator.collectives.rings.worlds import RingWorlds, one_by_one
 from gcsim.simulator.host import Host, Sums
 from tests.simulator.test_predict import cluster
 
@@ -75,7 +75,7 @@ def test_reducing_takes_about_what_it_takes_on_each(
 
 
 def check(compared: list[Cluster], record: CollectiveRecord, apart: float) -> None:
-    found = RingWorlds(compared)(record)
+    found = RingWorlds(compared[0], lambda: one_by_one(compared))(record)
     together = np.zeros(compared[0].workers, dtype=np.int64)
     exact = [int(execute(record, together, one).max()) for one in compared]
     if compared[0].workers == 1:
@@ -88,5 +88,7 @@ def test_what_is_no_ring_of_gloos_is_left_to_others() -> None:
     one = cluster(4)
     record = CollectiveRecord(kind="all_reduce", sent=(4000,), element=4)
     nccl = replace(one, collectives=Collectives(transport="nccl"))
-    assert RingWorlds([nccl])(record) is None
-    assert RingWorlds([replace(one, collectives=GLOO)])(replace(record, sent=(0,))) is None
+    gloo = replace(one, collectives=GLOO)
+    assert RingWorlds(nccl, lambda: one_by_one([nccl]))(record) is None
+    empty = replace(record, sent=(0,))
+    assert RingWorlds(gloo, lambda: one_by_one([gloo]))(empty) is None

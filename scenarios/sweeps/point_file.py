@@ -1,0 +1,38 @@
+"""File of a point: its grid's values, resolved scenario, rows, provenance, and a checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gcsim.files import json_text
+from gcsim.scenarios.result import SCHEMA, Result
+
+_SUM, _END = ',\n "sha256": "', "\n}\n"
+
+
+def text_of(head: Mapping[str, Any], result: Result) -> str:
+    """Text of a point's file; `head`: all but the result. Raises `ValueError` for numbers that are
+    not finite, which no file holds."""
+    rest = {name: value for name, value in result.document().items() if name != "schema"}
+    body = json_text({"schema": SCHEMA, **head, **rest}).removesuffix(_END)
+    return f'{body}{_SUM}{_checksum(body)}"{_END}'
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Document of a point, if whole."""
+    try:
+        body, _, rest = path.read_text(encoding="utf-8").rpartition(_SUM)
+        if rest == f'{_checksum(body)}"{_END}':
+            document = json.loads(body + _END)
+            return dict(document) if document["schema"] == SCHEMA else None
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,101 @@
+"""Differences of drawn worlds from the stated figures, at any number of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gcsim.scenarios.uncertainty.figures import Column, Input, device_path, kinds_of_devices
+from gcsim.scenarios.uncertainty.kernel_use import COEFFICIENTS, Figure
+from gcsim.scenarios.uncertainty.worlds import Worlds, alone, cluster_in, moves_links, training_in
+from gcsim.simulator.clock import PS_PER_SECOND
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.training import DENSE, Training
+
+_INTERFERENCE = ("training", "interference")
+
+
+class Drawn:
+    """Worlds' differences from the stated figures, at any size."""
+
+    def __init__(
+        self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Worlds
+    ) -> None:
+        """`worlds`: as of `Worlds.beside_stated`; a single worker needs no world of one input."""
+        self.inputs, self.worlds, self._cluster = inputs, worlds, cluster
+        self._linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
+        self._names = {one.name for one in self._linked}
+        self._clusters: dict[int, Cluster] = {}
+        self._values = {
+            (figure.key_path, figure.field): column
+            for one, columns in zip(inputs, worlds.values(inputs), strict=True)
+            for figure, column in zip(one.figures, columns, strict=True)
+        }
+        kinds = kinds_of_devices(cluster)
+        of = [device for _, _, device in cluster.kinds]
+        self._kind = [next(k for k in kinds if of[k] is device) for device in of]
+        self._passes = {kind: worlds.passes(inputs, kind) for kind in kinds}
+        fields = ("per_tensor", "per_bucket", "per_step", "passes")
+        self.around = {
+            named: np.array(
+                [self.figure(training.around(named), key_path, each) for each in fields]
+            )
+            for named, *key_path in (
+                (DENSE, "training", "reducer"),
+                ("", "training", "hook"),
+                *((other, "training", "others", other) for other in training.others),
+            )
+        }
+        """`[4, worlds]` each: the code around an exchange per tensor, bucket, step, and pass, by
+        method; "": of all others."""
+        self.loading = self.figure(training.input, ("training", "input"), "batch") * PS_PER_SECOND
+        """Picoseconds of a batch's loading, by world."""
+        self.waits = self.figure(training, ("training",), "exposed")
+        """Share of the rest of backward for which exchanges wait."""
+        if training.overlap == "none":
+            self.waits = np.ones(len(worlds))
+        self.beside = [
+            (
+                training_in(world, training, (one,)).interference,
+                worlds.coordinates((one,))[:, 0] * (1 - self.waits),
+            )
+            for one in inputs
+            if one.main.key_path == _INTERFERENCE
+            for world in alone((one,))
+        ]
+        """Effect of one input alone, and its amount by world."""
+        self._slower: dict[int, dict[Figure, Column]] = {kind: {} for kind in kinds}
+        for kind in kinds:
+            owner = device_path(kind)
+            for (key_path, field), values in self._values.items():
+                if key_path[: len(owner)] == owner:
+                    known = (*of[kind].kernels, *of[kind].host)
+                    name = next(k for k in known if k == key_path[len(owner) + 1])
+                    times = values if field == next(iter(COEFFICIENTS)) else 1 / values
+                    self._slower[kind][name, field] = (times - times[0]) * PS_PER_SECOND
+
+    def passes(self, group: int) -> Column:
+        """Factor on the stated forward and backward passes of a group."""
+        return self._passes[self._kind[group]]
+
+    def slower(self, group: int) -> dict[Figure, Column]:
+        """Extra picoseconds per launch, byte or FLOP, by coefficient of a kernel class."""
+        return self._slower[self._kind[group]]
+
+    def figure(self, owner: Any, key_path: Sequence[str], field: str) -> Column:
+        """An owner's figure by world; 0 without owner."""
+        known = self._values.get((tuple(key_path), field))
+        if known is not None:
+            return known
+        return np.full(len(self.worlds), 0.0 if owner is None else float(getattr(owner, field)))
+
+    def cluster(self, number: int) -> Cluster:
+        """The cluster in a world, with the stated device; one object where nothing differs."""
+        world = self.worlds[number]
+        if self._names.isdisjoint(world.slowness):
+            return self._cluster
+        if number not in self._clusters:
+            self._clusters[number] = cluster_in(world, self._cluster, self._linked)
+        return self._clusters[number]

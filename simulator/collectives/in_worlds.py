@@ -1,0 +1,53 @@
+"""NCCL's rings and trees on many clusters at once, where all ranks enter together.
+
+The clusters are one with other figures (`fabric/in_worlds.py`): they run the same messages, priced
+for all together, in compiled loops that go from cluster to cluster.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.simulator.collectives import nccl
+from gcsim.simulator.collectives.dispatch import algorithm_name, call_of
+from gcsim.simulator.collectives.rings.allgather import ring_allgather
+from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
+from gcsim.simulator.collectives.rings.messages import classes
+from gcsim.simulator.fabric.in_worlds import Column, InWorlds
+from gcsim.simulator.fabric.rounds import Fabric
+
+
+def last_exits(record: CollectiveRecord, worlds: InWorlds, algorithm: str = "") -> Column | None:
+    """Last exit `[clusters]` by an algorithm ("": the stated cluster's choice), picoseconds; None
+    unless it is a ring or tree of NCCL's over the network, whose tuner sees the same rates on all
+    clusters, and nothing else takes time."""
+    cluster, kind = worlds.cluster, record.kind
+    if record.scope != "all" or record.by_servers or kind not in {"all_reduce", "all_gather"}:
+        return None
+    if cluster.nodes == 1 or cluster.host is not None or cluster.collectives.stages:
+        return None
+    call = call_of(record, cluster, Fabric.of(cluster))
+    name = algorithm or algorithm_name(kind, call.sent, record.element, cluster)
+    mode = next((mode for mode in nccl.MODES if mode.name == name), None)
+    if mode is None or {each.shape for each in nccl.enabled(kind, cluster)} - {"ring", "tree"}:
+        return None
+    base, framing = nccl.told(mode, cluster)
+    fabric, price = call.fabric.framed(framing), partial(worlds.paths, framing=framing)
+    if mode.shape == "tree":
+        last = nccl.tree(call, mode, fabric).last_in_worlds(price)
+        return None if last is None else (base + last).astype(np.float64)
+    links, (paths, place) = fabric.ring_links(), fabric.ring_paths()
+    _, kinds = classes([id(link) for link in links])
+    first = np.unique(kinds, return_index=True)[1]
+    if len(first) != len(paths):  # two that are equal as stated may differ elsewhere
+        return None
+    ring = (
+        ring_allreduce(call.nbytes, links, element=call.element)
+        if kind == "all_reduce"
+        else ring_allgather(call.sent, links)
+    )
+    last = ring.last_in_worlds(price([paths[number] for number in place[first].tolist()]))
+    return (base + last).astype(np.float64)

@@ -1,0 +1,139 @@
+"""Prices of paths on many clusters at once, which differ in figures of their links.
+
+A path's times follow from arrays with a row per cluster instead of a `Link` each: its rate, divided
+by the messages that share it and a protocol's overhead, and its latency. This holds for `plain`
+clusters. Picoseconds are those of the links, but for the rounding of ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcsim.simulator.clock import PS_PER_SECOND, Times
+from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.fabric.round_paths import Framing
+from gcsim.simulator.network.links import Link
+
+Column = NDArray[np.float64]  # `[clusters]`
+Figures = Callable[[Any, Sequence[str], str], Column]
+"""A figure by cluster, from its owner as stated, the owner's path from the cluster, and its name.
+"""
+
+
+def plain(cluster: Cluster) -> bool:
+    """Whether all nodes have the same links, each only a rate, an overhead and a latency."""
+    links = (cluster.network, cluster.intra_node, cluster.between_ranks)
+    alike = not (cluster.nics or cluster.buses or cluster.racks)
+    return alike and not any(
+        link.up or link.factors or link.loss or link.alone or link.timed or link.random
+        for link in links
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PathPrices:
+    """Picoseconds `[clusters, paths]`."""
+
+    each: NDArray[np.float64]  # per byte
+    once: NDArray[np.float64]  # per message
+    latency: Times
+    links: Sequence[Sequence[Link]] = ()  # the paths, where some have size factors
+
+    @staticmethod
+    def of(links: Sequence[Sequence[Link]]) -> PathPrices:
+        """Prices of these paths."""
+
+        def table(figure: Callable[[Link], Any]) -> NDArray[np.float64]:
+            return np.array([[float(figure(link)) for link in own] for own in links])
+
+        return PathPrices(
+            each=table(lambda link: PS_PER_SECOND / link.rate),
+            once=table(lambda link: link.overhead * PS_PER_SECOND),
+            latency=table(lambda link: link.latency_for(0)).astype(np.int64),
+            links=links if any(link.factors for own in links for link in own) else (),
+        )
+
+    def serialization(self, nbytes: int) -> Times:
+        """Time for which a message occupies its sender."""
+        if self.links:
+            return self._asked(Link.serialization, nbytes)
+        rounded: Times = np.rint(self.once + nbytes * self.each).astype(np.int64)
+        return rounded
+
+    def later(self, nbytes: int) -> Times:
+        """Latency of a message."""
+        return self._asked(Link.latency_for, nbytes) if self.links else self.latency
+
+    def some(self, rows: Sequence[int]) -> PathPrices:
+        """Prices on some of the clusters."""
+        links = [self.links[row] for row in rows] if self.links else ()
+        return PathPrices(
+            each=self.each[rows], once=self.once[rows], latency=self.latency[rows], links=links
+        )
+
+    def _asked(self, question: Callable[[Link, int], int], nbytes: int) -> Times:
+        found = [[question(link, nbytes) for link in own] for own in self.links]
+        return np.array(found, dtype=np.int64)
+
+
+class InWorlds:
+    """A `plain` cluster with other figures."""
+
+    def __init__(self, cluster: Cluster, figures: Figures) -> None:
+        self.cluster, self._figures = cluster, figures
+        apart = cluster.between_ranks is not cluster.intra_node
+        self._names = "shared_memory" if apart else "intra_node", "network"
+        self._known: dict[tuple[str, str], Column] = {}
+
+    def figure(self, name: str, field: str) -> Column:
+        """A figure of one of the cluster's values, by cluster."""
+        if (name, field) not in self._known:
+            owner = getattr(self.cluster, name)
+            self._known[name, field] = self._figures(owner, ("cluster", name), field)
+        return self._known[name, field]
+
+    def paths(
+        self,
+        paths: Sequence[Sequence[int]],
+        framing: Framing = Framing(),  # noqa: B008 (frozen)
+    ) -> PathPrices:
+        """Prices of a fabric's paths (`Fabric.alike_messages`)."""
+        asked = [
+            (self._names[out], max(leaving, entering)) for out, leaving, _, entering, *_ in paths
+        ]
+        return self._priced(asked, framing)
+
+    @property
+    def copies(self) -> PathPrices:
+        """Prices of copies between a device and its node's memory while all devices copy."""
+        cluster = self.cluster
+        return self._priced([("intra_node", cluster.devices_per_node if cluster.shared_bus else 1)])
+
+    def _priced(
+        self,
+        asked: Sequence[tuple[str, int]],
+        framing: Framing = Framing(),  # noqa: B008
+    ) -> PathPrices:
+        """Prices of links, each shared by a number of messages."""
+        links: list[Link] = [getattr(self.cluster, name) for name, _ in asked]
+        between = [name == "network" for name, _ in asked]
+        part = [float(framing.share if far else framing.share_inside) for far in between]
+        more = [float(framing.network if far else framing.inside) for far in between]
+        free = [float(1 - link.background) for link in links]
+        least = [0.0 if link.flow is None else float(PS_PER_SECOND / link.flow) for link in links]
+
+        def table(field: str) -> NDArray[np.float64]:
+            return np.stack([self.figure(name, field) for name, _ in asked], axis=1)
+
+        line = table("bandwidth") * table("efficiency") * np.multiply(free, part)
+        each = np.array([sharers for _, sharers in asked]) * PS_PER_SECOND / line
+        return PathPrices(
+            each=np.maximum(each, least),
+            once=table("overhead") * PS_PER_SECOND,
+            latency=np.rint((table("latency") + more) * PS_PER_SECOND).astype(np.int64),
+        )
