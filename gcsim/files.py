@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import functools
 import grp
 import hashlib
 import io
@@ -26,7 +25,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
-from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
@@ -328,45 +326,7 @@ def write_text(path: Path, text: str) -> None:
 
 def json_text(value: Any) -> str:
     """Plain values as JSON for files and stdout; raises `ValueError` for one that is not finite."""
-    return _indented(value, "\n") + "\n"
-
-
-def _indented(value: Any, line: str) -> str:
-    """`json.dumps(value, indent=1)`, at the speed of the encoder in C, which knows no indent: it
-    writes what contains nothing that contains more. `line`: a line break with the indent."""
-    inside = line + " "
-    encode = _encoder(inside)
-    if not isinstance(value, _HOLDERS) or not value:
-        return encode(value)
-    named = value if isinstance(value, dict) else None
-    items = value if named is None else named.items()
-    kinds = set(map(type, value if named is None else named.values()))
-    holders = tuple(kind for kind in kinds if issubclass(kind, _HOLDERS))
-
-    def is_holder(item: Any) -> bool:
-        return isinstance(item[1] if named else item, holders)
-
-    parts: list[str] = []
-    if not holders:
-        parts.append(encode(value)[1:-1])
-    for hold, some in groupby(items, is_holder) if holders else ():
-        if not hold:
-            parts.append(encode(dict(some) if named else list(some))[1:-1])
-        elif named:
-            parts += (encode({name: 0})[1:-2] + _indented(one, inside) for name, one in some)
-        else:
-            parts += (_indented(one, inside) for one in some)
-    first, last = "{}" if named else "[]"
-    return f"{first}{inside}{f',{inside}'.join(parts)}{line}{last}"
-
-
-_HOLDERS = dict, list, tuple
-
-
-@functools.cache
-def _encoder(line: str) -> Callable[[Any], str]:
-    separators = f",{line}", ": "
-    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=separators).encode
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _umask() -> int:

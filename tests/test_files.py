@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import re
 import signal
@@ -23,7 +22,7 @@ from gcsim import files
 from gcsim.analysis.calibration.measurements import reading as measurements
 from gcsim.analysis.write import to_csv
 from gcsim.errors import InputError
-from gcsim.files import csv_text, json_text
+from gcsim.files import csv_text
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.reading.document import read_text
 from gcsim.scenarios.result import Result
@@ -306,22 +305,3 @@ def test_a_label_of_a_run_is_no_formula() -> None:
     text = to_csv(Result(scenario={"name": "+1+1"}, provenance={}, rows=(row,), wall={}))
     (line,) = csv.DictReader(io.StringIO(text))
     assert (line["scenario"], line["label"]) == ("'+1+1", "'" + row.label)
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
-)  # fmt: skip
-
-
-@given(VALUES)
-def test_json_is_that_of_the_standard_library(value: object) -> None:
-    assert json_text(value) == json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-
-
-@given(st.sampled_from([float("nan"), float("inf")]), st.sampled_from(["[1, {}]", "{}", "[]"]))
-def test_json_has_no_number_that_is_not_finite(number: float, around: str) -> None:
-    value = {"[1, {}]": [1, {"a": number}], "{}": {"a": number, "b": []}, "[]": [number]}[around]
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        json_text(value)

@@ -8,17 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gcsim.files import json_text
 from gcsim.scenarios.result import SCHEMA, Result
 
-_SUM, _END = ',\n "sha256": "', "\n}\n"
+_SUM, _END = ', "sha256": "', "}\n"
 
 
 def text_of(head: Mapping[str, Any], result: Result) -> str:
     """Text of a point's file; `head`: all but the result. Raises `ValueError` for numbers that are
     not finite, which no file holds."""
     rest = {name: value for name, value in result.document().items() if name != "schema"}
-    body = json_text({"schema": SCHEMA, **head, **rest}).removesuffix(_END)
+    document = {"schema": SCHEMA, **head, **rest}
+    # on one line: with an indent, Python encodes in a tenth of the speed
+    body = json.dumps(document, ensure_ascii=False, allow_nan=False).removesuffix("}")
     return f'{body}{_SUM}{_checksum(body)}"{_END}'
 
 
