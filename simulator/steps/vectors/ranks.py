@@ -525,5 +525,6 @@ def _work(plan: step_plan.StepPlan) -> Picoseconds:
     exchanges = ceil(
         sum(job.duration for job in jobs) * max(Fraction(1), plan.side_slowdown)
     ) + len(jobs)
-    micro_batch = plan.compute.total + plan.backward + plan.input_batch
+    backward = max(plan.compute.backward, plan.backward)  # with an exchange, or alone
+    micro_batch = plan.compute.forward + backward + plan.input_batch
     return plan.accumulation * micro_batch + exchanges + plan.optimizer
