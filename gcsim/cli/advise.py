@@ -112,15 +112,16 @@ def advise(
         batch_size=number(batch_size),
         cost_per_hour=number(cost),
     )
-    wide, given, misfit = min(width(), 100), list(sets or ()), None
+    wide, given, misfit, cures = min(width(), 100), list(sets or ()), None, list[str]()
     with users_code():
         question = asked(source, words, given, seed, called=called)
         try:
             question.scenario  # noqa: B018  # its mistakes come first
         except DoesNotFitError as error:
-            misfit = error
-            question = asked(source, words, given + list(error.misfit.sets), seed, called=called)
-    if misfit is not None and not misfit.misfit.sets:
+            misfit, cures = error, [] if axes is not None else list(error.misfit.sets)
+            if cures:
+                question = asked(source, words, given + cures, seed, called=called)
+    if misfit is not None and not cures:
         emit_exactly(unfit.to_json(misfit) if as_json else unfit.summary(misfit, width=wide))
         return
     if axes is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -236,9 +236,11 @@ def _alike(one: TrafficProfile, other: TrafficProfile | None) -> bool:
     """Whether all but the words for the gradients is equal, and errors are to `_SAME`."""
     if other is None:
         return False
-    errors = one.quality.nmse, other.quality.nmse
     own = replace(one, gradients=other.gradients, quality=other.quality)
-    return own == other and math.isclose(*errors, rel_tol=_SAME, abs_tol=_ROUNDING)
+    return own == other and all(
+        math.isclose(getattr(one.quality, name), figure, rel_tol=_SAME, abs_tol=_ROUNDING)
+        for name, figure in asdict(other.quality).items()
+    )
 
 
 if __name__ == "__main__":

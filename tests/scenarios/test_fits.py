@@ -255,6 +255,8 @@ def test_advice_says_what_would_fit() -> None:
     assert answer["advice"] == json.loads(CliRunner().invoke(app, [*cured, "--json"]).stdout)
     _, advice = said.stdout.split(f"\nWith --set {cure}:\n\n")
     assert advice == CliRunner().invoke(app, cured).stdout
+    mapped = CliRunner().invoke(app, [*words, "--map", "bandwidth,latency"]).stdout
+    assert mapped == said.stdout.split("\nWith --set")[0]  # and no map of other settings
 
 
 def test_advice_gives_no_time_where_no_setting_surely_fits() -> None:

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.simulator.clock import NO_COST, Times, check_range
 from gcsim.simulator.collectives.rings.announced_loop import (
+    Phases,
     Prices,
     Rules,
     exits,
@@ -45,17 +45,24 @@ _LONG = 128  # ranks from which on tracking only differing paces pays
 _LARGEST = 1 << 18  # most pieces in its table of times
 
 
-def rules_of(
-    program: Program, ranks: int, pieces: NDArray[np.int64], *, constant: bool, even: bool
-) -> tuple[Rules, NDArray[np.bool_] | None]:
-    """Rules of the compiled loop; sizes without a message where it keeps paces. `pieces`: of ranks
-    that stand for all; `constant`: no time depends on a message's start; `even`: nor on links."""
+def phases_of(program: Program, ranks: int, period: int, *, constant: bool, even: bool) -> Phases:
+    """Phases of the compiled loop, by the first `period` of the ranks. `constant`: no time depends
+    on a message's start; `even`: nor on links."""
+    pieces = program.pieces[:period]
     steady = constant and bool((pieces == pieces[0]).all())
     many = len(pieces) >= _LONG and pieces.size <= _LARGEST
     announcing_first = program.in_flight == 2 and not program.sends_first
     keeps = constant and even and not steady and many and announcing_first
     gone = program.skips_empty & (np.array(program.sizes) == 0) if keeps else None
-    return Rules(ranks == 2, program.sends_first, program.skips_empty, steady), gone
+    return Phases(
+        pieces=np.concatenate((pieces, pieces)).T.copy(),
+        rules=Rules(ranks == 2, program.sends_first, program.skips_empty, steady),
+        gone=gone,
+        reduces=np.array([phase.reduces for phase in program.phases]),
+        shifts=np.array([phase.first % period for phase in program.phases], dtype=np.int64),
+        posts=(ranks - 1) * program.pieces.shape[1],
+        window=program.in_flight,
+    )
 
 
 class AnnouncedRing:
@@ -91,7 +98,7 @@ class AnnouncedRing:
         )
         self._slowest = messages.slowest + int(back.max())
         self._post = messages.run(post)
-        self._known: dict[int, tuple[Any, ...]] = {}  # `_rules` by period
+        self._known: dict[int, Phases] = {}  # by period
         self._period = 0
         if messages.constant:
             self._period = common_period(program.alike, messages.kinds)
@@ -105,18 +112,19 @@ class AnnouncedRing:
         period = common_period(starts, multiple_of=self._period) if self._period else ranks
         begin, messages = np.ascontiguousarray(starts[:period]), self._messages
         if period not in self._known:
-            self._known[period] = self._rules(period)
-        pieces, rules, gone, adds, shifts = self._known[period]
-        if messages.constant:
-            posted = exits(
-                begin, pieces, self._prices, rules, gone, adds, shifts, per_phase, program.in_flight
+            self._known[period] = phases_of(
+                program, ranks, period, constant=messages.constant, even=len(messages.links) == 1
             )
-            return self._of_all(posted)
+        known = self._known[period]
+        if messages.constant:
+            return self._of_all(exits(begin, known, self._prices))
         state, sent = state_of(begin, program.in_flight), np.zeros(ranks, dtype=np.int64)
-        for phase in program.phases:
+        pieces, rules, gone, *_ = known
+        for phase, reduces, shift in zip(
+            program.phases, known.reduces.tolist(), known.shifts.tolist(), strict=True
+        ):
             for first, last, jitter in self._portions(phase, per_phase, sent, key, period):
                 self._messages.check_jitter(int(state.posted.max()), last - first, jitter)
-                shift, reduces = phase.first % period, phase.reduces
                 self._post(
                     state, pieces, self._prices, rules, gone, reduces, jitter, shift, first, last
                 )
@@ -124,13 +132,6 @@ class AnnouncedRing:
                 wait(state)
             messages.check_departures(state.posted)
         return self._of_all(state.posted)
-
-    def _rules(self, period: int) -> tuple[Any, ...]:
-        """Pieces `[s, 2 q]` of the ranks that stand for all, and what else the loops need."""
-        program, constant = self.program, self._messages.constant
-        once, even = program.pieces[:period], len(self._messages.links) == 1
-        rules = rules_of(program, self.ranks, once, constant=constant, even=even)
-        return np.concatenate((once, once)).T.copy(), *rules, *program.by_phase(period)
 
     def _of_all(self, posted: Times) -> Times:
         """Exit times of all ranks, from those that stand for them."""

@@ -65,6 +65,18 @@ class Rules(NamedTuple):
     steady: bool  # blocks are equal, and a message's time does not depend on its start
 
 
+class Phases(NamedTuple):
+    """Messages of a ring's phases, by the q ranks that stand for all."""
+
+    pieces: _Ints  # [s, 2 q]: size class of each piece of each block, twice over (`post`)
+    rules: Rules
+    gone: NDArray[np.bool_] | None  # `_keep_paces`'; None: compute all ranks
+    reduces: NDArray[np.bool_]  # [phases]
+    shifts: _Ints  # [phases]: the block that rank 0 sends first
+    posts: int  # messages of a rank in a phase
+    window: int  # messages in flight
+
+
 @loop
 def state_of(starts: Times, window: int) -> State:
     """State of ranks that enter at `starts` `[q]`."""
@@ -285,19 +297,9 @@ def wait(state: State) -> None:
 
 
 @loop
-def exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
-    starts: Times,
-    pieces: _Ints,
-    prices: Prices,
-    rules: Rules,
-    gone: NDArray[np.bool_] | None,
-    reduces: NDArray[np.bool_],
-    shifts: _Ints,
-    posts: int,
-    window: int,
-) -> Times:
-    """Times at which q ranks that enter at `starts` are done with all phases, as `post` does;
-    `reduces` and `shifts` have an entry per phase, of `posts` messages."""
+def exits(starts: Times, phases: Phases, prices: Prices) -> Times:
+    """Times at which q ranks that enter at `starts` are done with all phases, as `post` does."""
+    pieces, rules, gone, reduces, shifts, posts, window = phases
     none = np.zeros((0, starts.size), dtype=np.int64)
     at: Any = np.int64(0)  # not the literal, for which `post` would be compiled again
     state = state_of(starts, window)
@@ -309,18 +311,7 @@ def exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
 
 
 @loop
-def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
-    starts: Times,
-    pieces: _Ints,
-    prices: Prices,
-    rules: Rules,
-    gone: NDArray[np.bool_] | None,
-    reduces: NDArray[np.bool_],
-    shifts: _Ints,
-    posts: int,
-    window: int,
-    out: Times,
-) -> None:
+def last_exits(starts: Times, phases: Phases, prices: Prices, out: Times) -> None:
     """Write into `out` `[worlds]` the last of `exits`; `starts` `[worlds, q]` and the times of
     `prices` have a row per world."""
     for world in range(out.size):
@@ -332,7 +323,7 @@ def last_exits(  # noqa: PLR0917 - a compiled loop takes its arrays by position
             prices.back[world],
             prices.reductions[world],
         )
-        done = exits(starts[world], pieces, here, rules, gone, reduces, shifts, posts, window)
+        done = exits(starts[world], phases, here)
         out[world] = done[0]
         for one in done:  # numpy's maximum takes a second to compile
             out[world] = max(out[world], one)

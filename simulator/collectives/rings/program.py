@@ -54,13 +54,6 @@ class Program:
         """`[p]`: equal numbers for blocks of equal pieces."""
         return np.unique(self.pieces, axis=0, return_inverse=True)[1].reshape(-1)
 
-    def by_phase(self, ranks: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return by phase whether it reduces, and the block, of `ranks`, with which it begins."""
-        return (
-            np.array([phase.reduces for phase in self.phases]),
-            np.array([phase.first % ranks for phase in self.phases], dtype=np.int64),
-        )
-
     @staticmethod
     def textbook(blocks: Blocks, *phases: Phase) -> Program:
         """Whole blocks, one after the other, without announcements."""

@@ -21,7 +21,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.simulator.clock import PS_PER_SECOND, Times
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import algorithm_of, call_of, sizes_received
-from gcsim.simulator.collectives.rings.announced import rules_of
+from gcsim.simulator.collectives.rings.announced import phases_of
 from gcsim.simulator.collectives.rings.announced_loop import Prices as Paths
 from gcsim.simulator.collectives.rings.announced_loop import last_exits
 from gcsim.simulator.collectives.rings.messages import classes, common_period
@@ -169,7 +169,6 @@ class RingWorlds:
         sizes = program.sizes
         serialization = np.stack([hops.serialization(n) for n in sizes], axis=1)
         latency = np.stack([hops.later(n) for n in sizes], axis=1) + taken[:, :, None]
-        once = program.pieces[:period]
         found = np.empty(len(starts), dtype=np.int64)
         paths = Paths(
             kinds=np.ascontiguousarray(kinds[:period]),
@@ -181,12 +180,8 @@ class RingWorlds:
         )
         last_exits(
             np.ascontiguousarray(starts[:, :period]),
-            np.concatenate((once, once)).T.copy(),
+            phases_of(program, ranks, period, constant=True, even=not kinds.any()),
             paths,
-            *rules_of(program, ranks, once, constant=True, even=not kinds.any()),
-            *program.by_phase(period),
-            (ranks - 1) * program.pieces.shape[1],
-            program.in_flight,
             found,
         )
         return found
