@@ -54,9 +54,9 @@ class CollectiveRecord:
     """Push-pull: as `PushPull`."""
     by_servers: bool = False
     """All-reduce: by the cluster's parameter servers, whatever carries others."""
-    scope: Literal["all", "node", "nodes"] = "all"
-    """Ranks that take part: all; those of each node among themselves; one of each node, which
-    then hands the result to the others."""
+    scope: Literal["all", "node", "nodes", "rack", "racks"] = "all"
+    """Ranks that take part: all; those of each node, or rack, among themselves; one of each node,
+    or rack, which then hands the result to the others."""
 
 
 class Observer:

@@ -1,5 +1,5 @@
-"""Profiles as a training changes them: gradients in 16 bits, compression between nodes alone, a
-sharded optimizer.
+"""Profiles as a training changes them: gradients in 16 bits, compression between nodes or racks
+alone, a sharded optimizer.
 
 Where gradients are stored in 16 bits (`training.gradients`), dense training all-reduces 2 bytes per
 element and casts nothing: one pass divides the bucket by the number of workers (2 bytes read, 2
@@ -9,8 +9,8 @@ kernels, payload and error of code that widens it on reading.
 Where a method compresses between nodes alone (`training.between: nodes`), each node's ranks first
 all-reduce their gradients uncompressed, as one worker of the method: all of them hold the same sum,
 encode it to the same payload and decode the same answers, so that one rank of each node exchanges
-for all and hands them what it received (`CollectiveRecord.scope`). Dense training is left to its
-collective, which knows nodes itself.
+for all and hands them what it received (`CollectiveRecord.scope`). Racks, or sites, take the place
+of nodes with `racks`. Dense training is left to its collective, which knows nodes itself.
 
 Where each of p workers keeps 1 / p of the optimizer's state (`training.strategy: zero1`), gradients
 are exchanged as ever and each worker updates its part of the weights. Each step that exchanges then
@@ -20,7 +20,8 @@ begins when all buckets are decoded and the backward pass is done, and ends befo
 gradients and weights, too (`zero2`, `zero3`), `as_sharded.py` has the rules.
 
 Assumes that payloads and errors are those measured with a single device's gradients, that a node
-that is early waits for the others before it encodes, and that the optimizer's parts are equal.
+or rack that is early waits for the others before it encodes, and that the optimizer's parts are
+equal.
 
 Source: Rajbhandari et al. 2020 (SC, arXiv:1910.02054), sec. 5.1; by sec. 7.1 gradients could be
 scattered, and all would send as much as without ZeRO. Beside DDP, and any method, they are not:
@@ -33,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Literal
 
 from gcsim.compressors.kernels import KernelCost
 from gcsim.compressors.lockstep import CollectiveRecord
@@ -88,12 +90,12 @@ def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) ->
     changes."""
     profile = as_stored(profile, training)
     sizes = [training.gradient_bytes * layout.numel for layout in profile.buckets]
-    alone = training.between == "workers" or cluster.devices_per_node == 1
-    if not alone and profile.compressor != DENSE:
+    ends = training.between
+    if ends != "workers" and cluster.count(ends) < cluster.workers and profile.compressor != DENSE:
 
         def summed(step: Step) -> Step:
             pairs = zip(sizes, step.exchanges, strict=True)
-            exchanges = [_exchange(each, nbytes, profile.workers) for nbytes, each in pairs]
+            exchanges = [_exchange(each, nbytes, profile.workers, ends) for nbytes, each in pairs]
             return replace(step, exchanges=tuple(exchanges))
 
         profile = _with_steps(profile, summed)
@@ -140,14 +142,17 @@ def _gathered(exchange: Exchange, record: CollectiveRecord) -> Exchange:
     )
 
 
-def _exchange(exchange: Exchange, nbytes: int, workers: int) -> Exchange:
+def _exchange(
+    exchange: Exchange, nbytes: int, workers: int, ends: Literal["nodes", "racks"]
+) -> Exchange:
     if not exchange.collectives:
         return exchange
     moments = 1 if exchange.moments is None else 2  # second moments are summed, too
+    inside: Literal["node", "rack"] = "node" if ends == "nodes" else "rack"
     summed = CollectiveRecord(
-        kind="all_reduce", sent=(moments * nbytes,) * workers, element=4, scope="node"
+        kind="all_reduce", sent=(moments * nbytes,) * workers, element=4, scope=inside
     )
-    others = (replace(record, scope="nodes") for record in exchange.collectives)
+    others = (replace(record, scope=ends) for record in exchange.collectives)
     return replace(
         exchange,
         computes=(Compute(stage="encode", fixed=()), *exchange.computes),

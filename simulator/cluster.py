@@ -204,6 +204,12 @@ class Cluster:
         """Number of devices."""
         return self.nodes * self.devices_per_node
 
+    def count(self, ends: Literal["workers", "nodes", "racks"] = "workers") -> int:
+        """Number of workers, of nodes, or of racks."""
+        if ends == "racks":
+            return 1 if self.racks is None else -(-self.nodes // self.racks.nodes)
+        return self.nodes if ends == "nodes" else self.workers
+
     @property
     def servers(self) -> int:
         """Number of parameter servers; one per node where they are named without a number."""

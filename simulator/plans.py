@@ -141,8 +141,10 @@ class Planner:
                 f"bucket {bucket}: {len(exchange.computes)} computations around "
                 f"{len(exchange.collectives)} collectives"
             )
-        between = {record.scope for record in exchange.collectives} >= {"nodes"}
-        payloads = self._cluster.nodes if between else self._cluster.workers
+        payloads = self._cluster.workers
+        for record in exchange.collectives:
+            if record.scope in ("nodes", "racks"):
+                payloads = self._cluster.count(record.scope)
         names = [f"{compute.stage}, bucket {bucket}" for compute in exchange.computes]
         times = [self._prices.compute_time(compute, payloads) for compute in exchange.computes]
         kinds = kinds_of(exchange)

@@ -168,9 +168,9 @@ class Training(fields.Setting):
     reducer: Framework = Framework()  # around the dense exchange
     hook: Framework = Framework()
     """Around any other method's exchange, the framework's own work included."""
-    between: Literal["workers", "nodes"] = "workers"
-    """Ends of a compressed exchange: every worker, or every node, whose devices first sum their
-    gradients uncompressed (`as_trained.py`)."""
+    between: Literal["workers", "nodes", "racks"] = "workers"
+    """Ends of a compressed exchange: every worker, or every node or rack, whose devices first sum
+    their gradients uncompressed (`as_trained.py`)."""
     strategy: Strategy = "ddp"
     gathered: Gathered = "stored"
     secondary: bool = False

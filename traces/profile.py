@@ -153,8 +153,8 @@ class TrafficProfile:
         return self.wire_bytes(self.workers)
 
     def wire_bytes(self, workers: int) -> float:
-        """Bytes that one of `workers` hands to its collectives beyond its node in a step: mean over
-        workers, over the steps of each phase, and over a whole period."""
+        """Bytes that one of `workers` hands in a step to its collectives, sums of a node or rack
+        aside: mean over workers, over the steps of each phase, and over a whole period."""
         sums = 0.0
         for phase in self.phases:
             sent = [
@@ -162,7 +162,7 @@ class TrafficProfile:
                 for step in phase.steps
                 for exchange in step.exchanges
                 for record in exchange.collectives
-                if record.scope != "node"
+                if record.scope not in {"node", "rack"}
             ]
             sums += phase.count * sum(sent) / len(phase.steps)
         return sums / self.period

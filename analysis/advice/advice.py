@@ -17,7 +17,7 @@ from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, assumed, header
 from gcsim.analysis.report import sections, selection
 from gcsim.analysis.report.comparison import ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken
-from gcsim.analysis.report.paste import paste_plan
+from gcsim.analysis.report.paste import hook_ends, paste_plan
 from gcsim.analysis.report.selection import (
     Verdict,
     best_known,
@@ -469,4 +469,6 @@ def _by_bucket(advice: Advice, plans: Sequence[Plan]) -> Iterator[str]:
     trusted = {row.label for row in advice.verdict.rows if is_safe(row)} | steps.keys()
     if unknown := [short(label) for label in reversed(kinds) if label not in trusted]:
         yield f"{sections.TRUST}: {listed(unknown)}\n"
-    yield from map(sections.Line, paste_plan(best.choices))
+    cluster, training = advice.scenario.cluster, advice.scenario.training
+    arguments = hook_ends(training.between, cluster.workers // cluster.count("racks"))
+    yield from map(sections.Line, paste_plan(best.choices, arguments))

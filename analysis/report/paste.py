@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from gcsim.compressors.options.method import OPTIONS, method_of
@@ -14,8 +15,18 @@ _PLAIN = (DENSE, "fp16", "bf16", "torch_fp16", "torch_bf16")
 """Methods that go beside any other in a plan."""
 
 
-def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
-    """Python for a plan: the method of most parameters is the hook's, others go by name."""
+def hook_ends(between: str, ranks_per_rack: int) -> dict[str, Any]:
+    """Arguments of a hook whose exchange has these ends (`Training.between`)."""
+    if between == "racks":
+        return {"between": between, "ranks_per_rack": ranks_per_rack}
+    return {"between": between} if between == "nodes" else {}
+
+
+def paste_plan(
+    choices: Sequence[CompressorChoice], arguments: Mapping[str, Any] = MappingProxyType({})
+) -> list[str]:
+    """Python for a plan: the method of most parameters is the hook's, others go by name;
+    `arguments`: more of the hook's."""
     kinds = list(dict.fromkeys(choice.kind for choice in choices))
     stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
     main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in _PLAIN))
@@ -23,7 +34,7 @@ def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
     for number, choice in enumerate(choices):
         if choice.kind != main:
             others.setdefault(choice.kind, []).append(number)
-    given = "".join(f", {key}={value!r}" for key, value in stated[main].items())
+    given = _written({**stated[main], **arguments})
     said = ", ".join(f'"{kind}": {numbers}' for kind, numbers in others.items())
     return [
         "import gcsim",
@@ -31,24 +42,32 @@ def paste_plan(choices: Sequence[CompressorChoice]) -> list[str]:
     ]
 
 
-def paste(choice: CompressorChoice) -> list[str]:
-    """Python for a model wrapped by DDP; if no hook can carry the method, why."""
+def paste(
+    choice: CompressorChoice, arguments: Mapping[str, Any] = MappingProxyType({})
+) -> list[str]:
+    """Python for a model wrapped by DDP; if no hook can carry the method, why. `arguments`: more of
+    the hook's."""
     kind, given = choice.kind, choice.parameters
     if kind == DENSE:
         return ["nothing to add: the loop as it is"]
     entry = implementations.of(kind, choice.implementation)
-    if entry is not None and not any(key in OPTIONS for key in given):
+    if entry is not None and not arguments and not any(key in OPTIONS for key in given):
         return [line.format(**given) for line in entry.deploy]
     cls, checked = method_of(kind, given)
     if cls.properties(checked).replicas != "identical" or cls.requires:
         return ["not possible as a DDP hook: its workers take local steps"]
-    arguments = "".join(f", {key}={value!r}" for key, value in _stated(kind, given).items())
-    lines = ["import gcsim", f'gcsim.ddp_hook("{kind}"{arguments}).register(model)']
+    written = _written({**_stated(kind, given), **arguments})
+    lines = ["import gcsim", f'gcsim.ddp_hook("{kind}"{written}).register(model)']
     if cls.momentum(checked)[0]:
         lines.append("# has its own momentum: use SGD with momentum=0")
     if start := cls.warmup_steps(checked):
         lines.append(f"# its first {start:,} steps are uncompressed; the time is of later ones")
     return lines
+
+
+def _written(arguments: Mapping[str, Any]) -> str:
+    quoted = {k: f'"{v}"' if isinstance(v, str) else repr(v) for k, v in arguments.items()}
+    return "".join(f", {key}={value}" for key, value in quoted.items())
 
 
 def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:

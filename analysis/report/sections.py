@@ -14,7 +14,7 @@ from typing import Any
 
 from gcsim.analysis.report.comparison import probability_faster, ratio
 from gcsim.analysis.report.numbers import elapsed, percent, significant, unbroken, unit_of_time
-from gcsim.analysis.report.paste import paste
+from gcsim.analysis.report.paste import hook_ends, paste
 from gcsim.analysis.report.selection import Verdict, best_known, expected_s, steps_of
 from gcsim.analysis.report.trust import is_safe
 from gcsim.analysis.report.wording import (
@@ -519,12 +519,16 @@ def _deploy(advice: Recommendation) -> list[str]:
 
 def _pasted(advice: Recommendation, row: Row) -> list[str]:
     """Python for a row's method; none for a row that the scenario does not list."""
-    stated: Any = advice.result.scenario.get("compressors", ())
-    for one in stated:
+    scenario: Any = advice.result.scenario
+    cluster = scenario["cluster"]
+    ranks = cluster.get("racks", {}).get("nodes", 1) * cluster["devices_per_node"]
+    arguments = hook_ends(scenario["training"].get("between", ""), ranks)
+    for one in scenario.get("compressors", ()):
         if one["label"] == row.label:
             kind, code = one["kind"], one.get(implementations.KEY, "")
             given = implementations.parameters(one)
-            return paste(
-                CompressorChoice(kind=kind, label=row.label, parameters=given, implementation=code)
+            choice = CompressorChoice(
+                kind=kind, label=row.label, parameters=given, implementation=code
             )
+            return paste(choice, arguments)
     return []

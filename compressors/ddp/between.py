@@ -1,9 +1,10 @@
-"""A method's collectives between nodes: `gcsim.ddp_hook(..., between="nodes")`.
+"""A method's collectives between nodes or racks: `gcsim.ddp_hook(..., between="nodes")`.
 
 A node's ranks sum their gradients uncompressed, over NVLink where there is one, and are one worker
 of the method: all hold the same mean and the same state, so that all encode the same payload. The
 first rank of each node exchanges it with the other nodes' and hands the reply to its own; all
-decode it. The network carries one payload per node in the place of one per GPU.
+decode it. The network carries one payload per node in the place of one per GPU. A rack's, or a
+site's, ranks do the same with `between="racks"`, and one payload per rack crosses its uplinks.
 """
 
 from __future__ import annotations
@@ -18,50 +19,50 @@ from gcsim.compressors.lazy_torch import Tensor, torch
 from gcsim.errors import InputError
 
 
-class NodeCollectives:
-    """One rank's part in the collectives of its node, and of the nodes."""
+class PartCollectives:
+    """One rank's collectives inside its node or rack, and between these."""
 
     def __init__(
         self,
         everyone: Collectives,
-        devices: int,
+        ranks: int,
         new_group: Callable[[Sequence[int]], Any],
         device: torch.device | None,
     ) -> None:
-        """`everyone`: all ranks, counted node by node, `devices` each; `new_group` makes a group of
-        some of them, and all ranks call it. Raises `InputError` where nodes differ in size."""
-        if everyone.count % devices:
-            message = f"{everyone.count} ranks are no whole nodes of {devices}"
-            hint = "start as many ranks on each node, or leave between out"
+        """`everyone`: all ranks, counted part by part, `ranks` each; `new_group` makes a group of
+        some of them, and all ranks call it. Raises `InputError` where parts differ in size."""
+        if everyone.count % ranks:
+            message = f"{everyone.count} ranks are no whole nodes or racks of {ranks}"
+            hint = "start as many ranks on each, or leave between out"
             raise InputError(message, place="between", hint=hint)
         import torch.distributed as dist
 
         self.everyone, self.group = everyone, everyone.group
-        self.rank, self.count = everyone.rank // devices, everyone.count // devices
+        self.rank, self.count = everyone.rank // ranks, everyone.count // ranks
         self.begin_maximum = everyone.begin_maximum
         self.require_alike = everyone.require_alike
-        ranks = dist.get_process_group_ranks(everyone.group)
-        nodes = [ranks[first : first + devices] for first in range(0, len(ranks), devices)]
-        groups = [new_group(node) for node in nodes]
-        firsts = new_group([node[0] for node in nodes])
+        every = dist.get_process_group_ranks(everyone.group)
+        parts = [every[first : first + ranks] for first in range(0, len(every), ranks)]
+        groups = [new_group(part) for part in parts]
+        firsts = new_group([part[0] for part in parts])
         self._device = device or torch.device("cpu")
-        self._node = Collectives(groups[self.rank], device)
-        self._first, self._broadcast = nodes[self.rank][0], dist.broadcast
-        self._between = None if everyone.rank % devices else Collectives(firsts, device)
+        self._inside = Collectives(groups[self.rank], device)
+        self._first, self._broadcast = parts[self.rank][0], dist.broadcast
+        self._between = None if everyone.rank % ranks else Collectives(firsts, device)
 
     def mean(self, gradient: Tensor) -> Tensor:
-        """Mean of the node's gradients, the same bits on all of its ranks."""
-        total = requests.AllReduce(tensor=gradient / self._node.count)
-        found: Tensor = self._node.execute(total)
+        """Mean of the part's gradients, the same bits on all of its ranks."""
+        total = requests.AllReduce(tensor=gradient / self._inside.count)
+        found: Tensor = self._inside.execute(total)
         return found
 
     def execute(self, request: requests.Request) -> Any:
-        """The reply to one request of all nodes."""
+        """The reply to one request of all parts."""
         if isinstance(request, requests.PushPull):
             gather = requests.AllGather(payload=request.payload, variable=request.variable)
             return request.server(self.execute(gather))
         reply = None if self._between is None else self._between.execute(request)
-        if self._node.count == 1:
+        if self._inside.count == 1:
             return reply
         like = requests.tensors_sent(request)[0]
         whole = isinstance(request, requests.AllReduce | requests.TreeMerge)
@@ -83,12 +84,12 @@ class NodeCollectives:
             if reply is not None:
                 lengths = torch.tensor([each.nbytes for each in reply])
             lengths = lengths.to(self._device)
-            self._broadcast(lengths, src=self._first, group=self._node.group)
+            self._broadcast(lengths, src=self._first, group=self._inside.group)
             sizes = lengths.tolist()
         if reply is not None:
             flat = torch.cat([as_bytes(each.reshape(-1)) for each in reply]).to(self._device)
         else:
             flat = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
         if len(flat):
-            self._broadcast(flat, src=self._first, group=self._node.group)
+            self._broadcast(flat, src=self._first, group=self._inside.group)
         return list(torch.split(flat.to(like.device), sizes))

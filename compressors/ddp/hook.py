@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from gcsim.compressors.base import Compressor, CompressorParameters, Worker
 from gcsim.compressors.bucket import Bucket, BucketLayout
 from gcsim.compressors.ddp import saved
-from gcsim.compressors.ddp.between import NodeCollectives
+from gcsim.compressors.ddp.between import PartCollectives
 from gcsim.compressors.ddp.collectives import Collectives
 from gcsim.compressors.ddp.measured import Measured, Sums, median_gap
 from gcsim.compressors.ddp.model import (
@@ -88,8 +88,9 @@ def ddp_hook(
     scaler: Any = None,
     other_buckets: Mapping[str, Sequence[int]] | None = None,
     training_steps: int | None = None,
-    between: Literal["workers", "nodes"] = "workers",
+    between: Literal["workers", "nodes", "racks"] = "workers",
     devices_per_node: int | None = None,
+    ranks_per_rack: int | None = None,
     **parameters: Any,
 ) -> DdpHook:
     """A compressor as DDP communication hook; `register` it on the model on every rank.
@@ -108,9 +109,10 @@ def ddp_hook(
     other_buckets : by name of another compressor: numbers of the buckets, as DDP has them after its
         first iteration, that it exchanges with its default parameters (`{"fp16": [0, 1]}`)
     training_steps : iterations of the training, where `dense_steps` is a share of them
-    between : nodes: a node's ranks sum their gradients uncompressed, and the nodes exchange the
-        sums (`between.py`)
+    between : nodes, racks: ranks of each sum their gradients uncompressed, and the nodes or racks
+        exchange the sums (`between.py`)
     devices_per_node : ranks of each node, for that; by default torchrun's `LOCAL_WORLD_SIZE`
+    ranks_per_rack : ranks of each rack or site, for that
     parameters : the compressor's, and options of any (`dense_steps`, `payload`, `dense_tensors`)
 
     Raises `InputError` for an unknown compressor or parameters, and for a method that DDP cannot
@@ -133,13 +135,17 @@ def ddp_hook(
                 hint = "each bucket, counted from 0, has one compressor"
                 raise InputError(message, place=f"other_buckets.{name}", hint=hint)
         others |= dict.fromkeys(numbers, other)
-    devices = 1
+    ranks = 1
     if between == "nodes":
-        devices = devices_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
-        if devices < 1:
+        ranks = devices_per_node or int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        if ranks < 1:
             hint = "say devices_per_node=8, or start with torchrun"
             raise InputError("is unknown", place="devices_per_node", hint=hint)
-    setup = _Setup(method, others, seed, check_finite, devices)
+    elif between == "racks":
+        ranks = ranks_per_rack or 0
+        if ranks < 1:
+            raise InputError("is unknown", place="ranks_per_rack", hint="say ranks_per_rack=32")
+    setup = _Setup(method, others, seed, check_finite, ranks)
     return DdpHook(setup, process_group=process_group, scaler=scaler)
 
 
@@ -159,8 +165,8 @@ class _Setup(NamedTuple):
     others: Mapping[int, _Method]
     seed: int
     check_finite: bool
-    devices: int
-    """Ranks of a node that are one worker of the method."""
+    ranks: int
+    """Ranks of a node or rack that are one worker of the method."""
 
 
 def _method(
@@ -183,7 +189,7 @@ class DdpHook:
 
     def __init__(self, setup: _Setup, *, process_group: Any = None, scaler: Any = None) -> None:
         self._setup = setup
-        self._method, self._others, self._seed, self._check_finite, self._devices = setup
+        self._method, self._others, self._seed, self._check_finite, self._ranks = setup
         self.kind, self.parameters = self._method.kind, self._method.checked.parameters
         self.step = 0
         """Step of the compressor in the last exchanged iteration; negative before it begins."""
@@ -194,7 +200,7 @@ class DdpHook:
         self.scaler = scaler
         """The loop's `GradScaler`; may be set before `register`."""
         self._group = process_group
-        self._collectives: Collectives | NodeCollectives
+        self._collectives: Collectives | PartCollectives
         self._device: torch.device
         self._beside: Beside
         self._now: Clock
@@ -250,10 +256,10 @@ class DdpHook:
                 },
             )
         require_float32(trained)
-        if self._devices > 1:
-            self._collectives = NodeCollectives(
+        if self._ranks > 1:
+            self._collectives = PartCollectives(
                 collectives,
-                self._devices,
+                self._ranks,
                 partial(group_of, model, device),
                 device if carries else None,
             )
@@ -345,7 +351,7 @@ class DdpHook:
         """Arguments that distinguish hooks, without state."""
         others = {number: self._others[number].plain() for number in sorted(self._others)}
         found = {**self._method.plain(), "other_buckets": others, "seed": self._seed}
-        return found if self._devices == 1 else {**found, "devices_per_node": self._devices}
+        return found if self._ranks == 1 else {**found, "devices_per_node": self._ranks}
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments and state of a copy or pickle, which serves no model and has no group."""
@@ -438,7 +444,7 @@ class DdpHook:
         """The update of a bucket, which `step` may undo."""
         if step.number >= 0:
             step.remember(self._members, layout.index)
-        if isinstance(self._collectives, NodeCollectives):
+        if isinstance(self._collectives, PartCollectives):
             gradient = self._collectives.mean(gradient)
         bucket = Bucket(layout=layout, gradient=gradient, loss=step.loss)
         try:

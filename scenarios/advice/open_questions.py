@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Asked
 from gcsim.scenarios.findings import Answer
 from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.scenarios.sections.network_words import ETHERNET, supposes_rdma
+from gcsim.simulator.cluster import Cluster
 
 
 def open_questions(asked: Asked) -> Iterator[Answer]:
@@ -28,10 +30,10 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
                 yield _answer(words, f"--loop {name}", setting)
     if cluster.nodes > 1 and not cluster.groups:
         yield from _of_the_network(asked)
-    hierarchical = min(cluster.nodes, cluster.devices_per_node) > 1 and not sharded
-    if hierarchical and not asked.says("training", "between"):
-        words = "the GPUs of a node sum first, then the nodes exchange"
-        yield _answer(words, f"--set {BETWEEN}", BETWEEN)
+    for ends in () if sharded or asked.says("training", "between") else _ends(cluster):
+        if 1 < cluster.count(ends) < cluster.workers:
+            words = f"the GPUs of a {ends[:-1]} sum first, then the {ends} exchange"
+            yield _answer(words, f"--set {_BETWEEN}{ends}", f"{_BETWEEN}{ends}")
     precision = asked.scenario.training.precision
     if not asked.says("training", "precision"):
         yield _answer("", "--precision fp16", "training.precision=fp16")
@@ -40,7 +42,14 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
         yield _answer("gradients stored so", f"--set {setting}", setting)
 
 
-BETWEEN = "training.between=nodes"
+_BETWEEN = "training.between="
+
+
+def _ends(cluster: Cluster) -> Iterator[Literal["nodes", "racks"]]:
+    """Ends between which methods could compress; racks where they are alike."""
+    yield "nodes"
+    if cluster.racks is not None and not cluster.nodes % cluster.racks.nodes and not cluster.groups:
+        yield "racks"
 
 
 def _of_the_network(asked: Asked) -> Iterator[Answer]:
@@ -81,7 +90,7 @@ def of_the_bus(answer: Answer) -> bool:
 
 def is_choice(answer: Answer) -> bool:
     """Whether an answer is a way to train, not a fact of the cluster."""
-    return BETWEEN in answer.overrides
+    return any(one.startswith(_BETWEEN) for one in answer.overrides)
 
 
 def _answer(words: str, option: str, setting: str) -> Answer:

@@ -48,7 +48,7 @@ def contradictions(
         *_pods(document, cluster),
         *_faults(document, training.faults, sizes),
         *_precision(document, cluster, training),
-        *_between(document, cluster, training),
+        *_between(document, cluster, training, sizes),
         *_strategy(document, cluster, training),
         *_groups(document, cluster, training),
         *_clients(document, train),
@@ -171,19 +171,37 @@ def _no_algorithm(document: Document, cluster: Cluster) -> Iterator[Problem]:
             )
 
 
-def _between(document: Document, cluster: Cluster, training: Training) -> Iterator[Problem]:
-    """Exchanges between nodes beside what knows all workers alone."""
+def _between(
+    document: Document, cluster: Cluster, training: Training, sizes: Sequence[int]
+) -> Iterator[Problem]:
+    """Exchanges between nodes or racks beside what knows all workers alone, or without racks."""
     if training.between == "workers":
         return
+    where, racks = ("training", "between"), cluster.racks
+    if training.between == "racks" and racks is None:
+        hint = "write cluster.racks: {nodes: 4, uplink: 10gbe}, or between: nodes"
+        yield document.problem(where, " = 'racks': the cluster has none", hint)
+    elif training.between == "racks" and racks is not None:
+        unfilled = [size for size in sizes if size > racks.nodes and size % racks.nodes]
+        if unfilled:
+            message = f" = 'racks': {unfilled[0]} nodes are no whole racks of {racks.nodes}"
+            yield document.problem(where, message, "let cluster.racks.nodes divide cluster.nodes")
     others = (
         (cluster.servers > 0, ("cluster", "collectives", "servers"), "parameter servers"),
         (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
+        *(
+            (training.between == "racks" and so, ("cluster", key), what)
+            for key, so, what in (
+                ("groups", bool(cluster.groups), "unlike nodes"),
+                ("nics", bool(cluster.nics) and not cluster.groups, "unlike nodes"),
+            )
+        ),
     )
     for beside, key_path, what in others:
         if beside:
             yield document.problem(
-                ("training", "between"),
-                f" = 'nodes' with {dotted(key_path)} ({what}): not simulated together",
+                where,
+                f" = {training.between!r} with {dotted(key_path)} ({what}): not simulated together",
                 "leave one of the two out",
             )
 
@@ -223,7 +241,7 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
     if training.sharded:
         beside: tuple[tuple[bool, Keys], ...] = (
             (training.input is not None, ("training", "input")),
-            (training.between == "nodes", ("training", "between")),
+            (training.between != "workers", ("training", "between")),
             (training.overlap in ("none", "by_tensor"), ("training", "overlap")),
             (training.encode_on != "compute", ("training", "encode_on")),
             (bool(training.on_host), ("training", "on_host")),

@@ -294,7 +294,8 @@ def unsupported(scenario: Scenario) -> list[Problem]:
         found.append(Problem(place="training.local_steps", message=message, hint=hint))
     if training.between != "workers":
         message = "gcsim train exchanges between all workers"
-        hint = "give --set training.between=workers, or --set train.workers to the number of nodes"
+        ends = training.between
+        hint = f"give --set training.between=workers, or train.workers: the number of {ends}"
         found.append(Problem(place="training.between", message=message, hint=hint))
     if training.faults is not None:
         message = "with fewer workers the mean gradient would differ: trajectories cannot lose any"

@@ -39,7 +39,7 @@ from gcsim.simulator.collectives.call import Call, Prepared
 from gcsim.simulator.collectives.nccl import Kind
 from gcsim.simulator.collectives.rings.recurrence import PreparedRing
 from gcsim.simulator.collectives.rounds.rounds import phase_key
-from gcsim.simulator.collectives.staging import copy_link, copy_times
+from gcsim.simulator.collectives.staging import copy_link, copy_times, handing_out_times
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Host, Traffic, Work
 from gcsim.simulator.network.links import Link
@@ -63,21 +63,33 @@ def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
 
 
 def taking_part(record: CollectiveRecord, cluster: Cluster) -> Cluster:
-    """The cluster of the ranks in a request's scope: all, a node's, or one of each node."""
-    if record.scope == "node":
-        return replace(cluster, nodes=1, nics={}, racks=None)
-    return cluster if record.scope == "all" else replace(cluster, devices_per_node=1)
+    """The cluster of the ranks in a request's scope: all, a node's or rack's, or one of each."""
+    parts = _parts(record, cluster)
+    match record.scope:
+        case "node" | "rack":
+            return replace(cluster, nodes=cluster.nodes // parts or 1, nics={}, racks=None)
+        case "nodes":
+            return replace(cluster, devices_per_node=1)
+        case "racks":
+            racks = cluster.racks and replace(cluster.racks, nodes=1)
+            return replace(cluster, nodes=parts, devices_per_node=1, racks=racks)
+    return cluster
+
+
+def _parts(record: CollectiveRecord, cluster: Cluster) -> int:
+    """Number of nodes, or of racks, each of which has ranks in a request's scope."""
+    return cluster.count("racks" if record.scope in {"rack", "racks"} else "nodes")
 
 
 def of_all_ranks(
     values: Sequence[int] | NDArray[np.int64], record: CollectiveRecord, cluster: Cluster
 ) -> NDArray[np.int64]:
-    """Values of those that take part, `[p]` of the whole cluster: each node's, or its first's."""
-    found = np.asarray(values, dtype=np.int64)
-    if record.scope == "node":
-        return np.tile(found, cluster.nodes)
-    if record.scope == "nodes":
-        spread = np.zeros((len(found), cluster.devices_per_node), dtype=np.int64)
+    """Values of those that take part, `[p]` of the whole cluster: each part's, or its first's."""
+    found, parts = np.asarray(values, dtype=np.int64), _parts(record, cluster)
+    if record.scope in {"node", "rack"}:
+        return np.tile(found, parts)
+    if record.scope in {"nodes", "racks"}:
+        spread = np.zeros((parts, cluster.workers // parts), dtype=np.int64)
         spread[:, 0] = found
         return spread.reshape(-1)
     return found
@@ -169,30 +181,30 @@ class CollectiveMemo:
     def _in_scope(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
     ) -> Times:
-        """Exit times of a collective inside each node, or of the nodes' first ranks, which hand
-        the result to the others over their link. As the engine asks for, nobody leaves before the
-        last entry: a node that is early waits for the others before it encodes."""
+        """Exit times of a collective inside each node or rack, or of their first ranks, which hand
+        the result to the others. As the engine asks for, no rank leaves before the last entry: a
+        part that is early waits for the others before it encodes."""
         if record.scope not in self._parts:
             self._parts[record.scope] = CollectiveMemo.of(taking_part(record, self.cluster))
         carry_out, whole = self._parts[record.scope], replace(record, scope="all")
-        by_node = starts.reshape(self.cluster.nodes, -1)  # [nodes, devices]
-        if record.scope == "node":
-            rows, first, which = by_node, np.zeros((1, 1), np.int64), np.arange(len(by_node))
-            if self._repeats:  # most nodes enter alike, sooner or later
-                first = by_node[:, :1]
-                rows, which = np.unique(by_node - first, axis=0, return_inverse=True)
+        by_part = starts.reshape(_parts(record, self.cluster), -1)  # [parts, ranks]
+        if record.scope in {"node", "rack"}:
+            rows, first, which = by_part, np.zeros((1, 1), np.int64), np.arange(len(by_part))
+            if self._repeats:  # most parts enter alike, sooner or later
+                first = by_part[:, :1]
+                rows, which = np.unique(by_part - first, axis=0, return_inverse=True)
             exits = [
-                carry_out(whole, entries, server_time, phase_key(key, node))
-                for node, entries in enumerate(rows)
+                carry_out(whole, entries, server_time, phase_key(key, part))
+                for part, entries in enumerate(rows)
             ]
-            of_nodes = np.array(exits)[which.reshape(-1)] + first
-            found: Times = np.maximum(of_nodes.reshape(-1), starts.max())
+            of_parts = np.array(exits)[which.reshape(-1)] + first
+            found: Times = np.maximum(of_parts.reshape(-1), starts.max())
             return found
-        first = carry_out(whole, by_node[:, 0], server_time, key)
-        if 1 not in by_node.shape and not isinstance(record, ShardExchange):
-            sent = sizes_sent(whole, self.cluster.nodes)
-            first = first + copy_times(sizes_received(whole, sent), copy_link(self.cluster))
-        found = np.maximum(np.repeat(first, by_node.shape[1]), starts.max())
+        first = carry_out(whole, by_part[:, 0], server_time, key)
+        if 1 not in by_part.shape and not isinstance(record, ShardExchange):
+            received = sizes_received(whole, sizes_sent(whole, len(by_part)))
+            first = first + handing_out_times(received, self.cluster, by_part.shape[1])
+        found = np.maximum(np.repeat(first, by_part.shape[1]), starts.max())
         return found
 
     @classmethod

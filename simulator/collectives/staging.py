@@ -1,4 +1,4 @@
-"""Copies of device tensors to host memory and back.
+"""Copies of device tensors to host memory and back, and from a node's or rack's first rank.
 
 PyTorch copies a device tensor to pinned host memory before Gloo's collective and the result back
 after it. A copy takes latency + bytes / bandwidth of their link, and ends before the collective
@@ -14,8 +14,12 @@ uses it.
 
 All devices of a node copy at once, and share a shared bus (`Cluster.shared_bus`). No random delays.
 
+A rack's first rank broadcasts to its other nodes: with Gloo or MPI along a binomial tree, each
+level of which takes a whole message; else in pieces from node to node, so that only the latency
+counts by node. Each node then copies as alone.
+
 Source: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (AsyncAllreduceCUDAWork,
-AsyncAllgatherCUDAWork).
+AsyncAllgatherCUDAWork); pytorch/gloo, gloo/broadcast.cc; NVIDIA/nccl, src/device/broadcast.h.
 """
 
 from __future__ import annotations
@@ -49,3 +53,20 @@ def copy_times(sizes: Sequence[int], link: Link) -> Times:
     if len(prices) == 1:
         return np.full(len(sizes), longest, dtype=np.int64)
     return np.array([prices[size] for size in sizes], dtype=np.int64)
+
+
+def handing_out_times(sizes: Sequence[int], cluster: Cluster, ranks: int) -> Times:
+    """Times in which first ranks hand so many bytes each to all `ranks` of their node or rack, by
+    size, `[p]`."""
+    devices = cluster.devices_per_node
+    times = np.zeros(len(sizes), dtype=np.int64)
+    if devices > 1:
+        times += copy_times(sizes, copy_link(cluster))
+    if (nodes := ranks // devices) > 1:
+        link = cluster.network
+        whole = copy_times(sizes, link)
+        if cluster.collectives.transport in {"gloo", "mpich"}:
+            return times + (nodes - 1).bit_length() * whole
+        delays = [link.latency_for(size) for size in sizes]
+        times += whole + (nodes - 2) * np.array(delays, dtype=np.int64)
+    return times

@@ -24,7 +24,6 @@ from gcsim.compressors.options.method import method_of
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.engine import Engine
-from gcsim.scenarios.advice.open_questions import BETWEEN
 from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.catalog import link
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Evidence, Findings, Limits
@@ -35,6 +34,7 @@ from tests.command import gcsim as command
 
 QUICK = ["uncertainty.draws=8"]
 FEW = "compressors=[none, fp16, powersgd]"
+BETWEEN = "training.between=nodes"
 
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -282,6 +282,15 @@ def test_compression_between_nodes_is_named_where_it_gains(bus: str, gaining: bo
     least = min(row.iteration_s for row in then.result().rows)
     assert (least < found.use.iteration_s) is gaining
     assert any(BETWEEN in one.answer.overrides for one in found.findings.open) is gaining
+
+
+@pytest.mark.parametrize(("ends", "arguments"), [("nodes", ""), ("racks", ", ranks_per_rack=4")])
+def test_the_hook_to_deploy_has_the_ends_that_were_simulated(ends: str, arguments: str) -> None:
+    racks = "cluster.racks={nodes: 2, uplink: 1gbe}"
+    here = ("compressors=[none, terngrad]", racks, f"training.between={ends}")
+    found = advised(*here, model="resnet18_cifar10", gpus=2, nodes=4, network="10gbe")
+    assert f'gcsim.ddp_hook("terngrad", between="{ends}"{arguments})' in found.summary()
+    assert "training.between" not in str(found.findings.open)
 
 
 def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:

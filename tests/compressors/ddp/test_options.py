@@ -35,3 +35,5 @@ def test_ranks_per_node_are_named_or_torchruns(monkeypatch: pytest.MonkeyPatch) 
         gcsim.ddp_hook("topk", between="nodes")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     gcsim.ddp_hook("topk", between="nodes")
+    with pytest.raises(InputError, match="ranks_per_rack: error: is unknown"):
+        gcsim.ddp_hook("topk", between="racks")
