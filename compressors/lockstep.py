@@ -33,6 +33,9 @@ Reduction = Callable[[Sequence[Tensor], Operation], Tensor]
 """One new tensor from the workers' tensors of equal shape and dtype, in rank order."""
 
 
+Scope = Literal["all", "node", "nodes", "rack", "racks"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord:
     """One collective as carried out, in bytes."""
@@ -54,7 +57,7 @@ class CollectiveRecord:
     """Push-pull: as `PushPull`."""
     by_servers: bool = False
     """All-reduce: by the cluster's parameter servers, whatever carries others."""
-    scope: Literal["all", "node", "nodes", "rack", "racks"] = "all"
+    scope: Scope = "all"
     """Ranks that take part: all; those of each node, or rack, among themselves; one of each node,
     or rack, which then hands the result to the others."""
 

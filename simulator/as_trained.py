@@ -91,7 +91,8 @@ def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) ->
     profile = as_stored(profile, training)
     sizes = [training.gradient_bytes * layout.numel for layout in profile.buckets]
     ends = training.between
-    if ends != "workers" and cluster.count(ends) < cluster.workers and profile.compressor != DENSE:
+    alone = ends == "workers" or cluster.ranks_in(ends) == cluster.workers
+    if ends != "workers" and not alone and profile.compressor != DENSE:
 
         def summed(step: Step) -> Step:
             pairs = zip(sizes, step.exchanges, strict=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
+from gcsim.compressors.lockstep import Scope
 from gcsim.fields import INTERNAL, Bytes, Count, RangeOf, Setting
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import Host, Sums
@@ -204,11 +205,16 @@ class Cluster:
         """Number of devices."""
         return self.nodes * self.devices_per_node
 
-    def count(self, ends: Literal["workers", "nodes", "racks"] = "workers") -> int:
-        """Number of workers, of nodes, or of racks."""
-        if ends == "racks":
-            return 1 if self.racks is None else -(-self.nodes // self.racks.nodes)
-        return self.nodes if ends == "nodes" else self.workers
+    def ranks_in(self, scope: Scope) -> int:
+        """Number of ranks that take part in a collective of this scope."""
+        racks = 1 if self.racks is None else -(-self.nodes // self.racks.nodes)
+        return {
+            "all": self.workers,
+            "node": self.devices_per_node,
+            "nodes": self.nodes,
+            "rack": self.workers // racks,
+            "racks": racks,
+        }[scope]
 
     @property
     def servers(self) -> int:

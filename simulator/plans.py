@@ -37,6 +37,13 @@ CHECKS, STEP_CHECKS = (
 GPU's host queues them; their bytes are in `Framework.passes`."""
 
 
+def payloads_of(exchange: Exchange, cluster: Cluster) -> list[int]:
+    """Numbers of payloads that an exchange's computations handle: one per rank of the collective
+    before; the first has those of the next."""
+    ranks = [cluster.ranks_in(record.scope) for record in exchange.collectives]
+    return [*ranks[:1], *ranks] or [cluster.workers]
+
+
 class Planner:
     """Planner of steps on one cluster."""
 
@@ -141,12 +148,10 @@ class Planner:
                 f"bucket {bucket}: {len(exchange.computes)} computations around "
                 f"{len(exchange.collectives)} collectives"
             )
-        payloads = self._cluster.workers
-        for record in exchange.collectives:
-            if record.scope in ("nodes", "racks"):
-                payloads = self._cluster.count(record.scope)
+        payloads = payloads_of(exchange, self._cluster)
         names = [f"{compute.stage}, bucket {bucket}" for compute in exchange.computes]
-        times = [self._prices.compute_time(compute, payloads) for compute in exchange.computes]
+        pairs = zip(exchange.computes, payloads, strict=True)
+        times = [self._prices.compute_time(compute, number) for compute, number in pairs]
         kinds = kinds_of(exchange)
         first, *after = [
             Job(kind=kind, name=name, duration=time)
@@ -154,25 +159,27 @@ class Planner:
         ]
         before = [first]
         if exchange.moments is not None:
-            time = self._prices.compute_time(exchange.moments, payloads)
+            time = self._prices.compute_time(exchange.moments, payloads[0])
             before = [Job(kind="encode", name=f"moments, bucket {bucket}", duration=time), first]
         return BucketWork(
             before=tuple(before),
             collectives=exchange.collectives,
-            server_times=self._server_times(exchange, payloads),
+            server_times=self._server_times(exchange, payloads[1:]),
             after=tuple(after),
         )
 
-    def _server_times(self, exchange: Exchange, payloads: int) -> tuple[Picoseconds, ...]:
+    def _server_times(self, exchange: Exchange, payloads: Sequence[int]) -> tuple[Picoseconds, ...]:
         if not exchange.servers:
             return ()
         return tuple(
             0
             if compute is None
             else self._prices.compute_time(
-                compute, payloads, self._cluster.servers if record.kind == "push_pull" else 1
+                compute, number, self._cluster.servers if record.kind == "push_pull" else 1
             )
-            for compute, record in zip(exchange.servers, exchange.collectives, strict=True)
+            for compute, record, number in zip(
+                exchange.servers, exchange.collectives, payloads, strict=True
+            )
         )
 
 

@@ -470,5 +470,5 @@ def _by_bucket(advice: Advice, plans: Sequence[Plan]) -> Iterator[str]:
     if unknown := [short(label) for label in reversed(kinds) if label not in trusted]:
         yield f"{sections.TRUST}: {listed(unknown)}\n"
     cluster, training = advice.scenario.cluster, advice.scenario.training
-    arguments = hook_ends(training.between, cluster.workers // cluster.count("racks"))
+    arguments = hook_ends(training.between, cluster.ranks_in("rack"))
     yield from map(sections.Line, paste_plan(best.choices, arguments))

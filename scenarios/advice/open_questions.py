@@ -31,7 +31,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
     if cluster.nodes > 1 and not cluster.groups:
         yield from _of_the_network(asked)
     for ends in () if sharded or asked.says("training", "between") else _ends(cluster):
-        if 1 < cluster.count(ends) < cluster.workers:
+        if 1 < cluster.ranks_in(ends) < cluster.workers:
             words = f"the GPUs of a {ends[:-1]} sum first, then the {ends} exchange"
             yield _answer(words, f"--set {_BETWEEN}{ends}", f"{_BETWEEN}{ends}")
     precision = asked.scenario.training.precision

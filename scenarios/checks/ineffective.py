@@ -155,7 +155,7 @@ def _topology(document: Document, cluster: Cluster, training: Training) -> Itera
         if nic == cluster.network:
             why = f": it is {nic.name}, as cluster.network"
             yield _said(document, ("cluster", "nics", str(node)), why, "leave it out")
-    if training.between != "workers" and cluster.count(training.between) == cluster.workers > 1:
+    if training.between != "workers" and cluster.ranks_in(training.between) == cluster.workers > 1:
         why = f": a {training.between[:-1]} has one device"
         yield _said(document, ("training", "between"), why, "set cluster.devices_per_node")
     fixed = {Fraction(0), loops.between_nodes(Framework(), transport).per_step}

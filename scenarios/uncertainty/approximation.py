@@ -41,6 +41,7 @@ from gcsim.simulator.plans import (
     Planner,
     first_alike,
     objects_of,
+    payloads_of,
     shared,
     streaming,
 )
@@ -113,7 +114,7 @@ class Approximation:
     def _together(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
     ) -> Times:
-        finishes: Times = starts + round(self.held(record, server_time, self._extra(()))[0])
+        finishes: Times = starts + round(self.held(record, server_time, self._extra((), 1))[0])
         return finishes
 
     def iteration(self, profile: TrafficProfile) -> Column:
@@ -175,21 +176,23 @@ class Approximation:
         together: dict[tuple[int, int, int], Column] = {}  # by identity: buckets share records
         for exchange, around in zip(step.exchanges, framework, strict=True):
             start, *answers = exchange.computes
+            first, *payloads = payloads_of(exchange, self._cluster)
             moments = () if exchange.moments is None else (exchange.moments,)
-            extra_before.append(self._extra((start, *moments)))
-            extra_after += [self._extra((compute,)) for compute in answers]
+            extra_before.append(self._extra((start, *moments), first))
+            pairs = zip(answers, payloads, strict=True)
+            extra_after += [self._extra((compute,), number) for compute, number in pairs]
             if answers:  # as `plans.framed`
                 extra_before[-1] = extra_before[-1] + around / 2
                 extra_after[-1] = extra_after[-1] + around / 2
             servers = exchange.servers or (None,) * len(exchange.collectives)
-            for record, by in zip(exchange.collectives, servers, strict=True):
+            for record, by, ranks in zip(exchange.collectives, servers, payloads, strict=True):
                 number = len(times)
                 server_time = round(float(stated.rows[_SERVED][number]))
                 longer = waits * alone.rows[_HELD][number] + (1 - waits) * held[number]
                 name = id(record), server_time, id(by)
                 if name not in together:
                     parted = self._cluster.servers if record.kind == "push_pull" else 1
-                    more_served = self._extra(() if by is None else (by,), parted)
+                    more_served = self._extra(() if by is None else (by,), ranks, parted)
                     together[name] = self.held(record, server_time, more_served)
                 times.append(longer + together[name])
         if self._streamed:  # as `plans.in_its_stream`
@@ -216,10 +219,11 @@ class Approximation:
 
     def _sharded(self, plan: StepPlan, step: Step) -> Column:
         """The whole step of a rank that keeps a part of the weights."""
-        passes, nothing = self._slowdown * self._passes, self._extra(())
+        passes, nothing = self._slowdown * self._passes, self._extra((), 1)
         units, times = [], []
         for unit, exchange in zip(sharded.units_of(plan), step.exchanges, strict=True):
-            first, *others = (self._extra((compute,)) for compute in exchange.computes)
+            pairs = zip(exchange.computes, payloads_of(exchange, self._cluster), strict=True)
+            first, *others = (self._extra((compute,), number) for compute, number in pairs)
             units.append(
                 sharded.Unit(
                     unit.forward * passes,
@@ -241,23 +245,23 @@ class Approximation:
             sharded.micro_batch(streams, units)
         return streams.free + self._slowdown * plan.optimizer
 
-    def _extra(self, computes: tuple[Compute, ...], servers: int = 1) -> Column:
+    def _extra(self, computes: tuple[Compute, ...], payloads: int, servers: int = 1) -> Column:
         """`_longer`, known by the stretches' identities, which it keeps alive."""
-        name = (servers, *map(id, computes))
+        name = (payloads, servers, *map(id, computes))
         if name not in self._known:
-            self._known[name] = computes, self._longer(computes, servers)
+            self._known[name] = computes, self._longer(computes, payloads, servers)
         return self._known[name][1]
 
-    def _longer(self, computes: tuple[Compute, ...], servers: int) -> Column:
-        """Extra time of a stretch over the stated one."""
+    def _longer(self, computes: tuple[Compute, ...], payloads: int, servers: int) -> Column:
+        """Extra time over the stated one of a stretch that handles so many payloads."""
         total = np.zeros(len(self._worlds))
         slower = self._slower
-        device, workers = self._cluster.device, self._cluster.workers
+        device = self._cluster.device
         for compute in computes if slower else ():
-            stated = self._prices.priced_by(compute, workers, servers)
+            stated = self._prices.priced_by(compute, payloads, servers)
             kernels = np.full(len(total), float(stated.device))
             host = np.full(len(total), float(stated.host))
-            for figure, count in counts(compute, device, workers, servers).items():
+            for figure, count in counts(compute, device, payloads, servers).items():
                 if figure in slower:
                     clock = host if figure[0] in device.host else kernels
                     clock += count * slower[figure]
@@ -277,7 +281,7 @@ class Approximation:
         width = self._training.gradient_bytes
         nbytes = np.array([[width * layout.numel] for layout in profile.buckets])
         once = streaming(int(nbytes.sum()))
-        each = self._extra((once,)) + self._prices.compute_time(once, 1)
+        each = self._extra((once,), 1) + self._prices.compute_time(once, 1)
         times = (tensors * per_tensor + per_bucket) * PS_PER_SECOND
         if self._cluster.nodes > 1 and len(times):
             times[-1] += per_step * PS_PER_SECOND

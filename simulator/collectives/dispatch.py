@@ -78,7 +78,7 @@ def taking_part(record: CollectiveRecord, cluster: Cluster) -> Cluster:
 
 def _parts(record: CollectiveRecord, cluster: Cluster) -> int:
     """Number of nodes, or of racks, each of which has ranks in a request's scope."""
-    return cluster.count("racks" if record.scope in {"rack", "racks"} else "nodes")
+    return cluster.ranks_in("racks" if record.scope in {"rack", "racks"} else "nodes")
 
 
 def of_all_ranks(

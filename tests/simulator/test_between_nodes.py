@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
 from gcsim.compressors.kernels import KernelCost
-from gcsim.compressors.lockstep import CollectiveRecord
+from gcsim.compressors.lockstep import CollectiveRecord, Scope
 from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.collectives.dispatch import execute, traffic_of
@@ -129,9 +129,9 @@ def test_a_rack_sums_then_its_first_rank_exchanges_and_broadcasts(
 @given(st.sampled_from(["textbook", "gloo", "nccl"]), st.lists(skew, min_size=6, max_size=6))
 def test_racks_of_one_node_are_nodes(transport: str, starts: list[int]) -> None:
     on = cluster(3, 2, racks=Racks(nodes=1, uplink=NETWORK), transport=transport)
-    for node, rack in (("node", "rack"), ("nodes", "racks")):
-        of_node, of_rack = (replace(GATHER, scope=scope) for scope in (node, rack))
-        found = [execute(one, times(starts), on).tolist() for one in (of_node, of_rack)]
+    pairs: tuple[tuple[Scope, Scope], ...] = (("node", "rack"), ("nodes", "racks"))
+    for pair in pairs:
+        found = [execute(replace(GATHER, scope=one), times(starts), on).tolist() for one in pair]
         assert found[0] == found[1]
 
 

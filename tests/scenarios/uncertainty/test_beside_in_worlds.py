@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from gcsim.compressors.bucket import BucketLayout, TensorSlice
+from gcsim.compressors.kernels import KernelCost
+from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.compressors.queued import Queued
 from gcsim.scenarios.uncertainty.approximation import Approximation
 from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import Column, Input, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import World, Worlds, cluster_in, training_in
 from gcsim.simulator.as_trained import as_trained
-from gcsim.simulator.cluster import Cluster
+from gcsim.simulator.cluster import Cluster, Racks
 from gcsim.simulator.devices.device import KernelRate
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.predict import predict
@@ -29,7 +31,10 @@ from gcsim.simulator.training import (
     SharedNode,
     Training,
 )
+from gcsim.traces.profile import Compute, Exchange
 from tests.simulator.test_predict import COMPUTE, DENSE, cluster
+from tests.simulator.traffic import traffic
+from tests.simulator.world import NETWORK
 
 TRAINING = Training(
     overlap="ddp",
@@ -129,6 +134,55 @@ def test_gathers_gate_passes_as_in_a_prediction(strategy: Any, end: float) -> No
         exact = predict(profile, node, COMPUTE, training=one).iteration
         assert drawn == pytest.approx(exact, rel=1e-6)
     assert (found[1] > found[0]) == (end == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("training", "payloads"),
+    [
+        ({}, "16"),
+        ({"between": "nodes"}, "8"),
+        ({"between": "racks"}, "4"),
+        ({"strategy": "zero2"}, "2 and 8"),
+        ({"strategy": "hsdp"}, "8"),
+    ],
+    ids=["workers", "nodes", "racks", "zero2", "hsdp"],
+)
+@pytest.mark.parametrize("end", [0.0, 1.0])
+def test_slower_launches_count_once_per_payload(
+    training: dict[str, Any], payloads: str, end: float
+) -> None:
+    """A payload per worker, node, rack or, in two hops, device and node: each launch takes 1 to
+    9 ms in the place of 5. Bytes, and so all other prices, are nothing."""
+    rate = KernelRate(launch=5e-3, launch_range=(1e-3, 9e-3), source="test")
+    racks = Racks(nodes=2, uplink=NETWORK)
+    node = replace(cluster(8, devices=2), racks=racks)
+    node = replace(node, device=replace(node.device, kernels={"streaming": rate}))
+    settings = replace(Training(overlap="none", noise=Noise()), **training)
+    each = (KernelCost(kind="streaming", launches=1, elements=0, nbytes=0),)
+    exchange = Exchange(
+        computes=(
+            Compute(stage="encode", fixed=each),
+            Compute(stage="decode", fixed=(), per_payload=each),
+        ),
+        collectives=(CollectiveRecord(kind="all_gather", sent=(1000,) * 4),),
+    )
+    blocks = [(f"h.{n}.weight", n, (layout.numel,)) for n, layout in enumerate(LAYOUTS)]
+    layouts = tuple(BucketLayout.behind(n, [block]) for n, block in enumerate(blocks))
+    profile = as_trained(
+        traffic(exchange, exchange, compressor="qsgd", buckets=layouts), settings, node
+    )
+    found = uncertain_inputs(node, settings, {"stated": COMPUTE})
+    (one,) = (each for each in found if each.main.key_path[-1] == "streaming")
+    world = World({one.name: end})
+    about = Approximation(
+        Drawn(node, settings, [one], Worlds.of([world]).beside_stated([one])),
+        node.nodes, settings, COMPUTE, [profile], prices=PriceList(node.device), seed=0,
+    )  # fmt: skip
+    times = about.iteration(profile) / 1e12
+    moved = cluster_in(world, node, [one])
+    for drawn, there in zip(times, (node, moved), strict=False):
+        exact = predict(profile, there, COMPUTE, training=settings).iteration
+        assert drawn == pytest.approx(exact, rel=3e-3), payloads
 
 
 @pytest.mark.parametrize("end", [0.0, 1.0])
