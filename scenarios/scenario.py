@@ -146,17 +146,20 @@ class Scenario:
         inside = (stage or self.training.strategy) == "hsdp"
         sharing = cluster.devices_per_node if inside else cluster.workers
         alike = NodeGroup(nodes=cluster.nodes, device=cluster.device)
+        training = self.training
+        if method.momentum(parameters)[0]:  # it is the optimizer
+            training = replace(training, optimizer_state="none")
         found = [
             (
                 group.device.name,
                 memory(
                     self.model,
                     round(self.batch_size * group.batch),
-                    self.training,
+                    training,
                     workers=workers or sharing,
                     stage=stage,
                     devices=cluster.devices_per_node,
-                    device=self.training.device_memory or group.device.memory,
+                    device=training.device_memory or group.device.memory,
                     dense=choice.kind == DENSE,
                     state=method.memory(parameters),
                     largest=largest,

@@ -4,9 +4,9 @@ ZeRO (arXiv:1910.02054, section 5) divides optimizer and masters among the worke
 gradients, too, its third (FSDP) weights, of which the root unit and two blocks are gathered at a
 time. Weights are float32, under mixed precision with a copy of 2 bytes that the products read;
 stored in 16 bits with a float32 master. Gradients are whole, and once more in DDP's buckets unless
-these are views. Adam keeps two floats a parameter, momentum one. A method keeps its state, and an
-exchange takes at most six floats an element of the largest bucket
-(`tests/compressors/test_memory.py`).
+these are views. Adam keeps two floats per parameter, momentum one, and SGD behind a method with a
+momentum of its own none. A method keeps its state, and an exchange takes at most six floats per
+element of the largest bucket (`tests/compressors/test_memory.py`).
 Activations are by formula (`traces/models/transformer.py`), as counted by autograd's hooks (half of
 that with fused kernels), or the outputs of a table's layers.
 Logits are read, cast, normalised and differentiated as float32; a fused loss keeps them and
@@ -173,10 +173,10 @@ def activations(model: ModelEntry, batch: int, training: Training) -> list[Part]
     ]
 
 
-def floats(state: str) -> int:
-    """Floats a parameter of a state such as "momentum (n), error (n)" or "momentum, variance (n
-    each)"; what is smaller than that is left out."""
-    found = 0
-    for names, size in re.findall(r"([^()]*)\((n each|n)\)", state.partition(";")[0]):
-        found += names.strip(", ").count(",") + 1 if size == "n each" else 1
+def floats(state: str) -> float:
+    """Floats per parameter of a state such as "momentum (n), order (n/2)" or "momentum, variance (n
+    each)", without smaller parts."""
+    found = 0.0
+    for names, size in re.findall(r"([^()]*)\((n each|n/2|n)\)", state.partition(";")[0]):
+        found += names.strip(", ").count(",") + 1 if size == "n each" else 0.5 if "/" in size else 1
     return found

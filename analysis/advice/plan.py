@@ -174,6 +174,7 @@ def command(plan: Plan, one: Drawn) -> str:
         f"--nodes {work.site.nodes} --network {quote(offer.network)} "
         f"--precision {training.precision}"
     )
+    said += f" --nics {offer.nics}" if offer.nics > 1 else ""
     for name in ("sequence", "loop"):
         if (value := getattr(job, name)) is not None:
             said += f" --{name} {value}"
@@ -182,7 +183,7 @@ def command(plan: Plan, one: Drawn) -> str:
 
 
 COLUMNS = (
-    "offer", "device", "gpus", "nodes", "network", "method", "micro_batch", "accumulation",
+    "offer", "device", "gpus", "nodes", "network", "nics", "method", "micro_batch", "accumulation",
     "checkpointing", "strategy", "hours", "hours_low", "hours_high", "money", "money_low",
     "money_high", "probability_in_time", "probability_in_budget", "memory_low_bytes",
     "memory_high_bytes", "fits", "chosen", "command",
@@ -196,7 +197,8 @@ def records(plan: Plan) -> list[dict[str, Any]]:
         work, row, (low, high) = one.point.work, one.point.row, one.hours_range
         offer, price = work.site.offer, work.site.price
         values = (
-            offer.name, offer.device, offer.gpus, work.site.nodes, offer.network, row.label,
+            offer.name, offer.device, offer.gpus, work.site.nodes, offer.network, offer.nics,
+            row.label,
             work.micro_batch, work.accumulation, work.checkpointing, work.strategy,
             one.point.hours, low, high,
             one.point.money, low * price, high * price, *plan.probabilities(one),

@@ -21,7 +21,11 @@ def plan(
     *,
     model: Annotated[str, option("--model NAME", "A name from gcsim list models.")],
     offers: Annotated[
-        Path, option("--offers FILE", "CSV: device, gpus, nodes, network, price (node, hour).")
+        Path,
+        option(
+            "--offers FILE",
+            "CSV: device, gpus, nodes, network, price (node, hour) and, if several, nics.",
+        ),
     ],
     tokens: Annotated[str | None, option("--tokens N", "Tokens to train on: 10B, or 10e9.")] = None,
     samples: Annotated[

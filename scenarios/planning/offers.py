@@ -5,8 +5,8 @@
     v100,4,16,"25 Gbit/s",6.10
 
 `gpus` of a node, `nodes` that can be had, `network` between them as in `gcsim advise --network`,
-`price` of a node and hour in any currency. Columns stand in any order; `name` may be one more, and
-lines that are empty or begin with # are skipped.
+`price` of a node and hour in any currency. Columns stand in any order; `name` and `nics`, network
+NICs of a node (1), may be more, and lines that are empty or begin with # are skipped.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gcsim.scenarios.sections.named_files import names_a_file
 from gcsim.scenarios.sections.network_words import network_of
 
 COLUMNS = ("device", "gpus", "nodes", "network", "price")
-NAME = "name"
+NAME, NICS = "name", "nics"
 _HEADER = f"write {','.join(COLUMNS)}"
 _EXAMPLE = "a row is like a100,8,4,100gbe,14.20 (price: per node and hour)"
 _MOST_OFFERS = 200
 _DIGITS = 9  # of a count, at most
-_COUNTS = {"gpus": 64, "nodes": 4096}  # most GPUs per node, and nodes
+_COUNTS = {"gpus": 128, "nodes": 4096, NICS: 32}  # most GPUs per node, nodes, NICs per node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ class Offer:
     gpus: int
     nodes: int
     network: str
+    nics: int = 1  # of a node
     price: float  # price of a node and hour
 
 
@@ -75,8 +76,8 @@ def _columns(place: str, header: str) -> list[str]:
         if one not in columns
     ]
     for number, one in enumerate(columns):
-        if one not in (*COLUMNS, NAME):
-            hint = did_you_mean(one, (*COLUMNS, NAME))
+        if one not in (known := (*COLUMNS, NAME, NICS)):
+            hint = did_you_mean(one, known)
             problems.append(Problem(place=place, message=f"unknown column {one!r}", hint=hint))
         elif one in columns[:number]:
             problems.append(
@@ -92,7 +93,7 @@ def _offer(columns: Sequence[str], line: str) -> Offer:
     cells = _cells(line)
     if len(cells) != len(columns):
         raise ValueError(f"has {len(cells)} values for {len(columns)} columns")
-    given = dict(zip(columns, cells, strict=True))
+    given = {NICS: "1", **dict(zip(columns, cells, strict=True))}
     problems: list[Problem] = []
     for column, most in _COUNTS.items():
         text = given[column]
@@ -118,7 +119,8 @@ def _offer(columns: Sequence[str], line: str) -> Offer:
         problems += error.problems
     if problems:
         raise InputError(problems)
+    carried = network if given[NICS] == "1" else f"{given[NICS]} x {network}"
     return Offer(
-        place="", name=given.get(NAME) or f"{device}, {network}", device=device, network=network,
+        place="", name=given.get(NAME) or f"{device}, {carried}", device=device, network=network,
         price=price, **{column: int(given[column]) for column in _COUNTS},
     )  # fmt: skip

@@ -403,8 +403,9 @@ def _question(job: Job, offer: Offer, overrides: Sequence[str]) -> Asked:
     words = Words(
         model=job.model, device=offer.device, gpus=offer.gpus, nodes=offer.nodes,
         network=offer.network, precision=precision, sequence=job.sequence, loop=job.loop,
+        nics=offer.nics if offer.nics > 1 else None,
     )  # fmt: skip
-    own = {"device", "gpus", "nodes", "network"}
+    own = {"device", "gpus", "nodes", "network", "nics"}
     called = lambda word: f"{offer.place}: {word}" if word in own else option(word)  # noqa: E731
     question = asked(None, words, overrides, job.seed, called)
     return replace(question, fitting=False)

@@ -123,15 +123,17 @@ def test_what_is_between_the_ends_may_fit() -> None:
 def test_the_state_of_each_method_is_read(name: str) -> None:
     cls = compressor_class(name)
     said = cls.memory(check_parameters(name, {}))
-    vectors = said.replace("(n each)", "(n)").partition(";")[0].count("(n)")
-    assert floats(said) >= vectors
-    assert (floats(said) > 0) == ("(n)" in said.partition(";")[0] or "(n each)" in said)
+    said = said.replace("(n each)", "(n)").partition(";")[0]
+    vectors = said.count("(n)") + said.count("(n/2)") / 2
+    assert floats(cls.memory(check_parameters(name, {}))) >= vectors
+    assert (floats(said) > 0) == (vectors > 0)
 
 
 def test_a_methods_state_and_exchange_are_added() -> None:
     # onebit_adam: momentum, variance and error; an exchange takes six floats of the largest bucket
     assert floats("momentum, variance, error (n each), error of the owned chunk (n / workers)") == 3
     assert floats("momentum (n), error (n); server: error (n)") == 2
+    assert floats("order of the groups (n/2)") == 0.5
     dense, own = (
         memory(LLAMA, 1, Training(), workers=2, device=None, dense=one, state=state, largest=1000)
         for one, state in ((True, "none"), (False, "residual (n)"))

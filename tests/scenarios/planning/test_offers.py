@@ -31,6 +31,15 @@ def test_offers_are_read_in_order_with_columns_in_any(tmp_path: Path) -> None:
     assert (second.name, second.place, second.price) == ("own", f"{path}:5", 2.0)
 
 
+def test_a_node_may_have_several_nics_and_an_nvlink_domain_72_gpus(tmp_path: Path) -> None:
+    rows = "device,gpus,nodes,network,price,nics\nh100,8,4,400gbe,40,8\ngb200,72,1,400gbe,300,1\n"
+    nodes, domain = read_offers(written(tmp_path, rows))
+    assert (nodes.nics, nodes.name) == (8, "h100_sxm, 8 x 400gbe")
+    assert (domain.nics, domain.gpus, domain.name) == (1, 72, "gb200, 400gbe")
+    with pytest.raises(InputError, match="nics = '33' is not a whole number from 1 to 32"):
+        read_offers(written(tmp_path, rows.replace("40,8", "40,33")))
+
+
 @pytest.mark.parametrize(
     ("text", "expected", "hint"),
     [
@@ -49,7 +58,11 @@ def test_offers_are_read_in_order_with_columns_in_any(tmp_path: Path) -> None:
         (HEADER + "a100,8,4,100gbe,-1\n", ":2: error: price = '-1'", "14.20"),
         (HEADER + "a100,8,4,100gbe,$3\n", ":2: error: price = '$3'", "14.20"),
         (HEADER + "a100,8,4,100gbe,inf\n", ":2: error: price = 'inf'", "14.20"),
-        (HEADER + "#\na100,0,4,100gbe,1\n", ":3: error: gpus = '0' is not a whole", "from 1 to 64"),
+        (
+            HEADER + "#\na100,0,4,100gbe,1\n",
+            ":3: error: gpus = '0' is not a whole",
+            "from 1 to 128",
+        ),
         (HEADER + "a100,8,4097,100gbe,1\n", ":2: error: nodes = '4097'", "from 1 to 4096"),
         (HEADER + "a100,8,2.5,100gbe,1\n", ":2: error: nodes = '2.5'", "from 1 to 4096"),
         (HEADER + f"a100,8,{'9' * 5000},100gbe,1\n", ":2: error: nodes = '999", "from 1 to 4096"),
