@@ -30,7 +30,7 @@ from gcsim.analysis.report.table import bottleneck
 from gcsim.analysis.report.trust import is_safe
 from gcsim.analysis.report.wording import listed, short
 from gcsim.files import json_text
-from gcsim.scenarios.advice.asked import Asked, Words, asked_of
+from gcsim.scenarios.advice.asked import SUPPOSED_LOOP, Asked, Words, asked_of
 from gcsim.scenarios.advice.break_even import break_even, no_one_rate, rate_key
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
@@ -197,6 +197,7 @@ def advice(
     watcher = progress or SilentProgress()
     engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
     result = _trained(engine.scenario, engine.result())
+    looped = SUPPOSED_LOOP in asked.supposed
     found = Advice(
         scenario=engine.scenario,
         result=result,
@@ -204,7 +205,7 @@ def advice(
         shipped=engine.came,
         measured=engine.measured,
         measured_s=engine.measured_s,
-        supposed=(SUPPOSED,) if asked.supposed and not asked.scenario.training.sharded else (),
+        supposed=(SUPPOSED,) if looped and not asked.scenario.training.sharded else (),
         loop=loop if (loop := asked.stated("training", "loop")) and loop != "ddp" else "",
     )
     questions = tuple(open_questions(asked))
@@ -388,6 +389,8 @@ def lines(advice: Advice, width: int = 80) -> list[str]:
 
 
 def _sections(advice: Advice) -> Iterator[sections.Section]:
+    if any(of_the_bus(one.answer) for one in advice.findings.open):
+        yield "First", [WHICH_WAY]
     for word, parts in sections.answer_sections(advice):
         hooked = advice.loop and any("gcsim.ddp_hook" in one for one in parts)
         needs = f"# gcsim's hook needs DistributedDataParallel, not the loop {advice.loop!r}:"
@@ -398,9 +401,7 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
     if misfits:
         yield "Memory", misfits
     if advice.findings.open:
-        ways = any(of_the_bus(one.answer) for one in advice.findings.open)
-        check = [f"{WHICH_WAY}\n"] if ways else []
-        yield "Open", [*check, *(_opened(one, advice.use) for one in advice.findings.open)]
+        yield "Open", [_opened(one, advice.use) for one in advice.findings.open]
     found = assumed(advice.scenario, shipped=bool(advice.shipped))
     yield "Assumed", [*advice.supposed, *found]
     if advice.plans is not None:

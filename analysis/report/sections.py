@@ -463,6 +463,15 @@ def _fully_sharded(training: Any, cluster: Any, row: Row) -> list[str]:
     reshards: bool | int = _RESHARDS[training["strategy"]]
     if training.get("secondary"):  # to the devices of a node
         reshards = cluster["devices_per_node"]
+    again = training.get("checkpointing", "none")
+    if again != "none":
+        lines[:0] = [
+            "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import "
+            "checkpoint_wrapper"
+        ]
+        wrapped = "model.layers = torch.nn.ModuleList(map(checkpoint_wrapper, model.layers))"
+        some = "  # with context_fn: create_selective_checkpoint_contexts of torch.utils.checkpoint"
+        lines.append(wrapped + (some if again == "selective" else ""))
     lines += [
         "for module in [*model.layers, model]:  # the model's blocks, then the whole",
         f"    fully_shard(module, {mesh}mp_policy=types, reshard_after_forward={reshards})",

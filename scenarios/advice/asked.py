@@ -96,6 +96,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 }
 SUPPOSED_LOOP = "training.loop=ddp"
 """Loop of a question without a scenario's file: that of the hook which the answer deploys."""
+SUPPOSED_HALF = "training.precision=fp16"
 _HALF = ("fp16", "float16", "half", "halfprecision", "amp", "mixedprecision")
 _SPELLED: dict[str, dict[str, str]] = {
     "precision": dict.fromkeys(_HALF, "fp16")
@@ -225,8 +226,10 @@ def asked(
         (document, path), in_file = read_scenario(source), True
     _put_into(document, said, called)
     found = Asked(document, path, (*_limit(words), *overrides), seed)
-    if not in_file and not found.says_loop:
-        found = replace(found, supposed=(SUPPOSED_LOOP,))
+    if not in_file:
+        loop = () if found.says_loop else (SUPPOSED_LOOP,)
+        half = (SUPPOSED_HALF,) if _in_half(found) else ()
+        found = replace(found, supposed=(*loop, *half))
     if problems:
         try:
             found.scenario  # noqa: B018
@@ -236,6 +239,18 @@ def asked(
             problems += error.problems
         raise InputError(problems)
     return found
+
+
+def _in_half(question: Asked) -> bool:
+    """Whether a question without a precision is one of 16-bit passes: a transformer by formula, on
+    devices with times for them."""
+    if question.says("training", "precision") or question.says("compute"):
+        return False
+    groups = question.stated("cluster", "groups") or [question.stated("cluster")]
+    with suppress(InputError, TypeError, AttributeError, KeyError):  # reported with the scenario
+        if catalog.model(question.stated("model")).transformer is not None:
+            return all("fp16" in catalog.device(one["device"]).precisions for one in groups)
+    return False
 
 
 def _trace(source: str) -> Path | None:

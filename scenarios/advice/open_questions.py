@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Asked
+from gcsim.scenarios.advice.asked import SUPPOSED_HALF, Asked
 from gcsim.scenarios.findings import Answer
 from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.scenarios.sections.network_words import ETHERNET, supposes_rdma
@@ -35,7 +35,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
             words = f"the GPUs of a {ends[:-1]} sum first, then the {ends} exchange"
             yield _answer(words, f"--set {_BETWEEN}{ends}", f"{_BETWEEN}{ends}")
     precision = asked.scenario.training.precision
-    if not asked.says("training", "precision"):
+    if not asked.says("training", "precision") and SUPPOSED_HALF not in asked.supposed:
         yield _answer("", "--precision fp16", "training.precision=fp16")
     elif precision in ("fp16", "bf16") and not asked.says("training", "gradients"):
         setting = f"training.gradients={precision}"
@@ -77,7 +77,7 @@ _WAYS = {
 
 
 WHICH_WAY = (
-    "find out first how the GPUs talk: NCCL_DEBUG=INFO logs via P2P or via SHM, "
+    "find out how the GPUs talk: NCCL_DEBUG=INFO logs via P2P or via SHM, "
     "nvidia-smi topo -m shows the way"
 )
 """Check that decides between the ways (src/transport/p2p.cc and shm.cc of NCCL)."""

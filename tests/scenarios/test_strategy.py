@@ -218,9 +218,11 @@ def test_advice_says_how_to_shard_with_fsdp() -> None:
     assert "all state sharded inside nodes (HSDP)" in said
     assert "ddp_hook" not in said
     copied = ["training.strategy=zero3", "training.secondary=true", "training.gathered=fp8"]
-    options = [word for one in copied for word in ("--set", one)]
+    options = [word for one in [*copied, "training.checkpointing=full"] for word in ("--set", one)]
+    words[2] = "gpt2_medium"
     said = CliRunner().invoke(app, [*words, *options]).output
     assert "fully_shard(module, mp_policy=types, reshard_after_forward=2)" in said
+    assert "model.layers = torch.nn.ModuleList(map(checkpoint_wrapper, model.layers))\n" in said
     assert "# weights in fp8: torchao's enable_fsdp_float8_all_gather" in said
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 

@@ -24,6 +24,7 @@ from gcsim.compressors.options.method import method_of
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.advice.per_bucket import Plan
 from gcsim.scenarios.catalog import link
 from gcsim.scenarios.findings import FASTEST, SLOWEST, BreakEven, Evidence, Findings, Limits
@@ -302,11 +303,32 @@ def test_a_box_without_nvlink_is_asked_for_its_bus() -> None:
     assert "--set cluster.intra_node=pcie4_across" in ways
     assert "for the bus" in found.summary()
     assert "the network" not in found.summary()
-    (opened,) = (one for one in found.summary().splitlines() if one.startswith("Open"))
-    assert "NCCL_DEBUG=INFO" in opened  # the check that decides stands before the ways
+    assert "NCCL_DEBUG=INFO" in found.summary().splitlines()[1]  # the check that decides
     then = advice(asked(None, Words(**words), [*few, "cluster.intra_node=pcie4_across"]))
     assert not any("intra_node" in one.answer.option for one in then.findings.open)
     assert "NCCL_DEBUG" not in then.summary()
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "precision", "expected"),
+    [
+        ("llama3_8b", "h100_sxm", None, "fp16"),
+        ("llama3_8b", "h100_sxm", "fp32", "fp32"),
+        ("llama3_8b", "p100_pcie", None, "fp32"),  # no times of 16-bit passes
+        ("resnet50", "h100_sxm", None, "fp32"),
+    ],
+)
+def test_passes_of_a_transformer_by_formula_are_in_16_bits(
+    model: str, device: str, precision: str | None, expected: str
+) -> None:
+    few = ["compressors=[none]", "training.strategy=zero3", "training.checkpointing=full"]
+    words = Words(model=model, device=device, gpus=8, nodes=4, network="400gbe")
+    question = asked(None, replace(words, precision=precision), few)
+    found = question.changed(["training.device_memory=900 GiB"])
+    assert found is not None
+    assert found.training.precision == expected
+    options = [one.option for one in open_questions(question)]
+    assert ("--precision fp16" in options) is (expected == "fp32" and precision is None)
 
 
 def test_the_bottleneck_is_the_share_of_the_rows_iteration() -> None:

@@ -204,7 +204,7 @@ def test_what_would_have_a_switch_that_adds_is_a_link_of_the_board(
         (
             "rtx_4090",
             "nvlink4",
-            "rtx_4090 has pcie4_x16; write pcie4_x16, or a bridge's own figures: "
+            "rtx_4090 has pcie4_host; write pcie4_host, or a bridge's own figures: "
             "{like: nvlink3, bandwidth: 56 GB/s}",
         ),
         (
