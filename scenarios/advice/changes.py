@@ -29,17 +29,7 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     chosen = cluster.collectives
     if cluster.workers == 1:
         return
-    nodes = cluster.nodes > 1
-    key = rate_key(scenario)
-    link = cluster.network if nodes else cluster.intra_node
-    holder = f"cluster.{'network' if nodes else 'intra_node'}"
-    if key is not None:
-        words = "twice the bandwidth" if nodes else "twice the bus's bandwidth"
-        twice = exact(2 * link.bandwidth / links_together(scenario), "bandwidth")
-        yield words, (f"{key}={twice}",), ""
-        latency = exact(link.latency / 2, "time")
-        halved = f"{holder}.latency={latency}", f"{holder}.latency_range=null"
-        yield "half the latency", halved, ""
+    yield from _faster_links(scenario)
     if cluster.groups and not scenario.by_speed:
         yield "batches in proportion to the nodes' speed", ("cluster.batch=by_speed",), ""
     gpu = cluster.device.processor != "cpu"
@@ -50,11 +40,7 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     few = cluster.workers <= _FEW
     if chosen.transport == "gloo" and training.concurrent_collectives == 1 and few:
         yield "two collectives at a time", ("training.concurrent_collectives=2",), ""
-    if nodes and cluster.devices_per_node > 1 and not cluster.groups:
-        bus = cluster.intra_node
-        rate = exact(2 * bus.bandwidth, "bandwidth")
-        yield "twice the bus's bandwidth", (f"cluster.intra_node.bandwidth={rate}",), ""
-    if nodes and training.strategy in ("zero2", "zero3"):
+    if cluster.nodes > 1 and training.strategy in ("zero2", "zero3"):
         several = cluster.devices_per_node > 1
         if several:
             yield "sharding inside nodes alone", ("training.strategy=hsdp",), ""
@@ -68,6 +54,26 @@ def candidates(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]
     micro = 4 * training.accumulation
     words = f"accumulating {micro} micro-batches"
     yield words, (f"training.accumulation={micro}",), "global batch 4x"
+
+
+def _faster_links(scenario: Scenario) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    cluster = scenario.cluster
+    nodes, key = cluster.nodes > 1, rate_key(scenario)
+    link = cluster.network if nodes else cluster.intra_node
+    holder = f"cluster.{'network' if nodes else 'intra_node'}"
+    if key is not None:
+        words = "twice the bandwidth" if nodes else "twice the bus's bandwidth"
+        twice = exact(2 * link.bandwidth / links_together(scenario), "bandwidth")
+        yield words, (f"{key}={twice}",), ""
+        latency = exact(link.latency / 2, "time")
+        halved = f"{holder}.latency={latency}", f"{holder}.latency_range=null"
+        yield "half the latency", halved, ""
+    if cluster.racks is not None and cluster.racks.uplink.trace is None:
+        twice = exact(2 * cluster.racks.uplink.bandwidth, "bandwidth")
+        yield "twice the racks' uplinks", (f"cluster.racks.uplink.bandwidth={twice}",), ""
+    if nodes and cluster.devices_per_node > 1 and not cluster.groups:
+        rate = exact(2 * cluster.intra_node.bandwidth, "bandwidth")
+        yield "twice the bus's bandwidth", (f"cluster.intra_node.bandwidth={rate}",), ""
 
 
 def changes(engine: Engine, labels: Sequence[str]) -> list[Change]:

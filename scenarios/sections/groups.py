@@ -109,7 +109,8 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
                 (*at, "devices_per_node"),
                 f" = {own!r:.40}: the first group's nodes have {devices!r:.40} devices, and all "
                 "nodes must have as many",
-                "split the larger nodes: two nodes of 4 devices for one of 8",
+                "split the larger nodes: two nodes of 4 devices for one of 8, which the network "
+                "then joins",
             )
     for key, instead in _OF_ALL.items():
         if len(groups) == 1 and key in groups[0]:

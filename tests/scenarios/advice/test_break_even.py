@@ -210,9 +210,13 @@ def test_rates_are_those_of_all_nics_of_a_node_together() -> None:
 
 
 def test_what_is_proposed_can_be_set() -> None:
+    racks = "cluster.racks={nodes: 2, uplink: 10gbe}"
     for words in ({}, {"nodes": 1, "gpus": 4}, {"device": "cpu_2core"}):
-        engine = Engine(question(**words))
-        for _, overrides, _ in candidates(engine.scenario):
+        base = question(**words)
+        engine = Engine(replace(base, overrides=(*base.overrides, racks)))
+        proposed = [*candidates(engine.scenario)]
+        assert "twice the racks' uplinks" in {named for named, _, _ in proposed}
+        for _, overrides, _ in proposed:
             assert engine.asked.changed(overrides) is not None, overrides
 
 
