@@ -17,10 +17,10 @@ from gcsim.scenarios.scenario import CompressorChoice
 
 
 def other_code(engine: Engine, label: str) -> Iterator[OtherCode]:
-    """A method of the scenario in each other code that is known."""
+    """A method of the scenario in each other code that is known: all exchange between workers."""
     scenario = engine.scenario
     choice = next((one for one in scenario.compressors if one.label == label), None)
-    if choice is None:  # dense training through servers
+    if choice is None or scenario.training.between != "workers":  # None: dense through servers
         return
     own = engine.known(choice, scenario)
     for there in in_other_code(choice):

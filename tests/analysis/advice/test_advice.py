@@ -288,9 +288,12 @@ def test_compression_between_nodes_is_named_where_it_gains(bus: str, gaining: bo
 @pytest.mark.parametrize(("ends", "arguments"), [("nodes", ""), ("racks", ", ranks_per_rack=4")])
 def test_the_hook_to_deploy_has_the_ends_that_were_simulated(ends: str, arguments: str) -> None:
     racks = "cluster.racks={nodes: 2, uplink: 1gbe}"
-    here = ("compressors=[none, terngrad]", racks, f"training.between={ends}")
+    here = ("compressors=[none, terngrad, powersgd]", racks, f"training.between={ends}")
     found = advised(*here, model="resnet18_cifar10", gpus=2, nodes=4, network="10gbe")
-    assert f'gcsim.ddp_hook("terngrad", between="{ends}"{arguments})' in found.summary()
+    assert found.use is not None
+    hook = f'gcsim.ddp_hook("{found.use.compressor}", between="{ends}"{arguments})'
+    assert hook in found.summary()
+    assert not found.findings.other_code
     assert "training.between" not in str(found.findings.open)
 
 
