@@ -300,7 +300,9 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     """Settings of the words, and problems of some, which have stand-ins."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
     problems: list[Problem] = []
-    if said.get("gpus", 1) > 1 and said.get("nodes", 1) == 1 and "network" not in said:
+    gpus = said.get("gpus")
+    several = isinstance(gpus, int) and gpus > 1
+    if several and said.get("nodes", 1) == 1 and "network" not in said:
         said |= {"nodes": 1, "network": _STAND_INS["network"]}  # which nothing crosses
 
     def put(name: str, look_up: Callable[[], Any], word: str = "") -> None:

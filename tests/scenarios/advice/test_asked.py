@@ -89,6 +89,7 @@ def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
         (Words(model="resnet5"), "--model", "unknown model 'resnet5'", "resnet50"),
         (Words(device="v100x"), "--device", "unknown device 'v100x'", "v100"),
         (Words(gpus=0), "--gpus", "0", ""),
+        (Words(gpus=number("4x")), "--gpus", "'4x'", "leave it out for 1"),
         (Words(nodes=-3), "--nodes", "-3", ""),
         (Words(batch_size=0), "--batch-size", "0", ""),
         (Words(cost_per_hour=-1.0), "--cost-per-hour", "-1", ""),
