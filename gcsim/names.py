@@ -76,7 +76,8 @@ def entry_named(
     if word in titles:
         return word
     found = _matches(word, titles)
-    if not found and (size := _MEMORY.search(word)):  # a card that has one size, or this one
+    size = _MEMORY.search(word) if kind == "device" else None
+    if not found and size:  # a card that has one size, or this one
         plain = _matches(_MEMORY.sub("", word), titles)
         sizes = {
             one: _MEMORY.findall(" ".join((one, *titles[one])).replace("_", " ")) for one in plain
@@ -175,7 +176,8 @@ def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     found = found or [
         name
         for name, texts in titles.items()
-        if any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
+        if re.search(r"\d\d|[^\W\d_]{2}", own)  # "4x" is a number of something
+        and any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
         and not _VARIANTS & (_runs(name) - _runs(word))
     ]
     return [one for one in found if not any(one.startswith(f"{other}_") for other in found)]

@@ -165,6 +165,8 @@ UNKNOWN = [
     ("model", "resnet-32"),
     ("network", "infiniband_xdr"),
     ("network", "WAN"),
+    ("network", "4x"),
+    ("network", "4 100G"),
     ("model", "roberta-large"),
     ("model", "ResNeXt-50"),
 ]
@@ -253,6 +255,10 @@ def test_a_refusal_names_the_words_family_nearest_first(kind: str, word: str, fi
         ("device", "H100 x 8", "H100", "--gpus"),
         ("network", "2x 100 Gbps", "100 Gbps", "--nics"),
         ("network", "dual 25GbE", "25GbE", "--nics"),
+        ("network", "4 x 100G", "100G", "--nics"),
+        ("network", "5 x 10G", "10G", "--nics"),
+        ("network", "4 \u00d7 400G", "400G", "--nics"),
+        ("network", "25G x 3", "25G", "--nics"),
     ],
 )
 def test_several_of_an_entry_are_asked_for_as_one_and_a_number(
