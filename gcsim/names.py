@@ -75,8 +75,8 @@ def entry_named(
     """
     if word in titles:
         return word
-    found = _matches(word, titles)
     size = _MEMORY.search(word) if kind == "device" else None
+    found = _matches(_MEMORY.sub(r"\1gb", word) if size else word, titles)
     if not found and size:  # a card that has one size, or this one
         plain = _matches(_MEMORY.sub("", word), titles)
         sizes = {
@@ -94,12 +94,6 @@ def entry_named(
             raise InputError(
                 f"{word!r} names several", hint=f"write {several[1]}, and {_NUMBER[kind]}"
             )
-    own = compact(word)
-    found = found or [
-        name
-        for name in titles
-        if own and re.match(rf"{re.escape(own)}(?!(?<=\d)\d)", compact(name))
-    ]
     hint = did_you_mean(word, _alike(word, titles), near=_NEAR)
     if found:
         hint = f"there {'are' if len(found) > 1 else 'is'} {', '.join(found)}"
@@ -176,7 +170,7 @@ def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     found = found or [
         name
         for name, texts in titles.items()
-        if re.search(r"\d\d|[^\W\d_]{2}", own)  # "4x" is a number of something
+        if not re.fullmatch(r"\dx?", own)  # "4x" is a number of something
         and any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
         and not _VARIANTS & (_runs(name) - _runs(word))
     ]

@@ -10,16 +10,21 @@ from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.sections.network_words import network_of
 
 UNDERSTOOD = {
-    (
-        "device",
-        "v100",
-    ): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | Tesla V100-SXM2-32GB | NVIDIA V100",
-    ("device", "v100_pcie"): "Tesla V100-PCIE-16GB | V100-32GB | V100 32G",
+    ("device", "v100"): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | NVIDIA V100 | V100 16GB",
+    ("device", "v100_sxm_32gb"): (
+        "Tesla V100-SXM2-32GB | V100 SXM2 32GB | Tesla V100-SXM3-32GB | V100-SXM2-32G"
+    ),
+    ("device", "v100_pcie"): "Tesla V100-PCIE-32GB | V100 PCIe",
+    ("device", "v100_pcie_16gb"): "Tesla V100-PCIE-16GB",
     (
         "device",
         "a100_sxm_80gb",
     ): "A100 | A100 80GB | DGX A100 | A100-80GB | NVIDIA A100-SXM4-80GB | GRID A100",
-    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 40GB | A100-40G",
+    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 PCIe 40G",
+    ("device", "a100_pcie_80gb"): "NVIDIA A100 80GB PCIe | NVIDIA A100 80G PCIe",
+    ("device", "a100_sxm_40gb"): "NVIDIA A100-SXM4-40GB",
+    ("device", "gh200"): "GH200 | NVIDIA GH200 480GB",
+    ("device", "h20"): "H20 | NVIDIA H20",
     ("device", "h100_sxm"): (
         "H100-80G | H100 | H100 80GB | NVIDIA H100 80GB HBM3 | H100-SXM5 | H100 SXM | HGX H100"
         " | DGX-H100"
@@ -118,6 +123,11 @@ UNDERSTOOD = {
 ASKED_BACK = [
     ("device", "P100"),
     ("device", "p100-16g"),
+    ("device", "V100-32GB"),
+    ("device", "v100-32"),
+    ("device", "V100 32G"),
+    ("device", "A100 40GB"),
+    ("device", "A100 PCIe"),
     ("network", "TCP"),
     ("network", "pcie"),
     ("model", "BERT"),
@@ -142,8 +152,6 @@ ASKED_BACK = [
 """Words that several entries match."""
 
 UNKNOWN = [
-    ("device", "NVIDIA A100-SXM4-40GB"),
-    ("device", "NVIDIA A100 80GB PCIe"),
     ("device", "MI250X"),
     ("device", "TPUv3"),
     ("device", "GPU"),
@@ -151,14 +159,13 @@ UNKNOWN = [
     ("model", "Llama-4 Scout"),
     ("model", "Mixtral 8x7B"),
     ("model", "inceptionv4"),
-    ("device", "GH200"),
     ("device", "L40"),
     ("device", "GTX1080"),
-    ("device", "NVIDIA A100 80G PCIe"),
     ("model", "T5"),
     ("device", "A10"),
+    ("device", "V100S"),
+    ("device", "GH200 144GB"),
     ("model", "VGG16_bn"),
-    ("device", "H20"),
     ("device", "P4"),
     ("device", "EPYC"),
     ("device", "Quadro RTX 6000"),
