@@ -484,3 +484,11 @@ def test_the_bus_of_a_device_is_a_link() -> None:
     assert catalog.device("v100_pcie").bus is None
     assert catalog.device("h200").bus == catalog.device("h100_sxm").bus == "nvlink4"
     assert catalog.device("mi300x").bus == "xgmi"
+
+
+def test_a_device_has_the_memory_that_its_title_names() -> None:
+    known = catalog.devices()
+    named = {name: re.search(r"(\d+) GB\b", device.title) for name, device in known.items()}
+    sizes = {name: int(found[1]) << 30 for name, found in named.items() if found}
+    assert {name: known[name].memory for name in sizes} == sizes
+    assert {"v100", "v100_sxm_32gb", "a100_sxm_40gb", "h20"} <= sizes.keys()
