@@ -79,7 +79,7 @@ def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
 @pytest.mark.parametrize(
     ("words", "place", "said", "hint"),
     [
-        (Words(network="25 Gbits/s"), "--network", "unknown unit 'Gbits/s'", "Gbit/s"),
+        (Words(network="25 Gbit/x"), "--network", "unknown unit 'Gbit/x'", "Gbit/s"),
         (Words(network="0 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
         (Words(network="-25 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
         (Words(network="10 GB"), "--network", "unknown unit", "10 Gbit/s"),
