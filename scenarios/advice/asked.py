@@ -27,9 +27,9 @@ from typing import Any
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem, did_you_mean
-from gcsim.names import compact
 from gcsim.scenarios import catalog, load
-from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
+from gcsim.scenarios.catalog.at_hand import device_named
+from gcsim.scenarios.catalog.loops import loop_named
 from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
@@ -96,19 +96,11 @@ _KEYS: dict[str, tuple[str, ...]] = {
 }
 SUPPOSED_LOOP = "training.loop=ddp"
 """Loop of a question without a scenario's file: that of the hook which the answer deploys."""
-_HALF = ("fp16", "float16", "half", "halfprecision", "amp", "mixedprecision")
-_SPELLED: dict[str, dict[str, str]] = {
-    "precision": dict.fromkeys(_HALF, "fp16")
-    | dict.fromkeys(("bf16", "bfloat16"), "bf16")
-    | dict.fromkeys(("fp32", "float32", "single", "singleprecision"), "fp32")
-    | dict.fromkeys(("tf32", "tensorfloat32"), "tf32"),
-    "loop": dict.fromkeys(
-        ("ddp", "torch", "pytorch", "torchddp", "pytorchddp", "distributeddataparallel"), "ddp"
-    )
-    | {one: one for one in ("horovod", "deepspeed", "paddle", "own")}
-    | {"paddlepaddle": "paddle"},
+_NAMED: dict[str, Callable[[str], str]] = {
+    "model": lambda word: catalog.model(word).name,
+    "device": device_named,
+    "loop": loop_named,
 }
-"""Words of people for settings of a few values, without case, blanks and hyphens."""
 _NEEDED = {
     "model": "resnet50, from `gcsim list models`",
     "device": "v100, from `gcsim list devices`",
@@ -120,7 +112,6 @@ _STAND_INS: dict[str, Any] = {
     "group": [{"nodes": 2, "device": "v100", "network": "10gbe"}],
 }  # fmt: skip
 """Replace missing or wrong words while the others are checked."""
-_AT_HAND = re.compile(rf"{AUTO}|cuda(:0)?", re.IGNORECASE)
 _GROUP = re.compile(
     r"\s*(?P<nodes>\d+)\s*x\s*(?:(?P<gpus>\d+)\s+)?(?P<device>[^@]*[^@\s])"
     r"(?:\s*@\s*(?:(?P<nics>\d+)\s*x\s*)?(?P<network>.+))?"
@@ -314,15 +305,9 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
 
     if words.parameters is not None:
         put("model", lambda: _of_size(str(words.parameters), words.model), "parameters")
-    for name, spelled in _SPELLED.items():
-        if isinstance(said.get(name), str):
-            said[name] = spelled.get(compact(said[name]), said[name])
-    if words.device is not None and _AT_HAND.fullmatch(words.device):
-        put("device", device_at_hand)
-    look_up: dict[str, Callable[[str], Any]] = {"model": catalog.model, "device": catalog.device}
-    for name in said.keys() & look_up.keys():
+    for name in said.keys() & _NAMED.keys():
         with suppress(InputError):  # which the check of the scenario reports
-            said[name] = look_up[name](said[name]).name
+            said[name] = _NAMED[name](said[name])
     if isinstance(words.network, str) and words.network.lstrip().startswith("{"):
         section = words.network
         put("network", lambda: read(section, called("network"), position=False).data)
@@ -337,8 +322,7 @@ def _group(text: str, words: Words) -> dict[str, Any]:
     if found is None:
         hint = f"write it like {_GROUP_EXAMPLE}: nodes, GPUs of each, device, network"
         raise InputError(f"{text!r:.60} is not a group of nodes", hint=hint)
-    device = catalog.device(found["device"])
-    group: dict[str, Any] = {"nodes": int(found["nodes"]), "device": device.name}
+    group: dict[str, Any] = {"nodes": int(found["nodes"]), "device": device_named(found["device"])}
     group["devices_per_node"] = int(found["gpus"] or words.gpus or 1)
     if found["nics"]:
         group["nics_per_node"] = int(found["nics"])

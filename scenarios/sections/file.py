@@ -21,7 +21,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -55,7 +54,7 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.steps.step_plan import Kind
-from gcsim.simulator.training import Code, SharedNode, Strategy, Training
+from gcsim.simulator.training import Code, SharedNode, Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
@@ -313,16 +312,11 @@ def buckets_of(section: Spelled) -> DdpBuckets:
     return replace(limits, first=limits.cap) if alone else limits
 
 
-def _named(strategy: Any) -> Any:
-    return "zero3" if strategy == "fsdp" else strategy
-
-
 TRAINING = As(
     Training,
-    strategy=(Annotated[Strategy, BeforeValidator(_named)], "ddp"),
     reducer=None,
     hook=None,
-    loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
+    loop=(Annotated[str, in_catalogue(loops.loop_named)], loops.UNKNOWN),
     framework=(_entry(loops.framework, FrameworkSection) | None, None),
     shared_node=(_entry(loops.contention, Annotated[Spelled, As(SharedNode)]) | None, None),
     code=(_entry(loops.code, Annotated[Spelled, As(Code)]) | None, None),

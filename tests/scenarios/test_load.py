@@ -247,6 +247,26 @@ def test_an_option_changes_one_value(tmp_path: Path) -> None:
     assert scenario.cluster.servers == 8
 
 
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        (("cluster.collectives.transport=GLOO",), ("cluster.collectives.transport=gloo",)),
+        (
+            ("train.optimizer.name=SGD", "train.optimizer.weight_decay=0.1"),
+            ("train.optimizer.name=sgd", "train.optimizer.weight_decay=0.1"),
+        ),
+        (("gradients.source=Synthetic",), ("gradients.source=synthetic",)),
+        (("training.strategy=Zero-1",), ("training.strategy=zero1",)),
+        (("training.precision=float32",), ("training.precision=fp32",)),
+    ],
+)
+def test_a_choice_is_read_in_any_case_and_by_its_usual_names(
+    tmp_path: Path, words: tuple[str, ...], choices: tuple[str, ...]
+) -> None:
+    said, meant = (load(tmp_path, GOOD, *settings) for settings in (words, choices))
+    assert said.resolved == meant.resolved
+
+
 def test_a_limit_of_buckets_is_that_of_the_first_one_unless_that_is_stated(tmp_path: Path) -> None:
     """As PyTorch takes `bucket_cap_mb`: `test_ready_order.py` holds that against its Reducer."""
     mib = 2**20
@@ -501,6 +521,11 @@ def test_what_is_not_named_the_transport_chooses(
     ).cluster.collectives
     assert (chosen.all_reduce, chosen.all_gather) == ("ring", "auto")
     assert not caplog.records
+
+
+def test_parts_of_choices_name_them(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, GOOD, "cluster.collectives.all_reduce=tree")
+    assert "is not a choice; there are binomial_tree, double_tree, nccl_nvls_tree_simple," in found
 
 
 def test_a_library_s_algorithm_can_be_named(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_a_models_name_alone_is_the_model() -> None:
     assert len(said.value.problems) == 2
 
 
-@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0", "MPS"])
 def test_the_device_at_hand_is_asked_for_by_its_name(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +236,7 @@ def test_the_device_at_hand_is_asked_for_by_its_name(
     assert asked(None, words).scenario.cluster.device.name == "rtx_4090"
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA GB300")
     with pytest.raises(InputError) as caught:
-        asked(None, words, called=option)
+        asked(None, words, called=option).scenario  # noqa: B018
     (problem,) = caught.value.problems
     assert problem.place == "--device"
     assert "calibrate device" in problem.hint
@@ -250,7 +250,14 @@ def test_a_limit_is_a_setting_of_the_link() -> None:
 
 @pytest.mark.parametrize(
     ("word", "setting"),
-    [("FP16", "fp16"), ("mixed precision", "fp16"), ("BFloat16", "bf16"), ("float32", "fp32")],
+    [
+        ("FP16", "fp16"),
+        ("mixed precision", "fp16"),
+        ("mixed", "fp16"),
+        ("AMP", "fp16"),
+        ("BFloat16", "bf16"),
+        ("float32", "fp32"),
+    ],
 )
 def test_precisions_are_read_as_people_write_them(word: str, setting: str) -> None:
     assert asked(None, replace(WORDS, precision=word)).scenario.training.precision == setting
@@ -259,6 +266,15 @@ def test_precisions_are_read_as_people_write_them(word: str, setting: str) -> No
 @pytest.mark.parametrize("word", ["PyTorch DDP", "DistributedDataParallel", "DDP"])
 def test_loops_are_read_as_people_write_them(word: str) -> None:
     assert asked(None, replace(WORDS, loop=word)).document.data["training"]["loop"] == "ddp"
+
+
+@pytest.mark.parametrize(
+    ("word", "strategy"), [("FSDP", "fsdp"), ("zero3", "zero3"), ("DeepSpeed ZeRO-2", "zero2")]
+)
+def test_a_strategy_is_no_loop_but_a_setting(word: str, strategy: str) -> None:
+    with pytest.raises(InputError, match=f"--set training.strategy={strategy}$") as refused:
+        asked(None, replace(WORDS, loop=word), called=option).scenario  # noqa: B018
+    assert [one.place for one in refused.value.problems] == ["--loop"]
 
 
 def test_a_question_without_a_file_is_of_pytorchs_ddp_for_which_the_hook_is() -> None:
@@ -289,9 +305,12 @@ def test_another_width_is_no_mistyped_precision() -> None:
         asked(None, replace(WORDS, precision="fp64")).scenario  # noqa: B018
 
 
-def test_bfloat16_has_the_times_of_half_precision_and_gradients_are_asked_for_so() -> None:
-    question = asked(None, replace(WORDS, precision="bf16"))
+def test_bfloat16_has_the_times_of_half_precision_and_gradients_are_asked_for_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    question = asked(None, replace(WORDS, precision="bf16"), called=option)
     assert question.scenario.training.timed_as == "fp16"
+    assert "--precision: warning: training.precision = 'bf16': v100 gets the times of" in caplog.text
     assert "--set training.gradients=bf16" in [one.option for one in open_questions(question)]
 
 
