@@ -31,7 +31,7 @@ from pydantic import Field
 
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError, Problem
-from gcsim.names import entry_named
+from gcsim.names import compact, entry_named
 from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device, old_host
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import LinkFields, over
@@ -108,8 +108,23 @@ def own_figures() -> Mapping[str, tuple[TransportName, ...]]:
 
 
 def device(name: str) -> Device:
-    """Shipped device ("V100" is v100); `InputError` with a suggestion for an unknown name."""
+    """Shipped device ("V100" is v100); `InputError` with a suggestion for an unknown name, and with
+    its device for a machine's."""
+    plain = "" if name in devices() else re.sub("^(standard|ml)", "", compact(name))
+    if plain in _machines():
+        raise InputError(f"{name!r} is a machine", hint=_machines()[plain])
     return _named(name, "device", devices())
+
+
+@functools.cache
+def _machines() -> dict[str, str]:
+    """Settings that describe a machine, by its name without case and hyphens."""
+    found: dict[str, str] = {}
+    for machine, (board, number, *network) in _aliases()["machines"].items():
+        around = "".join(f", network {link}" for link in network[:1])
+        around += "".join(f", nics_per_node {nics} (--nics)" for nics in network[1:])
+        found[compact(machine)] = f"write {board}, devices_per_node {number} (--gpus){around}"
+    return found
 
 
 def model(name: str) -> ModelEntry:
@@ -255,7 +270,7 @@ _DETAILS = re.compile(r",| (?:for|with|on|of|at) ")  # ends the part of a title 
 
 
 @functools.cache
-def _aliases() -> dict[str, dict[str, list[str]]]:
+def _aliases() -> dict[str, dict[str, list[Any]]]:
     return dict(_document(FOLDER / "aliases.yaml").data)
 
 

@@ -276,6 +276,34 @@ def test_several_of_an_entry_are_asked_for_as_one_and_a_number(
 
 
 @pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("p3.16xlarge", "v100, devices_per_node 8 (--gpus), network 25gbe"),
+        ("P4d.24xlarge", "a100_sxm_40gb, devices_per_node 8 (--gpus), network efa_400gb"),
+        ("ml.g5.12xlarge", "a10g, devices_per_node 4 (--gpus), network 40gbe"),
+        (
+            "Standard_ND96asr_v4",
+            "a100_sxm_40gb, devices_per_node 8 (--gpus), network infiniband_hdr, nics_per_node 8"
+            " (--nics)",
+        ),
+        ("Standard_NC24ads_A100_v4", "a100_pcie_80gb, devices_per_node 1 (--gpus)"),
+        ("DGX-2", "v100_sxm_32gb, devices_per_node 16 (--gpus)"),
+    ],
+)
+def test_a_machine_is_asked_for_by_its_devices(word: str, meant: str) -> None:
+    with pytest.raises(InputError) as refused:
+        catalog.device(word)
+    assert str(refused.value) == f"error: {word!r} is a machine; write {meant}"
+
+
+def test_machines_are_of_devices_and_links_of_the_catalogue() -> None:
+    for _, number, *network in (rows := catalog._aliases()["machines"]).values():
+        assert number >= 1
+        assert set(network[:1]) <= catalog.links().keys()
+    assert {device for device, *_ in rows.values()} <= catalog.devices().keys()
+
+
+@pytest.mark.parametrize(
     ("word", "size"), [("opt-1.3b", "1.3B"), ("mistral-7b", "7B"), ("opt-175b", None)]
 )
 def test_an_unknown_model_is_asked_for_by_a_size_that_advice_takes(
