@@ -32,13 +32,18 @@ _OTHERS = {"resnext", "resnest"}  # products whose names are one letter from an 
 _SIMILAR = 4  # entries of a word's family that a message names
 _COUNTED = (
     re.compile(r"(?:\d+ ?[x\u00d7*] ?|(?:dual|quad) )(?=\D|\d+ ?[gm])(.+)", re.IGNORECASE),
-    re.compile(r"(?!pci)(.+?)(?:\s|(?<=\d))[x\u00d7*] ?\d+", re.IGNORECASE),  # PCIe has lanes
+    re.compile(r"(?!pci)(.+?)(?:\s|(?<=\d))\(?[x\u00d7*] ?\d+\)?", re.IGNORECASE),  # PCIe: lanes
 )
 """Several of an entry: "8xA100", "2x 100 Gbit/s", "dual 25GbE", "H100 x 8"."""
 _NUMBER = {
     "device": "their number as devices_per_node (--gpus) or nodes (--nodes)",
     "link": "their number as nics_per_node (--nics)",
 }
+_ELSE = {
+    "device": "gcsim calibrate device measures yours",
+    "link": "a rate alone will do: 25 Gbit/s",
+}
+"""Ways to an entry that the catalogue lacks."""
 _GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gige|gig|gigabit|g)"
 _SPELLINGS = (
     (re.compile(r"\brdma over converged ethernet\b|\broce ?v\d\b"), "roce"),
@@ -48,6 +53,7 @@ _SPELLINGS = (
     (re.compile(r"^gig(abit|e)?( ethernet)?$|\b1000base-?\w+"), "1gbe"),
     (re.compile(r"\bpci(?:-?e| express) ?(?:gen ?)?(\d)(?:\.0)?(?![\d.])"), r"pcie\1 "),
     (re.compile(r"\bone ?-?bit"), "1bit"),
+    (re.compile(r"\befa ?v\d\b"), "efa"),
     (re.compile(r"\bib\b"), "infiniband"),
     (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
     (re.compile(r"\bwi-fi\b"), "wifi"),
@@ -99,7 +105,7 @@ def entry_named(
         hint = f"there {'are' if len(found) > 1 else 'is'} {', '.join(found)}"
     elif not hint.endswith("?"):
         similar = _family(word, titles)
-        hint = f"similar: {', '.join(similar)}" if similar else ""
+        hint = f"similar: {', '.join(similar)}" if similar else _ELSE.get(kind, "")
         others = "; ".join(filter(None, (f"gcsim list {kind}s has all", others)))
     joined = " " if hint.endswith("?") else "; "
     raise InputError(f"unknown {kind} {word!r}", hint=joined.join(filter(None, (hint, others))))
@@ -122,8 +128,15 @@ def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     ]
     if not own and re.fullmatch(r"[^\W\d_]\d{4,}", start[0]):  # a digit too many
         return _family(start[0][:-1], titles)
-    near = process.extract(word, own, scorer=fuzz.ratio, processor=str.casefold, limit=_SIMILAR)
-    return [name for name, *_ in near]
+    near = process.extract(word, own, scorer=fuzz.ratio, processor=str.casefold, limit=None)
+    return sorted((name for name, *_ in near), key=lambda name: _apart(word, name))[:_SIMILAR]
+
+
+def _apart(word: str, name: str) -> int:
+    """Difference of the numbers of two products, an RTX 4080 and an RTX 3090."""
+    numbers = [re.search(r"\d{3,}", text) for text in (word, name)]
+    one, other = (int(found[0]) if found else 0 for found in numbers)
+    return abs(one - other)
 
 
 def _alike(word: str, names: Iterable[str]) -> list[str]:

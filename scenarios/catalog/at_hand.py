@@ -10,7 +10,7 @@ from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 
 AUTO = "auto"  # name of the device at hand
-_NAMES = re.compile(rf"{AUTO}|cuda(:0)?|mps", re.IGNORECASE)
+_NAMES = re.compile(rf"{AUTO}|cuda(:\d+)?|mps", re.IGNORECASE)
 _LOG = logging.getLogger(__name__)
 _BOARD, _PROCESSOR = Path("/proc/device-tree/model"), Path("/proc/cpuinfo")
 _KEY = "model name"

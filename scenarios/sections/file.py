@@ -19,14 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import did_you_mean

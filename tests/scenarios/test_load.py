@@ -122,7 +122,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("nodes: [1, 2, 4]", "nodes: [1, 0]", "a.yaml:6:14: error: cluster.nodes.1 = 0: must be"),
         ("nodes: [1, 2, 4]", "nodes: 1000000", "cluster.nodes = 1000000: must be at most 100000"),
         ("device: p100_pcie", "device: p10_pcie", "a.yaml:8:11: error: cluster.device: unknown "
-         "device 'p10_pcie'; gcsim list devices has all"),
+         "device 'p10_pcie'; gcsim calibrate device measures yours; gcsim list devices has all"),
         ("device: p100_pcie", "device: 5", "cluster.device = 5: must be text"),
         ("intra_node: pcie3_x16", "intra_node: pcie3_x61", "a.yaml:13:15: error: "
          "cluster.intra_node: unknown link 'pcie3_x61'; did you mean 'pcie3_x16'?"),

@@ -353,8 +353,7 @@ def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
 
 def test_a_wrong_link_entry_is_named_with_its_place(tmp_path: Path) -> None:
     text = (
-        "links:\n  a: {bandwidth: 1 gb, latency: 1 us, estimate: true, source: x}\n"
-        "  b: {like: c}\n"
+        "links:\n  a: {bandwidth: 1 gb, latency: 1 us, estimate: true, source: x}\n  b: {like: c}\n"
     )
     found = problems("links", tmp_path, text)
     assert found[0].startswith("c.yaml:2:18: error: links.a.bandwidth: unknown unit 'gb'")

@@ -87,12 +87,15 @@ UNDERSTOOD = {
         " | 10 Gigabit | 10G Ethernet | 10Gb Ethernet | 10GBASE-T | 10ge"
         " | 1.25 GB/s | 10GBPS | 10 GB Ethernet"
     ),
-    ("network", "25gbe"): "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s | 25 GbE SFP28",
+    ("network", "25gbe"): (
+        "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s | 25 GbE SFP28 | 25 Gbps ENA"
+        " | 25 Gbit/s network | 25 Gbit/s, 30 us | 25gbe 30 usec"
+    ),
     ("network", "40gbe"): "40G",
-    (
-        "network",
-        "100gbe",
-    ): "100 Gbit/s | 100G | mellanox connectx-5 100g | 100 Gbps | 100GbE | 100 Gb/s ethernet",
+    ("network", "100gbe"): (
+        "100 Gbit/s | 100G | mellanox connectx-5 100g | 100 Gbps | 100GbE | 100 Gb/s ethernet"
+        " | 100 Gbps gVNIC | 100 G eth"
+    ),
     (
         "network",
         "1gbe",
@@ -100,19 +103,25 @@ UNDERSTOOD = {
     (
         "network",
         "infiniband_hdr",
-    ): "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand",
+    ): "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand | NDR200",
     (
         "network",
         "infiniband_edr",
-    ): "EDR | Infiniband EDR 100Gb/s | 100G IB | 100 Gigabit InfiniBand",
-    ("network", "infiniband_ndr"): "NDR | NDR 400",
+    ): "EDR | Infiniband EDR 100Gb/s | 100G IB | 100 Gigabit InfiniBand | HDR100 | HDR 100",
+    ("network", "infiniband_ndr"): "NDR | NDR 400 | NDR InfiniBand | 300G InfiniBand | 800G IB",
+    ("network", "efa_400gb"): "EFA 400 | 400 Gbps EFA | 3200 Gbps EFA | 3.2 Tb/s EFA",
+    ("network", "50gbe"): "50 Gbps ENA",
+    ("network", "xgmi"): "Infinity Fabric",
     ("network", "100gb_infiniband"): "100Gb InfiniBand",
     ("network", "25gbe_roce"): "25G RoCE | 25GbE RoCEv2 | 25G RDMA",
     ("network", "100gbe_roce"): "100 GbE RoCE | 100G RDMA",
     ("network", "efa_100gb"): "EFA 100",
     ("network", "wifi_802.11ac"): "WiFi 5 | 802.11ac",
     ("network", "lte"): "4G | LTE",
-    ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s",
+    (
+        "network",
+        "100mbit_ethernet",
+    ): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s | 100BASE-TX",
     ("network", "200gbe_roce"): "25 GBps | 25 GB/s",
     ("network", "400gbe_roce"): "400G | 800G | 400 Gbit/s RDMA | 1.6T",
     ("network", "400gbe"): "400G TCP",
@@ -142,6 +151,7 @@ ASKED_BACK = [
     ("network", "RoCE"),
     ("network", "EFA"),
     ("network", "AWS EFA"),
+    ("network", "EFA v2"),
     ("network", "PCIe 5.0"),
     ("network", "wifi"),
     ("network", "Wi-Fi"),
@@ -245,6 +255,10 @@ def test_at_least_nine_of_ten_phrasings_are_understood_or_asked_back() -> None:
         ("device", "h1000", "h100_sxm"),
         ("model", "resnet5O", "resnet50"),
         ("device", "RTX 3080", "rtx_3090"),
+        ("device", "RTX 4080", "rtx_4090, rtx_3090"),
+        ("device", "NVIDIA A10", "a10g"),
+        ("device", "GTX 1080", "gtx_1080_ti"),
+        ("network", "PCIe gen4 x8", "pcie4_x16"),
         ("device", "Jetson Nano", "jetson_agx_xavier"),
         ("model", "mobilenet v3", "mobilenet_v2"),
     ],
@@ -260,6 +274,7 @@ def test_a_refusal_names_the_words_family_nearest_first(kind: str, word: str, fi
         ("device", "8xA100", "A100", "--gpus"),
         ("device", "8 x RTX 4090", "RTX 4090", "--gpus"),
         ("device", "H100 x 8", "H100", "--gpus"),
+        ("device", "Tesla V100-SXM2-16GB (x8)", "Tesla V100-SXM2-16GB", "--gpus"),
         ("network", "2x 100 Gbps", "100 Gbps", "--nics"),
         ("network", "dual 25GbE", "25GbE", "--nics"),
         ("network", "4 x 100G", "100G", "--nics"),
@@ -273,6 +288,27 @@ def test_several_of_an_entry_are_asked_for_as_one_and_a_number(
 ) -> None:
     with pytest.raises(InputError, match=f"names several; write {alone}, and .*{option}"):
         _named(kind, word)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "way"),
+    [
+        ("device", "B300 | MI250 | TPU v4 | Gaudi2 | Titan V | Orin", "gcsim calibrate device"),
+        ("network", "XDR | Omni-Path | Slingshot 11 | ConnectX-6 | bluefield-3 | ENA", "a rate"),
+    ],
+)
+def test_what_is_like_no_entry_gets_another_way(kind: str, words: str, way: str) -> None:
+    for word in words.split(" | "):
+        with pytest.raises(
+            InputError, match=rf"unknown \w+ '{word}'; {way}.*gcsim list \w+s has all$"
+        ):
+            _named(kind, word)
+
+
+def test_a_latency_behind_a_rate_is_that_links() -> None:
+    assert network_of("10 gbps 50us") == {"like": "10gbe", "latency": "50us"}
+    changed = {"like": "10gbe", "bandwidth": "13 Gbit/s", "latency": "0.03 ms"}
+    assert network_of("13 Gbit/s, 0.03 ms") == changed
 
 
 @pytest.mark.parametrize(
