@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 _IDLE = re.compile(
     r"\b(nvidia|geforce|tesla|quadro|radeon|grid|mellanox|aws|graphics|gpus?|card|model|pretrained"
     r"|uncased|cased|imagenet|torchvision|hf|hbm\d?e?|gddr\d\w?|[dh]gx(?=[ -]?[abh]\d)|instruct"
-    r"|chat)\b"
+    r"|chat|whole[ -]word[ -]masking)\b"
 )
 """Words that tell no entry from another."""
 _MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
@@ -58,6 +58,7 @@ _SPELLINGS = (
     (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
     (re.compile(r"\bwi-fi\b"), "wifi"),
     (re.compile(r"\.[a-z][\w ]*\bin\d+k\b.*"), ""),  # timm's tag of the weights: .a1_in1k
+    (re.compile(r"^(torchvision\.)?models\."), ""),
     (re.compile(r"^[a-z]{4}[a-z-]*/"), ""),  # who publishes it: google/, meta-llama/
     (re.compile(r"\b(\d)\.(\d)(?=b\b)"), r"\1p\2"),
 )

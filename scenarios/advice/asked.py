@@ -120,7 +120,9 @@ _GROUP = re.compile(
 _GROUP_EXAMPLE = "4 x 8 a100 @ 100gbe"
 _OF_ALIKE = ("nodes", "device", "devices_per_node", "nics_per_node", "nics", "intra_node")
 """Settings of a file's cluster that groups replace."""
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([KMBT]?)", re.IGNORECASE | re.ASCII)
+_COUNT = re.compile(
+    r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*(?:([KMBT])(?:r?illion)?)?", re.IGNORECASE | re.ASCII
+)
 _SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _LOG = logging.getLogger(__name__)
 
@@ -334,34 +336,28 @@ def _group(text: str, words: Words) -> dict[str, Any]:
 def count_of(text: str) -> float:
     """A number above 0 as "10B", "524288" or "3e11"; raises `InputError`."""
     match = _COUNT.fullmatch(text.strip().replace(",", ""))
-    value = float(match[1]) * _SIZES[match[2].upper()] if match else math.nan
+    value = float(match[1]) * _SIZES[(match[2] or "").upper()] if match else math.nan
     if not 0 < value < math.inf:
         raise InputError(f"{text!r} is not a number above 0", hint="write it like 5000 or 10B")
     return value
 
 
 def _of_size(text: str, model: str | None) -> str:
-    """Catalogue model with about so many parameters; the nearest if several are transformers by
-    formula, which differ little."""
+    """Catalogue model with about so many parameters."""
     count = count_of(text)
     if model is not None:
         raise InputError(f"is given together with the model {model!r}", hint="keep one of the two")
-    near = catalog.models_by_size(count)
-    known = {name: MODELS[name].parameters or 0 for name in near}
-    alike = [name for name in near if catalog.of_size(name, count)]
-    transformers = all(MODELS[name].transformer is not None for name in alike)
-    if alike and (len(alike) == 1 or transformers):
+    sizes = {name: MODELS[name].parameters or 0 for name in catalog.models_by_size(count)}
+    if alike := catalog.by_size_alone(count):
         found, *others = alike
         also = f"; of that size are also {', '.join(others)} (--model)" if others else ""
-        size = _million(known[found])
+        size = _million(sizes[found])
         _LOG.warning("note: %s parameters are read as %s (%s)%s", text, found, size, also)
         return found
-    named = ", ".join(f"{name} ({_million(known[name])})" for name in (alike or near[:3]))
-    if alike:
-        raise InputError(f"several models have {text} parameters: {named}", hint="use --model")
+    named = ", ".join(f"{name} ({_million(sizes[name])})" for name in [*sizes][:3])
     raise InputError(
-        f"no model of the catalogue has {text} parameters, and a size alone does not say in which "
-        f"layers they are; the nearest are {named}",
+        f"no single model of the catalogue has {text} parameters, and a size alone does not say in "
+        f"which layers they are; the nearest are {named} (--model)",
         hint="record some iterations of yours (gcsim.record), then gcsim advise my_trace; or write "
         "its layers: model: {layers: my_net.csv} in a scenario",
     )

@@ -55,7 +55,10 @@ DEVICE_FILES = (
     "devices_edge.yaml",
 )
 
-_ALIKE = 0.05  # relative difference of parameters up to which one model stands for another
+_ALIKE, _ABOUT = 0.05, 0.15
+"""Relative differences of parameters up to which one model stands for another, and a transformer by
+formula for another."""
+_MODEL_SIZE = re.compile(r"(?<![x\d.])(\d+(?:\.\d+)?)([BM])(\d?)\b", re.IGNORECASE)
 Entry = TypeVar("Entry")
 
 _Merge = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
@@ -129,11 +132,19 @@ def _machines() -> dict[str, str]:
 
 def model(name: str) -> ModelEntry:
     """Shipped model ("ResNet-50" is resnet50); `InputError` with a suggestion if unknown."""
-    own = "your own model is written package.module:build"
-    size = re.search(r"(?<![x\d.])(\d+(?:\.\d+)?)B\b", name, re.IGNORECASE)
-    if size and of_size(models_by_size(count := 1e9 * float(size[1]))[0], count):
-        own = f"gcsim advise --parameters {size[0].upper()} takes one of that size; {own}"
-    return _named(name, "model", MODELS, own)
+    own = "your own model is recorded (gcsim.record), or written package.module:build"
+    known: Mapping[str, ModelEntry] = MODELS
+    if size := _MODEL_SIZE.search(name):
+        text = f"{size[1]}{f'.{size[3]}' if size[3] else ''}{size[2].upper()}"
+        count = float(text[:-1]) * {"M": 1e6, "B": 1e9}[text[-1]]
+        known = {
+            one: entry
+            for one, entry in MODELS.items()
+            if not entry.parameters or 1 / 2 < entry.parameters / max(count, 1) < 2
+        }
+        if by_size_alone(count):
+            own = f"gcsim advise --parameters {text} takes one of that size; {own}"
+    return _named(name, "model", known, own)
 
 
 def models_by_size(count: float) -> list[str]:
@@ -142,9 +153,21 @@ def models_by_size(count: float) -> list[str]:
     return sorted(known, key=lambda name: abs(math.log(known[name] / max(count, 1))))
 
 
-def of_size(name: str, count: float) -> bool:
-    """Whether a shipped model stands for one of `count` parameters."""
-    return abs((MODELS[name].parameters or 0) / max(count, 1) - 1) <= _ALIKE
+def by_size_alone(count: float) -> list[str]:
+    """Shipped models that `count` parameters stand for, the nearest first: transformers by formula,
+    which differ little, of that size or about it, before others of it; or a single other one."""
+
+    def within(share: float) -> list[str]:
+        return [
+            name
+            for name in models_by_size(count)
+            if abs((MODELS[name].parameters or 0) / max(count, 1) - 1) <= share
+        ]
+
+    alike = within(_ALIKE)
+    by_formula = [name for name in alike or within(_ABOUT)[:1] if MODELS[name].transformer]
+    others = [name for name in alike if name not in by_formula]
+    return [*by_formula, *others] if by_formula or len(others) == 1 else []
 
 
 def link(name: str, transport: TransportName | None = None) -> Link:

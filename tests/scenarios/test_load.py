@@ -141,7 +141,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("forward: 5 ms", "forward: 0 ms", "a.yaml:15:20: error: compute.forward: 0 ms is zero"),
         ("forward: 5 ms, ", "", "a.yaml:15:1: error: compute: key 'forward' is missing"),
         ("model: alexnet", "model: alexnt", "a.yaml:2:8: error: model: unknown model 'alexnt'; did "
-         "you mean 'alexnet'? your own model is written package.module:build"),
+         "you mean 'alexnet'? your own model is recorded (gcsim.record), or written package"),
         ("model: alexnet", "model: my model:build", "'my model:build' does not name a function"),
         (
             "model: alexnet",

@@ -197,7 +197,11 @@ def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "name", "others"),  # the nearest by the entries' counts (`gcsim list models`)
-    [("1.3B", "gpt3_1.3b", "mpt_1b"), ("7B", "llama2_7b", "mpt_7b, gpt3_6.7b")],
+    [
+        ("1.3B", "gpt3_1.3b", "mpt_1b"),
+        ("1.3 billion", "gpt3_1.3b", "mpt_1b"),
+        ("7B", "llama2_7b", "mpt_7b, gpt3_6.7b"),
+    ],
 )
 def test_a_size_of_several_transformers_is_the_nearest_and_names_the_others(
     size: str, name: str, others: str, caplog: pytest.LogCaptureFixture
@@ -206,6 +210,15 @@ def test_a_size_of_several_transformers_is_the_nearest_and_names_the_others(
     assert asked(None, given).document.data["model"] == name
     assert f"read as {name}" in caplog.text
     assert f"also {others} (--model)" in caplog.text
+
+
+def test_a_size_between_two_transformers_is_the_nearest_with_its_size(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = Words(device="h100", gpus=8, nodes=2, network="400gbe", parameters="1.4B")
+    near = catalog.by_size_alone(1.4e9)[0]
+    assert asked(None, given).document.data["model"] == near
+    assert f"note: 1.4B parameters are read as {near} (1.32 billion)" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["ViT-B/16", "gpt3_1.3b", "google/vit-base-patch16-224"])

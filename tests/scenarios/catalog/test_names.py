@@ -64,12 +64,16 @@ UNDERSTOOD = {
     ("device", "cpu_2core"): "cpu | CPU",
     ("model", "resnet50"): (
         "ResNet-50 | microsoft/resnet-50 | ResNet50 | resnet 50 | Resnet_50 | timm/resnet50.a1_in1k"
+        " | torchvision.models.resnet50"
     ),
     ("model", "resnet101"): "resnet-101",
     ("model", "gpt2"): "GPT-2 | GPT2 | gpt2-small | GPT-2 small",
     ("model", "bert_base"): "BERT-base | bert-base-uncased | BERT base",
     ("model", "llama3_8b"): "Llama-3-8B-Instruct | meta-llama/Meta-Llama-3-8B",
-    ("model", "bert_large"): "BERT-Large | bert-large-uncased",
+    (
+        "model",
+        "bert_large",
+    ): "BERT-Large | bert-large-uncased | bert-large-uncased-whole-word-masking",
     ("model", "vit_b16"): "ViT-B/16 | ViT | vit_base_patch16_224 | google/vit-base-patch16-224",
     ("model", "vgg16"): "VGG-16",
     ("model", "vgg19"): "VGG 19",
@@ -340,7 +344,17 @@ def test_machines_are_of_devices_and_links_of_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "size"), [("opt-1.3b", "1.3B"), ("mistral-7b", "7B"), ("opt-175b", None)]
+    ("word", "size"),
+    [
+        ("opt-1.3b", "1.3B"),
+        ("mistral-7b", "7B"),
+        ("Pythia 1.4B", "1.4B"),
+        ("BLOOM-7B1", "7.1B"),
+        ("GPT-NeoX-20B", "20B"),
+        ("opt-125m", "125M"),
+        ("opt-175b", None),
+        ("pythia-160m", None),
+    ],
 )
 def test_an_unknown_model_is_asked_for_by_a_size_that_advice_takes(
     word: str, size: str | None
