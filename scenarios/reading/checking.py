@@ -121,7 +121,7 @@ def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> P
     around = f" in {document.name_of(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
         key_path = (*key_path, last) if last in _TAGS else key_path  # a key that is called so
-        return unknown_key(document, key_path, _known_keys(model, key_path[:-1]))
+        return unknown_key(document, key_path, known_keys(model, key_path[:-1]))
     if kind == "missing":
         place = document.location_of_key(key_path[:-1])
         shown_key = f"write {key_path[-1]}: {_example(model, key_path)}"
@@ -196,7 +196,7 @@ def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, v
     elif kind == "list_type":
         hint = f"write [{', '.join(map(str, value if isinstance(value, dict) else [value]))}]"
     elif kind in {"model_type", "model_attributes_type"}:
-        keys = _known_keys(model, key_path)
+        keys = known_keys(model, key_path)
         hint = f"its keys: {', '.join(keys)}" if keys else ""
     elif kind in {"int_type", "int_from_float"} and isinstance(value, float):
         ends = dict.fromkeys((math.floor(value), math.ceil(value))) if math.isfinite(value) else ()
@@ -275,7 +275,7 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema()
 
 
-def _known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
+def known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
     """Keys of a mapping at `key_path`, over all possible sections."""
     sections: list[type[BaseModel]] = [model]
     for key in key_path:

@@ -299,6 +299,23 @@ def test_an_option_on_a_named_link_changes_a_copy_of_it(tmp_path: Path) -> None:
     assert "latency stated in the scenario, the rest as pcie3_x16" in link.source
 
 
+def test_a_file_that_is_no_yaml_is_no_scenario(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("**A page**, not *YAML*\n")
+    with pytest.raises(
+        InputError, match=r"README\.md: error: is no scenario, which is a YAML file"
+    ):
+        load_scenario(page)
+    page.with_suffix(".yaml").write_text(page.read_text())
+    with pytest.raises(InputError, match=r"README\.yaml:1:2: error: while scanning an alias"):
+        load_scenario(page.with_suffix(".yaml"))
+
+
+def test_a_key_inside_a_parameter_is_answered_with_the_keys_there(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, GOOD, "compressors.2={kind: topk, warm_up: {steps: 9, to: 0.9}}")
+    assert found.endswith("topk has no parameter 'warm_up.to'; warm_up has from, steps")
+
+
 def test_a_whole_number_written_otherwise_is_suggested_once(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, changed("batch_size: 32", "batch_size: 1.0e+3"))
     assert found.endswith("batch_size = 1000.0: must be a whole number; write 1000")
