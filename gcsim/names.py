@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gcsim.errors import InputError, did_you_mean
 
@@ -65,7 +65,12 @@ _SPELLINGS = (
 
 
 def entry_named(
-    word: str, kind: str, titles: Mapping[str, Sequence[str]], *, others: str = ""
+    word: str,
+    kind: str,
+    titles: Mapping[str, Sequence[str]],
+    *,
+    others: str = "",
+    akin: Callable[[str], bool] = bool,
 ) -> str:
     """The name of the entry that a word stands for.
 
@@ -77,6 +82,8 @@ def entry_named(
         By entry's name, its title and aliases.
     others
         A further sentence of the hint where no entry matches.
+    akin
+        Whether an entry of a name may be called similar.
 
     Raises `InputError` for a word that no entry or more than one matches.
     """
@@ -105,7 +112,7 @@ def entry_named(
     if found:
         hint = f"there {'are' if len(found) > 1 else 'is'} {', '.join(found)}"
     elif not hint.endswith("?"):
-        similar = _family(word, titles)
+        similar = _family(word, {one: titles[one] for one in titles if akin(one)})
         hint = f"similar: {', '.join(similar)}" if similar else _ELSE.get(kind, "")
         others = "; ".join(filter(None, (f"gcsim list {kind}s has all", others)))
     joined = " " if hint.endswith("?") else "; "

@@ -39,19 +39,18 @@ UNITS: dict[Dimension, dict[str, Fraction]] = {
 }
 """Every unit, with its size in the base unit of its dimension."""
 
-_TIME_WORDS = {
-    "s": "sec secs second seconds",
-    "ms": "msec millisecond milliseconds",
-    "us": "usec microsecond microseconds",
-    "ns": "nsec nanosecond nanoseconds",
-    "min": "mins minute minutes",
-    "h": "hr hrs hour hours",
-}
+_WORDS = {"s": "sec second", "ms": "msec millisecond", "us": "usec microsecond", "h": "hr hour"}
+_WORDS |= {"ns": "nsec nanosecond", "min": "min minute"}
 _BITS = ("", "bps", "b/s", "bit", "bits", "bit/s", "bits/s", "bit/sec", "bits/sec", "be", "e")
 
 SPELLED: dict[Dimension, dict[str, Fraction]] = {
-    "time": {word: _TIMES[unit] for unit, words in _TIME_WORDS.items() for word in words.split()}
-    | {"day": Fraction(86_400), "days": Fraction(86_400)},
+    "time": {
+        f"{word}{end}": _TIMES[unit]
+        for unit, words in _WORDS.items()
+        for word in words.split()
+        for end in ("", "s")
+    }
+    | dict.fromkeys(("day", "days"), Fraction(86_400)),
     "size": {"KB": _BYTES["kB"], "byte": _BYTES["B"], "bytes": _BYTES["B"]},
     "bandwidth": {
         f"{prefix.lower()}{word}": _BYTES[f"{prefix}bit"] for prefix in "kMGT" for word in _BITS
@@ -116,8 +115,9 @@ def parse_bytes(text: object) -> int:
 
 
 def _factor(unit: str, dimension: Dimension) -> Fraction | None:
-    known = SPELLED[dimension] | UNITS[dimension]
-    return known.get(unit, None if _BYTES_SAID.search(unit) else known.get(unit.lower()))
+    found = UNITS[dimension].get(unit) or SPELLED[dimension].get(unit)
+    plain = "" if _BYTES_SAID.search(unit) else unit.lower()
+    return found or SPELLED[dimension].get(plain)
 
 
 def _nearest(unit: str, dimension: Dimension) -> str:

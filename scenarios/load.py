@@ -101,7 +101,7 @@ def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]
     try:
         document = read_file(path, name)
     except InputError as error:
-        if path.suffix in (".yaml", ".yml", ""):
+        if path.suffix in (".yaml", ".yml", "") or not path.is_file():
             raise
         raise InputError("is no scenario, which is a YAML file", place=name) from error
     if not isinstance(document.data, dict):

@@ -88,6 +88,8 @@ def test_fifty_microseconds_are_five_times_ten_to_the_minus_five() -> None:
         ("10 gb", "bandwidth", "unknown unit 'gb'", "did you mean 'Gbit/s' or 'GB/s'?"),
         ("3 MB", "bandwidth", "unknown unit 'MB'", "that is a size"),
         ("1,000 Mbit/s", "bandwidth", "'1,000 Mbit/s' is not a bandwidth", "without a comma"),
+        ("3 Ms", "time", "unknown unit 'Ms'", "did you mean 'ms'?"),
+        ("3 mB/s", "bandwidth", "unknown unit 'mB/s'", "did you mean 'MB/s'?"),
         ("3 mb", "size", "unknown unit 'mb'", "did you mean 'Mbit' or 'MB'?"),
         ("2 GB", "bandwidth", "unknown unit 'GB'", "that is a size"),
         ("2 s", "size", "unknown unit 's'", "that is a time"),

@@ -378,13 +378,12 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-_MEANT = (
-    dict.fromkeys(("--bandwidth", "--net", "--link", "--links", "--rate"), "--network")
-    | dict.fromkeys(("--gpu", "--gpus-per-node", "--devices-per-node"), "--gpus")
-    | dict.fromkeys(("--node", "--machines", "--workers", "--hosts"), "--nodes")
-    | dict.fromkeys(("--seq-len", "--tokens", "--context"), "--sequence")
-    | {"--batch": "--batch-size", "--dtype": "--precision", "--framework": "--loop"}
-)
+_MEANT = {
+    **dict.fromkeys(("--bandwidth", "--net", "--link", "--links", "--rate"), "--network"),
+    **dict.fromkeys(("--gpu", "--gpus-per-node", "--devices-per-node"), "--gpus"),
+    **dict.fromkeys(("--node", "--machines", "--workers", "--hosts"), "--nodes"),
+    **{"--batch": "--batch-size", "--dtype": "--precision", "--seq-len": "--sequence"},
+}
 """Options by words that people try for them."""
 
 

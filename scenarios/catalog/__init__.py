@@ -133,18 +133,19 @@ def _machines() -> dict[str, str]:
 def model(name: str) -> ModelEntry:
     """Shipped model ("ResNet-50" is resnet50); `InputError` with a suggestion if unknown."""
     own = "your own model is recorded (gcsim.record), or written package.module:build"
-    known: Mapping[str, ModelEntry] = MODELS
-    if size := _MODEL_SIZE.search(name):
-        text = f"{size[1]}{f'.{size[3]}' if size[3] else ''}{size[2].upper()}"
-        count = float(text[:-1]) * {"M": 1e6, "B": 1e9}[text[-1]]
-        known = {
-            one: entry
-            for one, entry in MODELS.items()
-            if not entry.parameters or 1 / 2 < entry.parameters / max(count, 1) < 2
-        }
-        if by_size_alone(count):
-            own = f"gcsim advise --parameters {text} takes one of that size; {own}"
-    return _named(name, "model", known, own)
+    if (size := _MODEL_SIZE.search(name)) is None:
+        return _named(name, "model", MODELS, own)
+    text = f"{size[1]}{f'.{size[3]}' if size[3] else ''}{size[2].upper()}"
+    count = float(text[:-1]) * {"M": 1e6, "B": 1e9}[text[-1]]
+    if by_size_alone(count):
+        own = f"gcsim advise --parameters {text} takes one of that size; {own}"
+    return _named(
+        name,
+        "model",
+        MODELS,
+        own,
+        lambda one: count < 2 * (MODELS[one].parameters or 0) < 4 * count,
+    )
 
 
 def models_by_size(count: float) -> list[str]:
@@ -157,15 +158,11 @@ def by_size_alone(count: float) -> list[str]:
     """Shipped models that `count` parameters stand for, the nearest first: transformers by formula,
     which differ little, of that size or about it, before others of it; or a single other one."""
 
-    def within(share: float) -> list[str]:
-        return [
-            name
-            for name in models_by_size(count)
-            if abs((MODELS[name].parameters or 0) / max(count, 1) - 1) <= share
-        ]
-
-    alike = within(_ALIKE)
-    by_formula = [name for name in alike or within(_ABOUT)[:1] if MODELS[name].transformer]
+    near = models_by_size(count)
+    apart = {name: abs((MODELS[name].parameters or 0) / max(count, 1) - 1) for name in near}
+    alike = [name for name in near if apart[name] <= _ALIKE]
+    about = [name for name in near[:1] if apart[name] <= _ABOUT]
+    by_formula = [name for name in alike or about if MODELS[name].transformer]
     others = [name for name in alike if name not in by_formula]
     return [*by_formula, *others] if by_formula or len(others) == 1 else []
 
@@ -297,7 +294,13 @@ def _aliases() -> dict[str, dict[str, list[Any]]]:
     return dict(_document(FOLDER / "aliases.yaml").data)
 
 
-def _named(name: str, kind: str, known: Mapping[str, Entry], others: str = "") -> Entry:
+def _named(
+    name: str,
+    kind: str,
+    known: Mapping[str, Entry],
+    others: str = "",
+    akin: Callable[[str], bool] = bool,
+) -> Entry:
     """Entry of this name; ideal links only by their full name."""
     if name in known:
         return known[name]
@@ -305,7 +308,7 @@ def _named(name: str, kind: str, known: Mapping[str, Entry], others: str = "") -
     names = [one for one in known if not one.endswith("_ideal") or "ideal" in name.lower()]
     titles = {one: _DETAILS.split(str(getattr(known[one], "title", "")))[0] for one in names}
     texts = {one: (title, *aliases.get(one, ())) for one, title in titles.items()}
-    return known[entry_named(name, kind, texts, others=others)]
+    return known[entry_named(name, kind, texts, others=others, akin=akin)]
 
 
 _RANGES = {f"{figure}_range" for figure in RANGED}

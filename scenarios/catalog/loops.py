@@ -107,7 +107,7 @@ def contention(name: str) -> SharedNode:
 def loop_named(word: str) -> str:
     """Name of the loop that a word stands for; `InputError` for an unknown one."""
     plain = compact(word)
-    name = _CALLED.get(plain, plain)
+    name = word if word in _loops().loops else _CALLED.get(plain, plain)
     if name in _loops().loops:
         return name
     named = [one for one in _loops().loops if "_" not in one]

@@ -8,6 +8,7 @@ from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.sections.network_words import network_of
+from gcsim.traces.models.registry import MODELS
 
 UNDERSTOOD = {
     ("device", "v100"): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | NVIDIA V100 | V100 16GB",
@@ -205,6 +206,14 @@ def _named(kind: str, word: str) -> str:
 def test_words_of_people_name_the_entry(kind: str, name: str) -> None:
     words = UNDERSTOOD[kind, name].split(" | ")
     assert [(word, _named(kind, word)) for word in words] == [(word, name) for word in words]
+
+
+def test_each_entry_is_its_own_name_in_capitals_and_with_hyphens() -> None:
+    for look_up, names in ((catalog.model, MODELS), (catalog.device, catalog.devices())):
+        written = {name: name.upper().replace("_", "-") for name in names}
+        assert {name: look_up(word).name for name, word in written.items()} == {
+            name: name for name in names
+        }
 
 
 @pytest.mark.parametrize(("kind", "word"), ASKED_BACK)
