@@ -50,7 +50,8 @@ SPELLED: dict[Dimension, dict[str, Fraction]] = {
         for word in words.split()
         for end in ("", "s")
     }
-    | dict.fromkeys(("day", "days"), Fraction(86_400)),
+    | dict.fromkeys(("day", "days"), Fraction(86_400))
+    | dict.fromkeys(("week", "weeks"), Fraction(604_800)),
     "size": {"KB": _BYTES["kB"], "byte": _BYTES["B"], "bytes": _BYTES["B"]},
     "bandwidth": {
         f"{prefix.lower()}{word}": _BYTES[f"{prefix}bit"] for prefix in "kMGT" for word in _BITS
