@@ -141,17 +141,21 @@ def rule(fault: ErrorDetails) -> tuple[str, str]:
         bound = context(fault, key)
         return limit.format(bound, entries="entry" if bound == "1" else "entries"), ""
     if kind == "literal_error":
-        words = context(fault, "expected").replace(" or ", ", ").split(", ")
-        known = [word.strip("'") for word in words]
-        said = str(fault["input"])
+        known, said = sorted(choices(fault)), str(fault["input"])
         digits = sorted(filter(str.isdigit, said))  # fp64 is no mistyped fp16
         hint = did_you_mean(said, [w for w in known if sorted(filter(str.isdigit, w)) == digits])
-        return "is not a choice", hint if hint.endswith("?") else "known: " + ", ".join(
-            sorted(known)
-        )
+        with_it = [word for word in known if said.lower() in word.split("_")]
+        near = f"there are {', '.join(with_it)}" if with_it else f"known: {', '.join(known)}"
+        return "is not a choice", hint if hint.endswith("?") else near
     if kind == "value_error":
         return context(fault, "error"), ""
     return fault["msg"][:1].lower() + fault["msg"][1:], ""
+
+
+def choices(fault: ErrorDetails) -> list[str]:
+    """Values of which a mistake is none."""
+    words = context(fault, "expected").replace(" or ", ", ").split(", ")
+    return [word.strip("' ") for word in words]
 
 
 def context(fault: ErrorDetails, key: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gcsim.errors import InputError, did_you_mean
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 _IDLE = re.compile(
     r"\b(nvidia|geforce|tesla|quadro|radeon|grid|mellanox|aws|graphics|gpus?|card|model|pretrained"
     r"|uncased|cased|imagenet|torchvision|hf|hbm\d?e?|gddr\d\w?|[dh]gx(?=[ -]?[abh]\d)|instruct"
-    r"|chat)\b"
+    r"|chat|whole[ -]word[ -]masking)\b"
 )
 """Words that tell no entry from another."""
 _MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
@@ -32,13 +32,18 @@ _OTHERS = {"resnext", "resnest"}  # products whose names are one letter from an 
 _SIMILAR = 4  # entries of a word's family that a message names
 _COUNTED = (
     re.compile(r"(?:\d+ ?[x\u00d7*] ?|(?:dual|quad) )(?=\D|\d+ ?[gm])(.+)", re.IGNORECASE),
-    re.compile(r"(?!pci)(.+?)(?:\s|(?<=\d))[x\u00d7*] ?\d+", re.IGNORECASE),  # PCIe has lanes
+    re.compile(r"(?!pci)(.+?)(?:\s|(?<=\d))\(?[x\u00d7*] ?\d+\)?", re.IGNORECASE),  # PCIe: lanes
 )
 """Several of an entry: "8xA100", "2x 100 Gbit/s", "dual 25GbE", "H100 x 8"."""
 _NUMBER = {
     "device": "their number as devices_per_node (--gpus) or nodes (--nodes)",
     "link": "their number as nics_per_node (--nics)",
 }
+_ELSE = {
+    "device": "gcsim calibrate device measures yours",
+    "link": "a rate alone will do: 25 Gbit/s",
+}
+"""Ways to an entry that the catalogue lacks."""
 _GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gige|gig|gigabit|g)"
 _SPELLINGS = (
     (re.compile(r"\brdma over converged ethernet\b|\broce ?v\d\b"), "roce"),
@@ -48,17 +53,24 @@ _SPELLINGS = (
     (re.compile(r"^gig(abit|e)?( ethernet)?$|\b1000base-?\w+"), "1gbe"),
     (re.compile(r"\bpci(?:-?e| express) ?(?:gen ?)?(\d)(?:\.0)?(?![\d.])"), r"pcie\1 "),
     (re.compile(r"\bone ?-?bit"), "1bit"),
+    (re.compile(r"\befa ?v\d\b"), "efa"),
     (re.compile(r"\bib\b"), "infiniband"),
     (re.compile(r"\brpi ?(?=\d)"), "raspberry pi "),
     (re.compile(r"\bwi-fi\b"), "wifi"),
     (re.compile(r"\.[a-z][\w ]*\bin\d+k\b.*"), ""),  # timm's tag of the weights: .a1_in1k
+    (re.compile(r"^(torchvision\.)?models\."), ""),
     (re.compile(r"^[a-z]{4}[a-z-]*/"), ""),  # who publishes it: google/, meta-llama/
     (re.compile(r"\b(\d)\.(\d)(?=b\b)"), r"\1p\2"),
 )
 
 
 def entry_named(
-    word: str, kind: str, titles: Mapping[str, Sequence[str]], *, others: str = ""
+    word: str,
+    kind: str,
+    titles: Mapping[str, Sequence[str]],
+    *,
+    others: str = "",
+    akin: Callable[[str], bool] = bool,
 ) -> str:
     """The name of the entry that a word stands for.
 
@@ -70,13 +82,16 @@ def entry_named(
         By entry's name, its title and aliases.
     others
         A further sentence of the hint where no entry matches.
+    akin
+        Whether an entry of a name may be called similar.
 
     Raises `InputError` for a word that no entry or more than one matches.
     """
     if word in titles:
         return word
-    found = _matches(word, titles)
-    if not found and (size := _MEMORY.search(word)):  # a card that has one size, or this one
+    size = _MEMORY.search(word) if kind == "device" else None
+    found = _matches(_MEMORY.sub(r"\1gb", word) if size else word, titles)
+    if not found and size:  # a card that has one size, or this one
         plain = _matches(_MEMORY.sub("", word), titles)
         sizes = {
             one: _MEMORY.findall(" ".join((one, *titles[one])).replace("_", " ")) for one in plain
@@ -93,18 +108,12 @@ def entry_named(
             raise InputError(
                 f"{word!r} names several", hint=f"write {several[1]}, and {_NUMBER[kind]}"
             )
-    own = compact(word)
-    found = found or [
-        name
-        for name in titles
-        if own and re.match(rf"{re.escape(own)}(?!(?<=\d)\d)", compact(name))
-    ]
     hint = did_you_mean(word, _alike(word, titles), near=_NEAR)
     if found:
         hint = f"there {'are' if len(found) > 1 else 'is'} {', '.join(found)}"
     elif not hint.endswith("?"):
-        similar = _family(word, titles)
-        hint = f"similar: {', '.join(similar)}" if similar else ""
+        similar = _family(word, {one: titles[one] for one in titles if akin(one)})
+        hint = f"similar: {', '.join(similar)}" if similar else _ELSE.get(kind, "")
         others = "; ".join(filter(None, (f"gcsim list {kind}s has all", others)))
     joined = " " if hint.endswith("?") else "; "
     raise InputError(f"unknown {kind} {word!r}", hint=joined.join(filter(None, (hint, others))))
@@ -127,8 +136,15 @@ def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     ]
     if not own and re.fullmatch(r"[^\W\d_]\d{4,}", start[0]):  # a digit too many
         return _family(start[0][:-1], titles)
-    near = process.extract(word, own, scorer=fuzz.ratio, processor=str.casefold, limit=_SIMILAR)
-    return [name for name, *_ in near]
+    near = process.extract(word, own, scorer=fuzz.ratio, processor=str.casefold, limit=None)
+    return sorted((name for name, *_ in near), key=lambda name: _apart(word, name))[:_SIMILAR]
+
+
+def _apart(word: str, name: str) -> int:
+    """Difference of the numbers of two products, an RTX 4080 and an RTX 3090."""
+    numbers = [re.search(r"\d{3,}", text) for text in (word, name)]
+    one, other = (int(found[0]) if found else 0 for found in numbers)
+    return abs(one - other)
 
 
 def _alike(word: str, names: Iterable[str]) -> list[str]:
@@ -175,7 +191,8 @@ def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     found = found or [
         name
         for name, texts in titles.items()
-        if any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
+        if not re.fullmatch(r"\dx?", own)  # "4x" is a number of something
+        and any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
         and not _VARIANTS & (_runs(name) - _runs(word))
     ]
     return [one for one in found if not any(one.startswith(f"{other}_") for other in found)]

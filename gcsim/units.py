@@ -1,10 +1,10 @@
 """Texts such as "10 Gbit/s" as exact values, written so that they read back the same.
 
 Text becomes an exact `Fraction` in SI base units (seconds, bytes, bytes per second, FLOP per
-second), because `50 * 1e-6 != 5e-5` in floating point. Only `bit` and `B` are accepted, so that
-nothing hangs on the case of one letter, and of rates `bps` (25 Gbps) and `bit` (25 Gbit), as
-networks are sold; prefixes are k, M, G, T, P (powers of 1000) and Ki, Mi, Gi, Ti (powers of 1024,
-bits and bytes only). A number without a unit is refused, not guessed.
+second), because `50 * 1e-6 != 5e-5` in floating point. Units are `bit` and `B`; rates may also be
+written `Gbps` or `Gbit`. Prefixes are k, M, G, T, P (powers of 1000) and Ki, Mi, Gi, Ti (powers of
+1024, bits and bytes only). `SPELLED` has other spellings that mean one unit to everybody; others,
+and a number without a unit, are refused, not guessed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,32 @@ UNITS: dict[Dimension, dict[str, Fraction]] = {
 }
 """Every unit, with its size in the base unit of its dimension."""
 
-_SOLD = {f"{prefix}bps": f"{prefix}bit/s" for prefix in _DECIMAL}
-"""Bits a second, as people write them too."""
+_WORDS = {"s": "sec second", "ms": "msec millisecond", "us": "usec microsecond", "h": "hr hour"}
+_WORDS |= {"ns": "nsec nanosecond", "min": "min minute"}
+_BITS = ("", "bps", "b/s", "bit", "bits", "bit/s", "bits/s", "bit/sec", "bits/sec", "be", "e")
+
+SPELLED: dict[Dimension, dict[str, Fraction]] = {
+    "time": {
+        f"{word}{end}": _TIMES[unit]
+        for unit, words in _WORDS.items()
+        for word in words.split()
+        for end in ("", "s")
+    }
+    | dict.fromkeys(("day", "days"), Fraction(86_400))
+    | dict.fromkeys(("week", "weeks"), Fraction(604_800)),
+    "size": {"KB": _BYTES["kB"], "byte": _BYTES["B"], "bytes": _BYTES["B"]},
+    "bandwidth": {
+        f"{prefix.lower()}{word}": _BYTES[f"{prefix}bit"] for prefix in "kMGT" for word in _BITS
+    }
+    | {f"{prefix}b": _BYTES[f"{prefix}bit"] for prefix in "MGT"}
+    | {f"{prefix}{word}": _BYTES[f"{prefix}B"] for prefix in "kMGT" for word in ("Bps", "B/sec")}
+    | dict.fromkeys(("bit", "bps"), _BYTES["bit"])
+    | dict.fromkeys(("gig", "gige", "gigabit", "gigabits"), _BYTES["Gbit"])
+    | dict.fromkeys(("megabit", "megabits"), _BYTES["Mbit"]),
+    "compute rate": {f"{prefix}flops".lower(): Fraction(_DECIMAL[prefix]) for prefix in "MGTP"},
+}
+"""Further spellings of units, in any case unless the case of a B tells bytes from bits."""
+_BYTES_SAID = re.compile(r"B(?:$|/|p)")
 
 EXAMPLES: dict[Dimension, str] = {
     "time": "50 us",
@@ -52,6 +76,8 @@ EXAMPLES: dict[Dimension, str] = {
 # An exponent has at most two digits and the whole a bounded length: no input makes a huge integer.
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(\S*)\s*", re.ASCII)
+_COMMA = re.compile(r"(?<=\d),(?=\d(?:\d|\d{3,})?(?!\d))", re.ASCII)
+"""A decimal comma: "2,5". Before three digits ("1,250") it may set off thousands."""
 _LONGEST = 64
 
 
@@ -64,20 +90,18 @@ def parse(text: object, dimension: Dimension) -> Fraction:
     shown = f"{text!s:.{_LONGEST}}"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise InputError(f"{shown!r} is not a {dimension}", hint=example)
-    match = _QUANTITY.fullmatch(str(text)) if len(str(text)) <= _LONGEST else None
+    plain = _COMMA.sub(".", str(text).replace(" per second", "/s"))
+    match = _QUANTITY.fullmatch(plain) if len(plain) <= _LONGEST else None
     if match is None:
-        raise InputError(f"{shown!r} is not a {dimension}", hint=example)
+        hint = "write the number without a comma" if "," in shown else example
+        raise InputError(f"{shown!r} is not a {dimension}", hint=hint)
     number, unit = match.groups()
     if not unit:
         raise InputError(f"{shown} has no unit", hint=example)
-    known = UNITS[dimension]
-    unit = _SOLD.get(unit, unit)
-    if dimension == "bandwidth" and unit.endswith("bit"):
-        unit += "/s"
-    if unit not in known:
+    if (factor := _factor(unit, dimension)) is None:
         message = f"unknown unit {unit!r} in {shown!r}, which should be a {dimension}"
         raise InputError(message, hint=_nearest(unit, dimension))
-    value = Fraction(number) * known[unit]
+    value = Fraction(number) * factor
     if value < 0:
         raise InputError(f"{shown} is negative", hint=example)
     return value
@@ -91,16 +115,19 @@ def parse_bytes(text: object) -> int:
     return int(value)
 
 
+def _factor(unit: str, dimension: Dimension) -> Fraction | None:
+    found = UNITS[dimension].get(unit) or SPELLED[dimension].get(unit)
+    plain = "" if _BYTES_SAID.search(unit) else unit.lower()
+    return found or SPELLED[dimension].get(plain)
+
+
 def _nearest(unit: str, dimension: Dimension) -> str:
     known = UNITS[dimension]
-    others = [name for name, table in UNITS.items() if unit in table]
+    others = [name for name in UNITS if _factor(unit, name) is not None]
     if others:
         return f"that is a {others[0]}; write it like {EXAMPLES[dimension]!r}"
-    spelled = re.sub(r"(?<=[A-Za-z])ps$", "/s", unit).replace("bits", "bit").replace("Bytes", "B")
-    as_bits = re.sub(r"b(/s)?$", r"bit\1", spelled)  # Gb/s, Mbps: bits by custom, 8 times less
-    if dimension == "bandwidth" and re.fullmatch(r"[kMGT](b|bit)?", as_bits):  # 10G, 10Gb
-        as_bits = f"{as_bits[0]}bit/s"
-    near = [name for word in (as_bits, spelled) for name in known if name.lower() == word.lower()]
+    words = [word.lower().removesuffix("/s") for word in (re.sub(r"b$", "bit", unit), unit)]
+    near = [one for word in words for one in known if one.lower().removesuffix("/s") == word]
     if near:
         return f"did you mean {' or '.join(repr(name) for name in dict.fromkeys(near))}?"
     common = {"time": ("s", "ms", "us", "ns", "ps", "min", "h"),

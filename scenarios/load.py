@@ -20,7 +20,8 @@ from types import MappingProxyType
 from typing import Any
 
 from gcsim.compressors.named import method_named
-from gcsim.compressors.options.method import method_of
+from gcsim.compressors.options.method import OPTIONS, Options, method_of
+from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.checks.conflicts import contradictions, unshardable
@@ -29,8 +30,8 @@ from gcsim.scenarios.checks.implausible import implausible
 from gcsim.scenarios.checks.ineffective import idle
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.rate_trace import read_traces
-from gcsim.scenarios.reading.checking import check
-from gcsim.scenarios.reading.document import Document, Keys, read_file
+from gcsim.scenarios.reading.checking import check, known_keys
+from gcsim.scenarios.reading.document import Document, Keys, dotted, read_file
 from gcsim.scenarios.reading.overrides import apply
 from gcsim.scenarios.reading.types import per_cent
 from gcsim.scenarios.scenario import CompressorChoice, DdpBuckets, Scenario
@@ -97,7 +98,12 @@ def read_scenario(path_or_name: str | os.PathLike[str]) -> tuple[Document, Path]
     if path.suffix == ".py":
         hint = f"a compressor of yours is {path.stem}:CLASS"
         raise InputError("is Python, no scenario", place=name, hint=hint)
-    document = read_file(path, name)
+    try:
+        document = read_file(path, name)
+    except InputError as error:
+        if path.suffix in (".yaml", ".yml", "") or not path.is_file():
+            raise
+        raise InputError("is no scenario, which is a YAML file", place=name) from error
     if not isinstance(document.data, dict):
         place = document.place(())
         table = path.suffix == ".csv"
@@ -311,8 +317,13 @@ def _in_place(document: Document, key_path: Keys, problem: Problem) -> Problem:
     if re.search(r":\d+$", problem.place):  # a line of the user's own compressor
         return problem
     inner = tuple(problem.place.split(".")) if problem.place else ("kind",)
-    place = document.location_of_key if "has no parameter" in problem.message else document.place
-    return Problem(place=place((*key_path, *inner)), message=problem.message, hint=problem.hint)
+    kind, unknown, _ = problem.message.partition(" has no parameter")
+    place = document.location_of_key if unknown else document.place
+    found = replace(problem, place=place((*key_path, *inner)))
+    if unknown and (above := inner[:-1]):
+        holder = Options if above[0] in OPTIONS else compressor_class(kind).Parameters
+        found = replace(found, hint=f"{dotted(above)} has {', '.join(known_keys(holder, above))}")
+    return found
 
 
 _LONGEST = 40  # characters of a parameter's value

@@ -378,6 +378,15 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
+_MEANT = {
+    **dict.fromkeys(("--bandwidth", "--net", "--link", "--links", "--rate"), "--network"),
+    **dict.fromkeys(("--gpu", "--gpus-per-node", "--devices-per-node"), "--gpus"),
+    **dict.fromkeys(("--node", "--machines", "--workers", "--hosts"), "--nodes"),
+    **{"--batch": "--batch-size", "--dtype": "--precision", "--seq-len": "--sequence"},
+}
+"""Options by words that people try for them."""
+
+
 def _main(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -392,6 +401,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "gcsim"
         message = " ".join(error.format_message().replace("Value error, ", "").split())  # type: ignore[attr-defined]
+        meant = _MEANT.get(getattr(error, "option_name", ""))
+        if context and any(meant in option.opts for option in context.command.params):
+            message = f"No such option: {error.option_name}; did you mean {meant}?"  # type: ignore[attr-defined]
         see = " See" if message.endswith("?") else "; see"
         outcome.say(f"error: {message.rstrip('.')}{see} {path} --help")
         return outcome.WRONG_INPUT

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
+from gcsim import units
 from gcsim.cli.options import JsonOption, QuietOption, SeedOption, SetOption, option, parsed
 from gcsim.cli.outcome import reported, users_code
 from gcsim.errors import InputError
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(min|minute|h|hour|day|week)s?", re.ASCII)
-_HOURS = {"min": 1 / 60, "minute": 1 / 60, "h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0}
 TOKENS, SAMPLES = float(1 << 19), 256.0
 """Default batch of a step, of tokens and of samples."""
 
@@ -107,9 +105,7 @@ def plan(
 
 def hours(text: str) -> float:
     """Hours of "3 days" or "40 h"; raises `InputError`."""
-    match = _SPAN.fullmatch(text.strip())
-    value = float(match[1]) * _HOURS[match[2]] if match else 0.0
+    value = float(units.parse(text, "time") / 3600)
     if value <= 0:
-        hint = f'write it like "3 days" or "40 h"; units: {", ".join(_HOURS)}'
-        raise InputError(f"{text!r} is not a time above 0 with a unit", hint=hint)
+        raise InputError(f"{text!r} is not a time above 0", hint='write it like "3 days" or "40 h"')
     return value

@@ -27,9 +27,9 @@ from typing import Any
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem, did_you_mean
-from gcsim.names import compact
 from gcsim.scenarios import catalog, load
-from gcsim.scenarios.catalog.at_hand import AUTO, device_at_hand
+from gcsim.scenarios.catalog.at_hand import device_named
+from gcsim.scenarios.catalog.loops import loop_named
 from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read
@@ -97,19 +97,11 @@ _KEYS: dict[str, tuple[str, ...]] = {
 SUPPOSED_LOOP = "training.loop=ddp"
 """Loop of a question without a scenario's file: that of the hook which the answer deploys."""
 SUPPOSED_HALF = "training.precision=fp16"
-_HALF = ("fp16", "float16", "half", "halfprecision", "amp", "mixedprecision")
-_SPELLED: dict[str, dict[str, str]] = {
-    "precision": dict.fromkeys(_HALF, "fp16")
-    | dict.fromkeys(("bf16", "bfloat16"), "bf16")
-    | dict.fromkeys(("fp32", "float32", "single", "singleprecision"), "fp32")
-    | dict.fromkeys(("tf32", "tensorfloat32"), "tf32"),
-    "loop": dict.fromkeys(
-        ("ddp", "torch", "pytorch", "torchddp", "pytorchddp", "distributeddataparallel"), "ddp"
-    )
-    | {one: one for one in ("horovod", "deepspeed", "paddle", "own")}
-    | {"paddlepaddle": "paddle"},
+_NAMED: dict[str, Callable[[str], str]] = {
+    "model": lambda word: catalog.model(word).name,
+    "device": device_named,
+    "loop": loop_named,
 }
-"""Words of people for settings of a few values, without case, blanks and hyphens."""
 _NEEDED = {
     "model": "resnet50, from `gcsim list models`",
     "device": "v100, from `gcsim list devices`",
@@ -121,7 +113,6 @@ _STAND_INS: dict[str, Any] = {
     "group": [{"nodes": 2, "device": "v100", "network": "10gbe"}],
 }  # fmt: skip
 """Replace missing or wrong words while the others are checked."""
-_AT_HAND = re.compile(rf"{AUTO}|cuda(:0)?", re.IGNORECASE)
 _GROUP = re.compile(
     r"\s*(?P<nodes>\d+)\s*x\s*(?:(?P<gpus>\d+)\s+)?(?P<device>[^@]*[^@\s])"
     r"(?:\s*@\s*(?:(?P<nics>\d+)\s*x\s*)?(?P<network>.+))?"
@@ -130,7 +121,9 @@ _GROUP = re.compile(
 _GROUP_EXAMPLE = "4 x 8 a100 @ 100gbe"
 _OF_ALIKE = ("nodes", "device", "devices_per_node", "nics_per_node", "nics", "intra_node")
 """Settings of a file's cluster that groups replace."""
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([KMBT]?)", re.IGNORECASE | re.ASCII)
+_COUNT = re.compile(
+    r"(\d+(?:\.\d+)?(?:[eE]\d{1,2})?)\s*(?:([KMBT])(?:r?illion)?)?", re.IGNORECASE | re.ASCII
+)
 _SIZES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _LOG = logging.getLogger(__name__)
 
@@ -315,7 +308,9 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
     """Settings of the words, and problems of some, which have stand-ins."""
     said = {name: getattr(words, name) for name in _KEYS if getattr(words, name) is not None}
     problems: list[Problem] = []
-    if said.get("gpus", 1) > 1 and said.get("nodes", 1) == 1 and "network" not in said:
+    gpus = said.get("gpus")
+    several = isinstance(gpus, int) and gpus > 1
+    if several and said.get("nodes", 1) == 1 and "network" not in said:
         said |= {"nodes": 1, "network": _STAND_INS["network"]}  # which nothing crosses
 
     def put(name: str, look_up: Callable[[], Any], word: str = "") -> None:
@@ -327,15 +322,9 @@ def _said(words: Words, called: Callable[[str], str]) -> tuple[dict[str, Any], l
 
     if words.parameters is not None:
         put("model", lambda: _of_size(str(words.parameters), words.model), "parameters")
-    for name, spelled in _SPELLED.items():
-        if isinstance(said.get(name), str):
-            said[name] = spelled.get(compact(said[name]), said[name])
-    if words.device is not None and _AT_HAND.fullmatch(words.device):
-        put("device", device_at_hand)
-    look_up: dict[str, Callable[[str], Any]] = {"model": catalog.model, "device": catalog.device}
-    for name in said.keys() & look_up.keys():
+    for name in said.keys() & _NAMED.keys():
         with suppress(InputError):  # which the check of the scenario reports
-            said[name] = look_up[name](said[name]).name
+            said[name] = _NAMED[name](said[name])
     if isinstance(words.network, str) and words.network.lstrip().startswith("{"):
         section = words.network
         put("network", lambda: read(section, called("network"), position=False).data)
@@ -350,8 +339,7 @@ def _group(text: str, words: Words) -> dict[str, Any]:
     if found is None:
         hint = f"write it like {_GROUP_EXAMPLE}: nodes, GPUs of each, device, network"
         raise InputError(f"{text!r:.60} is not a group of nodes", hint=hint)
-    device = catalog.device(found["device"])
-    group: dict[str, Any] = {"nodes": int(found["nodes"]), "device": device.name}
+    group: dict[str, Any] = {"nodes": int(found["nodes"]), "device": device_named(found["device"])}
     group["devices_per_node"] = int(found["gpus"] or words.gpus or 1)
     if found["nics"]:
         group["nics_per_node"] = int(found["nics"])
@@ -363,34 +351,28 @@ def _group(text: str, words: Words) -> dict[str, Any]:
 def count_of(text: str) -> float:
     """A number above 0 as "10B", "524288" or "3e11"; raises `InputError`."""
     match = _COUNT.fullmatch(text.strip().replace(",", ""))
-    value = float(match[1]) * _SIZES[match[2].upper()] if match else math.nan
+    value = float(match[1]) * _SIZES[(match[2] or "").upper()] if match else math.nan
     if not 0 < value < math.inf:
         raise InputError(f"{text!r} is not a number above 0", hint="write it like 5000 or 10B")
     return value
 
 
 def _of_size(text: str, model: str | None) -> str:
-    """Catalogue model with about so many parameters; the nearest if several are transformers by
-    formula, which differ little."""
+    """Catalogue model with about so many parameters."""
     count = count_of(text)
     if model is not None:
         raise InputError(f"is given together with the model {model!r}", hint="keep one of the two")
-    near = catalog.models_by_size(count)
-    known = {name: MODELS[name].parameters or 0 for name in near}
-    alike = [name for name in near if catalog.of_size(name, count)]
-    transformers = all(MODELS[name].transformer is not None for name in alike)
-    if alike and (len(alike) == 1 or transformers):
+    sizes = {name: MODELS[name].parameters or 0 for name in catalog.models_by_size(count)}
+    if alike := catalog.by_size_alone(count):
         found, *others = alike
         also = f"; of that size are also {', '.join(others)} (--model)" if others else ""
-        size = _million(known[found])
+        size = _million(sizes[found])
         _LOG.warning("note: %s parameters are read as %s (%s)%s", text, found, size, also)
         return found
-    named = ", ".join(f"{name} ({_million(known[name])})" for name in (alike or near[:3]))
-    if alike:
-        raise InputError(f"several models have {text} parameters: {named}", hint="use --model")
+    named = ", ".join(f"{name} ({_million(sizes[name])})" for name in [*sizes][:3])
     raise InputError(
-        f"no model of the catalogue has {text} parameters, and a size alone does not say in which "
-        f"layers they are; the nearest are {named}",
+        f"no single model of the catalogue has {text} parameters, and a size alone does not say in "
+        f"which layers they are; the nearest are {named} (--model)",
         hint="record some iterations of yours (gcsim.record), then gcsim advise my_trace; or write "
         "its layers: model: {layers: my_net.csv} in a scenario",
     )

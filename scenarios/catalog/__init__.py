@@ -31,7 +31,7 @@ from pydantic import Field
 
 from gcsim.compressors.kernels import KERNEL_CLASSES
 from gcsim.errors import InputError, Problem
-from gcsim.names import entry_named
+from gcsim.names import compact, entry_named
 from gcsim.scenarios.catalog.devices import DeviceTable, build_device, merged_device, old_host
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import LinkFields, over
@@ -55,7 +55,10 @@ DEVICE_FILES = (
     "devices_edge.yaml",
 )
 
-_ALIKE = 0.05  # relative difference of parameters up to which one model stands for another
+_ALIKE, _ABOUT = 0.05, 0.15
+"""Relative differences of parameters up to which one model stands for another, and a transformer by
+formula for another."""
+_MODEL_SIZE = re.compile(r"(?<![x\d.])(\d+(?:\.\d+)?)([BM])(\d?)\b", re.IGNORECASE)
 Entry = TypeVar("Entry")
 
 _Merge = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
@@ -108,17 +111,41 @@ def own_figures() -> Mapping[str, tuple[TransportName, ...]]:
 
 
 def device(name: str) -> Device:
-    """Shipped device ("V100" is v100); `InputError` with a suggestion for an unknown name."""
+    """Shipped device ("V100" is v100); `InputError` with a suggestion for an unknown name, and with
+    its device for a machine's."""
+    plain = "" if name in devices() else re.sub("^(standard|ml)", "", compact(name))
+    if plain in _machines():
+        raise InputError(f"{name!r} is a machine", hint=_machines()[plain])
     return _named(name, "device", devices())
+
+
+@functools.cache
+def _machines() -> dict[str, str]:
+    """Settings that describe a machine, by its name without case and hyphens."""
+    found: dict[str, str] = {}
+    for machine, (board, number, *network) in _aliases()["machines"].items():
+        around = "".join(f", network {link}" for link in network[:1])
+        around += "".join(f", nics_per_node {nics} (--nics)" for nics in network[1:])
+        found[compact(machine)] = f"write {board}, devices_per_node {number} (--gpus){around}"
+    return found
 
 
 def model(name: str) -> ModelEntry:
     """Shipped model ("ResNet-50" is resnet50); `InputError` with a suggestion if unknown."""
-    own = "your own model is written package.module:build"
-    size = re.search(r"(?<![x\d.])(\d+(?:\.\d+)?)B\b", name, re.IGNORECASE)
-    if size and of_size(models_by_size(count := 1e9 * float(size[1]))[0], count):
-        own = f"gcsim advise --parameters {size[0].upper()} takes one of that size; {own}"
-    return _named(name, "model", MODELS, own)
+    own = "your own model is recorded (gcsim.record), or written package.module:build"
+    if (size := _MODEL_SIZE.search(name)) is None:
+        return _named(name, "model", MODELS, own)
+    text = f"{size[1]}{f'.{size[3]}' if size[3] else ''}{size[2].upper()}"
+    count = float(text[:-1]) * {"M": 1e6, "B": 1e9}[text[-1]]
+    if by_size_alone(count):
+        own = f"gcsim advise --parameters {text} takes one of that size; {own}"
+    return _named(
+        name,
+        "model",
+        MODELS,
+        own,
+        lambda one: count < 2 * (MODELS[one].parameters or 0) < 4 * count,
+    )
 
 
 def models_by_size(count: float) -> list[str]:
@@ -127,9 +154,17 @@ def models_by_size(count: float) -> list[str]:
     return sorted(known, key=lambda name: abs(math.log(known[name] / max(count, 1))))
 
 
-def of_size(name: str, count: float) -> bool:
-    """Whether a shipped model stands for one of `count` parameters."""
-    return abs((MODELS[name].parameters or 0) / max(count, 1) - 1) <= _ALIKE
+def by_size_alone(count: float) -> list[str]:
+    """Shipped models that `count` parameters stand for, the nearest first: transformers by formula,
+    which differ little, of that size or about it, before others of it; or a single other one."""
+
+    near = models_by_size(count)
+    apart = {name: abs((MODELS[name].parameters or 0) / max(count, 1) - 1) for name in near}
+    alike = [name for name in near if apart[name] <= _ALIKE]
+    about = [name for name in near[:1] if apart[name] <= _ABOUT]
+    by_formula = [name for name in alike or about if MODELS[name].transformer]
+    others = [name for name in alike if name not in by_formula]
+    return [*by_formula, *others] if by_formula or len(others) == 1 else []
 
 
 def link(name: str, transport: TransportName | None = None) -> Link:
@@ -255,11 +290,17 @@ _DETAILS = re.compile(r",| (?:for|with|on|of|at) ")  # ends the part of a title 
 
 
 @functools.cache
-def _aliases() -> dict[str, dict[str, list[str]]]:
+def _aliases() -> dict[str, dict[str, list[Any]]]:
     return dict(_document(FOLDER / "aliases.yaml").data)
 
 
-def _named(name: str, kind: str, known: Mapping[str, Entry], others: str = "") -> Entry:
+def _named(
+    name: str,
+    kind: str,
+    known: Mapping[str, Entry],
+    others: str = "",
+    akin: Callable[[str], bool] = bool,
+) -> Entry:
     """Entry of this name; ideal links only by their full name."""
     if name in known:
         return known[name]
@@ -267,7 +308,7 @@ def _named(name: str, kind: str, known: Mapping[str, Entry], others: str = "") -
     names = [one for one in known if not one.endswith("_ideal") or "ideal" in name.lower()]
     titles = {one: _DETAILS.split(str(getattr(known[one], "title", "")))[0] for one in names}
     texts = {one: (title, *aliases.get(one, ())) for one, title in titles.items()}
-    return known[entry_named(name, kind, texts, others=others)]
+    return known[entry_named(name, kind, texts, others=others, akin=akin)]
 
 
 _RANGES = {f"{figure}_range" for figure in RANGED}

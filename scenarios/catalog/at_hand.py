@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 
 AUTO = "auto"  # name of the device at hand
+_NAMES = re.compile(rf"{AUTO}|cuda(:\d+)?|mps", re.IGNORECASE)
 _LOG = logging.getLogger(__name__)
 _BOARD, _PROCESSOR = Path("/proc/device-tree/model"), Path("/proc/cpuinfo")
 _KEY = "model name"
+
+
+def device_named(word: str) -> str:
+    """Entry that a word stands for, at hand or in the catalogue; raises `InputError`."""
+    return device_at_hand() if is_at_hand(word) else catalog.device(word).name
+
+
+def is_at_hand(word: object) -> bool:
+    """Whether a word stands for the device at hand."""
+    return isinstance(word, str) and _NAMES.fullmatch(word) is not None
 
 
 def device_at_hand() -> str:

@@ -8,6 +8,7 @@ catalogue's, and their ranges.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from gcsim.errors import InputError, did_you_mean
 from gcsim.fields import Probability, RangeOf, Setting, Text
+from gcsim.names import compact
 from gcsim.scenarios.catalog import FOLDER
 from gcsim.scenarios.reading.checking import Section, shipped_table
 from gcsim.scenarios.reading.types import in_catalogue
@@ -26,6 +28,10 @@ _CITED: dict[str, Any] = {
     "estimate": (bool, ...),
     "source": (Annotated[str, Field(min_length=1)], ...),
 }
+_CALLED = {"paddlepaddle": "paddle"} | dict.fromkeys(
+    ("torch", "pytorch", "torchddp", "pytorchddp", "distributeddataparallel"), "ddp"
+)
+"""Other words for loops, in small letters without blanks and hyphens."""
 _Code = As(Framework)
 FRAMEWORK = "pytorch"  # default framework
 UNKNOWN = "unknown"  # default loop
@@ -98,14 +104,23 @@ def contention(name: str) -> SharedNode:
     return _entry(_loops().shared_node, name, "kind of processes").value(SharedNode)
 
 
+def loop_named(word: str) -> str:
+    """Name of the loop that a word stands for; `InputError` for an unknown one."""
+    plain = compact(word)
+    name = word if word in _loops().loops else _CALLED.get(plain, plain)
+    if name in _loops().loops:
+        return name
+    named = [one for one in _loops().loops if "_" not in one]
+    sharded = re.match("fsdp|hsdp|(?:deepspeed)?zero[123]", plain)
+    strategy = sharded and sharded[0].removeprefix("deepspeed")
+    way = f"--set training.strategy={strategy}" if strategy else did_you_mean(word, named)
+    raise InputError(f"unknown loop {word!r}", hint=way)
+
+
 def loop(name: str, *, on_devices: bool = False) -> Loop:
-    """Loop, by who makes its sums; `InputError` for an unknown name."""
+    """Loop of a name, by the maker of its sums."""
     known = _loops().loops
-    entry = known.get(f"{name}_nccl" if on_devices else name, known.get(name))
-    if entry is None:
-        named = [one for one in known if "_" not in one]
-        raise InputError(f"unknown loop {name!r}", hint=did_you_mean(name, named))
-    return entry.value(Loop)
+    return known.get(f"{name}_nccl" if on_devices else name, known[name]).value(Loop)
 
 
 def code(name: str) -> Code:

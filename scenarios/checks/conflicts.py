@@ -468,7 +468,7 @@ def _precision(document: Document, cluster: Cluster, training: Training) -> Iter
             yield document.problem(
                 key_path,
                 f" = {training.precision!r}: device {device.name!r} has no times of training at it",
-                f"it has {', '.join(known)}{own}",
+                f"write {' or '.join(known)}{own}",
             )
 
 

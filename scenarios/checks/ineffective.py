@@ -65,7 +65,7 @@ def idle(
             *_randomness(document, cluster, training),
             *_draws(document, cluster, training),
             *_optimizer(document, file, cluster, training),
-            *_precision(document, file, training),
+            *_precision(document, file, cluster, training),
             *_strategy(document, cluster, training),
             *_cost(document, file),
         ]
@@ -346,7 +346,15 @@ def _optimizer(
         )
 
 
-def _precision(document: Document, file: ScenarioFile, training: Training) -> Iterator[Problem]:
+def _precision(
+    document: Document, file: ScenarioFile, cluster: Cluster, training: Training
+) -> Iterator[Problem]:
+    if file.compute is None and training.precision == "bf16":
+        for _, _, device in cluster.kinds:
+            if device.processor == "gpu" and "tf32" not in device.precisions:
+                why = f" = 'bf16': {device.name} gets the times of fp16, has none of bfloat16"
+                hint = "write fp16 if it is a board without bfloat16, as NVIDIA's before Ampere"
+                yield document.problem(("training", "precision"), why, hint)
     if file.compute is not None and training.precision != "fp32":
         why = ": the times under `compute` are taken as they are"
         hint = "leave one of the two out"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Tag, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from gcsim.errors import InputError, Problem, did_you_mean
-from gcsim.json_file import EXPECTED, context, rule, shown
+from gcsim.json_file import EXPECTED, choices, context, rule, shown
 from gcsim.scenarios.reading.document import Document, Keys, dotted, read_shipped
 
 
@@ -61,7 +62,10 @@ def check(model: type[AnySection], document: Document) -> tuple[AnySection | Non
     try:
         return model.model_validate(document.data), []
     except ValidationError as error:
-        return None, [_problem(model, document, fault) for fault in error.errors()]
+        faults = error.errors()
+    if any(_respelled(document, fault) for fault in faults):
+        return check(model, document)
+    return None, [_problem(model, document, fault) for fault in faults]
 
 
 def checked(model: type[AnySection], document: Document) -> AnySection:
@@ -77,26 +81,54 @@ def shipped_table(model: type[AnySection], path: Path) -> AnySection:
     return checked(model, read_shipped(path))
 
 
+_CHOICES = (
+    dict.fromkeys(("half", "float16", "halfprecision", "amp", "mixed", "mixedprecision"), "fp16")
+    | {"bfloat16": "bf16", "tensorfloat32": "tf32", "fsdp": "zero3"}
+    | dict.fromkeys(("float32", "single", "singleprecision"), "fp32")
+    | {"nvls": "nccl_nvls_simple", "nvlstree": "nccl_nvls_tree_simple"}
+    | {"sharp": "nccl_collnet_simple"}
+)
+"""Other words for choices, in small letters without blanks and hyphens."""
+_TAGS = (NAMED, SPELLED_OUT, TABLED, "[key]")
+
+
+def _respelled(document: Document, fault: ErrorDetails) -> bool:
+    """Whether a word for a choice was replaced by it."""
+
+    def plain(text: str) -> str:
+        return re.sub(r"[\W_]", "", text.casefold())
+
+    said, holder = fault["input"], document.data
+    if fault["type"] != "literal_error" or not isinstance(said, str):
+        return False
+    word = plain(_CHOICES.get(plain(said), said))
+    found = [choice for choice in choices(fault) if plain(choice) == word and choice != said]
+    *above, last = (key for key in fault["loc"] if key not in _TAGS)
+    for key in above if found else ():
+        holder = holder[key] if isinstance(holder, dict) and key in holder else None
+    if not found or not isinstance(holder, dict) or holder.get(last) != said:
+        return False
+    holder[last] = found[0]
+    return True
+
+
 def _problem(model: type[Section], document: Document, fault: ErrorDetails) -> Problem:
-    tags = (NAMED, SPELLED_OUT, TABLED, "[key]")
     last = fault["loc"][-1] if fault["loc"] else ""
     kind = fault["type"]
-    key_path: Keys = tuple(key for key in fault["loc"] if key not in tags)
-    if kind == "extra_forbidden" and last in tags:  # a key may be called so, too
+    key_path: Keys = tuple(key for key in fault["loc"] if key not in _TAGS)
+    if kind == "extra_forbidden" and last in _TAGS:  # a key may be called so, too
         key_path = (*key_path, last)
     around = f" in {document.name_of(key_path[:-1])}" if key_path[:-1] else ""
     if kind == "extra_forbidden":
-        key_path = (*key_path, last) if last in tags else key_path  # a key that is called so
-        return unknown_key(document, key_path, _known_keys(model, key_path[:-1]))
+        key_path = (*key_path, last) if last in _TAGS else key_path  # a key that is called so
+        return unknown_key(document, key_path, known_keys(model, key_path[:-1]))
     if kind == "missing":
         place = document.location_of_key(key_path[:-1])
         shown_key = f"write {key_path[-1]}: {_example(model, key_path)}"
         message = f"key {key_path[-1]!r} is missing{around}"
         return Problem(place=place, message=message, hint=shown_key)
     if last == "[key]" and kind != "refused":
-        expected = [word.strip("' ") for word in context(fault, "expected").split(",")]
-        known = [word.strip("' ") for part in expected for word in part.split(" or ")]
-        return unknown_key(document, key_path, known)
+        return unknown_key(document, key_path, choices(fault))
     name = document.name_of(key_path) or "the file"
     value = fault["input"]
     # A block mapping begins at its first key: what is wrong with it as a whole stands at its name.
@@ -164,7 +196,7 @@ def _way_out(model: type[BaseModel], key_path: Sequence[str | int], kind: str, v
     elif kind == "list_type":
         hint = f"write [{', '.join(map(str, value if isinstance(value, dict) else [value]))}]"
     elif kind in {"model_type", "model_attributes_type"}:
-        keys = _known_keys(model, key_path)
+        keys = known_keys(model, key_path)
         hint = f"its keys: {', '.join(keys)}" if keys else ""
     elif kind in {"int_type", "int_from_float"} and isinstance(value, float):
         ends = dict.fromkeys((math.floor(value), math.ceil(value))) if math.isfinite(value) else ()
@@ -243,7 +275,7 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema()
 
 
-def _known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
+def known_keys(model: type[BaseModel], key_path: Sequence[str | int]) -> list[str]:
     """Keys of a mapping at `key_path`, over all possible sections."""
     sections: list[type[BaseModel]] = [model]
     for key in key_path:

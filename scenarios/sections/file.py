@@ -19,15 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import did_you_mean
@@ -55,7 +47,7 @@ from gcsim.scenarios.scenario import (
 from gcsim.scenarios.sections.cluster import ClusterSection
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.steps.step_plan import Kind
-from gcsim.simulator.training import Code, SharedNode, Strategy, Training
+from gcsim.simulator.training import Code, SharedNode, Training
 from gcsim.traces.models.registry import TableLayer
 from gcsim.traces.tasks.folder import PREFIX
 from gcsim.traces.tasks.registry import TASKS
@@ -313,16 +305,11 @@ def buckets_of(section: Spelled) -> DdpBuckets:
     return replace(limits, first=limits.cap) if alone else limits
 
 
-def _named(strategy: Any) -> Any:
-    return "zero3" if strategy == "fsdp" else strategy
-
-
 TRAINING = As(
     Training,
-    strategy=(Annotated[Strategy, BeforeValidator(_named)], "ddp"),
     reducer=None,
     hook=None,
-    loop=(Annotated[str, in_catalogue(loops.loop)], loops.UNKNOWN),
+    loop=(Annotated[str, in_catalogue(loops.loop_named)], loops.UNKNOWN),
     framework=(_entry(loops.framework, FrameworkSection) | None, None),
     shared_node=(_entry(loops.contention, Annotated[Spelled, As(SharedNode)]) | None, None),
     code=(_entry(loops.code, Annotated[Spelled, As(Code)]) | None, None),

@@ -31,6 +31,7 @@ from typing import Any, TypeVar, get_args
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
+from gcsim.scenarios.catalog.at_hand import device_at_hand, is_at_hand
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import over
 from gcsim.scenarios.links.rate_trace import with_traces
@@ -88,6 +89,8 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
         try:
             if key == "device":
                 found = _device_section(document, key_path, holder[key], path)
+                if is_at_hand(holder[key]):
+                    holder[key] = device_at_hand()
             else:
                 found = _link_section(document, key_path, holder[key], path)
                 if found is None and key != "intra_node":
@@ -99,7 +102,7 @@ def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem
                 problem if problem.place else replace(problem, place=at)
                 for problem in error.problems
             ]
-            holder[key] = next(iter(catalog.devices() if key == "device" else catalog.links()))
+            holder[key] = "h100_sxm" if key == "device" else next(iter(catalog.links()))
             continue
         if found is not None:
             holder[key], files[dotted(key_path)] = found

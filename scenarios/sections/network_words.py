@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
+from fractions import Fraction
 
 from gcsim import units
 from gcsim.errors import InputError
@@ -17,25 +19,23 @@ from gcsim.scenarios import catalog
 
 ETHERNET = re.compile(r"\d+gbe|100mbit_ethernet")
 """Beginning of the names of Ethernet in the catalogue."""
+_KINDS = {"efa": r"efa_\d+gb", "infiniband": r"infiniband_[a-z]+", "ib": r"infiniband_[a-z]+"}
+"""Names of the catalogue's networks of a kind beside Ethernet."""
 _ROCE = re.compile(r"\d+gbe_roce")
 _TCP = re.compile(r"\btcp", re.IGNORECASE)
 _RDMA = re.compile(r"(?<![a-z])(?:rdma|roce)", re.IGNORECASE)
 _REMOTE = units.parse("200 Gbit/s", "bandwidth")
-_BITS = re.compile(
-    r"\s*(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GMTgmt])"
-    r"(?:b|[Bb][Ii][Tt]|b/s|[Bb]it/s(?:ec)?|bps|BPS|igabits?|egabits?|ig|ig[Ee]|[Bb]?[Ee]"
-    r"|bit per second|(?i:base-?\w+))?\s*"
-)
-"""Usual spellings of a network's rate in bit/s: "25G", "10 Gb/s", "2.5 GbE", "1.6T"."""
 _PORT = re.compile(
-    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?|rdma"
-    r"|roce\s?(?:v\d)?|(?<!fast )ethernet)(?!\w)",
+    r"\b(?:mellanox|connectx(?:[- ]?\d)?|q?sfp[+\d]*|nic|adapter|aws|tcp(?:/ip)?|rdma|ena|gvnic"
+    r"|roce\s?(?:v\d)?|(?<!fast )ethernet|eth|network)(?!\w)",
     re.IGNORECASE,
 )
 """Words that name a card, a plug or a protocol, no rate."""
 _GIGABIT = re.compile(r"(?<=\d)\s?GB(?=\s?ethernet)", re.IGNORECASE)
 """Ethernet is named by gigabits, also where they are written GB."""
-_BYTES = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[GM])(?:B/s|Bps)")
+_SMALL = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<prefix>[gmt])b")
+_AND_LATENCY = re.compile(r"(.+?),?\s+(\d[\d.]* ?[mun]s(?:ec)?)")
+_FABRIC = re.compile(r"\b(?:efa|infiniband|ib)\b", re.IGNORECASE)
 _RATE = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?(?:\s+\S+|\S*/\S+)")
 """A number and a unit, known or not."""
 _BELOW_ZERO = re.compile(r"-\s*[\d.]")
@@ -44,34 +44,52 @@ _MOBILE = {"3g", "4g", "5g"}
 
 def network_of(said: str) -> str | dict[str, str]:
     """Network section for a name or a rate: an entry's own name; the Ethernet of that rate, or the
-    nearest one at that rate. Words that are neither are returned as they are, for the check of
-    names. Raises `InputError` for what is written as a rate and is none."""
+    nearest one at that rate; and the latency, if one stands behind it. Words that are none of these
+    are returned as they are, for the check of names. Raises `InputError` for what is written as a
+    rate and is none."""
     if said in catalog.links():
         return said
+    if both := _AND_LATENCY.fullmatch(said):
+        link = network_of(both[1])
+        return {**({"like": link} if isinstance(link, str) else link), "latency": both[2]}
     plain = " ".join(_PORT.sub(" ", _GIGABIT.sub("Gb", said)).split()) or said
-    below = _BELOW_ZERO.match(plain)
-    if (bits := _BITS.fullmatch(plain)) and plain.lower() not in _MOBILE:
-        written, plain = plain, f"{bits['rate']} {bits['prefix'].upper()}bit/s"
-        if written.endswith(("gb", "mb", "tb")):  # bytes, perhaps
-            say("link", said, plain)
-    elif of_bytes := _BYTES.fullmatch(plain):
-        plain = f"{of_bytes['rate']} {of_bytes['prefix']}B/s"
-    elif not below:
+    if small := _SMALL.fullmatch(plain):  # bytes, perhaps
+        plain = f"{small['rate']} {small['prefix'].upper()}bit/s"
+        say("link", said, plain)
+    rate = Fraction(0) if _BELOW_ZERO.match(plain) else _rate(plain)
+    if rate is None:
         try:
             return catalog.link(plain).name
         except InputError as error:
             several = "; there are" in str(error) and plain[-1] not in "Bb"  # bytes are no rate
-            if several or not _RATE.fullmatch(plain):
-                return said
-    rate = 0 if below else units.parse(plain, "bandwidth")
+        rate = _rate(_FABRIC.sub("", plain))
+        if rate is None and (several or not _RATE.fullmatch(plain)):
+            return said
+        if rate is None:
+            rate = units.parse(plain, "bandwidth")  # which says what is wrong with it
     if not rate:
         hint = 'write it like "25 Gbit/s", or 25gbe, from `gcsim list links`'
         raise InputError(f"{said} is not a rate", hint=hint)
     remote = _RDMA.search(said) or (rate >= _REMOTE and not _TCP.search(said))
     kind = _ROCE if remote else ETHERNET
+    if fabric := _FABRIC.search(said):
+        kind = re.compile(_KINDS[fabric[0].lower()])
     known = [one for name, one in catalog.links().items() if kind.fullmatch(name)]
     near = min(known, key=lambda link: abs(math.log(link.bandwidth / rate)))
-    return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": plain}
+    return near.name if near.bandwidth == rate else {"like": near.name, "bandwidth": _bits(rate)}
+
+
+def _rate(text: str) -> Fraction | None:
+    """Bytes a second; None for what is no rate."""
+    with suppress(InputError):
+        return None if text.lower() in _MOBILE else units.parse(text, "bandwidth")
+    return None
+
+
+def _bits(rate: Fraction) -> str:
+    sizes = units.UNITS["bandwidth"]
+    unit = next((one for one in ("Gbit/s", "Mbit/s") if rate >= sizes[one]), "kbit/s")
+    return f"{units.decimal(rate / sizes[unit])} {unit}"
 
 
 def supposes_rdma(said: str) -> bool:

@@ -168,7 +168,7 @@ def test_several_files_and_what_the_user_states(here: Path) -> None:
         (["a.csv", "--ranks", "8"], "--ranks: error: nothing was measured on 8 ranks"),
         (["a.csv", "--line-rate", "10"], "--line-rate: error: 10 has no unit"),
         (["a.csv", "--line-rate", "0 bit/s"], "--line-rate: error: 0 bit/s is zero"),
-        (["a.csv", "--intra-node", "pci"], "error: unknown link 'pci'; there are pcie3_x16"),
+        (["a.csv", "--intra-node", "pci"], "error: unknown link 'pci'; similar: pcie3_x16"),
         (["a.csv", "--collective", "barrier"], "--collective: error: 'barrier' is not a"),
         (["a.csv", "--format", "glo"], "--format: error: 'glo' is not a known format; did you"),
         (["a.csv", "--format", "gloo"], "a.csv: error: has no line with elements and times"),

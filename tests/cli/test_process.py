@@ -83,6 +83,9 @@ def test_the_version(tmp_path: Path) -> None:
     [
         (["run"], "error: Missing argument 'SCENARIO'; see gcsim run --help"),
         (["run", "a", "--nodes", "3"], "error: No such option: --nodes"),
+        (["advise", "--bandwidth", "1"], "error: No such option: --bandwidth; did you mean"),
+        (["advise", "--batch", "32"], "error: No such option: --batch; did you mean --batch-size?"),
+        (["plan", "--bandwidth", "1"], "error: No such option: --bandwidth ("),
         (["rum"], "error: No such command 'rum'"),
         (["run", "a", "--seed", "x"], "error: Invalid value for '--seed'"),
         (["record", "a"], "error: Missing option '-o' / '--output'"),

@@ -122,16 +122,16 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("nodes: [1, 2, 4]", "nodes: [1, 0]", "a.yaml:6:14: error: cluster.nodes.1 = 0: must be"),
         ("nodes: [1, 2, 4]", "nodes: 1000000", "cluster.nodes = 1000000: must be at most 100000"),
         ("device: p100_pcie", "device: p10_pcie", "a.yaml:8:11: error: cluster.device: unknown "
-         "device 'p10_pcie'; gcsim list devices has all"),
+         "device 'p10_pcie'; gcsim calibrate device measures yours; gcsim list devices has all"),
         ("device: p100_pcie", "device: 5", "cluster.device = 5: must be text"),
         ("intra_node: pcie3_x16", "intra_node: pcie3_x61", "a.yaml:13:15: error: "
          "cluster.intra_node: unknown link 'pcie3_x61'; did you mean 'pcie3_x16'?"),
-        ("10 Gbit/s", "10 Gb/s", "a.yaml:10:16: error: cluster.network.bandwidth: unknown unit "
-         "'Gb/s' in '10 Gb/s', which should be a bandwidth; did you mean 'Gbit/s' or 'GB/s'?"),
+        ("10 Gbit/s", "10 gb", "a.yaml:10:16: error: cluster.network.bandwidth: unknown unit "
+         "'gb' in '10 gb', which should be a bandwidth; did you mean 'Gbit/s' or 'GB/s'?"),
         ("10 Gbit/s", "10", "cluster.network.bandwidth: 10 has no unit; write it like '10 Gbit/s'"),
         ("10 Gbit/s", "-1 Gbit/s", "cluster.network.bandwidth: -1 Gbit/s is negative"),
         ("10 Gbit/s", "0 Gbit/s", "cluster.network.bandwidth: 0 Gbit/s is zero; it must be more"),
-        ("50 us", "50 usec", "cluster.network.latency: unknown unit 'usec'"),
+        ("50 us", "50 uss", "cluster.network.latency: unknown unit 'uss'"),
         ("0.94", "1.5", "cluster.network.efficiency: 1.5 must be greater than 0 and at most 1"),
         ("transport: gloo", "transport: glooo", "a.yaml:14:28: error: "
          "cluster.collectives.transport = 'glooo': is not a choice; did you mean 'gloo'?"),
@@ -141,7 +141,7 @@ def test_a_file_becomes_the_engines_own_values(tmp_path: Path) -> None:
         ("forward: 5 ms", "forward: 0 ms", "a.yaml:15:20: error: compute.forward: 0 ms is zero"),
         ("forward: 5 ms, ", "", "a.yaml:15:1: error: compute: key 'forward' is missing"),
         ("model: alexnet", "model: alexnt", "a.yaml:2:8: error: model: unknown model 'alexnt'; did "
-         "you mean 'alexnet'? your own model is written package.module:build"),
+         "you mean 'alexnet'? your own model is recorded (gcsim.record), or written package"),
         ("model: alexnet", "model: my model:build", "'my model:build' does not name a function"),
         (
             "model: alexnet",
@@ -247,6 +247,26 @@ def test_an_option_changes_one_value(tmp_path: Path) -> None:
     assert scenario.cluster.servers == 8
 
 
+@pytest.mark.parametrize(
+    ("words", "choices"),
+    [
+        (("cluster.collectives.transport=GLOO",), ("cluster.collectives.transport=gloo",)),
+        (
+            ("train.optimizer.name=SGD", "train.optimizer.weight_decay=0.1"),
+            ("train.optimizer.name=sgd", "train.optimizer.weight_decay=0.1"),
+        ),
+        (("gradients.source=Synthetic",), ("gradients.source=synthetic",)),
+        (("training.strategy=Zero-1",), ("training.strategy=zero1",)),
+        (("training.precision=float32",), ("training.precision=fp32",)),
+    ],
+)
+def test_a_choice_is_read_in_any_case_and_by_its_usual_names(
+    tmp_path: Path, words: tuple[str, ...], choices: tuple[str, ...]
+) -> None:
+    said, meant = (load(tmp_path, GOOD, *settings) for settings in (words, choices))
+    assert said.resolved == meant.resolved
+
+
 def test_a_limit_of_buckets_is_that_of_the_first_one_unless_that_is_stated(tmp_path: Path) -> None:
     """As PyTorch takes `bucket_cap_mb`: `test_ready_order.py` holds that against its Reducer."""
     mib = 2**20
@@ -277,6 +297,23 @@ def test_an_option_on_a_named_link_changes_a_copy_of_it(tmp_path: Path) -> None:
     assert link.bandwidth == Fraction(12_150_000_000)  # pcie3_x16's
     assert link.name == "pcie3_x16, changed"
     assert "latency stated in the scenario, the rest as pcie3_x16" in link.source
+
+
+def test_a_file_that_is_no_yaml_is_no_scenario(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("**A page**, not *YAML*\n")
+    with pytest.raises(
+        InputError, match=r"README\.md: error: is no scenario, which is a YAML file"
+    ):
+        load_scenario(page)
+    page.with_suffix(".yaml").write_text(page.read_text())
+    with pytest.raises(InputError, match=r"README\.yaml:1:2: error: while scanning an alias"):
+        load_scenario(page.with_suffix(".yaml"))
+
+
+def test_a_key_inside_a_parameter_is_answered_with_the_keys_there(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, GOOD, "compressors.2={kind: topk, warm_up: {steps: 9, to: 0.9}}")
+    assert found.endswith("topk has no parameter 'warm_up.to'; warm_up has from, steps")
 
 
 def test_a_whole_number_written_otherwise_is_suggested_once(tmp_path: Path) -> None:
@@ -501,6 +538,11 @@ def test_what_is_not_named_the_transport_chooses(
     ).cluster.collectives
     assert (chosen.all_reduce, chosen.all_gather) == ("ring", "auto")
     assert not caplog.records
+
+
+def test_parts_of_choices_name_them(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, GOOD, "cluster.collectives.all_reduce=tree")
+    assert "is not a choice; there are binomial_tree, double_tree, nccl_nvls_tree_simple," in found
 
 
 def test_a_library_s_algorithm_can_be_named(tmp_path: Path) -> None:

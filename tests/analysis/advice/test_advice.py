@@ -598,7 +598,7 @@ def test_json_is_the_document(tmp_path: Path) -> None:
     [
         ((), "--model: error: missing"),
         (("no_such_file.yaml",), "no_such_file.yaml"),
-        ((*ASKED[:-1], "25 Gbits/s"), "--network: error: unknown unit 'Gbits/s'"),
+        ((*ASKED[:-1], "25 Gbit/x"), "--network: error: unknown unit 'Gbit/x'"),
         ((*ASKED, "--set", "cluster.nodes=x"), "--set cluster.nodes: error"),
         ((*ASKED, "--map", "bandwidth"), "--map: error: 'bandwidth' does not name two settings"),
         ((*ASKED, "--map", "bandwidth,latency", "-o", "m.gif"), "m.gif: error: '.gif' is no"),

@@ -79,7 +79,7 @@ def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
 @pytest.mark.parametrize(
     ("words", "place", "said", "hint"),
     [
-        (Words(network="25 Gbits/s"), "--network", "unknown unit 'Gbits/s'", "Gbit/s"),
+        (Words(network="25 Gbit/x"), "--network", "unknown unit 'Gbit/x'", "Gbit/s"),
         (Words(network="0 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
         (Words(network="-25 Gbit/s"), "--network", "is not a rate", "25 Gbit/s"),
         (Words(network="10 GB"), "--network", "unknown unit", "10 Gbit/s"),
@@ -89,6 +89,7 @@ def test_a_link_may_be_spelled_out_as_in_a_scenario() -> None:
         (Words(model="resnet5"), "--model", "unknown model 'resnet5'", "resnet50"),
         (Words(device="v100x"), "--device", "unknown device 'v100x'", "v100"),
         (Words(gpus=0), "--gpus", "0", ""),
+        (Words(gpus=number("4x")), "--gpus", "'4x'", "leave it out for 1"),
         (Words(nodes=-3), "--nodes", "-3", ""),
         (Words(batch_size=0), "--batch-size", "0", ""),
         (Words(cost_per_hour=-1.0), "--cost-per-hour", "-1", ""),
@@ -196,7 +197,11 @@ def test_a_size_alone_is_a_model_or_asked_back(size: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "name", "others"),  # the nearest by the entries' counts (`gcsim list models`)
-    [("1.3B", "gpt3_1.3b", "mpt_1b"), ("7B", "llama2_7b", "mpt_7b, gpt3_6.7b")],
+    [
+        ("1.3B", "gpt3_1.3b", "mpt_1b"),
+        ("1.3 billion", "gpt3_1.3b", "mpt_1b"),
+        ("7B", "llama2_7b", "mpt_7b, gpt3_6.7b"),
+    ],
 )
 def test_a_size_of_several_transformers_is_the_nearest_and_names_the_others(
     size: str, name: str, others: str, caplog: pytest.LogCaptureFixture
@@ -205,6 +210,15 @@ def test_a_size_of_several_transformers_is_the_nearest_and_names_the_others(
     assert asked(None, given).document.data["model"] == name
     assert f"read as {name}" in caplog.text
     assert f"also {others} (--model)" in caplog.text
+
+
+def test_a_size_between_two_transformers_is_the_nearest_with_its_size(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = Words(device="h100", gpus=8, nodes=2, network="400gbe", parameters="1.4B")
+    near = catalog.by_size_alone(1.4e9)[0]
+    assert asked(None, given).document.data["model"] == near
+    assert f"note: 1.4B parameters are read as {near} (1.32 billion)" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["ViT-B/16", "gpt3_1.3b", "google/vit-base-patch16-224"])
@@ -225,7 +239,7 @@ def test_a_models_name_alone_is_the_model() -> None:
     assert len(said.value.problems) == 2
 
 
-@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0", "MPS"])
 def test_the_device_at_hand_is_asked_for_by_its_name(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +249,7 @@ def test_the_device_at_hand_is_asked_for_by_its_name(
     assert asked(None, words).scenario.cluster.device.name == "rtx_4090"
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA GB300")
     with pytest.raises(InputError) as caught:
-        asked(None, words, called=option)
+        asked(None, words, called=option).scenario  # noqa: B018
     (problem,) = caught.value.problems
     assert problem.place == "--device"
     assert "calibrate device" in problem.hint
@@ -249,7 +263,14 @@ def test_a_limit_is_a_setting_of_the_link() -> None:
 
 @pytest.mark.parametrize(
     ("word", "setting"),
-    [("FP16", "fp16"), ("mixed precision", "fp16"), ("BFloat16", "bf16"), ("float32", "fp32")],
+    [
+        ("FP16", "fp16"),
+        ("mixed precision", "fp16"),
+        ("mixed", "fp16"),
+        ("AMP", "fp16"),
+        ("BFloat16", "bf16"),
+        ("float32", "fp32"),
+    ],
 )
 def test_precisions_are_read_as_people_write_them(word: str, setting: str) -> None:
     assert asked(None, replace(WORDS, precision=word)).scenario.training.precision == setting
@@ -258,6 +279,15 @@ def test_precisions_are_read_as_people_write_them(word: str, setting: str) -> No
 @pytest.mark.parametrize("word", ["PyTorch DDP", "DistributedDataParallel", "DDP"])
 def test_loops_are_read_as_people_write_them(word: str) -> None:
     assert asked(None, replace(WORDS, loop=word)).document.data["training"]["loop"] == "ddp"
+
+
+@pytest.mark.parametrize(
+    ("word", "strategy"), [("FSDP", "fsdp"), ("zero3", "zero3"), ("DeepSpeed ZeRO-2", "zero2")]
+)
+def test_a_strategy_is_no_loop_but_a_setting(word: str, strategy: str) -> None:
+    with pytest.raises(InputError, match=f"--set training.strategy={strategy}$") as refused:
+        asked(None, replace(WORDS, loop=word), called=option).scenario  # noqa: B018
+    assert [one.place for one in refused.value.problems] == ["--loop"]
 
 
 def test_a_question_without_a_file_is_of_pytorchs_ddp_for_which_the_hook_is() -> None:
@@ -288,9 +318,12 @@ def test_another_width_is_no_mistyped_precision() -> None:
         asked(None, replace(WORDS, precision="fp64")).scenario  # noqa: B018
 
 
-def test_bfloat16_has_the_times_of_half_precision_and_gradients_are_asked_for_so() -> None:
-    question = asked(None, replace(WORDS, precision="bf16"))
+def test_bfloat16_has_the_times_of_half_precision_and_gradients_are_asked_for_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    question = asked(None, replace(WORDS, precision="bf16"), called=option)
     assert question.scenario.training.timed_as == "fp16"
+    assert "--precision: warning: training.precision = 'bf16': v100 gets the" in caplog.text
     assert "--set training.gradients=bf16" in [one.option for one in open_questions(question)]
 
 

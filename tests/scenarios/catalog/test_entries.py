@@ -353,11 +353,10 @@ def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
 
 def test_a_wrong_link_entry_is_named_with_its_place(tmp_path: Path) -> None:
     text = (
-        "links:\n  a: {bandwidth: 1 Gb/s, latency: 1 us, estimate: true, source: x}\n"
-        "  b: {like: c}\n"
+        "links:\n  a: {bandwidth: 1 gb, latency: 1 us, estimate: true, source: x}\n  b: {like: c}\n"
     )
     found = problems("links", tmp_path, text)
-    assert found[0].startswith("c.yaml:2:18: error: links.a.bandwidth: unknown unit 'Gb/s'")
+    assert found[0].startswith("c.yaml:2:18: error: links.a.bandwidth: unknown unit 'gb'")
     assert "c.yaml:3:13: error: links.b.like = 'c': no entry above has that name" in found
 
 
@@ -484,3 +483,12 @@ def test_the_bus_of_a_device_is_a_link() -> None:
     assert catalog.device("v100_pcie").bus is None
     assert catalog.device("h200").bus == catalog.device("h100_sxm").bus == "nvlink4"
     assert catalog.device("mi300x").bus == "xgmi"
+
+
+def test_a_device_has_the_memory_that_its_title_names() -> None:
+    known = catalog.devices()
+    named = {name: re.search(r"(\d+) GB\b", device.title) for name, device in known.items()}
+    sizes = {name: int(found[1]) << 30 for name, found in named.items() if found}
+    sizes = {name: size for name, size in sizes.items() if known[name].memory is not None}
+    assert {name: known[name].memory for name in sizes} == sizes
+    assert {"v100", "v100_sxm_32gb", "a100_sxm_40gb", "h20"} <= sizes.keys()

@@ -8,18 +8,24 @@ from gcsim.errors import InputError
 from gcsim.scenarios import catalog
 from gcsim.scenarios.advice.asked import Words, asked
 from gcsim.scenarios.sections.network_words import network_of
+from gcsim.traces.models.registry import MODELS
 
 UNDERSTOOD = {
-    (
-        "device",
-        "v100",
-    ): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | Tesla V100-SXM2-32GB | NVIDIA V100",
-    ("device", "v100_pcie"): "Tesla V100-PCIE-16GB | V100-32GB | V100 32G",
+    ("device", "v100"): "V100 | Tesla V100 | Tesla V100-SXM2-16GB | NVIDIA V100 | V100 16GB",
+    ("device", "v100_sxm_32gb"): (
+        "Tesla V100-SXM2-32GB | V100 SXM2 32GB | Tesla V100-SXM3-32GB | V100-SXM2-32G"
+    ),
+    ("device", "v100_pcie"): "Tesla V100-PCIE-32GB | V100 PCIe",
+    ("device", "v100_pcie_16gb"): "Tesla V100-PCIE-16GB",
     (
         "device",
         "a100_sxm_80gb",
     ): "A100 | A100 80GB | DGX A100 | A100-80GB | NVIDIA A100-SXM4-80GB | GRID A100",
-    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 40GB | A100-40G",
+    ("device", "a100_pcie_40gb"): "NVIDIA A100-PCIE-40GB | A100 PCIe 40G",
+    ("device", "a100_pcie_80gb"): "NVIDIA A100 80GB PCIe | NVIDIA A100 80G PCIe",
+    ("device", "a100_sxm_40gb"): "NVIDIA A100-SXM4-40GB",
+    ("device", "gh200"): "GH200 | NVIDIA GH200 480GB",
+    ("device", "h20"): "H20 | NVIDIA H20",
     ("device", "h100_sxm"): (
         "H100-80G | H100 | H100 80GB | NVIDIA H100 80GB HBM3 | H100-SXM5 | H100 SXM | HGX H100"
         " | DGX-H100"
@@ -59,12 +65,16 @@ UNDERSTOOD = {
     ("device", "cpu_2core"): "cpu | CPU",
     ("model", "resnet50"): (
         "ResNet-50 | microsoft/resnet-50 | ResNet50 | resnet 50 | Resnet_50 | timm/resnet50.a1_in1k"
+        " | torchvision.models.resnet50"
     ),
     ("model", "resnet101"): "resnet-101",
     ("model", "gpt2"): "GPT-2 | GPT2 | gpt2-small | GPT-2 small",
     ("model", "bert_base"): "BERT-base | bert-base-uncased | BERT base",
     ("model", "llama3_8b"): "Llama-3-8B-Instruct | meta-llama/Meta-Llama-3-8B",
-    ("model", "bert_large"): "BERT-Large | bert-large-uncased",
+    (
+        "model",
+        "bert_large",
+    ): "BERT-Large | bert-large-uncased | bert-large-uncased-whole-word-masking",
     ("model", "vit_b16"): "ViT-B/16 | ViT | vit_base_patch16_224 | google/vit-base-patch16-224",
     ("model", "vgg16"): "VGG-16",
     ("model", "vgg19"): "VGG 19",
@@ -82,12 +92,15 @@ UNDERSTOOD = {
         " | 10 Gigabit | 10G Ethernet | 10Gb Ethernet | 10GBASE-T | 10ge"
         " | 1.25 GB/s | 10GBPS | 10 GB Ethernet"
     ),
-    ("network", "25gbe"): "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s | 25 GbE SFP28",
+    ("network", "25gbe"): (
+        "25G | 25 GbE | 25 Gbit/s | 25Gbps | 25 Gb/s | 25 GbE SFP28 | 25 Gbps ENA"
+        " | 25 Gbit/s network | 25 Gbit/s, 30 us | 25gbe 30 usec"
+    ),
     ("network", "40gbe"): "40G",
-    (
-        "network",
-        "100gbe",
-    ): "100 Gbit/s | 100G | mellanox connectx-5 100g | 100 Gbps | 100GbE | 100 Gb/s ethernet",
+    ("network", "100gbe"): (
+        "100 Gbit/s | 100G | mellanox connectx-5 100g | 100 Gbps | 100GbE | 100 Gb/s ethernet"
+        " | 100 Gbps gVNIC | 100 G eth"
+    ),
     (
         "network",
         "1gbe",
@@ -95,19 +108,25 @@ UNDERSTOOD = {
     (
         "network",
         "infiniband_hdr",
-    ): "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand",
+    ): "InfiniBand HDR | IB HDR | HDR InfiniBand | HDR | 200G InfiniBand | NDR200",
     (
         "network",
         "infiniband_edr",
-    ): "EDR | Infiniband EDR 100Gb/s | 100G IB | 100 Gigabit InfiniBand",
-    ("network", "infiniband_ndr"): "NDR | NDR 400",
+    ): "EDR | Infiniband EDR 100Gb/s | 100G IB | 100 Gigabit InfiniBand | HDR100 | HDR 100",
+    ("network", "infiniband_ndr"): "NDR | NDR 400 | NDR InfiniBand | 300G InfiniBand | 800G IB",
+    ("network", "efa_400gb"): "EFA 400 | 400 Gbps EFA | 3200 Gbps EFA | 3.2 Tb/s EFA",
+    ("network", "50gbe"): "50 Gbps ENA",
+    ("network", "xgmi"): "Infinity Fabric",
     ("network", "100gb_infiniband"): "100Gb InfiniBand",
     ("network", "25gbe_roce"): "25G RoCE | 25GbE RoCEv2 | 25G RDMA",
     ("network", "100gbe_roce"): "100 GbE RoCE | 100G RDMA",
     ("network", "efa_100gb"): "EFA 100",
     ("network", "wifi_802.11ac"): "WiFi 5 | 802.11ac",
     ("network", "lte"): "4G | LTE",
-    ("network", "100mbit_ethernet"): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s",
+    (
+        "network",
+        "100mbit_ethernet",
+    ): "fast ethernet | 100 Mbit | 100 megabit | 100 Mbit/s | 100BASE-TX",
     ("network", "200gbe_roce"): "25 GBps | 25 GB/s",
     ("network", "400gbe_roce"): "400G | 800G | 400 Gbit/s RDMA | 1.6T",
     ("network", "400gbe"): "400G TCP",
@@ -118,6 +137,11 @@ UNDERSTOOD = {
 ASKED_BACK = [
     ("device", "P100"),
     ("device", "p100-16g"),
+    ("device", "V100-32GB"),
+    ("device", "v100-32"),
+    ("device", "V100 32G"),
+    ("device", "A100 40GB"),
+    ("device", "A100 PCIe"),
     ("network", "TCP"),
     ("network", "pcie"),
     ("model", "BERT"),
@@ -132,6 +156,7 @@ ASKED_BACK = [
     ("network", "RoCE"),
     ("network", "EFA"),
     ("network", "AWS EFA"),
+    ("network", "EFA v2"),
     ("network", "PCIe 5.0"),
     ("network", "wifi"),
     ("network", "Wi-Fi"),
@@ -142,8 +167,6 @@ ASKED_BACK = [
 """Words that several entries match."""
 
 UNKNOWN = [
-    ("device", "NVIDIA A100-SXM4-40GB"),
-    ("device", "NVIDIA A100 80GB PCIe"),
     ("device", "MI250X"),
     ("device", "TPUv3"),
     ("device", "GPU"),
@@ -151,20 +174,21 @@ UNKNOWN = [
     ("model", "Llama-4 Scout"),
     ("model", "Mixtral 8x7B"),
     ("model", "inceptionv4"),
-    ("device", "GH200"),
     ("device", "L40"),
     ("device", "GTX1080"),
-    ("device", "NVIDIA A100 80G PCIe"),
     ("model", "T5"),
     ("device", "A10"),
+    ("device", "V100S"),
+    ("device", "GH200 144GB"),
     ("model", "VGG16_bn"),
-    ("device", "H20"),
     ("device", "P4"),
     ("device", "EPYC"),
     ("device", "Quadro RTX 6000"),
     ("model", "resnet-32"),
     ("network", "infiniband_xdr"),
     ("network", "WAN"),
+    ("network", "4x"),
+    ("network", "4 100G"),
     ("model", "roberta-large"),
     ("model", "ResNeXt-50"),
 ]
@@ -182,6 +206,14 @@ def _named(kind: str, word: str) -> str:
 def test_words_of_people_name_the_entry(kind: str, name: str) -> None:
     words = UNDERSTOOD[kind, name].split(" | ")
     assert [(word, _named(kind, word)) for word in words] == [(word, name) for word in words]
+
+
+def test_each_entry_is_its_own_name_in_capitals_and_with_hyphens() -> None:
+    for look_up, names in ((catalog.model, MODELS), (catalog.device, catalog.devices())):
+        written = {name: name.upper().replace("_", "-") for name in names}
+        assert {name: look_up(word).name for name, word in written.items()} == {
+            name: name for name in names
+        }
 
 
 @pytest.mark.parametrize(("kind", "word"), ASKED_BACK)
@@ -236,6 +268,10 @@ def test_at_least_nine_of_ten_phrasings_are_understood_or_asked_back() -> None:
         ("device", "h1000", "h100_sxm"),
         ("model", "resnet5O", "resnet50"),
         ("device", "RTX 3080", "rtx_3090"),
+        ("device", "RTX 4080", "rtx_4090, rtx_3090"),
+        ("device", "NVIDIA A10", "a10g"),
+        ("device", "GTX 1080", "gtx_1080_ti"),
+        ("network", "PCIe gen4 x8", "pcie4_x16"),
         ("device", "Jetson Nano", "jetson_agx_xavier"),
         ("model", "mobilenet v3", "mobilenet_v2"),
     ],
@@ -251,8 +287,13 @@ def test_a_refusal_names_the_words_family_nearest_first(kind: str, word: str, fi
         ("device", "8xA100", "A100", "--gpus"),
         ("device", "8 x RTX 4090", "RTX 4090", "--gpus"),
         ("device", "H100 x 8", "H100", "--gpus"),
+        ("device", "Tesla V100-SXM2-16GB (x8)", "Tesla V100-SXM2-16GB", "--gpus"),
         ("network", "2x 100 Gbps", "100 Gbps", "--nics"),
         ("network", "dual 25GbE", "25GbE", "--nics"),
+        ("network", "4 x 100G", "100G", "--nics"),
+        ("network", "5 x 10G", "10G", "--nics"),
+        ("network", "4 \u00d7 400G", "400G", "--nics"),
+        ("network", "25G x 3", "25G", "--nics"),
     ],
 )
 def test_several_of_an_entry_are_asked_for_as_one_and_a_number(
@@ -263,7 +304,66 @@ def test_several_of_an_entry_are_asked_for_as_one_and_a_number(
 
 
 @pytest.mark.parametrize(
-    ("word", "size"), [("opt-1.3b", "1.3B"), ("mistral-7b", "7B"), ("opt-175b", None)]
+    ("kind", "words", "way"),
+    [
+        ("device", "B300 | MI250 | TPU v4 | Gaudi2 | Titan V | Orin", "gcsim calibrate device"),
+        ("network", "XDR | Omni-Path | Slingshot 11 | ConnectX-6 | bluefield-3 | ENA", "a rate"),
+    ],
+)
+def test_what_is_like_no_entry_gets_another_way(kind: str, words: str, way: str) -> None:
+    for word in words.split(" | "):
+        with pytest.raises(
+            InputError, match=rf"unknown \w+ '{word}'; {way}.*gcsim list \w+s has all$"
+        ):
+            _named(kind, word)
+
+
+def test_a_latency_behind_a_rate_is_that_links() -> None:
+    assert network_of("10 gbps 50us") == {"like": "10gbe", "latency": "50us"}
+    changed = {"like": "10gbe", "bandwidth": "13 Gbit/s", "latency": "0.03 ms"}
+    assert network_of("13 Gbit/s, 0.03 ms") == changed
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("p3.16xlarge", "v100, devices_per_node 8 (--gpus), network 25gbe"),
+        ("P4d.24xlarge", "a100_sxm_40gb, devices_per_node 8 (--gpus), network efa_400gb"),
+        ("ml.g5.12xlarge", "a10g, devices_per_node 4 (--gpus), network 40gbe"),
+        (
+            "Standard_ND96asr_v4",
+            "a100_sxm_40gb, devices_per_node 8 (--gpus), network infiniband_hdr, nics_per_node 8"
+            " (--nics)",
+        ),
+        ("Standard_NC24ads_A100_v4", "a100_pcie_80gb, devices_per_node 1 (--gpus)"),
+        ("DGX-2", "v100_sxm_32gb, devices_per_node 16 (--gpus)"),
+    ],
+)
+def test_a_machine_is_asked_for_by_its_devices(word: str, meant: str) -> None:
+    with pytest.raises(InputError) as refused:
+        catalog.device(word)
+    assert str(refused.value) == f"error: {word!r} is a machine; write {meant}"
+
+
+def test_machines_are_of_devices_and_links_of_the_catalogue() -> None:
+    for _, number, *network in (rows := catalog._aliases()["machines"]).values():
+        assert number >= 1
+        assert set(network[:1]) <= catalog.links().keys()
+    assert {device for device, *_ in rows.values()} <= catalog.devices().keys()
+
+
+@pytest.mark.parametrize(
+    ("word", "size"),
+    [
+        ("opt-1.3b", "1.3B"),
+        ("mistral-7b", "7B"),
+        ("Pythia 1.4B", "1.4B"),
+        ("BLOOM-7B1", "7.1B"),
+        ("GPT-NeoX-20B", "20B"),
+        ("opt-125m", "125M"),
+        ("opt-175b", None),
+        ("pythia-160m", None),
+    ],
 )
 def test_an_unknown_model_is_asked_for_by_a_size_that_advice_takes(
     word: str, size: str | None

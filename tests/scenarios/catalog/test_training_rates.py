@@ -180,7 +180,7 @@ def test_a_precision_that_a_device_has_no_times_at_is_refused(tmp_path: Path) ->
     (problem,) = caught.value.problems
     assert str(problem.place).endswith("a.yaml:5:23")
     assert "device 'v100' has no times of training at it" in problem.message
-    assert "it has fp32, fp16" in str(problem.hint)
+    assert "write fp32 or fp16" in str(problem.hint)
 
 
 def test_a_precision_beside_stated_times_is_warned_of(
