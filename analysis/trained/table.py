@@ -265,7 +265,7 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
         *((accuracy,) if measure == "accuracy" else (loss,)),
         ("reached", lambda row: NOT if row.too_short else f"{row.reached}/{len(row.ended)}"),
-        *((("cost to\ntarget", lambda row: _cost(row, cost["per_hour"])),) if cost else ()),
+        *((("cost to\ntarget", lambda row: _cost(result, row, cost["per_hour"])),) if cost else ()),
     )
     return tuple((heading, _of_trained(cell)) for heading, cell in columns)
 
@@ -275,11 +275,14 @@ def _of_trained(cell: Callable[[TrainedRow], str]) -> Callable[[TrainedRow], str
     return lambda row: NOT if row.untrained else cell(row)
 
 
-def _cost(row: TrainedRow, per_hour: float) -> str:
-    """Median over seeds of the cost of all nodes until the target."""
-    if row.steps_against_dense is None:
+def _cost(result: TrainingResult, row: TrainedRow, per_hour: float) -> str:
+    """Cost of all nodes until the target: dense training's, median over seeds, over the speedup, as
+    in a run."""
+    if not row.speedup_to_target:
         return NOT
-    return significant((middle_of(row.seconds_to_target) or 0.0) / 3600 * row.nodes * per_hour)
+    same = (one for one in result.rows if (one.compressor, one.nodes) == (DENSE, row.nodes))
+    seconds = middle_of(next(same).seconds_to_target) or 0.0
+    return significant(seconds / row.speedup_to_target / 3600 * row.nodes * per_hour)
 
 
 def _number(value: float | None) -> str:

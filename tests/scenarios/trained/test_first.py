@@ -362,11 +362,16 @@ def test_one_seed_names_no_winner(folder: Path) -> None:
     assert "further seed" not in text
 
 
-def test_the_cost_to_the_target_is_that_of_all_nodes_until_the_median_seed() -> None:
-    """4 nodes for 0.2 s at 36,000 an hour each: 8."""
-    result = replace(shown(dense=(1, 1, 1, True)), scenario={"cost": {"per_hour": 36_000}})
-    cells = dict(columns_of(result, result.rows))
-    assert cells["cost to\ntarget"](result.rows[0]) == "8.00"
+def test_the_cost_to_the_target_is_dense_trainings_over_the_speedup() -> None:
+    """Dense training: 4 nodes for 0.2 s at 36,000 an hour each, 8; half as fast, 16, whatever the
+    median of that method's own seconds. A method that misses the target has none."""
+    two = shown(dense=(1, 1, 1, True), slow=(0.5, 0.4, 0.6, False))
+    dense, slow = two.rows
+    never = replace(slow, label="never", speedup_to_target=None)
+    priced = {"cost": {"per_hour": 36_000}}
+    result = replace(two, rows=(dense, slow, never), scenario=priced)
+    cell = dict(columns_of(result, result.rows))["cost to\ntarget"]
+    assert [cell(row) for row in result.rows] == ["8.00", "16.0", "-"]
     assert "cost to\ntarget" not in dict(columns_of(shown(dense=(1, 1, 1, True)), result.rows))
 
 
