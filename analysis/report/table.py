@@ -172,6 +172,7 @@ WITH_FAULTS = _column(
     "with faults\n[samples/s]", lambda row: row.throughput_with_faults_samples_per_s
 )
 
+MEDIANS = "medians over the draws (a median of ratios is not the ratio of the medians)"
 LEGEND = (
     "sent: bytes of gradients per worker and iteration. "
     "compression ratio: dense gradient, as it is stored, over sent. "
@@ -425,8 +426,7 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     stated = any(row.iteration_as_stated_s is not None for row in rows)
     total = "default inputs" if stated else "iteration"
     middle = (
-        "iteration and speedup: medians over the draws (a median of ratios is not the ratio of the "
-        "medians). default inputs: the iteration with each "
+        f"iteration and speedup: {MEDIANS}. default inputs: the iteration with each "
         "input at its default; the parts add up to it. "
         if stated
         else ""

@@ -15,7 +15,7 @@ from rich.text import Text
 from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
-from gcsim.analysis.report.table import bare_table
+from gcsim.analysis.report.table import MEDIANS, bare_table
 from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST, in_words, inconclusive
@@ -119,7 +119,7 @@ def legend(result: TrainingResult, *, delays: bool = True) -> str:
         "held-out samples. to target: dense training's simulated seconds to the target over the "
         "method's; median of "
         f"{plural(seeds, 'seed')}; range: {held(seeds)}, over draws of the uncertain inputs "
-        "(0: not reached). reached: seeds that reach the target."
+        f"(0: not reached). iteration: {MEDIANS}. reached: seeds that reach the target."
     )
     if delays and any(row.delays is not None for row in result.rows):
         said += (
@@ -131,7 +131,7 @@ def legend(result: TrainingResult, *, delays: bool = True) -> str:
 
 def held(seeds: int) -> str:
     """Contents of the range of a speedup over so many seeds."""
-    return f"contains {'a further' if seeds > 1 else 'this'} seed in 8 of 10 cases"
+    return f"{'another' if seeds > 1 else 'this'} seed would fall inside in 8 of 10 cases"
 
 
 def answer(result: TrainingResult) -> list[str]:

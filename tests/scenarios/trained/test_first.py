@@ -15,6 +15,7 @@ import pytest
 from scipy import stats
 
 from gcsim.analysis.report.answer import plain
+from gcsim.analysis.report.table import MEDIANS
 from gcsim.analysis.trained.intervals import gains_figure
 from gcsim.analysis.trained.table import FASTEST, answer, columns_of, parts
 from gcsim.errors import InputError
@@ -359,7 +360,8 @@ def test_one_seed_names_no_winner(folder: Path) -> None:
     text = plain(parts(result, 100), 100)
     assert not [line for line in text.splitlines() if line.startswith(FASTEST)]
     assert "One seed cannot separate the methods." in text
-    assert "further seed" not in text
+    assert "another seed" not in text
+    assert f"iteration: {MEDIANS}" in " ".join(text.split())
 
 
 def test_the_cost_to_the_target_is_dense_trainings_over_the_speedup() -> None:
