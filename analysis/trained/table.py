@@ -26,7 +26,7 @@ from gcsim.simulator.training import DENSE
 FASTEST = "> "
 NOT = "-"
 SHORT = "too short"
-_HALF = "vs fp16\n[x]"
+_HALF, _DELAYS, _ITERATION = "vs fp16\n[x]", "delays", "iteration\n[x]"
 _LABEL = 18  # cells of a label beside the numbers on 80
 _MORE = "More seeds (train.seeds) would separate more methods."
 
@@ -35,14 +35,14 @@ Column = tuple[str, Callable[[TrainedRow], str]]
 
 def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
     """Text of `gcsim train` on `width` terminal cells: table, notes, answer."""
-    table = _table(result, width)
-    delays = any(str(column.header).strip() == _DELAYS[0] for column in table.columns)
+    table, without = _table(result, width)
+    said = f" No room for {', '.join(without)}; report.html has them." if without else ""
     return (
         Text(title(result), style="bold"),
         "",
         table,
         "",
-        Text(legend(result, delays=delays)),
+        Text(legend(result) + said),
         "",
         Text("\n".join(answer(result))),
     )
@@ -51,7 +51,7 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 def html(result: TrainingResult) -> str:
     """The same for a notebook."""
     rows = ranked(result)
-    columns = (*columns_of(result, rows), _DELAYS)
+    columns = columns_of(result, rows)
     headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
     lines = [[row.label, *(cell(row) for _, cell in columns)] for row in rows]
     return html_table(title(result), headings, lines, [legend(result), *answer(result)])
@@ -111,8 +111,8 @@ def title(result: TrainingResult) -> str:
     )
 
 
-def legend(result: TrainingResult, *, delays: bool = True) -> str:
-    """Meanings of the columns; with `delays` that of this one too, where a row has some."""
+def legend(result: TrainingResult) -> str:
+    """Meanings of the columns."""
     seeds = len(result.rows[0].ended)
     said = (
         "Compared with dense float32 training. steps: until the target is reached for good, on "
@@ -121,7 +121,7 @@ def legend(result: TrainingResult, *, delays: bool = True) -> str:
         f"{plural(seeds, 'seed')}; range: {held(seeds)}, over draws of the uncertain inputs "
         f"(0: not reached). iteration: {MEDIANS}. reached: seeds that reach the target."
     )
-    if delays and any(row.delays is not None for row in result.rows):
+    if any(row.delays is not None for row in result.rows):
         said += (
             " delays: whole gradients sent, for methods that send parts; fewer than "
             f"{TELLING} ({TELLING_LOST} if the rest is lost) are inconclusive."
@@ -256,13 +256,15 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
+    delays = (_DELAYS, lambda row: _significant(row.delays, 1.0))
     against = (_HALF, lambda row: _number(row.speedup_to_target_vs_half))
     columns: tuple[Column, ...] = (
         ("to target\n[x]", lambda row: _number(row.speedup_to_target)),
         ("range\n[x]", speedup_range),
         *((against,) if half else ()),
-        ("iteration\n[x]", lambda row: _number(row.speedup_per_iteration)),
+        (_ITERATION, lambda row: _number(row.speedup_per_iteration)),
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
+        *((delays,) if any(row.delays is not None for row in rows) else ()),
         *((accuracy,) if measure == "accuracy" else (loss,)),
         ("reached", lambda row: NOT if row.too_short else f"{row.reached}/{len(row.ended)}"),
         *((("cost to\ntarget", lambda row: _cost(result, row, cost["per_hour"])),) if cost else ()),
@@ -299,24 +301,25 @@ def speedup_range(row: TrainedRow) -> str:
     return f"{fixed(low, 2)}-{'inf' if high is None else fixed(high, 2)}"
 
 
-_DELAYS: Column = ("delays", _of_trained(lambda row: _significant(row.delays, 1.0)))
+WIDE: tuple[Column, ...] = (
+    ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
+    ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
+    ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),
+)
+"""Columns for a wide terminal and for pages."""
 
 
-def _table(result: TrainingResult, width: int) -> Table:
-    """Table; learning rate, milliseconds and megabytes too on a wide terminal, without the
-    comparison with fp16 where that does not fit."""
+def _table(result: TrainingResult, width: int) -> tuple[Table, list[str]]:
+    """Table, `WIDE` on a wide terminal, and the names of the columns that do not fit; the
+    comparison with fp16 goes first."""
     rows = ranked(result)
-    columns = list(columns_of(result, rows))
-    if _room(columns, rows, width) < _LABEL:
-        columns = [column for column in columns if column[0] != _HALF]
-    more: list[Column] = [
-        *([_DELAYS] if any(row.delays is not None for row in rows) else ()),
-        ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
-        ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
-        ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),
-    ]
+    every = columns_of(result, rows)
+    columns = list(every)
+    for name in (_HALF, _DELAYS, _ITERATION):
+        if _room(columns, rows, width) < _LABEL:
+            columns = [column for column in columns if column[0] != name]
     widest = max(len(FASTEST) + cell_len(row.label) for row in rows)
-    for column in more:
+    for column in WIDE:
         if _room([*columns, column], rows, width) >= widest:
             columns.append(column)
     label = min(widest, max(_LABEL, _room(columns, rows, width)))
@@ -329,7 +332,8 @@ def _table(result: TrainingResult, width: int) -> Table:
             row.label, label, initial_indent=mark, subsequent_indent=" " * len(FASTEST)
         )
         table.add_row(Text(name), *(Text(f" {cell(row)}") for _, cell in columns))
-    return table
+    without = [heading for heading, _ in (*every, *WIDE) if heading not in dict(columns)]
+    return table, [heading.replace("\n", " ") for heading in without]
 
 
 def _room(columns: Sequence[Column], rows: Sequence[TrainedRow], width: int) -> int:
