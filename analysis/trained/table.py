@@ -218,7 +218,8 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
         named, least = ", ".join(row.label for row in leading), leading[-1].speedup_to_target
         return (
             f"{named} reach {result.target} first {where}, with no significant difference: "
-            f"{times(least or 0.0)} to {gain} as fast as dense training ({_test(rows)})."
+            f"{times(least or 0.0)} to {gain} as fast as dense training ({_test(rows)}). "
+            f"Against dense training: {_against_dense(rows)}."
         )
     said = (
         f"{best.label} reaches {result.target} first {where}: "
@@ -226,7 +227,18 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
     )
     if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
         said += f" Against fp16: {times(best.speedup_to_target_vs_half)}."
-    return said
+    return f"{said} Against dense training ({_test(rows)}): {_against_dense(rows)}."
+
+
+def _against_dense(rows: Sequence[TrainedRow]) -> str:
+    """Methods that the seeds tell apart from dense training, and the others."""
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        if (alike := _like_dense(row)) is not None:
+            faster = "faster" if (row.speedup_to_target or 0.0) > 1 else "slower"
+            kind = "no significant difference" if alike else f"significantly {faster}"
+            kinds.setdefault(kind, []).append(row.label)
+    return "; ".join(f"{kind}: {', '.join(labels)}" for kind, labels in kinds.items())
 
 
 def _gain(row: TrainedRow, over: str) -> str:
