@@ -114,12 +114,13 @@ def title(result: TrainingResult) -> str:
 def legend(result: TrainingResult) -> str:
     """Meanings of the columns."""
     seeds = len(result.rows[0].ended)
+    half = result.scenario.get("training", {}).get("precision") == "bf16"
     said = (
-        "Compared with dense float32 training. steps: until the target is reached for good, on "
-        "held-out samples. to target: dense training's simulated seconds to the target over the "
-        "method's; median of "
-        f"{plural(seeds, 'seed')}; range: {held(seeds)}, over draws of the uncertain inputs "
-        f"(0: not reached). iteration: {MEDIANS}. reached: seeds that reach the target."
+        f"Compared with dense {'bf16' if half else 'float32'} training. steps: until the target is "
+        "reached for good, on held-out samples. to target: dense training's simulated seconds to "
+        f"the target over the method's; median of {plural(seeds, 'seed')}; "
+        f"range: {held(seeds)}, over draws of the uncertain inputs (0: not reached). "
+        f"iteration: {MEDIANS}. reached: seeds that reach the target."
     )
     if any(row.delays is not None for row in result.rows):
         said += (

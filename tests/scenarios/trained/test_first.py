@@ -17,7 +17,7 @@ from scipy import stats
 from gcsim.analysis.report.answer import plain
 from gcsim.analysis.report.table import MEDIANS
 from gcsim.analysis.trained.intervals import gains_figure
-from gcsim.analysis.trained.table import FASTEST, answer, columns_of, parts
+from gcsim.analysis.trained.table import FASTEST, answer, columns_of, legend, parts
 from gcsim.errors import InputError
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.progress import SilentProgress
@@ -362,6 +362,13 @@ def test_a_winner_is_named_where_it_is_told_apart(
     assert answer(result)[0].startswith(said)
     lines = plain(parts(result, 100), 100).splitlines()
     assert [line.split()[1] for line in lines if line.startswith(FASTEST)] == marked
+
+
+@pytest.mark.parametrize(("precision", "named"), [("fp32", "float32"), ("bf16", "bf16")])
+def test_the_legend_names_the_precision_of_the_training(precision: str, named: str) -> None:
+    scenario = {"training": {"precision": precision}}
+    result = replace(shown(dense=(1, 1, 1, True)), scenario=scenario)
+    assert legend(result).startswith(f"Compared with dense {named} training.")
 
 
 def test_one_seed_names_no_winner(folder: Path) -> None:
