@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -342,12 +342,21 @@ def bottleneck(result: Result) -> list[str]:
     longer = times[last] / times[first]
     if longer < 1 + TIE:
         return [f"Bottleneck: none, all groups' passes take equally long (batches: {batches})."]
+    narrower = _by_speed(groups) != [one["batch_size"] for one in groups]
     by_speed = result.scenario["cluster"]["batch"] == "by_speed"
     return [
         f"Bottleneck: {groups[last]['device']} nodes compute {longer:.3g}x as long as "
         f"{groups[first]['device']}'s, which wait (batches: {batches})"
-        + ("." if by_speed else "; cluster.batch=by_speed narrows that.")
+        + ("; cluster.batch=by_speed narrows that." if narrower and not by_speed else ".")
     ]
+
+
+def _by_speed(groups: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Whole batches in proportion to the groups' speeds, of as many samples in total."""
+    speeds = [one["batch_size"] / (one["forward_s"] + one["backward_s"]) for one in groups]
+    samples = sum(one["batch_size"] * one["nodes"] for one in groups)
+    total = sum(speed * one["nodes"] for speed, one in zip(speeds, groups, strict=True))
+    return [max(1, round(samples * speed / total)) for speed in speeds]
 
 
 def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
