@@ -409,7 +409,8 @@ def estimate(row: Row) -> float | None:
 
 
 def pace(row: Row) -> float:
-    """Sort key of rows of one size: printed time to the target to dense's, or iteration's."""
+    """Sort key of rows of one size: ratio of the printed time to the target (or per iteration) to
+    dense training's."""
     speedup = estimate(row)
     return row.iteration_s if speedup is None else 1 / speedup
 

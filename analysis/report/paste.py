@@ -35,7 +35,7 @@ def paste(choice: CompressorChoice) -> list[str]:
     """Python for a model wrapped by DDP; if no hook can carry the method, why."""
     kind, given = choice.kind, choice.parameters
     if kind == DENSE:
-        return ["nothing to add: the loop as it is"]
+        return ["no change: train with your loop as it is"]
     entry = implementations.of(kind, choice.implementation)
     if entry is not None and not any(key in OPTIONS for key in given):
         return [line.format(**given) for line in entry.deploy]

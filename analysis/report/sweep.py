@@ -290,7 +290,15 @@ def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int)
     known = sum(surely_faster(use, [dense]) for use, dense in pairs if use and dense)
     maybe = [one.verdict for one in compared if one.verdict.pays not in ("yes", "no")]
     open_ = sum(one.to_try is not None for one in maybe)
-    tried = f", in {len(sure) - known} more with one to try" if len(sure) > known else ""
-    unknown = f" and may pay in {open_} more" if open_ else ""
-    points = f"{plural(len(compared), 'point')} with a method known to train"
-    return f"Compression pays in {known} of {points}{tried}{unknown}.{lost}"
+    untried = len(sure) - known
+    kinds = {
+        "with a method known to train": known,
+        "with a method that you must train first": untried,
+    }
+    which = [f"{count} {kind}" for kind, count in kinds.items() if count]
+    if len(which) == 1:
+        which = [kind for kind, count in kinds.items() if count]
+    points = f"{len(sure)} of {plural(len(compared), 'point')}"
+    points += f" ({', '.join(which)})" if which else ""
+    others = f" and may be at {plural(open_, 'other')}" if open_ else ""
+    return f"Compression is faster than dense training at {points}{others}.{lost}"

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from matplotlib.transforms import offset_copy
+from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from gcsim.analysis.page.charts import ERRORS, cut, distance
@@ -58,7 +58,7 @@ def curves_figure(result: TrainingResult) -> Figure:
         for (title, group), room in zip(shown.items(), rooms, strict=True):
             x, y = (left + _BEFORE) / width, 0.6 / (_TALL + 1.0)
             axes = figure.add_axes((x, y, _WIDE / width, _TALL / (_TALL + 1.0)))
-            _curves(axes, result, group)
+            _curves(figure, axes, result, group)
             name = "" if left else f"{result.scenario.get('name', 'scenario')}: "
             axes.set_title(f"{name}{title}")
             axes.set_ylabel(f"{_NAMES[result.measure]} on samples held out")
@@ -71,7 +71,7 @@ def _room(rows: Sequence[TrainedRow]) -> float:
     return 0.72 + _LETTER * max(len(named(row)) for row in rows)
 
 
-def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> None:
+def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> None:
     looks, ends, marks = styles(result), {}, []
     level = level_of(result)
     for row in rows:
@@ -88,7 +88,7 @@ def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> N
         if (at := middle_of(row.seconds_to_target)) is not None and at > 0:
             marks.append((at, look | {"linestyle": "none", "markersize": _MARK, "zorder": 5}))
     axes.set_xscale("log")
-    _marked(axes, level, marks)
+    _marked(figure, axes, level, marks)
     style.plain_ticks(axes.xaxis)
     _measure_axis(axes, result.measure, level, [end for _, end in ends.values()])
     seeds = plural(len(rows[0].ended), "seed")
@@ -102,7 +102,9 @@ def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> N
     joined(axes, ends, texts, own, gap=_LABEL / _TALL, size=8.5)
 
 
-def _marked(axes: Axes, level: float, marks: Sequence[tuple[float, dict[str, Any]]]) -> None:
+def _marked(
+    figure: Figure, axes: Axes, level: float, marks: Sequence[tuple[float, dict[str, Any]]]
+) -> None:
     """Marks at the target; one that would cover an earlier one stands below it."""
     low, high = axes.set_xlim(*axes.get_xlim())
     last: list[float] = []  # place of the last mark of each line of marks, in points
@@ -111,8 +113,8 @@ def _marked(axes: Axes, level: float, marks: Sequence[tuple[float, dict[str, Any
         lines = (line for line, before in enumerate(last) if place - before >= _MARK)
         line = next(lines, len(last))
         last[line : line + 1] = [place]
-        below = offset_copy(axes.transData, axes.get_figure(), y=-_MARK * line, units="points")
-        axes.plot([at], [level], transform=below, **look)
+        below = ScaledTranslation(0, -_MARK * line / 72, figure.dpi_scale_trans)
+        axes.plot([at], [level], transform=axes.transData + below, **look)
 
 
 def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[float]) -> None:

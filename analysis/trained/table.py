@@ -188,8 +188,8 @@ def _changing(result: TrainingResult, rows: Sequence[TrainedRow]) -> Iterator[st
             first, second = (significant(each / 1e6) for each in sent)
             yield (
                 f"{row.label} sends {first} MB per step in the first half of the training, "
-                f"{second} in the second: gcsim run, which measures a few steps, has another "
-                "iteration time."
+                f"{second} in the second, so gcsim run, which measures only a few steps, predicts "
+                "a different iteration time."
             )
 
 
