@@ -307,10 +307,11 @@ def sweep(
         `SweepResult.failed`.
     """
     from gcsim.scenarios.sweeps.sweep import execute, prepare
+    from gcsim.scenarios.trained.known import Trainings
 
     plan = prepare(scenario, grid, overrides=overrides, seed=seed, progress=progress)
     folder = None if output is None else Path(output)
-    found = execute(plan, folder, jobs=jobs, dask=dask, progress=progress)
+    found = execute(plan, folder, jobs=jobs, dask=dask, judge=Trainings, progress=progress)
     points = tuple(
         point if point.result is None else replace(point, result=_shown(point.result))
         for point in found.points

@@ -144,7 +144,7 @@ class Row:
     cost_per_1000_iterations: float | None = None
     """Cost of 1,000 iterations on all nodes, in the currency of `cost.per_hour`, if stated."""
     cost_to_target: float | None = None
-    """Cost until the target, median over seeds, if known."""
+    """Cost until the target, if known: dense training's, median over seeds, over the speedup."""
     wire_bytes_over_training: float | None = None
     """Mean of `wire_bytes_per_worker` over trainings; None if unknown or within a tenth of it."""
     device_memory_low_bytes: float | None = None
@@ -409,7 +409,8 @@ def estimate(row: Row) -> float | None:
 
 
 def pace(row: Row) -> float:
-    """Sort key of rows of one size: printed time to the target to dense's, or iteration's."""
+    """Sort key of rows of one size: ratio of the printed time to the target (or per iteration) to
+    dense training's."""
     speedup = estimate(row)
     return row.iteration_s if speedup is None else 1 / speedup
 

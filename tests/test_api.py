@@ -136,7 +136,7 @@ def test_a_sweeps_notebook_table_has_a_line_a_point() -> None:
     text = swept()._repr_html_()
     assert text.count("<tr>") == 1 + len(swept().points)
     assert "[2, 4]" in cells(text)
-    assert "pays in 2 of 2 points with a method known to train." in swept().summary(100)
+    assert "at 2 of 2 points (with a method known to train)." in swept().summary(100)
 
 
 def test_the_speedup_plot_is_a_figure_with_a_line_for_each_method() -> None:
@@ -160,7 +160,7 @@ def test_a_sweeps_page_has_a_row_per_point_and_all_rows() -> None:
     points, rows = re.findall(r"<tbody>(.*?)</tbody>", text, re.DOTALL)
     assert points.count("<tr") == len(swept().points)
     assert rows.count("<tr") == len(swept().rows)
-    assert "pays in 2 of 2 points with a method known to train." in text
+    assert "at 2 of 2 points (with a method known to train)." in text
 
 
 def test_costs_stand_in_table_and_sweep() -> None:

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim import units
-from gcsim.analysis.plots.style import BLACK, GREY, new_figure, save, settings
+from gcsim.analysis.page.charts import ticks_between
+from gcsim.analysis.plots.style import BLACK, new_figure, save, settings
 from gcsim.analysis.plots.winners import NOT_SAFE, colours_of, draw_winners, legend_of
 from gcsim.analysis.report.numbers import bits, duration, significant
 from gcsim.analysis.report.sections import HALF
@@ -38,6 +39,7 @@ _DRAWN = (_SIMULATED[0], 3)
 _SHORT = ("bandwidth", "latency", "nodes", "gpus")
 """Settings with ends of their own."""
 _TIMES = 16  # default factor from the scenario's value to the axis' ends
+_MOST_TICKS = 6  # of an axis
 FORMATS = (".png", ".svg", ".pdf")
 
 _DASHES: tuple[Literal["solid", "dashed", "dotted"], ...] = ("solid", "dashed", "dotted")
@@ -275,6 +277,7 @@ def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None =
 def map_figure(found: Map, scenario: Scenario) -> Any:
     """The picture, for use inside `settings`."""
     from matplotlib.lines import Line2D
+    from matplotlib.patheffects import withStroke
 
     figure = new_figure(9.0, 5.2)
     axes = figure.add_axes((0.09, 0.13, 0.6, 0.79))
@@ -293,10 +296,6 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
                          linestyles=dashes)  # fmt: skip
             words = f"{found.labels[number]} = {found.labels[0]}"
             handles.append(Line2D([], [], color=BLACK, linestyle=dashes, label=words))
-    if found.costs is not None:
-        lines = axes.contour(*middle, found.costs, levels=5, colors=GREY, linewidths=0.8)
-        axes.clabel(lines, fontsize=7, fmt=significant)
-        handles.append(Line2D([], [], color=GREY, label="cost of 1,000 iterations"))
     if found.x.own and found.y.own:
         axes.plot([found.x.own], [found.y.own], marker="*", markersize=15, color="white",
                   markeredgecolor=BLACK)  # fmt: skip
@@ -306,6 +305,14 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
     axes.set_yscale("log")
     axes.set_xlim(x[0], x[-1])
     axes.set_ylim(y[0], y[-1])
+    if found.costs is not None:  # labels are placed on the axes as they are now
+        lowest, highest = float(found.costs.min()), float(found.costs.max())
+        levels: Any = ticks_between(lowest, highest) if highest > 4 * lowest else 5
+        lines = axes.contour(*middle, found.costs, levels=levels, colors=BLACK, linewidths=0.7)
+        lines.set_path_effects([withStroke(linewidth=2.4, foreground="white")])
+        for text in axes.clabel(lines, fontsize=8, fmt=significant, use_clabeltext=True):
+            text.set_bbox({"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0})
+        handles.append(Line2D([], [], color=BLACK, linewidth=0.7, label="cost of 1,000 iterations"))
     for axis, one in ((axes.xaxis, found.x), (axes.yaxis, found.y)):
         _ticks(axis, one)
         axis.set_label_text(one.title)
@@ -337,9 +344,15 @@ def _ticks(axis: Any, one: Axis) -> None:
     """Set a few round ticks."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    count = 6
-    raw = np.geomspace(one.low, one.high, count)
+    raw = np.geomspace(one.low, one.high, _MOST_TICKS)
     values = [float(f"{value:.1g}") if one.unit else round(value) for value in raw]
+    powers = range(math.floor(math.log10(one.low)), math.ceil(math.log10(one.high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)) if one.unit else ():
+        ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+        within = [tick for tick in ticks if one.low <= tick <= one.high]
+        if 3 <= len(within) <= _MOST_TICKS:
+            values = within
+            break
     axis.set_major_locator(FixedLocator(values))
     axis.set_major_formatter(FixedFormatter([one.shown(value) for value in values]))
     axis.set_minor_locator(NullLocator())

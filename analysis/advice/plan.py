@@ -131,7 +131,7 @@ def _measure(plan: Plan, found: Measurement | None) -> str:
     side = "below" if found.below else "above"
     unit = found.unit
     bound = f"{side} {_figure(found.end, unit)} (assumed {_figure(found.stated, unit)})"
-    how, name = to_narrow(found.command).removeprefix("measure "), found.name.replace(*_RATIO)
+    how, name = to_narrow(found.command), found.name.replace(*_RATIO)
     return f"{how}; with {name} {bound} the choice would be {machines(found.instead)}"
 
 

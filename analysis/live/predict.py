@@ -1,7 +1,7 @@
-"""Predictions of the live suite, on the disk before anything is measured.
+"""Predictions of the live suite, written to disk before measuring.
 
-Every task becomes a name, a series and two times: with this machine as calibrated, and with the
-catalogue alone (`Predicted.unfitted`): Ethernet's goodput and latency, no host, the catalogue's
+Each task has a name, a series and two predicted times: with this machine as calibrated, and with
+the catalogue alone (`Predicted.unfitted`): Ethernet's goodput and latency, no host, the catalogue's
 kernels. A rank's passes are measured for both, as a user's would be.
 """
 

@@ -84,7 +84,8 @@ def summary(verdicts: Sequence[Verdict]) -> str:
         word: sum(one.agrees == word for one in verdicts)
         for word in ("agrees", "in part", "open", "disagrees")
     }
-    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    words = {word: word if count == 1 else word.removesuffix("s") for word, count in counts.items()}
+    return ", ".join(f"{count} {words[word]}" for word, count in counts.items() if count)
 
 
 def _numbers(cells: Sequence[Cell]) -> Table:
@@ -116,7 +117,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Table:
         table.add_row(Text(one.agrees, style="bold"), Text(f"{one.claim} ({one.where})"))
         table.add_row("", Text(f"printed: {one.printed}\nhere: {one.here}"))
     table.add_row("", "")
-    table.add_row(Text("in all", style="bold"), Text(summary(verdicts)))
+    table.add_row(Text("total:", style="bold"), Text(summary(verdicts)))
     return table
 
 

@@ -202,7 +202,7 @@ def _by_size(result: Result) -> list[str]:
     for place, group in enumerate(runs):
         span = _span(group, last=place == len(runs) - 1)
         parts.append(f"{_winner(group[0])[0]} {span}{_likely(group)}")
-    return ["Fastest to try by cluster size: " + ", ".join(parts) + "."]
+    return ["Best method by cluster size: " + ", ".join(parts) + "."]
 
 
 def _span(group: Sequence[Verdict], *, last: bool) -> str:

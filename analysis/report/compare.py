@@ -40,8 +40,8 @@ def parts(names: Sequence[str], results: Sequence[Result]) -> tuple[RenderableTy
 
 
 def differences(scenarios: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Any]]]:
-    """Keys of resolved scenarios with different values, and the values; those that say what is
-    trained first."""
+    """Keys of resolved scenarios with different values, and the values; keys that define the
+    training come first."""
     flat = [dict(_flat(scenario, "")) for scenario in scenarios]
     keys = dict.fromkeys(key for one in flat for key in one)
     for key in sorted(keys, key=lambda key: not key.startswith(_FIRST)):

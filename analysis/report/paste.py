@@ -49,7 +49,7 @@ def paste(
     the hook's."""
     kind, given = choice.kind, choice.parameters
     if kind == DENSE:
-        return ["nothing to add: the loop as it is"]
+        return ["no change: train with your loop as it is"]
     entry = implementations.of(kind, choice.implementation)
     if entry is not None and not arguments and not any(key in OPTIONS for key in given):
         return [line.format(**given) for line in entry.deploy]

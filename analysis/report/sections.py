@@ -238,7 +238,7 @@ def _safe(advice: Recommendation) -> list[str]:
     if mean <= _LEFT * best * steps:
         return found
     more = f" in {steps_as_dense(steps)}" if steps != 1 else ""
-    return [*found, f"mean over the draws {elapsed(mean)}, Use's {elapsed(best)}{more}"]
+    return [*found, f"mean {elapsed(mean)}; Use: {elapsed(best)}{more}"]
 
 
 _SKEWED = 0.1  # relative difference of a median ratio and the ratio of the medians that is told
@@ -394,8 +394,8 @@ def limited(label: str, one: Limits, link: str, rest: str, code: str | None) -> 
         split = bool(one.bytes_s or one.latency_s)  # no one rate sets the time of unlike nodes
         known = [(word, value) for word, value, least in parts if split and value > least * whole]
         alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s and known[0][0] != rest
-        of = "separate savings: " if other < -_NAMED * whole else ""
-        of += ", ".join(f"{word} {percent(value / whole)}" for word, value in known)
+        each = " alone" if other < -_NAMED * whole else ""  # savings that overlap
+        of = ", ".join(f"{word}{each} {percent(value / whole)}" for word, value in known)
         cause, behind = ("'s " + known[0][0], "") if alone else ("", f" ({of})" if known else "")
         found.append((one.waits_s, f"waiting for the {link}{cause}{behind}"))
     codes = [(one.encode_s, "encoding"), (one.decode_s, "decoding")]

@@ -23,7 +23,14 @@ from gcsim.analysis.report.numbers import percent, plural, significant
 from gcsim.analysis.report.sections import Recommendation
 from gcsim.analysis.report.selection import largest_verdict, surely_faster
 from gcsim.analysis.report.sources import are_synthetic
-from gcsim.analysis.report.table import SPEEDUP, SPEEDUP_RANGE, bare_table
+from gcsim.analysis.report.table import (
+    MONEY_TO_TARGET,
+    SPEEDUP,
+    SPEEDUP_RANGE,
+    TO_TARGET,
+    TO_TARGET_RANGE,
+    bare_table,
+)
 from gcsim.analysis.report.trust import is_safe
 from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import scenario_from
@@ -38,8 +45,9 @@ NARROWEST = 6  # cells of a column of text on the narrowest terminal
 
 _EXPLAINED = 4  # most reasons why points do not fit; results.json has all
 NUMBERS = (SPEEDUP, SPEEDUP_RANGE)
-"""A method's numbers; the second if something has a range."""
-COST = "cost/1000\niterations"  # heading of the cost of the method to use, if a node's is stated
+"""A method's numbers, until the target where known; the second if something has a range."""
+COST = "cost/1000\niterations"
+"""Heading of the cost of the method to use, if a node's is stated and no target is known."""
 
 FOOTNOTE = (
     "use, try: the methods named by `gcsim run` at the point's largest cluster; * changes the "
@@ -47,6 +55,7 @@ FOOTNOTE = (
     "clearly faster than dense, or the probability that the one to try is. "
     "All rows are in results.csv."
 )
+TRAINED = "Where training with the methods is known, speedups are to the target."
 RANGES = f"range: {PERCENTILES} over draws of the uncertain inputs."
 SYNTHETIC_SWEEP = "bytes sent are those of distributions fitted to other recordings."
 MEANS = "Where iterations differ, times are means; results.csv has p5 and p95."
@@ -76,6 +85,8 @@ def notes_on(result: SweepResult) -> tuple[str, list[str]]:
     found = _verdicts(result)
     differ = any(point.result and spreads(point.result.rows) for point in result.points)
     notes = [FOOTNOTE, *([RANGES] if _open(found) else []), *([MEANS] if differ else [])]
+    if any(one.verdict.until_target for one in found if one):
+        notes.append(TRAINED)
     drawn = [point for point in result.points if point.result and are_synthetic(point.result)]
     if drawn:
         which = "all points" if len(drawn) == len(result.points) else "some points"
@@ -145,9 +156,11 @@ def _lines(
         ]
         for point, verdict in zip(result.points, found, strict=True)
     ]
-    costs = [_cost(verdict) for verdict in found]
+    uses = [None if one is None else one.use for one in found]
+    to_target = any(row and row.cost_to_target is not None for row in uses)
+    costs = [_cost(row, to_target=to_target) for row in uses]
     if any(costs):
-        headings.append(COST)
+        headings.append(MONEY_TO_TARGET.heading if to_target else COST)
         lines = [[*line, cost] for line, cost in zip(lines, costs, strict=True)]
     return headings, lines
 
@@ -160,7 +173,7 @@ def _table(
         max(cell_len(line) for text in column for line in text.split("\n"))
         for column in zip(headings, *lines, strict=True)
     ]
-    whole = (*(one.heading for one in NUMBERS), "pays", COST)
+    whole = (*(one.heading for one in NUMBERS), "pays", COST, MONEY_TO_TARGET.heading)
     kept = [heading in whole for heading in headings]
     narrowest = [
         size if keep else min(size, NARROWEST) for size, keep in zip(natural, kept, strict=True)
@@ -201,16 +214,18 @@ def _answer(found: Recommendation | None, *, ranges: bool, lost: str) -> list[st
     ]
 
 
-def _cost(found: Recommendation | None) -> str:
-    row = None if found is None else found.use
-    cost = None if row is None else row.cost_per_1000_iterations
+def _cost(row: Row | None, *, to_target: bool) -> str:
+    if row is None:
+        return ""
+    cost = row.cost_to_target if to_target else row.cost_per_1000_iterations
     return "" if cost is None else significant(cost)
 
 
 def _named(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:
-    numbers = NUMBERS[: 1 + ranges]
     if row is None:
-        return ["-"] * (1 + len(numbers))
+        return ["-"] * (2 + ranges)
+    known = row.speedup_to_target is not None
+    numbers = ((TO_TARGET, TO_TARGET_RANGE) if known else NUMBERS)[: 1 + ranges]
     return [row.label + mark, *(one.cells([row])[0] for one in numbers)]
 
 
@@ -275,7 +290,15 @@ def _summary(found: Sequence[Recommendation | None], *, failed: int, unfit: int)
     known = sum(surely_faster(use, [dense]) for use, dense in pairs if use and dense)
     maybe = [one.verdict for one in compared if one.verdict.pays not in ("yes", "no")]
     open_ = sum(one.to_try is not None for one in maybe)
-    tried = f", in {len(sure) - known} more with one to try" if len(sure) > known else ""
-    unknown = f" and may pay in {open_} more" if open_ else ""
-    points = f"{plural(len(compared), 'point')} with a method known to train"
-    return f"Compression pays in {known} of {points}{tried}{unknown}.{lost}"
+    untried = len(sure) - known
+    kinds = {
+        "with a method known to train": known,
+        "with a method that you must train first": untried,
+    }
+    which = [f"{count} {kind}" for kind, count in kinds.items() if count]
+    if len(which) == 1:
+        which = [kind for kind, count in kinds.items() if count]
+    points = f"{len(sure)} of {plural(len(compared), 'point')}"
+    points += f" ({', '.join(which)})" if which else ""
+    others = f" and may be at {plural(open_, 'other')}" if open_ else ""
+    return f"Compression is faster than dense training at {points}{others}.{lost}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -172,6 +172,7 @@ WITH_FAULTS = _column(
     "with faults\n[samples/s]", lambda row: row.throughput_with_faults_samples_per_s
 )
 
+MEDIANS = "medians over the draws (a median of ratios is not the ratio of the medians)"
 LEGEND = (
     "sent: bytes of gradients per worker and iteration. "
     "compression ratio: dense gradient, as it is stored, over sent. "
@@ -341,12 +342,21 @@ def bottleneck(result: Result) -> list[str]:
     longer = times[last] / times[first]
     if longer < 1 + TIE:
         return [f"Bottleneck: none, all groups' passes take equally long (batches: {batches})."]
+    narrower = _by_speed(groups) != [one["batch_size"] for one in groups]
     by_speed = result.scenario["cluster"]["batch"] == "by_speed"
     return [
         f"Bottleneck: {groups[last]['device']} nodes compute {longer:.3g}x as long as "
         f"{groups[first]['device']}'s, which wait (batches: {batches})"
-        + ("." if by_speed else "; cluster.batch=by_speed narrows that.")
+        + ("; cluster.batch=by_speed narrows that." if narrower and not by_speed else ".")
     ]
+
+
+def _by_speed(groups: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Whole batches in proportion to the groups' speeds, of as many samples in total."""
+    speeds = [one["batch_size"] / (one["forward_s"] + one["backward_s"]) for one in groups]
+    samples = sum(one["batch_size"] * one["nodes"] for one in groups)
+    total = sum(speed * one["nodes"] for speed, one in zip(speeds, groups, strict=True))
+    return [max(1, round(samples * speed / total)) for speed in speeds]
 
 
 def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
@@ -425,8 +435,7 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
     stated = any(row.iteration_as_stated_s is not None for row in rows)
     total = "default inputs" if stated else "iteration"
     middle = (
-        "iteration and speedup: medians over the draws (a median of ratios is not the ratio of the "
-        "medians). default inputs: the iteration with each "
+        f"iteration and speedup: {MEDIANS}. default inputs: the iteration with each "
         "input at its default; the parts add up to it. "
         if stated
         else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gcsim.analysis.report.numbers import plural, times
+from gcsim.analysis.report.numbers import plural, significant, times
 from gcsim.analysis.report.selection import Verdict
 from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.catalog import implementations
@@ -35,15 +35,17 @@ def trained(result: Result, found: Verdict) -> list[str]:
         sentences.append(f"No trained method reaches {facts['target']} before dense training.")
     quick = max(found.rows, key=lambda row: row.speedup_vs_dense or 0.0)
     if quick is not best and quick is not found.dense:
-        end = "was not trained"
+        end = "and was not trained"
         if quick.label in short:
-            end = "is inconclusive"
+            end = "and is inconclusive"
         if quick.seeds_trained is not None:
-            end = f"reached the target with {quick.seeds_at_target} of {quick.seeds_trained} seeds"
+            seeds = f"{quick.seeds_at_target} of {quick.seeds_trained} seeds"
+            end = f"and reached the target with {seeds}"
         if quick.speedup_to_target is not None:
-            end = f"is {times(quick.speedup_to_target)} as fast to the target"
+            longer = significant(1 / quick.speedup_to_target)
+            end = f"but takes {longer} times as long to reach the target"
         speedup = times(quick.speedup_vs_dense or 0.0)
-        sentences.append(f"{quick.label} has the fastest iteration ({speedup}) and {end}.")
+        sentences.append(f"{quick.label} has the fastest iteration ({speedup}) {end}.")
     others = [row.label for row in found.not_trained if row is not quick and row.label not in short]
     sentences += [f"Not trained: {', '.join(others)}."] if others else []
     return [*sentences, *too_short]

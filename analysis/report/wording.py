@@ -73,16 +73,17 @@ def advantage(row: Row) -> str:
 
 
 def input_named(name: str) -> str:
-    """An uncertain input's name in a sentence: "how far real steps differ from predicted ones"."""
+    """An uncertain input's name in a sentence: "the error of predicted speedups"."""
     ratio = name.removeprefix("measured ")
-    return name if ratio == name else f"how far real {ratio.replace(' over ', ' differ from ')}"
+    what = ratio.partition(" over ")[0].replace("gains of compression", "speedups")
+    return name if ratio == name else f"the error of predicted {what}"
 
 
 def to_narrow(measure: str) -> str:
     """Instruction to measure an uncertain input: "run gcsim calibrate link"."""
     if measure.startswith("gcsim "):
         return f"run {measure}"
-    return measure if measure.startswith("measure ") else f"state {measure}"
+    return measure if measure.startswith("time ") else f"state {measure}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 
 from gcsim.analysis.page.charts import ERRORS, cut, distance
@@ -35,6 +36,7 @@ _TARGET: dict[str, Any] = {
 }  # fmt: skip
 _HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 1.4}
 _WIDE, _TALL, _BEFORE = 4.4, 4.1, 0.62  # inches of a panel's axes, and before them
+_MARK = 7.0  # points of a mark at the target
 _LABEL, _LETTER = 0.2, 0.072  # inches of a name's height, and of a letter
 Points = NDArray[np.float64]
 
@@ -56,7 +58,7 @@ def curves_figure(result: TrainingResult) -> Figure:
         for (title, group), room in zip(shown.items(), rooms, strict=True):
             x, y = (left + _BEFORE) / width, 0.6 / (_TALL + 1.0)
             axes = figure.add_axes((x, y, _WIDE / width, _TALL / (_TALL + 1.0)))
-            _curves(axes, result, group)
+            _curves(figure, axes, result, group)
             name = "" if left else f"{result.scenario.get('name', 'scenario')}: "
             axes.set_title(f"{name}{title}")
             axes.set_ylabel(f"{_NAMES[result.measure]} on samples held out")
@@ -69,8 +71,8 @@ def _room(rows: Sequence[TrainedRow]) -> float:
     return 0.72 + _LETTER * max(len(named(row)) for row in rows)
 
 
-def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> None:
-    looks, ends = styles(result), {}
+def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> None:
+    looks, ends, marks = styles(result), {}, []
     level = level_of(result)
     for row in rows:
         curves = [curve for curve in result.curves if curve.label == row.label]
@@ -84,19 +86,35 @@ def _curves(axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> N
         axes.plot(places, middle, label=row.label, **(look | {"marker": ""}))
         ends[row.label] = float(places[-1]), float(middle[-1])
         if (at := middle_of(row.seconds_to_target)) is not None and at > 0:
-            axes.plot([at], [level], **(look | {"linestyle": "none", "markersize": 7, "zorder": 5}))
+            marks.append((at, look | {"linestyle": "none", "markersize": _MARK, "zorder": 5}))
     axes.set_xscale("log")
+    _marked(figure, axes, level, marks)
     style.plain_ticks(axes.xaxis)
     _measure_axis(axes, result.measure, level, [end for _, end in ends.values()])
     seeds = plural(len(rows[0].ended), "seed")
     axes.set_xlabel(
         f"simulated seconds on {plural(rows[0].workers, 'worker')}, median of {seeds}"
-        + ("\nmark: the target is reached to stay" if rows[0].speedup_to_target else "")
+        + ("\nmark: target reached for good" if rows[0].speedup_to_target else "")
     )
     axes.grid(**_GRID)
     texts = {row.label: named(row) for row in rows}
     own = {label: style.look_of(looks[label], 1.6) for label in ends}
     joined(axes, ends, texts, own, gap=_LABEL / _TALL, size=8.5)
+
+
+def _marked(
+    figure: Figure, axes: Axes, level: float, marks: Sequence[tuple[float, dict[str, Any]]]
+) -> None:
+    """Marks at the target; one that would cover an earlier one stands below it."""
+    low, high = axes.set_xlim(*axes.get_xlim())
+    last: list[float] = []  # place of the last mark of each line of marks, in points
+    for at, look in sorted(marks, key=lambda mark: mark[0]):
+        place = 72 * _WIDE * np.log(at / low) / np.log(high / low)
+        lines = (line for line, before in enumerate(last) if place - before >= _MARK)
+        line = next(lines, len(last))
+        last[line : line + 1] = [place]
+        below = ScaledTranslation(0, -_MARK * line / 72, figure.dpi_scale_trans)
+        axes.plot([at], [level], transform=axes.transData + below, **look)
 
 
 def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[float]) -> None:

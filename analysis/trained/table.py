@@ -15,7 +15,7 @@ from rich.text import Text
 from gcsim.analysis.report.answer import html_table
 from gcsim.analysis.report.numbers import fixed, plural, significant, times
 from gcsim.analysis.report.sources import conditions
-from gcsim.analysis.report.table import bare_table
+from gcsim.analysis.report.table import MEDIANS, bare_table
 from gcsim.analysis.report.wording import steps_as_dense
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import TELLING, TELLING_LOST, in_words, inconclusive
@@ -26,7 +26,7 @@ from gcsim.simulator.training import DENSE
 FASTEST = "> "
 NOT = "-"
 SHORT = "too short"
-_HALF = "vs fp16\n[x]"
+_HALF, _DELAYS, _ITERATION = "vs fp16\n[x]", "delays", "iteration\n[x]"
 _LABEL = 18  # cells of a label beside the numbers on 80
 _MORE = "More seeds (train.seeds) would separate more methods."
 
@@ -35,14 +35,14 @@ Column = tuple[str, Callable[[TrainedRow], str]]
 
 def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
     """Text of `gcsim train` on `width` terminal cells: table, notes, answer."""
-    table = _table(result, width)
-    delays = any(str(column.header).strip() == _DELAYS[0] for column in table.columns)
+    table, without = _table(result, width)
+    said = f" No room for {', '.join(without)}; report.html has them." if without else ""
     return (
         Text(title(result), style="bold"),
         "",
         table,
         "",
-        Text(legend(result, delays=delays)),
+        Text(legend(result) + said),
         "",
         Text("\n".join(answer(result))),
     )
@@ -51,7 +51,7 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 def html(result: TrainingResult) -> str:
     """The same for a notebook."""
     rows = ranked(result)
-    columns = (*columns_of(result, rows), _DELAYS)
+    columns = columns_of(result, rows)
     headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
     lines = [[row.label, *(cell(row) for _, cell in columns)] for row in rows]
     return html_table(title(result), headings, lines, [legend(result), *answer(result)])
@@ -111,17 +111,18 @@ def title(result: TrainingResult) -> str:
     )
 
 
-def legend(result: TrainingResult, *, delays: bool = True) -> str:
-    """Meanings of the columns; with `delays` that of this one too, where a row has some."""
+def legend(result: TrainingResult) -> str:
+    """Meanings of the columns."""
     seeds = len(result.rows[0].ended)
+    half = result.scenario.get("training", {}).get("precision") == "bf16"
     said = (
-        "Compared with dense float32 training. steps: until the target is reached for good, on "
-        "held-out samples. to target: dense training's simulated seconds to the target over the "
-        "method's; median of "
-        f"{plural(seeds, 'seed')}; range: {held(seeds)}, over draws of the uncertain inputs "
-        "(0: not reached). reached: seeds that reach the target."
+        f"Compared with dense {'bf16' if half else 'float32'} training. steps: until the target is "
+        "reached for good, on held-out samples. to target: dense training's simulated seconds to "
+        f"the target over the method's; median of {plural(seeds, 'seed')}; "
+        f"range: {held(seeds)}, over draws of the uncertain inputs (0: not reached). "
+        f"iteration: {MEDIANS}. reached: seeds that reach the target."
     )
-    if delays and any(row.delays is not None for row in result.rows):
+    if any(row.delays is not None for row in result.rows):
         said += (
             " delays: whole gradients sent, for methods that send parts; fewer than "
             f"{TELLING} ({TELLING_LOST} if the rest is lost) are inconclusive."
@@ -131,7 +132,7 @@ def legend(result: TrainingResult, *, delays: bool = True) -> str:
 
 def held(seeds: int) -> str:
     """Contents of the range of a speedup over so many seeds."""
-    return f"contains {'a further' if seeds > 1 else 'this'} seed in 8 of 10 cases"
+    return f"{'another' if seeds > 1 else 'this'} seed would fall inside in 8 of 10 cases"
 
 
 def answer(result: TrainingResult) -> list[str]:
@@ -187,8 +188,8 @@ def _changing(result: TrainingResult, rows: Sequence[TrainedRow]) -> Iterator[st
             first, second = (significant(each / 1e6) for each in sent)
             yield (
                 f"{row.label} sends {first} MB per step in the first half of the training, "
-                f"{second} in the second: gcsim run, which measures a few steps, has another "
-                "iteration time."
+                f"{second} in the second, so gcsim run, which measures only a few steps, predicts "
+                "a different iteration time."
             )
 
 
@@ -218,7 +219,8 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
         named, least = ", ".join(row.label for row in leading), leading[-1].speedup_to_target
         return (
             f"{named} reach {result.target} first {where}, with no significant difference: "
-            f"{times(least or 0.0)} to {gain} as fast as dense training ({_test(rows)})."
+            f"{times(least or 0.0)} to {gain} as fast as dense training ({_test(rows)}). "
+            f"Against dense training: {_against_dense(rows)}."
         )
     said = (
         f"{best.label} reaches {result.target} first {where}: "
@@ -226,7 +228,18 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
     )
     if best.compressor != HALF and best.speedup_to_target_vs_half is not None:
         said += f" Against fp16: {times(best.speedup_to_target_vs_half)}."
-    return said
+    return f"{said} Against dense training ({_test(rows)}): {_against_dense(rows)}."
+
+
+def _against_dense(rows: Sequence[TrainedRow]) -> str:
+    """Methods that the seeds tell apart from dense training, and the others."""
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        if (alike := _like_dense(row)) is not None:
+            faster = "faster" if (row.speedup_to_target or 0.0) > 1 else "slower"
+            kind = "no significant difference" if alike else f"significantly {faster}"
+            kinds.setdefault(kind, []).append(row.label)
+    return "; ".join(f"{kind}: {', '.join(labels)}" for kind, labels in kinds.items())
 
 
 def _gain(row: TrainedRow, over: str) -> str:
@@ -256,16 +269,18 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
     loss = ("loss", lambda row: fixed(median(row.final(measure)), 3))
+    delays = (_DELAYS, lambda row: _significant(row.delays, 1.0))
     against = (_HALF, lambda row: _number(row.speedup_to_target_vs_half))
     columns: tuple[Column, ...] = (
         ("to target\n[x]", lambda row: _number(row.speedup_to_target)),
         ("range\n[x]", speedup_range),
         *((against,) if half else ()),
-        ("iteration\n[x]", lambda row: _number(row.speedup_per_iteration)),
+        (_ITERATION, lambda row: _number(row.speedup_per_iteration)),
         ("steps\n[x]", lambda row: _number(row.steps_against_dense)),
+        *((delays,) if any(row.delays is not None for row in rows) else ()),
         *((accuracy,) if measure == "accuracy" else (loss,)),
         ("reached", lambda row: NOT if row.too_short else f"{row.reached}/{len(row.ended)}"),
-        *((("cost to\ntarget", lambda row: _cost(row, cost["per_hour"])),) if cost else ()),
+        *((("cost to\ntarget", lambda row: _cost(result, row, cost["per_hour"])),) if cost else ()),
     )
     return tuple((heading, _of_trained(cell)) for heading, cell in columns)
 
@@ -275,11 +290,14 @@ def _of_trained(cell: Callable[[TrainedRow], str]) -> Callable[[TrainedRow], str
     return lambda row: NOT if row.untrained else cell(row)
 
 
-def _cost(row: TrainedRow, per_hour: float) -> str:
-    """Median over seeds of the cost of all nodes until the target."""
-    if row.steps_against_dense is None:
+def _cost(result: TrainingResult, row: TrainedRow, per_hour: float) -> str:
+    """Cost of all nodes until the target: dense training's, median over seeds, over the speedup, as
+    in a run."""
+    if not row.speedup_to_target:
         return NOT
-    return significant((middle_of(row.seconds_to_target) or 0.0) / 3600 * row.nodes * per_hour)
+    same = (one for one in result.rows if (one.compressor, one.nodes) == (DENSE, row.nodes))
+    seconds = middle_of(next(same).seconds_to_target) or 0.0
+    return significant(seconds / row.speedup_to_target / 3600 * row.nodes * per_hour)
 
 
 def _number(value: float | None) -> str:
@@ -296,24 +314,25 @@ def speedup_range(row: TrainedRow) -> str:
     return f"{fixed(low, 2)}-{'inf' if high is None else fixed(high, 2)}"
 
 
-_DELAYS: Column = ("delays", _of_trained(lambda row: _significant(row.delays, 1.0)))
+WIDE: tuple[Column, ...] = (
+    ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
+    ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
+    ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),
+)
+"""Columns for a wide terminal and for pages."""
 
 
-def _table(result: TrainingResult, width: int) -> Table:
-    """Table; learning rate, milliseconds and megabytes too on a wide terminal, without the
-    comparison with fp16 where that does not fit."""
+def _table(result: TrainingResult, width: int) -> tuple[Table, list[str]]:
+    """Table, `WIDE` on a wide terminal, and the names of the columns that do not fit; the
+    comparison with fp16 goes first."""
     rows = ranked(result)
-    columns = list(columns_of(result, rows))
-    if _room(columns, rows, width) < _LABEL:
-        columns = [column for column in columns if column[0] != _HALF]
-    more: list[Column] = [
-        *([_DELAYS] if any(row.delays is not None for row in rows) else ()),
-        ("iteration\n[ms]", lambda row: _significant(row.iteration_s, 1e3)),
-        ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
-        ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),
-    ]
+    every = columns_of(result, rows)
+    columns = list(every)
+    for name in (_HALF, _DELAYS, _ITERATION):
+        if _room(columns, rows, width) < _LABEL:
+            columns = [column for column in columns if column[0] != name]
     widest = max(len(FASTEST) + cell_len(row.label) for row in rows)
-    for column in more:
+    for column in WIDE:
         if _room([*columns, column], rows, width) >= widest:
             columns.append(column)
     label = min(widest, max(_LABEL, _room(columns, rows, width)))
@@ -326,7 +345,8 @@ def _table(result: TrainingResult, width: int) -> Table:
             row.label, label, initial_indent=mark, subsequent_indent=" " * len(FASTEST)
         )
         table.add_row(Text(name), *(Text(f" {cell(row)}") for _, cell in columns))
-    return table
+    without = [heading for heading, _ in (*every, *WIDE) if heading not in dict(columns)]
+    return table, [heading.replace("\n", " ") for heading in without]
 
 
 def _room(columns: Sequence[Column], rows: Sequence[TrainedRow], width: int) -> int:

@@ -25,7 +25,7 @@ from gcsim.analysis.page.page import (
     table,
 )
 from gcsim.analysis.trained.charts import chart_sections
-from gcsim.analysis.trained.table import answer, columns_of, legend, ranked, title
+from gcsim.analysis.trained.table import WIDE, answer, columns_of, legend, ranked, title
 from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawn, write_all
 from gcsim.errors import InputError
 from gcsim.files import csv_text
@@ -105,14 +105,14 @@ def training_page(result: TrainingResult, command: str) -> str:
 
 
 def _table(result: TrainingResult, rows: Sequence[TrainedRow], *, nodes: bool = False) -> Html:
-    columns = columns_of(result, rows)
+    columns = (*columns_of(result, rows), *WIDE)
     headings = ["method", *(["nodes"] if nodes else [])]
     headings += [heading.replace("\n", " ") for heading, _ in columns]
     lines = [
         [row.label, *([str(row.nodes)] if nodes else []), *(shown(row) for _, shown in columns)]
         for row in rows
     ]
-    later = ("vs ", "iteration ", "cost ", *(("range ",) if nodes else ()))
+    later = ("vs ", "iteration ", "sent ", "learning ", "cost ", *(("range ",) if nodes else ()))
     first = [one for one in headings if not one.startswith(later)]
     return table(headings, cells_of_texts(lines), first=first)
 

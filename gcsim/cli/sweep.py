@@ -47,6 +47,7 @@ def sweep(
     from gcsim.cli.terminal import emit, emit_exactly, note, width
     from gcsim.scenarios.sweeps.store import POINTS
     from gcsim.scenarios.sweeps.sweep import execute, prepare
+    from gcsim.scenarios.trained.known import Trainings
 
     with watching(quiet) as progress:
         plan = prepare(scenario, grid, overrides=sets or (), seed=seed, progress=progress)
@@ -54,7 +55,9 @@ def sweep(
     try:
         with watching(quiet) as progress:
             tell = (lambda _: None) if quiet else note
-            result = execute(plan, folder, jobs=jobs, dask=dask, progress=progress, tell=tell)
+            result = execute(
+                plan, folder, jobs=jobs, dask=dask, judge=Trainings, progress=progress, tell=tell
+            )
     except KeyboardInterrupt:
         done = len(list((folder / POINTS).glob("[!.]*.json")))
         points = f"{done} of {len(plan.points)} points are in {folder}"

@@ -48,7 +48,7 @@ def train(
         width,
     )
     from gcsim.scenarios.load import load_scenario
-    from gcsim.scenarios.trained.horizon import foreseen
+    from gcsim.scenarios.trained.horizon import foreseen, inconclusive
     from gcsim.scenarios.trained.runs import mid_round, plan_of
     from gcsim.scenarios.trained.study import train as train_all
 
@@ -59,9 +59,7 @@ def train(
         require_tensorboard("--tensorboard")
         options.check_writable(tensorboard, "--tensorboard")
     if not quiet:
-        note(*mid_round(loaded))
-        if short := [label for label, _ in foreseen(loaded, plan_of(loaded).steps)]:
-            note(f"too short to tell: {'; '.join(short)} (gcsim check {scenario} says why)")
+        note(*mid_round(loaded), *inconclusive(foreseen(loaded, plan_of(loaded).steps)))
     tell = (lambda _: None) if quiet else note
     with kept_on_interrupt(), watching(quiet) as progress:
         result = train_all(loaded, jobs=jobs, dask=dask, fresh=fresh, progress=progress, tell=tell)

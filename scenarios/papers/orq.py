@@ -183,16 +183,16 @@ def _errors(curve: Curve) -> list[float]:
 
 
 @preset.preset_of(
-    title="Accuracy with quantised gradients, one worker, nobody clips",
+    title="Accuracy with quantised gradients, one worker, no clipping",
     source="Xu, Huo and Huang, arXiv:2002.11082, Table 2",
     quick=_QUICK,
 )
 def table2(study: preset.Study, printed: preset.Printed) -> preset.Outcome:
     """Training with ORQ's levels, even ones (QSGD) and quantiles.
 
-    No method clips, as in the paper: with clipping of one method alone the order says who clips.
-    Digits are soon learned, so the loss held out tells methods apart where the accuracy no longer
-    does.
+    No method clips, as in the paper: with clipping of one method alone the order shows which method
+    clips. Digits are soon learned, so the loss held out tells methods apart where the accuracy no
+    longer does.
     """
     result = study.train(study.scenario("orq_train"))
     found = trained.accuracies(result)

@@ -39,7 +39,17 @@ from gcsim.scenarios.sweeps import store
 from gcsim.scenarios.sweeps.grid import Grid, Point, named, points, read_grid
 from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, check_jobs, default_jobs, drive
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
-from gcsim.scenarios.sweeps.tasks import Done, Failure, Outcome, Task, failure, key_there
+from gcsim.scenarios.sweeps.tasks import (
+    Done,
+    Failure,
+    Judge,
+    Outcome,
+    Task,
+    done,
+    failure,
+    key_there,
+)
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.stage1 import cache
 from gcsim.traces.stage1.cache import version
 from gcsim.version import __version__
@@ -91,15 +101,16 @@ def execute(
     *,
     jobs: int | None = None,
     dask: str | None = None,
+    judge: type[Judge] = Judge,
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> SweepResult:
-    """Run what is not in `folder` yet; `tell` hears what is."""
+    """Run what is not in `folder` yet; `tell` hears what is, a `judge` completes each result."""
     check_jobs(jobs, dask)
     with ExitStack() as stack:
         at = folder or stack.enter_context(temporary_folder("gcsim-sweep-"))
         stack.enter_context(store.locked(at))
-        running = _Running(plan, at, progress or SilentProgress())
+        running = _Running(plan, at, judge, progress or SilentProgress())
         if running.done:
             tell(f"{running.done} of {len(plan.points)} points are done already, in {at}")
         running.run(jobs, dask)
@@ -136,10 +147,11 @@ def _versions() -> dict[str, str]:
 class _Running:
     """One call of `execute`."""
 
-    def __init__(self, plan: Sweep, at: Path, progress: Progress) -> None:
+    def __init__(self, plan: Sweep, at: Path, judge: type[Judge], progress: Progress) -> None:
         self._plan, self._at, self._progress = plan, at, progress
-        codes = store.Codes()
-        self._codes = [codes.of(point.scenario) for point in plan.points]
+        self._judge = judge()
+        codes, every = store.Codes(), [point.scenario for point in plan.points]
+        self._codes = [codes.of(one, self._judge.facts(one)) for one in every]
         self._results = store.stored(at, plan.points, self._codes)
         unfit = ((point.key, point.unfit) for point in plan.points)
         self._failures = {key: failure(error) for key, error in unfit if error is not None}
@@ -164,7 +176,7 @@ class _Running:
                 store.begin(self._at, self._plan.header)
                 stage1 = Stage1(scenarios, shared_cache=False)
                 stage1.run(cluster, self._progress)
-                self._simulate(todo, stage1, cluster)
+                self._simulate(todo, stage1, cluster, judge_here=True)
             return
         store.begin(self._at, self._plan.header)
         stage1 = Stage1(scenarios, shared_cache=True)
@@ -175,14 +187,21 @@ class _Running:
         with closing(LocalWorkers(jobs, side_by_side=True)) as workers:
             self._simulate(todo, stage1, workers)
 
-    def _simulate(self, todo: Sequence[int], stage1: Stage1, workers: Workers) -> None:
+    def _simulate(
+        self, todo: Sequence[int], stage1: Stage1, workers: Workers, *, judge_here: bool = False
+    ) -> None:
+        judge = Judge if judge_here else type(self._judge)  # its files may be on this machine alone
         waiting: deque[tuple[int, Task]] = deque()
         # a file waits for the disk: beside the next points
         with self._progress.task("points", len(todo)) as stage, ThreadPoolExecutor(1) as disk:
             written: list[Future[None]] = []
 
-            def done(number: int, outcome: Outcome) -> None:
+            def ended(number: int, outcome: Outcome) -> None:
                 point = self._plan.points[number]
+                if judge_here and isinstance(outcome, Done):
+                    prices = PriceList(point.scenario.cluster.device)
+                    head, result = self._head(number), outcome.result
+                    outcome = done(self._judge, point.scenario, head, result, prices)
                 self._keep(number, outcome)
                 if isinstance(outcome, Done):
                     while written and written[0].done():
@@ -195,13 +214,17 @@ class _Running:
                 point = self._plan.points[number]
                 failure = stage1.failure(point.scenario)
                 if failure is None:
-                    head = {"point": point.values, "key": point.key, "code": self._codes[number]}
-                    waiting.append((number, stage1.task(point.scenario, head)))
+                    task = stage1.task(point.scenario, self._head(number))
+                    waiting.append((number, replace(task, judge=judge)))
                 else:
-                    done(number, failure)
-            drive(workers, waiting, done)
+                    ended(number, failure)
+            drive(workers, waiting, ended)
             for file in written:
                 file.result()
+
+    def _head(self, number: int) -> dict[str, Any]:
+        point = self._plan.points[number]
+        return {"point": point.values, "key": point.key, "code": self._codes[number]}
 
     def _keep(self, number: int, outcome: Outcome) -> None:
         point = self._plan.points[number]

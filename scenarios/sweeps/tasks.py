@@ -37,6 +37,18 @@ Profiles = tuple[tuple[str, str], ...]
 """Cache names and contents, in the order of a scenario's compressors."""
 
 
+class Judge:
+    """Facts known beside a point's simulation; here none."""
+
+    def facts(self, scenario: Scenario) -> list[Any]:
+        """Facts by which the judged result differs."""
+        return []
+
+    def judged(self, scenario: Scenario, result: Result, prices: PriceList) -> Result:
+        """The result with these facts; `prices`: of the scenario's device."""
+        return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Work for another process, perhaps on another machine."""
@@ -45,6 +57,7 @@ class Task:
     measure_only: bool = False  # make the scenario's profiles, simulate nothing
     profiles: Profiles = ()  # earlier task's, for a machine with its own cache
     head: Mapping[str, Any] = field(default_factory=dict)  # of the point's file
+    judge: type[Judge] = Judge
     set_threads: bool = False
     """Use all cores in spite of the environment: dask starts workers with one thread."""
 
@@ -89,6 +102,14 @@ class Done:
     text: str = field(repr=False)
 
 
+def done(
+    judge: Judge, scenario: Scenario, head: Mapping[str, Any], result: Result, prices: PriceList
+) -> Done:
+    """The judged result of a point; `head`: of its file, `prices`: of its device."""
+    judged = judge.judged(scenario, result, prices)
+    return Done(result=replace(judged, faulty=None, trained=None), text=text_of(head, judged))
+
+
 Outcome = Done | Profiles | Failure
 """Outcome of a point, requested profiles, or failure."""
 
@@ -96,7 +117,7 @@ Outcome = Done | Profiles | Failure
 def _performed(task: Task, watcher: Progress) -> Outcome:
     _keep(task.profiles)
     scenario = task.scenario
-    kept = _kept_for(scenario.cluster.device)
+    kept = _kept_for(scenario.cluster.device, task.judge)
     keys = kept.keys(scenario)
     profiles = kept.load(keys)
     if profiles is None:
@@ -111,12 +132,13 @@ def _performed(task: Task, watcher: Progress) -> Outcome:
         scenario, keys, profiles, passes, progress=watcher, timelines=False, prices=kept.prices
     )
     # a result that cannot be written fails here, not the whole sweep there
-    return Done(result=replace(result, faulty=None), text=text_of(task.head, result))
+    return done(kept.judge, scenario, task.head, result, kept.prices)
 
 
 class _Kept:
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, judge: type[Judge]) -> None:
         self.device, self.prices, self.points = device, PriceList(device), 0
+        self.judge = judge()
         self._profiles: dict[str, TrafficProfile] = {}
         self._asked: tuple[Scenario, list[str]] | None = None
 
@@ -140,10 +162,15 @@ _kept: _Kept | None = None
 _KEPT_FOR = 64  # points: a process must not gather a whole sweep's profiles
 
 
-def _kept_for(device: Device) -> _Kept:
+def _kept_for(device: Device, judge: type[Judge]) -> _Kept:
     global _kept  # noqa: PLW0603 - a process has one
-    if _kept is None or _kept.points == _KEPT_FOR or _kept.device != device:
-        _kept = _Kept(device)
+    if (
+        _kept is None
+        or _kept.points == _KEPT_FOR
+        or _kept.device != device
+        or type(_kept.judge) is not judge
+    ):
+        _kept = _Kept(device, judge)
     _kept.points += 1
     return _kept
 

@@ -9,47 +9,62 @@ priced.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from gcsim.scenarios.progress import SilentProgress
 from gcsim.scenarios.result import Curve, Result, Row, Trained
 from gcsim.scenarios.scenario import Scenario
+from gcsim.scenarios.sweeps.tasks import Judge
 from gcsim.scenarios.trained import study
 from gcsim.scenarios.trained.bands import grain, sooner
 from gcsim.scenarios.trained.pricing import Clock, clocks
 from gcsim.scenarios.trained.runs import plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, known_of
 from gcsim.scenarios.uncertainty.ranges import interval
+from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.luck import doubted
 from gcsim.traces.training.trajectory import Trajectory
 
 OTHER = 0.1  # least relative difference of bytes at which trajectories are priced
 
 
-def with_trained(scenario: Scenario, result: Result) -> Result:
-    """The result with training outcomes in its rows, provenance and curves."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Known trainings of a scenario, by label of the method."""
+
+    found: Mapping[str, Tried]
+    too_short: Mapping[str, str]
+    """Reasons why others do not tell."""
+    level: float
+    """Dense training's last accuracy; nan without it."""
+    ends: Mapping[str, list[int | None]]
+    """Steps to the target by seed, of `found`."""
+
+
+def with_trained(
+    scenario: Scenario, result: Result, known: Known | None = None, prices: PriceList | None = None
+) -> Result:
+    """The result with training outcomes in its rows, provenance and curves; `known`: those of the
+    scenario, `prices`: its device's, where at hand."""
     if scenario.train is None or scenario.dense is None or unsupported(scenario):
         return result
     plan = plan_of(scenario)
     label = scenario.compressors[scenario.dense].label
-    every = {one.choice.label: one for one in _trained(scenario)}
-    found = {label: one for label, one in every.items() if not one.too_short}
+    known = known or known_trainings(scenario)
+    found, ends = known.found, known.ends
     if not found:
         return result
-    priced = _priced(scenario, result, found)
+    priced = _priced(scenario, result, found, prices)
     curves = _curves(scenario, result, found, priced)
     result = replace(result, trained=Trained(measure=study.measured(plan.target), curves=curves))
-    dense = found.get(label)
-    if dense is None:
+    base = ends.get(label)
+    if base is None or not study.mostly(base):
         return result
-    level = study.dense_level(dense)
-    base = study.ends_of(plan, dense, level)
-    if not study.mostly(base):
-        return result
-    ends = {label: study.ends_of(plan, one, level) for label, one in found.items()}
     uncompressed = {row.nodes: row for row in result.rows if row.label == label}
     rows = []
     for row in result.rows:
@@ -57,30 +72,73 @@ def with_trained(scenario: Scenario, result: Result) -> Result:
             rows.append(row)
             continue
         own = ends[row.label]
-        known = _with(row, own, base, plan.evaluate_every)
+        with_steps = _with(row, own, base, plan.evaluate_every)
         if row.label in priced:
             clock = priced[row.label][scenario.node_counts.index(row.nodes)]
             before = uncompressed[row.nodes]
-            ends_by_seed = list(zip(own, base, strict=True))
-            known = _over_its_training(known, found[row.label], ends_by_seed, clock, before)
-        rows.append(known)
+            by_seed = list(zip(own, base, strict=True))
+            with_steps = _over_its_training(with_steps, found[row.label], by_seed, clock, before)
+        rows.append(with_steps)
     reached = {row.nodes: row for row in rows if row.label == label}
     rows = [_with_range(row, reached[row.nodes]) for row in rows]
     steps = float(np.median([one for one in base if one is not None]))
     rows = [_with_cost(row, reached[row.nodes], steps) for row in rows]
     told = {
-        "target": study.described(plan.target, level),
+        "target": study.described(plan.target, known.level),
         "workers": plan.workers,
         "seeds": plan.seeds,
-        "too_short": {label: one.too_short for label, one in every.items() if one.too_short},
+        "too_short": dict(known.too_short),
         "trained_on": {label: one.made or "here" for label, one in found.items()},
     }
     return replace(result, rows=tuple(rows), provenance={**result.provenance, "training": told})
 
 
-def _trained(scenario: Scenario) -> list[Tried]:
-    every = (known_of(scenario, choice) for choice in scenario.compressors)
-    return [one for one in every if one is not None and not one.untrained]
+class Trainings(Judge):
+    """Known training of the points of a sweep; trajectories of equal trainings are read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Known] = {}
+
+    def facts(self, scenario: Scenario) -> list[Any]:
+        """Facts that name a point's trajectories: methods, learning rates, where trained."""
+        found = {} if scenario.train is None else self._of(scenario).found
+        return [(label, one.rate, one.made) for label, one in found.items()]
+
+    def judged(self, scenario: Scenario, result: Result, prices: PriceList) -> Result:
+        """`with_trained` of a point."""
+        if scenario.train is None:
+            return result
+        return with_trained(scenario, result, self._of(scenario), prices)
+
+    def _of(self, scenario: Scenario) -> Known:
+        asked = repr([getattr(scenario, name) for name in _TRAINING])
+        if asked not in self._known:
+            self._known[asked] = known_trainings(scenario)
+        return self._known[asked]
+
+
+_TRAINING = (
+    "model", "batch_size", "buckets", "training", "compressors", "seed",
+    "train", "train_task", "train_loss",
+)  # fmt: skip
+"""Fields of a scenario on which trajectories depend."""
+
+
+def known_trainings(scenario: Scenario) -> Known:
+    """Known trainings of a scenario's methods, except those that compress in too few steps."""
+    plan, every = (
+        plan_of(scenario),
+        {one.label: known_of(scenario, one) for one in scenario.compressors},
+    )
+    able = {label: one for label, one in every.items() if one is not None and not one.untrained}
+    too_short = {label: why for label, one in able.items() if (why := one.too_short)}
+    found = {label: one for label, one in able.items() if label not in too_short}
+    dense = (
+        None if scenario.dense is None else found.get(scenario.compressors[scenario.dense].label)
+    )
+    level = math.nan if dense is None else study.dense_level(dense)
+    ends = {label: study.ends_of(plan, one, level) for label, one in found.items()}
+    return Known(found=found, too_short=too_short, level=level, ends=ends)
 
 
 def _curves(
@@ -154,7 +212,7 @@ def _with_cost(row: Row, dense: Row, steps: float) -> Row:
 
 
 def _priced(
-    scenario: Scenario, result: Result, found: Mapping[str, Tried]
+    scenario: Scenario, result: Result, found: Mapping[str, Tried], prices: PriceList | None
 ) -> dict[str, list[Clock]]:
     """Clocks by cluster size, for methods that send other bytes over their training."""
     sent = {row.label: row.wire_bytes_per_worker for row in result.rows}
@@ -165,7 +223,7 @@ def _priced(
     ]
     if not others:
         return {}
-    each = clocks(scenario, others, SilentProgress())
+    each = clocks(scenario, others, SilentProgress(), prices)
     return {one.choice.label: clock for one, clock in zip(others, each, strict=True)}
 
 

@@ -65,8 +65,10 @@ def kind_of(trajectory: Trajectory, window: Window) -> Hashable:
     return (trajectory.compressor, str(trajectory.parameters), window.order, size)
 
 
-def clocks(scenario: Scenario, tried: Sequence[Tried], progress: Progress) -> list[list[Clock]]:
-    """Clocks by method and cluster size."""
+def clocks(
+    scenario: Scenario, tried: Sequence[Tried], progress: Progress, prices: PriceList | None = None
+) -> list[list[Clock]]:
+    """Clocks by method and cluster size; `prices`: the device's, where at hand."""
     profiles: dict[Hashable, TrafficProfile] = {}
     owners: dict[Hashable, int] = {}
     for number, one in enumerate(tried):
@@ -87,7 +89,7 @@ def clocks(scenario: Scenario, tried: Sequence[Tried], progress: Progress) -> li
         asked,
         [profiles[kind] for kind in kinds],
         compute_times(asked, first, passes),
-        PriceList(scenario.cluster.device),
+        prices or PriceList(scenario.cluster.device),
         progress,
         spans=False,
     )

@@ -25,7 +25,7 @@ class TrainedRow:
     iteration_s: float | None
     """Mean over all trained steps, if any was trained whole."""
     speedup_per_iteration: float | None
-    """Against dense float32."""
+    """Against dense training."""
     wire_bytes_per_worker: float
     """Handed to collectives per step, mean over all steps."""
     steps_to_target: tuple[int | None, ...]

@@ -2,11 +2,11 @@
 
 The same rates are tried for each method, by successive halving (K. Jamieson, A. Talwalkar, AISTATS
 2016, arXiv:1502.07943): all for a quarter of the steps, the better half for a half, and so on; the
-best to the end. Whenever the best is the lowest or highest of all so far, one beyond is trained as
-far and compared, until the best is inside: up to `WIDER` for each method alike, none beyond shipped
-ones. The best has the least held-out loss, mean over all evaluations and seeds: it learns
-early, with every seed. (With one seed, nearly dense methods got the highest or lowest rate by luck,
-and their steps differed by a factor of two.)
+best to the end. Whenever the best is the lowest or highest of all so far, the next rate in the
+ratio is trained for as many steps, until the best is not at an edge: up to `WIDER` for each method
+alike; shipped trajectories are not extended. The best has the least held-out loss, mean over all
+evaluations and seeds: it learns early, with every seed. (With one seed, nearly dense methods got
+the highest or lowest rate by luck, and their steps differed by a factor of two.)
 """
 
 from __future__ import annotations

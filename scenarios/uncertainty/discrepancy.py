@@ -26,7 +26,7 @@ from gcsim.simulator.training import DENSE
 Values = NDArray[np.float64]
 FILE = Path(__file__).parent.parent / "catalog" / "discrepancy.yaml"
 WIDER = 1.25  # width of an evenly drawn range over that of its middle 80 %
-_STEP = "measure one step"
+_STEP = "time one step of this method on your machine"
 _Width = Annotated[float, Field(ge=1)]
 
 

@@ -190,7 +190,14 @@ def _validation() -> Iterator[str]:
     low, high = evenly(strangers)
     count = sum(map(len, strangers.values()))
     rows.append(
-        ("gpu, nobody measured device or model", str(count), "", "", "", f"{low:.2f} to {high:.2f}")
+        (
+            "GPU, neither device nor model measured",
+            str(count),
+            "",
+            "",
+            "",
+            f"{low:.2f} to {high:.2f}",
+        )
     )
     yield from _table(
         ("", "points", "median", "90th percentile", "bias", "measured / predicted"), rows

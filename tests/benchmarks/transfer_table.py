@@ -45,11 +45,11 @@ from what the meter counted. Three ways of pricing:
 - **kernels**: as `gcsim calibrate device` leaves it on this machine, with a curve for each kernel
   that was timed inside the shipped compressors, on other data and at other sizes
   ({sizes} elements);
-- **others' kernels**: the same without what was timed inside the compressor in question: what a
-  method is worth that the calibration has not seen. What it shares with others has a curve, its
-  own loops are priced by class;
-- **classes**: rates of nine classes alone, from torch's own kernels: what pricing for hardware that
-  nobody has at hand is worth, if the rates are right.
+- **others' kernels**: the same without what was timed inside the compressor in question: the
+  accuracy for a method that the calibration has not seen. What it shares with others has a curve,
+  its own loops are priced by class;
+- **classes**: rates of nine classes alone, from torch's own kernels: the accuracy of
+  estimates for hardware that was not measured, given correct rates.
 
 Measured {date} on {machine}, {threads}, PyTorch {torch}, {clock}; load of the machine {load} at
 the start and {load_after} at the end. Freed memory is kept in all of it. Data: N(0, 1) exp(.8 N(0,

@@ -284,7 +284,7 @@ def test_speedups_that_are_open_stand_with_their_range(width: int) -> None:
     # 16 or 17 of 41 from 0.4 to 0.65 s are below 0.5: no method to try, and none that may pay
     assert "5 none 1.00 - - - -" in text
     assert "range: 10th to 90th percentile over draws" in text.replace("\n", " ")
-    answer = "pays in 2 of 4 points with a method known to train and may pay in 1 more. 1 point"
+    answer = "at 2 of 4 points (with a method known to train) and may be at 1 other. 1 point"
     assert answer in text.replace("\n", " ")
     assert "range" not in "\n".join(rendered(POINTS, width))
 
@@ -298,8 +298,8 @@ def test_headings_are_the_shortest_ends_that_tell_keys_apart() -> None:
 
 def test_the_answer_counts_where_compression_pays() -> None:
     # of four points one failed and one has no dense row to compare with
-    answer = "Compression pays in 0 of 2 points with a method known to train"
-    tried = ", in 1 more with one to try. 1 point failed."
+    answer = "Compression is faster than dense training at 1 of 2 points"
+    tried = " (with a method that you must train first). 1 point failed."
     assert rendered(POINTS, 140)[-1] == answer + tried
     # top-k, known to train, is faster in 29 of 41 worlds, the other in all
     rows = drawn([row("none", 1.0, 0.5), row("topk", 1.2, 0.4), row("other", 2.5, 0.2)],
@@ -307,7 +307,10 @@ def test_the_answer_counts_where_compression_pays() -> None:
                   "other": between(0.14, 0.26)})  # fmt: skip
     lines = rendered([known(point({"seed": 1}, *rows), 1.0)], 140)
     assert any(line.split()[1:3] == ["topk", "*"] for line in lines)
-    assert lines[-1] == f"{answer.replace('2 points', '1 point')}, in 1 more with one to try."
+    assert (
+        lines[-1]
+        == f"{answer.replace('2 points', '1 point')} (with a method that you must train first)."
+    )
 
 
 @pytest.mark.parametrize(("every", "between"), [(0.0, 1), (60.0, 0)])
@@ -418,7 +421,7 @@ def test_a_failed_point_stops_no_other_and_sets_the_exit_code(here: Path, gcsim:
         document = json.loads((here / OUT / "results.json").read_text())
         assert [entry["point"]["cluster.nodes"] for entry in document["points"]] == [2, 4]
         assert [entry["bug"] for entry in document["failed"]] == [False] * failed
-        assert "Compression pays in 0 of 2 points" in ended.stdout
+        assert "Compression is faster than dense training at 0 of 2 points" in ended.stdout
         assert f"{failed} points failed." in ended.stdout
         assert re.search(
             r"point compressors.1.fault=input, cluster.nodes=2 and 1 other point: mine, "

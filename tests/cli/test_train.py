@@ -119,6 +119,17 @@ def test_a_cluster_gives_the_results_of_one_machine_and_they_are_kept_here(
     assert found[0] == found[1] == found[2]
 
 
+def test_methods_that_need_more_steps_are_named_with_their_number_before_training(
+    tmp_path: Path,
+) -> None:
+    """A hundredth per step in 1,000 steps is 10 whole gradients; what is lost asks for 100."""
+    some = "compressors=[none, {kind: randomk, ratio: 0.01}]"
+    shown = in_this_process("train", "digits_8", "--set", some, folder=tmp_path)
+    first = " ".join(shown.stderr.split()).partition(" A delay is ")[0]
+    why = "1,000 steps span only 10 delays; 100 (10,000 steps) are needed."
+    assert first == f"randomk: inconclusive: {why}"
+
+
 def killed(folder: Path, cache: Path, number: signal.Signals, after: float) -> int:
     """The exit code of a training that gets a signal some seconds after its first checkpoint, or
     after its end."""

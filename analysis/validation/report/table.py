@@ -194,7 +194,8 @@ def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
 AGREEMENT = ("as dense", "false alarms", "too short", "pairs", "too short", "Spearman")
 AGREEMENT_LEGEND = (
     "As dense: methods that most published findings have within 1 % of dense training, and for "
-    "which the task has enough steps. False alarms: those of them that miss its target. Too short: "
+    "which the task has enough steps; in all, findings of other fields and optimizers count, too, "
+    "and may outvote a field's own. False alarms: those of them that miss its target. Too short: "
     "methods, or pairs, for which the task has too few steps. Pairs (right / reversed / alike): "
     "two methods of a setting whose published figures differ by more than 1 %, and by more than "
     "two deviations of the setting's own noise. Right: the seeds tell them apart in the published "

@@ -217,7 +217,7 @@ def test_what_to_use_is_the_fastest_to_the_goal_of_what_is_known_to_train() -> N
     assert "trained elsewhere: ResNet-18, CIFAR-10" in text
     safe, use = expected_s(found.safe), expected_s(found.use)
     assert safe > 1.3 * use
-    means = f"mean over the draws {elapsed(safe)}, Use's {elapsed(use)}"
+    means = f"mean {elapsed(safe)}; Use: {elapsed(use)}"
     assert means in " ".join(text.split())
     assert '# Safe: gcsim.ddp_hook("fp16").register(model)' in text
     unknown = with_findings(found, Findings())
@@ -348,7 +348,7 @@ def test_the_bottleneck_is_the_share_of_the_rows_iteration() -> None:
     [
         (32.0, 21.0, "network (bandwidth 32 %, latency 21 %, Gloo's calls 44 %)"),
         (96.0, 0.1, "network's bandwidth"),
-        (60.0, 40.0, "network (separate savings: bandwidth 60 %, latency 40 %)"),
+        (60.0, 40.0, "network (bandwidth alone 60 %, latency alone 40 %)"),
         (0.0, 0.0, "network"),  # unlike nodes, of which no one rate is changed
     ],
 )

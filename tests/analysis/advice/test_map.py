@@ -11,7 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gcsim.analysis.advice.map import COLUMNS, FORMATS, ROWS, Map, axes_of, draw_map, mapped
+from gcsim.analysis.advice.map import (
+    COLUMNS,
+    FORMATS,
+    ROWS,
+    Map,
+    axes_of,
+    draw_map,
+    map_figure,
+    mapped,
+)
+from gcsim.analysis.plots.style import settings
 from gcsim.errors import InputError
 from gcsim.scenarios.advice.asked import Asked, Words, asked
 from gcsim.scenarios.advice.engine import Engine
@@ -86,6 +96,20 @@ def test_equal_maps_are_equal_files(
     one, two = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
     assert one == two
     assert len(one) > 5_000
+
+
+def test_ticks_are_round_and_each_cost_has_its_label(question: Asked, found: Map) -> None:
+    with settings():
+        figure = map_figure(found, question.scenario)
+    axes = figure.axes[0]
+    # from 62.5 Mbit/s to 16 Gbit/s: powers of ten and three times these
+    shown = [text.get_text() for text in axes.get_xticklabels()]
+    assert shown == ["100 Mbit/s", "300 Mbit/s", "1 Gbit/s", "3 Gbit/s", "10 Gbit/s"]
+    assert found.costs is not None
+    labels = {float(text.get_text()) for text in axes.texts}
+    inside = {cost for cost in labels if found.costs.min() < cost < found.costs.max()}
+    assert len(labels) >= 3
+    assert labels == inside
 
 
 def test_any_two_settings_may_be_the_axes(question: Asked) -> None:

@@ -110,11 +110,11 @@ def test_a_ratio_of_times_to_measure_is_named_so(
 ) -> None:
     measure = Measurement(
         name=f"{FACTORS[1]} (your code)", unit="", stated=1.0, end=0.9, below=True,
-        instead=fast.front[0], command="measure one step",
+        instead=fast.front[0], command="time one step on your machine",
     )  # fmt: skip
     monkeypatch.setattr(Plan, "measure", measure)
     assert document(fast)["measure"]["input"].startswith("measured times of compressed steps")
     text = said(fast)["Measure"]
     assert "measured times of compressed steps over predicted ones" in text
     assert "below 0.900 (assumed 1.00)" in text
-    assert text.startswith("one step; with ")  # behind the heading: Measure one step
+    assert text.startswith("time one step on your machine; with ")

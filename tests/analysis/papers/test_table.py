@@ -56,12 +56,12 @@ def test_printed_and_here_stand_side_by_side_within_80_cells() -> None:
     assert next(row for row in rows if row[:1] == ["short"]) == ["short", "-", "1.00", "-", "-"]
     assert "median of 3 seeds" in text
     assert "ratio: bytes of float32 gradients over the bytes sent." in text
-    assert "2 agrees, 1 disagrees" in " ".join(text.split())
+    assert "2 agree, 1 disagrees" in " ".join(text.split())
     assert "what is not as in the paper" in text
 
 
 def test_the_summary_counts_each_kind() -> None:
-    assert summary(FOUND.outcome.verdicts) == "2 agrees, 1 disagrees"
+    assert summary(FOUND.outcome.verdicts) == "2 agree, 1 disagrees"
 
 
 def test_the_picture_has_every_panel_and_every_line() -> None:

@@ -280,7 +280,7 @@ def test_the_change_with_the_size_is_told(result: Result) -> None:
         powersgd={n: 0.3 if n < 16 else 0.1 for n in sizes},
     )
     assert answer(scaled)[-1] == (
-        "Fastest to try by cluster size: dense on 1 node, FP16 on 2 to 8 nodes, PowerSGD rank 4 "
+        "Best method by cluster size: dense on 1 node, FP16 on 2 to 8 nodes, PowerSGD rank 4 "
         "from 16 nodes on."
     )
 
@@ -294,7 +294,7 @@ def test_the_same_at_every_size_and_a_single_size(result: Result) -> None:
 
 def test_a_method_that_wins_at_the_largest_size_only(result: Result) -> None:
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.2, 2: 0.05})
-    assert answer(late)[-1] == "Fastest to try by cluster size: dense on 1 node, FP16 on 2 nodes."
+    assert answer(late)[-1] == "Best method by cluster size: dense on 1 node, FP16 on 2 nodes."
 
 
 def test_without_a_dense_row_no_speedup_is_claimed(result: Result) -> None:
@@ -397,7 +397,7 @@ def test_sizes_where_it_is_open_have_the_probability(result: Result) -> None:
     # 1 ms between means that are known to 4 ms each: 0.18 standard errors
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.099, 2: 0.05})
     assert answer(noisy(late, 0.004))[-1] == (
-        "Fastest to try by cluster size: FP16 on 1 node (faster than dense in "
+        "Best method by cluster size: FP16 on 1 node (faster than dense in "
         "57\N{NO-BREAK SPACE}% of draws), FP16 on 2 nodes."
     )
 
@@ -406,7 +406,7 @@ def test_sizes_alike_are_one_and_their_probabilities_a_range(result: Result) -> 
     """0.18 and 0.35 standard errors are 57 and 64 % of a normal distribution."""
     late = at(result, none={1: 0.1, 2: 0.1}, fp16={1: 0.099, 2: 0.098})
     assert answer(noisy(late, 0.004))[-1] == (
-        "Fastest to try by cluster size: FP16 from 1 node on (faster than dense in "
+        "Best method by cluster size: FP16 from 1 node on (faster than dense in "
         "57 to 64\N{NO-BREAK SPACE}% of draws)."
     )
 

@@ -92,11 +92,12 @@ def test_the_answer_says_what_to_measure(result: Result) -> None:
 def test_a_ratio_to_measurements_is_named_by_its_difference(result: Result) -> None:
     shown = example(result, latency=1.0)
     inputs = tuple(
-        replace(one, name=FACTORS[1], measure="measure one step") for one in shown.inputs
+        replace(one, name=FACTORS[1], measure="time one step on your machine")
+        for one in shown.inputs
     )
     said = " ".join(answer(replace(shown, inputs=inputs[:1])))
-    assert "is how far real gains of compression differ from predicted ones (100" in said
-    assert "To reduce it, measure one step." in said
+    assert "is the error of predicted speedups (100" in said
+    assert "To reduce it, time one step on your machine." in said
 
 
 def test_nothing_is_said_where_nothing_was_drawn(result: Result) -> None:

@@ -3,6 +3,7 @@ apart from them?"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -92,6 +93,18 @@ def test_a_mark_is_where_the_median_seed_reaches_the_target(result: TrainingResu
     bottom, top = axes.get_ylim()
     assert top < 3 < bottom
     assert axes.yaxis.get_major_formatter()(3, 0) == "97"
+
+
+def test_no_mark_covers_another(result: TrainingResult) -> None:
+    """Two methods at the target at once: their centres are a mark's width apart."""
+    rows = [replace(row, seconds_to_target=(5.0,) * 3) for row in result.rows]
+    figure = curves_figure(replace(result, rows=tuple(rows)))
+    figure.draw_without_rendering()
+    marks = [line for line in figure.axes[0].lines if len(at(line)) == 1]
+    places = [line.get_transform().transform(at(line)[0]) for line in marks]
+    for one, other in itertools.combinations(places, 2):
+        apart = float(np.hypot(*(one - other))) * 72 / figure.dpi
+        assert apart >= float(marks[0].get_markersize()) - 0.1
 
 
 def test_a_loss_has_its_own_axis(result: TrainingResult) -> None:

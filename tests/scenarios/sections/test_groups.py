@@ -273,6 +273,22 @@ def test_batches_by_speed_keep_the_samples_and_end_together(tmp_path: Path) -> N
     assert even.startswith("Bottleneck: none, all groups' passes take equally long (batches: ")
 
 
+@pytest.mark.parametrize(("batch", "narrows"), [(1, False), (2, True)])
+def test_batches_by_speed_are_offered_where_whole_samples_differ(batch: int, narrows: bool) -> None:
+    """Devices of speeds 4 and 3 on a node each: of 2 samples 1.1 and 0.9 are 1 each; of 4 of speeds
+    4 and 1, 3.2 and 0.8 are 3 and 1."""
+    slower = 4 / 3 if batch == 1 else 4.0
+    groups = [
+        {"device": name, "nodes": 1, "batch_size": batch, "forward_s": time, "backward_s": 0.0}
+        for name, time in (("b200", 1.0), ("h100", slower))
+    ]
+    scenario = {"cluster": {"batch": "equal"}}
+    told = Result(scenario=scenario, provenance={"groups": groups}, rows=(), wall={})
+    (said,) = bottleneck(told)
+    assert said.startswith("Bottleneck: h100 nodes compute ")
+    assert said.endswith("; cluster.batch=by_speed narrows that.") is narrows
+
+
 def test_a_row_counts_every_groups_samples(tmp_path: Path) -> None:
     usual, small = result(tmp_path), result(tmp_path, "cluster.groups.1.batch_size=16")
     for found, samples in ((usual, 6 * 64), (small, 2 * 64 + 4 * 16)):

@@ -152,11 +152,16 @@ def test_a_short_training_has_a_row_and_no_verdict(
     assert text.count(DELAY) == 1
     assert "short - too short" in text
     assert max(map(len, plain(parts(result, 80), 80).splitlines())) <= 80
-    for width, shown in ((60, False), (200, True)):  # the column, and its meaning
+    for width, shown in ((60, False), (200, True)):
         table, *below = plain(parts(result, width), width).split("──", 1)
         assert ("delays" in table) is shown
-        assert ("delays: whole gradients" in " ".join(below[0].split())) is shown
-    assert WHY in str(training_page(result, "train"))
+        meanings, _, rest = " ".join(below[0].split()).partition(" No room for ")
+        assert "delays: whole gradients" in meanings
+        assert ("delays" in rest.partition(";")[0]) is not shown  # else it is named as left out
+    page = str(training_page(result, "train"))
+    assert WHY in page
+    for heading in ("delays", "iteration [ms]", "sent [MB]", "learning rate"):
+        assert f">{heading}</th>" in page
     predicted = with_trained(scenario, run(replace(scenario, train=None), cache=False))
     trained = {row.label for row in predicted.rows if row.seeds_trained}
     assert trained == {"dense", "long", "ef_signsgd"}

@@ -93,7 +93,7 @@ class Task:
     """Trainings that ship."""
 
     name: str
-    """Scenario, with its network, optimizer and steps."""
+    """Scenario, with its network's width, optimizer and steps."""
     field: str
     optimizer: str
     """Kind of optimizer (`kind_of`)."""
@@ -208,8 +208,10 @@ def _trained(
         for one in every
         if one is not None and not one.untrained
     ]
-    network, optimizer = scenario.model.name.rpartition(":")[2], kind_of(plan.optimizer)
-    name = f"{scenario.name} ({network}), {optimizer}, {plan.steps:,} steps"
+    _, wider, times = scenario.model.name.rpartition("_x")
+    optimizer = kind_of(plan.optimizer)
+    width = f" x{times}" if wider else ""
+    name = f"{scenario.name}{width} ({optimizer}, {plan.steps:,} steps)"
     yield Task(name=name, field=field_of(scenario) or "", optimizer=optimizer), outcomes
 
 

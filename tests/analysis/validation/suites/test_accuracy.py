@@ -316,6 +316,9 @@ def test_the_shipped_tasks_are_compared() -> None:
     (found,) = chosen(["accuracy"])
     tasks = {one.task.partition(" ")[0] for one in found.find().agreements}
     assert {"digits_8", "characters_8", *make_shipped.PAPERS} <= tasks
+    widths = {one.task for one in found.find().agreements if "widths" in one.task}
+    names = ("characters_widths", "characters_widths x2", "characters_widths x4")
+    assert widths == {f"{name} (momentum SGD, 3,000 steps)" for name in names}
 
 
 def test_no_shipped_training_outweighs_published_losses() -> None:
