@@ -19,6 +19,7 @@ from gcsim.analysis.report.selection import Verdict, largest_verdict, surely_fas
 from gcsim.analysis.report.sweep import recommendation, short_names
 from gcsim.analysis.report.trust import is_safe
 from gcsim.errors import InputError, InternalError
+from gcsim.scenarios import catalog
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
@@ -162,9 +163,11 @@ def _key(name: str, short: str, values: Sequence[Any]) -> Key:
 
 
 def numbers_of(values: Sequence[Any]) -> tuple[float, ...] | None:
-    """Values in SI units, if all are numbers, or quantities of one dimension."""
+    """Values in SI units, if all are numbers, or quantities of one dimension and no link's name."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return tuple(map(float, values))
+    if not catalog.links().keys().isdisjoint(map(str, values)):
+        return None
     for dimension in units.UNITS:
         try:
             return tuple(float(units.parse(value, dimension)) for value in values)

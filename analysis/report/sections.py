@@ -529,9 +529,9 @@ def _deploy(advice: Recommendation) -> list[str]:
 def _pasted(advice: Recommendation, row: Row) -> list[str]:
     """Python for a row's method; none for a row that the scenario does not list."""
     scenario: Any = advice.result.scenario
-    cluster = scenario["cluster"]
-    ranks = cluster.get("racks", {}).get("nodes", 1) * cluster["devices_per_node"]
-    arguments = hook_ends(scenario["training"].get("between", ""), ranks)
+    cluster = scenario.get("cluster", {})
+    ranks = cluster.get("racks", {}).get("nodes", 1) * cluster.get("devices_per_node", 1)
+    arguments = hook_ends(scenario.get("training", {}).get("between", ""), ranks)
     for one in scenario.get("compressors", ()):
         if one["label"] == row.label:
             kind, code = one["kind"], one.get(implementations.KEY, "")

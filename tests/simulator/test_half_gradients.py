@@ -107,7 +107,7 @@ def test_passes_follow_the_gradients_where_nobody_says_and_the_device_can(tmp_pa
 
 
 def test_mistakes_say_where_it_belongs(tmp_path: Path) -> None:
-    wrong = SCENARIO.replace("gradients: fp16", "gradients: half")
-    check_mistake(tmp_path, wrong, "'half'")
+    wrong = SCENARIO.replace("gradients: fp16", "gradients: int8")
+    check_mistake(tmp_path, wrong, "'int8'")
     elsewhere = SCENARIO.replace("source: synthetic", "dtype: fp16, source: synthetic")
     check_mistake(tmp_path, elsewhere, "training: {gradients: fp16}")
