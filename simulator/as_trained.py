@@ -90,9 +90,8 @@ def as_trained(profile: TrafficProfile, training: Training, cluster: Cluster) ->
     changes."""
     profile = as_stored(profile, training)
     sizes = [training.gradient_bytes * layout.numel for layout in profile.buckets]
-    ends = training.between
-    alone = ends == "workers" or cluster.ranks_in(ends) == cluster.workers
-    if ends != "workers" and not alone and profile.compressor != DENSE:
+    ends, dense = training.between, profile.compressor == DENSE
+    if not dense and ends != "workers" and cluster.ranks_in(ends) < cluster.workers:
 
         def summed(step: Step) -> Step:
             pairs = zip(sizes, step.exchanges, strict=True)

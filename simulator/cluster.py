@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -164,6 +164,15 @@ class NodeGroup:
     nodes: int
     device: Device
     batch: Fraction = _ONE  # samples of a worker's micro-batch, over the scenario's
+
+
+def whole_batches(
+    samples: int, speeds: Sequence[float | Fraction], nodes: Sequence[int]
+) -> list[int]:
+    """Samples of a worker of each group, in proportion to its speed: together as many as `samples`
+    of one worker per node, to a sample a worker."""
+    total = sum(speed * count for speed, count in zip(speeds, nodes, strict=True))
+    return [max(1, round(samples * speed / total)) for speed in speeds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

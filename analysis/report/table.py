@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from gcsim.analysis.report.training import trained_note
 from gcsim.analysis.report.wording import CLOSE
 from gcsim.scenarios.result import PERCENTILES, Result, Row, known_to_target
 from gcsim.scenarios.uncertainty.close_pairs import TIE
+from gcsim.simulator.cluster import whole_batches
 
 BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
 """Marks before labels that may be the fastest, of the safe one, of those not counted."""
@@ -342,21 +343,16 @@ def bottleneck(result: Result) -> list[str]:
     longer = times[last] / times[first]
     if longer < 1 + TIE:
         return [f"Bottleneck: none, all groups' passes take equally long (batches: {batches})."]
-    narrower = _by_speed(groups) != [one["batch_size"] for one in groups]
+    now, nodes = ([one[key] for one in groups] for key in ("batch_size", "nodes"))
+    speeds = [batch / times[number] for number, batch in enumerate(now)]
+    samples = sum(batch * count for batch, count in zip(now, nodes, strict=True))
+    narrower = whole_batches(samples, speeds, nodes) != now
     by_speed = result.scenario["cluster"]["batch"] == "by_speed"
     return [
         f"Bottleneck: {groups[last]['device']} nodes compute {longer:.3g}x as long as "
         f"{groups[first]['device']}'s, which wait (batches: {batches})"
         + ("; cluster.batch=by_speed narrows that." if narrower and not by_speed else ".")
     ]
-
-
-def _by_speed(groups: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Whole batches in proportion to the groups' speeds, of as many samples in total."""
-    speeds = [one["batch_size"] / (one["forward_s"] + one["backward_s"]) for one in groups]
-    samples = sum(one["batch_size"] * one["nodes"] for one in groups)
-    total = sum(speed * one["nodes"] for speed, one in zip(speeds, groups, strict=True))
-    return [max(1, round(samples * speed / total)) for speed in speeds]
 
 
 def _useful(result: Result, rows: Sequence[Row]) -> list[str]:

@@ -10,7 +10,6 @@ from gcsim.scenarios.advice.asked import SUPPOSED_HALF, Asked
 from gcsim.scenarios.findings import Answer
 from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.scenarios.sections.network_words import ETHERNET, supposes_rdma
-from gcsim.simulator.cluster import Cluster
 
 
 def open_questions(asked: Asked) -> Iterator[Answer]:
@@ -30,7 +29,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
                 yield _answer(words, f"--loop {name}", setting)
     if cluster.nodes > 1 and not cluster.groups:
         yield from _of_the_network(asked)
-    for ends in () if sharded or asked.says("training", "between") else _ends(cluster):
+    for ends in () if sharded or asked.says("training", "between") else _ENDS:
         if 1 < cluster.ranks_in(ends) < cluster.workers:
             words = f"the GPUs of a {ends[:-1]} sum first, then the {ends} exchange"
             yield _answer(words, f"--set {_BETWEEN}{ends}", f"{_BETWEEN}{ends}")
@@ -43,13 +42,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
 
 
 _BETWEEN = "training.between="
-
-
-def _ends(cluster: Cluster) -> Iterator[Literal["nodes", "racks"]]:
-    """Ends between which methods could compress; racks where they are alike."""
-    yield "nodes"
-    if cluster.racks is not None and not cluster.nodes % cluster.racks.nodes and not cluster.groups:
-        yield "racks"
+_ENDS: tuple[Literal["nodes", "racks"], ...] = ("nodes", "racks")
 
 
 def _of_the_network(asked: Asked) -> Iterator[Answer]:

@@ -177,25 +177,20 @@ def _between(
     """Exchanges between nodes or racks beside what knows all workers alone, or without racks."""
     if training.between == "workers":
         return
-    where, racks = ("training", "between"), cluster.racks
-    if training.between == "racks" and racks is None:
+    where, of_racks = ("training", "between"), training.between == "racks"
+    if of_racks and cluster.racks is None:
         hint = "write cluster.racks: {nodes: 4, uplink: 10gbe}, or between: nodes"
         yield document.problem(where, " = 'racks': the cluster has none", hint)
-    elif training.between == "racks" and racks is not None:
-        unfilled = [size for size in sizes if size > racks.nodes and size % racks.nodes]
-        if unfilled:
-            message = f" = 'racks': {unfilled[0]} nodes are no whole racks of {racks.nodes}"
+    elif of_racks and cluster.racks is not None:
+        full = cluster.racks.nodes
+        if unfilled := [size for size in sizes if size > full and size % full]:
+            message = f" = 'racks': {unfilled[0]} nodes are no whole racks of {full}"
             yield document.problem(where, message, "let cluster.racks.nodes divide cluster.nodes")
+    unlike = "groups" if cluster.groups else "nics"
     others = (
         (cluster.servers > 0, ("cluster", "collectives", "servers"), "parameter servers"),
         (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
-        *(
-            (training.between == "racks" and so, ("cluster", key), what)
-            for key, so, what in (
-                ("groups", bool(cluster.groups), "unlike nodes"),
-                ("nics", bool(cluster.nics) and not cluster.groups, "unlike nodes"),
-            )
-        ),
+        (of_racks and getattr(cluster, unlike), ("cluster", unlike), "unlike nodes"),
     )
     for beside, key_path, what in others:
         if beside:

@@ -28,7 +28,7 @@ from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import Worlds, draw
 from gcsim.simulator.as_trained import as_trained
-from gcsim.simulator.cluster import Cluster, NodeGroup
+from gcsim.simulator.cluster import Cluster, NodeGroup, whole_batches
 from gcsim.simulator.devices.device import End
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.step_time import step_time
@@ -129,10 +129,11 @@ def shared_out(scenario: Scenario, model: ModelFacts) -> Scenario:
         1 / step_time(facts, group.device, scenario.training.timed_as).seconds
         for group in cluster.groups
     ]
-    total = sum(speed * group.nodes for speed, group in zip(speeds, cluster.groups, strict=True))
+    nodes = [group.nodes for group in cluster.groups]
+    shares = whole_batches(batch * cluster.nodes, speeds, nodes)
     groups = tuple(
-        replace(group, batch=Fraction(max(1, round(batch * speed * cluster.nodes / total)), batch))
-        for speed, group in zip(speeds, cluster.groups, strict=True)
+        replace(group, batch=Fraction(share, batch))
+        for share, group in zip(shares, cluster.groups, strict=True)
     )
     return replace(scenario, cluster=replace(cluster, groups=groups))
 
