@@ -33,6 +33,7 @@ from tests.analysis.drawn import between, drawn, plain_row
 from tests.cli.dask import running_cluster
 from tests.command import Finished, advised, as_a_user
 from tests.command import gcsim as in_this_process
+from tests.process import printed
 
 TUTORIAL = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text(
     encoding="utf-8"
