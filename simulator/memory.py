@@ -2,8 +2,8 @@
 
 ZeRO (arXiv:1910.02054, section 5) divides optimizer and masters among the workers, its second stage
 gradients, too, its third (FSDP) weights, of which the root unit and two blocks are gathered at a
-time. Weights are float32, under mixed precision with a copy of 2 bytes that the products read;
-stored in 16 bits with a float32 master. Gradients are whole, and once more in DDP's buckets unless
+time. Weights are float32, under mixed precision with a copy of 2 bytes that the products read and
+that alone is whole in the second stage; stored in 16 bits with a float32 master. Gradients are whole, and once more in DDP's buckets unless
 these are views. Adam keeps two floats per parameter, momentum one, and SGD behind a method with a
 momentum of its own none. A method keeps its state, and an exchange takes at most six floats per
 element of the largest bucket (`tests/compressors/test_memory.py`).
@@ -134,10 +134,11 @@ def states(
 ) -> Iterator[Part]:
     """Weights, optimizer and gradients of a worker."""
     half, number = training.gradients != "fp32", _ZERO.index("zero3" if stage == "hsdp" else stage)
-    copies = _HALF * (training.timed_as == "fp16" and not half and number < 3)
+    copied = training.timed_as == "fp16" and not half
     adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state or "adam"]
     for name, nbytes, divided_from in (
-        ("weights", (_HALF if half else _FLOAT) + copies, 3),
+        ("weights", _HALF if half else _FLOAT, 2 if copied else 3),
+        ("16-bit weights", _HALF * (copied and number < 3), 3),
         ("masters", _FLOAT * half, 1),
         ("optimizer", _FLOAT * adam, 1),
         ("gradients", training.gradient_bytes, 2),
