@@ -116,7 +116,7 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
         limits = [name for name in ("deadline", "budget") if getattr(plan, name) is not None]
         how = "fastest" if limits == ["budget"] else "cheapest"
         fits = "surely fits and " if sure else ""
-        both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the worlds"
+        both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the draws"
         least = f"the {how} that {fits}meets {both}"
         most = f"no setting meets {both}; this one does in"
         yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(doubted(met))}'}"
