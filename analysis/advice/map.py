@@ -188,7 +188,9 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
             found = engine.rows((x.setting(value), y.setting(other)), labels, draws=draws)
             if found is None:
                 problem = f"{x.setting(value)} with {y.setting(other)} cannot be run"
-                raise InputError(problem, place="--map", hint="run gcsim run --set to see why")
+                raise InputError(
+                    problem, place="--map", hint="run it with gcsim run --set to see why"
+                )
             task.advance(4 if draws else 1)
             rows = [found[label] for label in labels]
             if not draws:
