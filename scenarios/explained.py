@@ -24,7 +24,7 @@ from gcsim.scenarios.running.simulate import as_carried
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_sent, taking_part
+from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_sent, participants
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner, kinds_of
@@ -246,7 +246,7 @@ def _collectives(profile: TrafficProfile, cluster: Cluster) -> tuple[Carried, ..
     for weight, bucket, exchange in weighted(profile):
         for place, record in enumerate(exchange.collectives):
             title = algorithm_of(record, cluster).title if cluster.workers > 1 else ""
-            part = taking_part(record, cluster)
+            part = participants(record, cluster)
             sent = sum(sizes_sent(record, part.workers)) / part.workers
             sums[bucket, place, record.kind, title] += float(weight) * sent
     return tuple(

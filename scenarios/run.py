@@ -90,16 +90,21 @@ def simulated_run(
     `prices` are those of the scenario's device, where they are at hand.
     """
     # a result from the cache does without them
-    from gcsim.scenarios.running.faults import faulty_runs, told_faults
+    from gcsim.scenarios.running.faults import faulty_runs, fault_report
     from gcsim.scenarios.running.installed import as_installed
     from gcsim.scenarios.running.provenance import provenance
     from gcsim.scenarios.running.rows import make_rows, make_timelines
-    from gcsim.scenarios.running.simulate import as_carried, compute_times, shared_out, simulate
+    from gcsim.scenarios.running.simulate import (
+        as_carried,
+        compute_times,
+        with_batches_by_speed,
+        simulate,
+    )
 
     started = time.perf_counter()
     scenario, profiles = as_installed(scenario, profiles)
     scenario, keys, profiles = as_carried(scenario, keys, profiles)
-    scenario = shared_out(scenario, profiles[0].model)
+    scenario = with_batches_by_speed(scenario, profiles[0].model)
     compute = compute_times(scenario, profiles[0], passes)
     prices = prices or PriceList(scenario.cluster.device)
     simulated, uncertainty = simulate(
@@ -127,7 +132,7 @@ def simulated_run(
         rows=rows,
         wall={"gradients_and_compressors_s": 0.0, "simulation_s": time.perf_counter() - started},
         timelines=make_timelines(scenario, simulated) if timelines else (),
-        faulty=told_faults(scenario, faulty),
+        faulty=fault_report(scenario, faulty),
         inputs=uncertainty.told(),
         left_out=scenario.left_out,
     )

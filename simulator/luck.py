@@ -66,10 +66,10 @@ def probability_shorter(
         share = np.mean([math.erfc(-gain / error / math.sqrt(2)) / 2 for gain in gains])
     else:
         share = np.mean(gains > 0)
-    return doubted(share) if len(gains) > 1 else float(share)
+    return as_probability(share) if len(gains) > 1 else float(share)
 
 
-def doubted(share: float | np.floating[Any]) -> float:
+def as_probability(share: float | np.floating[Any]) -> float:
     """A share of drawn worlds as a probability, within 1 and 99 %: a few worlds tell no more."""
     return min(max(float(share), 0.01), 0.99)
 

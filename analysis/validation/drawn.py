@@ -50,7 +50,7 @@ def in_worlds(
         tuple(one.name for one in inputs),
     )  # fmt: skip
     about = Approximation(
-        Drawn(cluster, training, inputs, worlds.beside_stated(inputs)),
+        Drawn(cluster, training, inputs, worlds.with_stated(inputs)),
         cluster.nodes, training, compute["stated"], [carried],
         prices=PriceList(cluster.device), seed=_SEED, held=_HELD.get(key),
     )  # fmt: skip

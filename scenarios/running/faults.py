@@ -47,7 +47,7 @@ def with_faults(
         left = predict(
             profile, cluster, compute, training=training, seed=scenario.seed, spans=False
         )
-        return picoseconds(left.iteration * simulated.over_stated)
+        return picoseconds(left.iteration * simulated.ratio_to_stated)
 
     devices = scenario.cluster.devices_per_node
     return run_with_faults(
@@ -75,7 +75,7 @@ def faulty_runs(
     ]
 
 
-def told_faults(
+def fault_report(
     scenario: Scenario, faulty: Sequence[Sequence[FaultyRun | None]]
 ) -> FaultyRuns | None:
     """Progress of each method at the largest size, for its figure; `faulty`: by method, size."""

@@ -32,7 +32,7 @@ from gcsim.simulator.faults import FaultyRun
 from gcsim.simulator.goodput import goodput
 from gcsim.simulator.luck import (
     Luck,
-    doubted,
+    as_probability,
     error_of_difference,
     probability_shorter,
     standard_error,
@@ -68,7 +68,7 @@ def make_rows(
         scale_free = method.properties(parameters).scale_free
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction
-            alone, luck, scale = one_device.beside(times), _luck(found), found.over_stated
+            alone, luck, scale = one_device.beside(times), _luck(found), found.ratio_to_stated
             efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
             if before and found.draws:
                 efficiency = float(np.median(before)) / found.iteration
@@ -149,27 +149,29 @@ def _over_draws(
     """Fields of a row from the drawn worlds, in each of which methods are compared."""
     if not found.draws:
         return {}
-    times = np.array(found.widened)
-    fastest = np.array([one.widened for one in of_size]).min(axis=0)
-    shapes = _ends(found) if found.either else ()
+    times = np.array(found.widened_draws)
+    fastest = np.array([one.widened_draws for one in of_size]).min(axis=0)
+    shapes = _ends(found) if found.ring_and_tree else ()
     low, high = interval(times)
     fields: dict[str, Any] = {
-        "iteration_draws_s": found.widened,
+        "iteration_draws_s": found.widened_draws,
         "iteration_low_s": min([float(low), *shapes]),
         "iteration_high_s": max([float(high), *shapes]),
         "iteration_as_stated_s": found.prediction.iteration,
-        "probability_fastest": 1.0 if len(of_size) == 1 else doubted(np.mean(times <= fastest)),
+        "probability_fastest": 1.0
+        if len(of_size) == 1
+        else as_probability(np.mean(times <= fastest)),
     }
     if shapes:
         fields |= dict(zip(("iteration_ring_s", "iteration_tree_s"), shapes, strict=True))
     if dense is not None:
-        low, high = interval(np.array(dense.widened) / times)
+        low, high = interval(np.array(dense.widened_draws) / times)
         ends = [before / after for before, after in zip(_ends(dense), _ends(found), strict=True)]
-        if dense.either is None and found.either is None:
+        if dense.ring_and_tree is None and found.ring_and_tree is None:
             ends = []
         if found is not dense:
             error = error_of_difference(_luck(dense), _luck(found))
-            pays = probability_shorter(times, np.array(dense.widened), error)
+            pays = probability_shorter(times, np.array(dense.widened_draws), error)
             fields["probability_pays"] = pays
         fields |= {
             "speedup_vs_dense": float(np.median(np.divide(dense.draws, found.draws))),
@@ -181,7 +183,7 @@ def _over_draws(
 
 
 def _luck(found: Simulated) -> Luck:
-    times, scale = found.prediction, found.over_stated
+    times, scale = found.prediction, found.ratio_to_stated
     return Luck(
         iterations=times.iterations,
         batches=tuple(scale * one for one in times.batches),
@@ -191,8 +193,8 @@ def _luck(found: Simulated) -> Luck:
 
 def _ends(found: Simulated) -> tuple[float, float]:
     """Estimates with rings and trees; the estimate itself where NCCL is certain."""
-    ring, tree = found.either or (found.prediction.iteration,) * 2
-    return ring * found.over_stated, tree * found.over_stated
+    ring, tree = found.ring_and_tree or (found.prediction.iteration,) * 2
+    return ring * found.ratio_to_stated, tree * found.ratio_to_stated
 
 
 class _OneDevice:
@@ -335,7 +337,7 @@ class _Told:
 
     def _described(self, record: CollectiveRecord) -> Collective:
         workers = self._cluster.workers
-        sent = dispatch.sizes_sent(record, dispatch.taking_part(record, self._cluster).workers)
+        sent = dispatch.sizes_sent(record, dispatch.participants(record, self._cluster).workers)
         received = tuple(dispatch.sizes_received(record, sent))
         if record.kind == "all_gather":  # its own part it has already
             received = tuple(size - own for size, own in zip(received, sent, strict=True))

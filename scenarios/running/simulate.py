@@ -23,7 +23,7 @@ from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.scenarios.uncertainty import discrepancy
 from gcsim.scenarios.uncertainty.approximation import approximations, slowest
-from gcsim.scenarios.uncertainty.close_pairs import told_apart
+from gcsim.scenarios.uncertainty.close_pairs import resolve_close_pairs
 from gcsim.scenarios.uncertainty.drawn import Drawn
 from gcsim.scenarios.uncertainty.figures import PASSES, Column, Input, significant, uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import Worlds, draw
@@ -49,9 +49,9 @@ class Simulated:
 
     prediction: Prediction  # prediction as stated
     draws: tuple[float, ...] = ()  # seconds per iteration by drawn world, for estimates
-    widened: tuple[float, ...] = ()
+    widened_draws: tuple[float, ...] = ()
     """The same with factors on whole steps, for ranges and probabilities."""
-    either: tuple[float, float] | None = None
+    ring_and_tree: tuple[float, float] | None = None
     """Stated seconds per iteration with a ring and with a tree, where NCCL may take either (ends of
     `Collectives.ring_over_tree_range`)."""
 
@@ -61,7 +61,7 @@ class Simulated:
         return float(np.median(self.draws)) if self.draws else self.prediction.iteration
 
     @property
-    def over_stated(self) -> float:
+    def ratio_to_stated(self) -> float:
         """Estimate over stated iteration: luck, faults, ring or tree change all worlds alike."""
         return self.iteration / self.prediction.iteration
 
@@ -71,7 +71,7 @@ class Uncertainty:
     """Uncertain inputs and the worlds drawn from them."""
 
     inputs: tuple[Input, ...]
-    worlds: Worlds  # as of `Worlds.beside_stated`
+    worlds: Worlds  # as of `Worlds.with_stated`
     draws: int  # drawn ones of them, after the stated one
     unexplained: tuple[Input, ...] = ()
     """Factors on the worlds' steps (`uncertainty/discrepancy.py`)."""
@@ -117,7 +117,7 @@ def compute_times(
     return found
 
 
-def shared_out(scenario: Scenario, model: ModelFacts) -> Scenario:
+def with_batches_by_speed(scenario: Scenario, model: ModelFacts) -> Scenario:
     """The scenario with its groups' batches by speed, if it wants that: as many samples of all
     workers as with equal ones, to a sample a worker, each in proportion to what the device computes
     per second of a batch of the scenario's size."""
@@ -150,7 +150,7 @@ def simulate(
 ) -> tuple[list[list[Simulated]], Uncertainty]:
     """Stage 2, by compressor, then by cluster size; `compute` is that of `uncertain_inputs`, the
     profiles are `carried` already, `prices` are the device's. With `spans` the largest size has
-    its timelines, with `shapes` a method its `either`.
+    its timelines, with `shapes` a method its `ring_and_tree`.
 
     Inputs that move no method at any size have no part in the draws.
     """
@@ -171,7 +171,7 @@ def simulate(
     if not scenario.draws:
         inputs = []
     worlds = draw([*inputs, *unexplained], scenario.draws, scenario.seed)
-    every = worlds.beside_stated(inputs)
+    every = worlds.with_stated(inputs)
     drawn = Drawn(scenario.cluster, scenario.training, inputs, every)
     wider = {
         kind: discrepancy.factors(worlds, unexplained, kind)
@@ -197,35 +197,40 @@ def simulate(
                 )  # fmt: skip
                 first.append(one)
                 task.advance(part, note=f"{nodes} nodes, {profile.compressor}")
-            either: list[tuple[float, float] | None] = [None] * len(profiles)
+            ring_and_tree: list[tuple[float, float] | None] = [None] * len(profiles)
             if shapes:
-                either = _ring_or_tree(
+                ring_and_tree = _ring_or_tree(
                     scenario, profiles, nodes, first, compute=compute["stated"], prices=prices
                 )
-            again = partial(_over_more, scenario, profiles, cluster, training, compute, prices)
+            again = partial(
+                _over_longer_run, scenario, profiles, cluster, training, compute, prices
+            )
             of_size = []
             for profile, prediction, ends in zip(
-                profiles, told_apart(first, scenario.dense, again), either, strict=True
+                profiles,
+                resolve_close_pairs(first, scenario.dense, again),
+                ring_and_tree,
+                strict=True,
             ):
                 ratios = np.ones(len(worlds))
                 if about:
                     times = slowest(about, profile)
-                    alone_in = times[1 + len(worlds) :]  # each input's farther one
-                    moved = np.maximum(moved, abs(alone_in / times[0] - 1))
+                    single_input = times[1 + len(worlds) :]  # each input's farther one
+                    moved = np.maximum(moved, abs(single_input / times[0] - 1))
                     ratios = times[1 : 1 + len(worlds)] / times[0]
                 task.advance(part)
                 stated = prediction.iteration
                 known = Simulated(
                     prediction=prediction,
                     draws=in_worlds(stated, ratios),
-                    widened=in_worlds(stated, ratios * wider[profile.compressor]),
-                    either=ends,
+                    widened_draws=in_worlds(stated, ratios * wider[profile.compressor]),
+                    ring_and_tree=ends,
                 )
                 of_size.append(known)
             found.append(of_size)
     kept = tuple(one for one, by in zip(inputs, moved, strict=True) if by > MATTERS)
     if not kept and not unexplained:
-        found = [[replace(one, draws=(), widened=()) for one in of_size] for of_size in found]
+        found = [[replace(one, draws=(), widened_draws=()) for one in of_size] for of_size in found]
         worlds = worlds[:0]
     uncertainty = Uncertainty(
         inputs=kept, worlds=every, draws=len(worlds), unexplained=tuple(unexplained)
@@ -247,7 +252,7 @@ def _ring_or_tree(
     compute: ComputeTimes,
     prices: PriceList,
 ) -> list[tuple[float, float] | None]:
-    """`Simulated.either` of each method, given its stated prediction."""
+    """`Simulated.ring_and_tree` of each method, given its stated prediction."""
     cluster, training = scenario.cluster_at(nodes), scenario.training_at(nodes)
     chosen = cluster.collectives
     if chosen.ring_over_tree_range is None or cluster.workers == 1 or not scenario.draws:
@@ -280,7 +285,7 @@ def _ring_or_tree(
     return found
 
 
-def _over_more(  # noqa: PLR0917 - all that a prediction is of
+def _over_longer_run(  # noqa: PLR0917 - all that a prediction is of
     scenario: Scenario,
     profiles: Sequence[TrafficProfile],
     cluster: Cluster,

@@ -77,7 +77,7 @@ def device_in(file: str, name: str) -> Device:
     return read_device(f"{file}:{name}", Path("/"))[0]
 
 
-def put_in(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
+def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
     """Replace names of files by their contents, words for a network by its link, a run in the
     background by its share, and fill in the device's defaults. `document` is not checked yet;
     `path`: its file. Returns the absolute path of each file by setting, and the files' problems

@@ -20,7 +20,7 @@ ERRORS = 2  # standard errors of a difference that luck may explain
 TIE = 0.01  # relative difference below which the order does not matter
 
 
-def told_apart(
+def resolve_close_pairs(
     found: Sequence[Prediction], dense: int | None, again: Callable[[int, int], Prediction]
 ) -> list[Prediction]:
     """Predictions of all methods at one size, close ones over more iterations. `dense`: number of

@@ -23,7 +23,7 @@ class Drawn:
     def __init__(
         self, cluster: Cluster, training: Training, inputs: Sequence[Input], worlds: Worlds
     ) -> None:
-        """`worlds`: as of `Worlds.beside_stated`; a single worker needs no world of one input."""
+        """`worlds`: as of `Worlds.with_stated`; a single worker needs no world of one input."""
         self.inputs, self.worlds, self._cluster = inputs, worlds, cluster
         self._linked = [one for one in inputs if moves_links(one) and cluster.workers > 1]
         self._names = {one.name for one in self._linked}

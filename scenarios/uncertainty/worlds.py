@@ -85,7 +85,7 @@ class Worlds(Sequence[World]):
         own = {name: float(column[number]) for name, column in self._columns.items()}
         return World({name: slow for name, slow in own.items() if not isnan(slow)})
 
-    def beside_stated(self, inputs: Sequence[Input]) -> Worlds:
+    def with_stated(self, inputs: Sequence[Input]) -> Worlds:
         """The stated world, these, and for each of these inputs one that changes it alone."""
         first = 1 + self._count
         columns = {

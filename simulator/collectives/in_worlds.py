@@ -34,7 +34,7 @@ def last_exits(record: CollectiveRecord, worlds: InWorlds, algorithm: str = "") 
     mode = next((mode for mode in nccl.MODES if mode.name == name), None)
     if mode is None or {each.shape for each in nccl.enabled(kind, cluster)} - {"ring", "tree"}:
         return None
-    base, framing = nccl.told(mode, cluster)
+    base, framing = nccl.start_delay_and_framing(mode, cluster)
     fabric, price = call.fabric.framed(framing), partial(worlds.paths, framing=framing)
     if mode.shape == "tree":
         last = nccl.tree(call, mode, fabric).last_in_worlds(price)

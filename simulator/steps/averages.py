@@ -140,7 +140,7 @@ class Averager:
         if self._repeats(schedule):
             return mean_of_cycle(self._steady(schedule), communicates=schedule.communicates)
         length = len(schedule)
-        iterations = in_rounds(self._training.iterations, length)
+        iterations = in_whole_rounds(self._training.iterations, length)
         while True:
             run = self._many(schedule, WARM_UP + iterations)
             covered = int(run.finish[-1].min() - run.finish[WARM_UP - 1].max())
@@ -270,7 +270,7 @@ def _whole(iterations: int, length: int) -> int:
     return ceil(iterations / length) * length
 
 
-def in_rounds(wanted: int, length: int) -> int:
+def in_whole_rounds(wanted: int, length: int) -> int:
     """Iterations in whole rounds of `length` where `wanted` are asked for."""
     if length == 1:
         return wanted

@@ -82,16 +82,16 @@ class Streams:
         self.free = self.left = self.beside = begin
         self._carry_out = carry_out
 
-    def did(self, place: int, unit: int, begin: Column, end: Column) -> None:
+    def note_job(self, place: int, unit: int, begin: Column, end: Column) -> None:
         """Note a job; its place is `FORWARD`, ..., or `AFTER` plus that of a collective."""
 
-    def met(self, unit: int, place: int, entry: Column, exits: Column) -> None:
+    def note_collective(self, unit: int, place: int, entry: Column, exits: Column) -> None:
         """Note a collective."""
 
     def compute(self, place: int, unit: int, work: Column | int) -> None:
         """Do a job on the compute stream."""
         begin, self.free = self.free, self.free + work
-        self.did(place, unit, begin, self.free)
+        self.note_job(place, unit, begin, self.free)
 
     def wait(self, until: Column) -> None:
         """Begin no job before."""
@@ -101,7 +101,7 @@ class Streams:
         """Run a collective behind those before it; return its exits."""
         entry = np.maximum(self.left, asked)
         self.left = self._carry_out(unit, place, entry)
-        self.met(unit, place, entry, self.left)
+        self.note_collective(unit, place, entry, self.left)
         return self.left
 
     def between(self, number: int, unit: Unit, scattered: Column) -> None:
@@ -111,9 +111,9 @@ class Streams:
             entry = self.beside
             if place > unit.gathers:
                 self.beside = self._carry_out(number, place, entry)
-                self.met(number, place, entry, self.beside)
+                self.note_collective(number, place, entry, self.beside)
             begin, self.beside = self.beside, self.beside + unit.after[place]
-            self.did(AFTER + place, number, begin, self.beside)
+            self.note_job(AFTER + place, number, begin, self.beside)
 
 
 def micro_batch(streams: Streams, units: Sequence[Unit]) -> None:
@@ -291,19 +291,19 @@ def spans(
     jobs: list[Any] = []  # place, unit, begin, end
     network: list[Any] = []  # unit, place, entry, exit
 
-    class Telling(Streams):
+    class RecordingStreams(Streams):
         """Streams that note what they do."""
 
-        def did(self, *noted: Any) -> None:
+        def note_job(self, *noted: Any) -> None:
             jobs.append(noted)
 
-        def met(self, *noted: Any) -> None:
+        def note_collective(self, *noted: Any) -> None:
             network.append(noted)
 
     simulated = Ranks(schedule, ranks, execute, seed)
     simulated.begin(number, before)
     parts = {part: np.empty(ranks, dtype=np.int64) for part in PARTS}
-    simulated.iteration(slowdown, parts, Telling)
+    simulated.iteration(slowdown, parts, RecordingStreams)
     paces = np.ones(ranks) if slowdown is None else slowdown
     times = [each for *_, begin, end in (*jobs, *network) for each in (begin, end)]
     classes = coarsest(ranks, before.start, paces, *schedule.groups(), *times)

@@ -188,7 +188,7 @@ class RingWorlds:
 
     @staticmethod
     def _apart(starts: Times, latency: Times) -> Times:
-        """Make two ranks gather at least a latency apart (`gloo_allgather._Apart`)."""
+        """Make two ranks gather at least a latency apart (`gloo_allgather._LatencyApart`)."""
         rows, first = np.arange(len(starts)), (starts[:, 0] > starts[:, 1]).astype(np.int64)
         apart = starts.copy()
         soonest = starts[rows, first] + np.maximum(1, latency[rows, first])

@@ -21,7 +21,7 @@ from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InternalError
 from gcsim.simulator.clock import Picoseconds, Times, check_room, reading
 from gcsim.simulator.network.jitter import collective_key
-from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, Later
+from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EndOfInstant
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
 
@@ -113,7 +113,7 @@ class Asked:
     def _settle_later(self) -> None:
         if not self._settling:
             self._settling = True
-            Later(self._env, COLLECTIVES, self._settle)
+            EndOfInstant(self._env, COLLECTIVES, self._settle)
 
     def _settle(self) -> None:
         """Let classes leave and enter, at the end of an instant."""

@@ -30,7 +30,7 @@ from gcsim.simulator.clock import Picoseconds, Times, reading
 from gcsim.simulator.collectives.rings.messages import common_period
 from gcsim.simulator.network.jitter import collective_key, draw_jitter
 from gcsim.simulator.steps.events import communicator
-from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, Later
+from gcsim.simulator.steps.events.egress_queue import COLLECTIVES, EgressQueue, EndOfInstant
 from gcsim.simulator.steps.events.message_ring import NOTHING, MessageRing, RingProgram, sizes_of
 from gcsim.simulator.steps.schedule import Schedule
 from gcsim.simulator.steps.step_plan import CarryOut
@@ -144,7 +144,7 @@ class TwoSlots(communicator.Asked):
         for member, left in enumerate(self._finishes(running.pending, running.entered)):
             for rank in self._members[member]:
                 delay = left - reading(self._env.now)
-                Later(self._env, COLLECTIVES, partial(self._done, running, rank), delay)
+                EndOfInstant(self._env, COLLECTIVES, partial(self._done, running, rank), delay)
 
     def _done(self, running: _Running, rank: int) -> None:
         running.left.append(rank)

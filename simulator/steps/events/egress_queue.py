@@ -51,7 +51,7 @@ class EgressQueue:
 
     def _choose_later(self) -> None:
         self._busy = True
-        Later(self._env, _LINKS, self._choose)
+        EndOfInstant(self._env, _LINKS, self._choose)
 
     def _choose(self) -> None:
         message = heapq.heappop(self._waiting)
@@ -79,7 +79,7 @@ COLLECTIVES = simpy.events.EventPriority(2)
 _LINKS = simpy.events.EventPriority(3)
 
 
-class Later(simpy.Event):
+class EndOfInstant(simpy.Event):
     """Call of a function at the end of this instant, or of a later one."""
 
     def __init__(

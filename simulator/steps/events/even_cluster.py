@@ -222,8 +222,8 @@ class _EvenStep:
             ends = [-(-units // speed) for _, units, _ in running]
             passed = min(ends + [-(-units // rates[number]) for number, units, _ in inside])
             now += passed
-            under_way, inside = inside, []
-            for number, units, began in under_way:
+            in_progress, inside = inside, []
+            for number, units, began in in_progress:
                 if units > passed * rates[number]:
                     inside.append((number, units - passed * rates[number], began))
                 else:

@@ -49,11 +49,11 @@ class Loader:
         self._taken.append(max(now, self._made))
         return self._taken[-1]
 
-    def made_last(self) -> list[tuple[Picoseconds, Picoseconds]]:
+    def last_batch(self) -> list[tuple[Picoseconds, Picoseconds]]:
         """Interval in which the last taken batch is made."""
         return [(self._made - self._batch, self._made)] if self._batch else []
 
-    def under_way(self, now: Picoseconds) -> list[tuple[Picoseconds, Picoseconds]]:
+    def in_progress(self, now: Picoseconds) -> list[tuple[Picoseconds, Picoseconds]]:
         """Intervals of later batches that have begun by now, up to now."""
         begun, made = [], self._made
         for taken in self._taken if self._batch else ():

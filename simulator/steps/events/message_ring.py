@@ -159,7 +159,7 @@ class _Place:
             self._take(number)
         self._go_on()
 
-    def hear(self, number: int) -> None:
+    def on_announcement(self, number: int) -> None:
         """Take note that the successor has posted `number` receives."""
         self._heard = number
         self._send()
@@ -185,7 +185,7 @@ class _Place:
         self._posted += 1
         number, sender = self._posted, self.predecessor
         if self.ring.program.announced and sender.sizes[number - 1] != NOTHING:
-            at(self.ring.env, sender.link.latency_for(0), lambda: sender.hear(number))
+            at(self.ring.env, sender.link.latency_for(0), lambda: sender.on_announcement(number))
         self._send()
 
     def _send(self) -> None:
@@ -202,7 +202,7 @@ class _Place:
                 link=self.link,
                 nbytes=self.sizes[number],
                 leaves=lambda left: self._leaves(number, left),
-                left=lambda: self._has_left(number),
+                left=lambda: self._on_left(number),
             )
         )
 
@@ -215,14 +215,14 @@ class _Place:
         delay = self._arrival - reading(self.ring.env.now)
         at(self.ring.env, delay, lambda: self.successor.receive(number))
 
-    def _has_left(self, number: int) -> None:
+    def _on_left(self, number: int) -> None:
         self._left = self.real[number + 1]
         self._go_on()
 
     def receive(self, number: int) -> None:
         """Take a message that has come, if the rank has entered."""
         if not self.costs or self.ring.program.announced:
-            self._has_come(number)
+            self._on_arrival(number)
         elif self._inside:
             self._take(number)
         else:
@@ -234,11 +234,11 @@ class _Place:
         cost = self.costs[number] if number < len(self.costs) else 0
         self._free = max(self._free, now) + cost
         if self._free == now:
-            self._has_come(number)
+            self._on_arrival(number)
         else:
-            at(self.ring.env, self._free - now, lambda: self._has_come(number))
+            at(self.ring.env, self._free - now, lambda: self._on_arrival(number))
 
-    def _has_come(self, number: int) -> None:
+    def _on_arrival(self, number: int) -> None:
         # of what is added at one instant the last may be known first
         self._arrived = max(self._arrived, self.predecessor.real[number + 1])
         self._go_on()

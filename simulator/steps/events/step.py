@@ -290,13 +290,13 @@ class _Iteration:
             bucket = len(self.plan.buckets) - 1
             yield from self._collective(bucket, len(self.plan.buckets[bucket].collectives) - 1)
         yield from self._issue("optimizer", "optimizer", self.plan.optimizer)
-        self.breakdown.loads += self.loader.under_way(reading(self.env.now))
+        self.breakdown.loads += self.loader.in_progress(reading(self.env.now))
         return self.breakdown
 
     def _wait_for_batch(self) -> _Wait:
         now = reading(self.env.now)
         taken = self.loader.take(now)
-        self.breakdown.loads += self.loader.made_last()
+        self.breakdown.loads += self.loader.last_batch()
         if taken > now:
             yield self.env.timeout(taken - now)
             self.breakdown.waits.append((now, taken))

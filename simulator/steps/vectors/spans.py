@@ -34,7 +34,7 @@ def spans(
     """Spans of iteration `number`, which begins in the state `before`, from its first rank's begin.
     Arguments and errors as in `vectors/step.py`, `first` as in `spans_of`."""
     ranks, plan = len(before.start), schedule.plans[schedule.turn(number)]
-    vectors = _Telling(schedule, ranks, execute, 0)
+    vectors = _RecordingVectors(schedule, ranks, execute, 0)
     vectors.begin(number, before)
     vectors.iteration(slowdown, {part: np.empty(ranks, dtype=np.int64) for part in PARTS})
     paces = np.ones(ranks) if slowdown is None else slowdown
@@ -43,7 +43,9 @@ def spans(
     lowest = np.unique(classes, return_index=True)[1]
     groups = next(iter(schedule.groups()), np.zeros(ranks, dtype=np.int64))
     work: dict[tuple[int, float], _Work] = {}
-    exchanged = zip(*vectors.told(plan, lowest), strict=True) if times else [()] * len(lowest)
+    exchanged = (
+        zip(*vectors.exchanges_of(plan, lowest), strict=True) if times else [()] * len(lowest)
+    )
     found: list[TimeBreakdown] = []
     for rank, of_rank in zip(lowest.tolist(), exchanged, strict=True):
         alike = int(groups[rank]), float(paces[rank])
@@ -55,7 +57,7 @@ def spans(
     return spans_of(found, classes, first)
 
 
-class _Telling(Vectors):
+class _RecordingVectors(Vectors):
     """Vectors that record entries and exits of the iteration's collectives."""
 
     def __init__(
@@ -69,7 +71,7 @@ class _Telling(Vectors):
         super()._enter(number)
         self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
 
-    def told(self, plan: step_plan.StepPlan, of: Times) -> Iterator[list[Exchanged]]:
+    def exchanges_of(self, plan: step_plan.StepPlan, of: Times) -> Iterator[list[Exchanged]]:
         """Exchanges of each collective, of some ranks."""
         for number, entries, exits in self.exchanged:
             bucket, place = self._step.layout.names[number]
@@ -139,7 +141,7 @@ class _Work:
         now = start
         for forward, backward in self._micro:
             taken = loader.take(now)
-            found.loads += loader.made_last()
+            found.loads += loader.last_batch()
             if taken > now:
                 found.waits.append((now, taken))
             now = _done(found.compute, None, forward, taken)
@@ -161,7 +163,7 @@ class _Work:
             if precedes and not ready:
                 issued = done
         ended = _done(found.compute, None, self._optimizer, max(free, issued, left))
-        found.loads += loader.under_way(ended)
+        found.loads += loader.in_progress(ended)
         return found
 
 

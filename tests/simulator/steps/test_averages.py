@@ -25,7 +25,7 @@ from gcsim.simulator.steps import averages
     ],
 )
 def test_rounds_are_whole(wanted: int, length: int, expected: int) -> None:
-    assert averages.in_rounds(wanted, length) == expected
+    assert averages.in_whole_rounds(wanted, length) == expected
 
 
 def test_more_iterations_are_whole_rounds_too() -> None:
