@@ -90,15 +90,15 @@ def simulated_run(
     `prices` are those of the scenario's device, where they are at hand.
     """
     # a result from the cache does without them
-    from gcsim.scenarios.running.faults import faulty_runs, fault_report
+    from gcsim.scenarios.running.faults import fault_report, faulty_runs
     from gcsim.scenarios.running.installed import as_installed
     from gcsim.scenarios.running.provenance import provenance
     from gcsim.scenarios.running.rows import make_rows, make_timelines
     from gcsim.scenarios.running.simulate import (
         as_carried,
         compute_times,
-        with_batches_by_speed,
         simulate,
+        with_batches_by_speed,
     )
 
     started = time.perf_counter()
@@ -133,7 +133,7 @@ def simulated_run(
         wall={"gradients_and_compressors_s": 0.0, "simulation_s": time.perf_counter() - started},
         timelines=make_timelines(scenario, simulated) if timelines else (),
         faulty=fault_report(scenario, faulty),
-        inputs=uncertainty.told(),
+        inputs=uncertainty.reported(),
         left_out=scenario.left_out,
     )
 

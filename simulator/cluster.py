@@ -123,10 +123,10 @@ class Racks(Setting):
     @property
     def levels(self) -> tuple[tuple[int, Link], ...]:
         """Nodes below a switch and all of its uplinks as one, from racks up."""
-        racks = (self.nodes, several(self.uplink, self.uplinks))
+        racks = (self.nodes, bundle(self.uplink, self.uplinks))
         if self.pod is None or self.pod_uplink is None:
             return (racks,)
-        return racks, (self.nodes * self.pod, several(self.pod_uplink, self.pod_uplinks))
+        return racks, (self.nodes * self.pod, bundle(self.pod_uplink, self.pod_uplinks))
 
     def least_shares(self, nics: int) -> tuple[Fraction, ...]:
         """Smallest divisor of each level's rate for a message that `nics` NICs send: that crosses
@@ -135,7 +135,7 @@ class Racks(Setting):
         return tuple(max(_ONE, Fraction(count, nics)) for count in counts)
 
 
-def several(link: Link, count: int) -> Link:
+def bundle(link: Link, count: int) -> Link:
     """`count` equal links as one: their rates and connections add up."""
     if count == 1:
         return link
@@ -146,8 +146,8 @@ def several(link: Link, count: int) -> Link:
     )
 
 
-def one_of(link: Link, count: int) -> Link:
-    """Link of which there are `several`."""
+def one_link_of(link: Link, count: int) -> Link:
+    """Link of which there are `bundle`."""
     if count == 1:
         return link
     return link.exactly(
@@ -285,7 +285,7 @@ class Cluster:
     @property
     def at_one_nic(self) -> Cluster:
         """The cluster with one NIC a node: as messages see it that one channel carries."""
-        one = self._with(lambda nic: one_of(nic, self.nics_per_node))
+        one = self._with(lambda nic: one_link_of(nic, self.nics_per_node))
         return replace(one, nics_per_node=1)
 
     def _with(self, changed: Callable[[Link], Link]) -> Cluster:

@@ -98,7 +98,7 @@ class Traffic:
 class Work:
     """Work of a host for one collective, picoseconds."""
 
-    beside: Picoseconds = 0  # W: beside the network's transfers
+    concurrent: Picoseconds = 0  # W: beside the network's transfers
     after: Picoseconds = 0  # C: after them, `dispatch` included
 
 
@@ -133,15 +133,15 @@ class Host(Setting):
         """Host's work in a collective."""
         on = traffic.machines if self.ranks == "node" else np.zeros_like(traffic.machines)
         copies = self.copying(traffic.copied, int(np.bincount(on).max()))
-        beside = self._beside(traffic, on) if self.interleaved else 0
-        return Work(beside=beside, after=copies + round(self.dispatch * PS_PER_SECOND))
+        concurrent = self._concurrent(traffic, on) if self.interleaved else 0
+        return Work(concurrent=concurrent, after=copies + round(self.dispatch * PS_PER_SECOND))
 
     @property
     def interleaved(self) -> bool:
         """Whether processor time is spent while messages are on their way."""
         return any((self.per_message, self.per_byte, self.per_call))
 
-    def _beside(self, traffic: Traffic, on: Count) -> Picoseconds:
+    def _concurrent(self, traffic: Traffic, on: Count) -> Picoseconds:
         alike = Counter(
             zip(on.tolist(), traffic.ends.tolist(), traffic.nbytes.tolist(), strict=True)
         )
@@ -158,7 +158,7 @@ class Host(Setting):
         turns = max(Fraction(1), Fraction(processes, self.cores))
         return round(nbytes * self.per_copied_byte * turns * PS_PER_SECOND)
 
-    def together(self, network: Picoseconds, work: Picoseconds) -> Picoseconds:
+    def combined_time(self, network: Picoseconds, work: Picoseconds) -> Picoseconds:
         """T of N = `network` and W = `work`, nearest picosecond, half up."""
         if network <= 0 or work <= 0:
             return max(network, 0) + work
@@ -168,13 +168,13 @@ class Host(Setting):
             under, over = over, network * over + power
         return (2 * over + under) // (2 * under)
 
-    def finishes(self, starts: Times, finishes: Times, work: Work) -> Times:
+    def exit_times(self, starts: Times, finishes: Times, work: Work) -> Times:
         """Exit times `[p]` with the host from those of the network alone."""
-        if not work.beside:
+        if not work.concurrent:
             return finishes + work.after if work.after else finishes
         last = int(starts.max())
         known = {
-            exit_: last + self.together(exit_ - last, work.beside) + work.after
+            exit_: last + self.combined_time(exit_ - last, work.concurrent) + work.after
             for exit_ in set(finishes.tolist())
         }
         return np.array([known[exit_] for exit_ in finishes.tolist()], dtype=np.int64)

@@ -20,7 +20,7 @@ from gcsim.simulator.clock import Picoseconds, picoseconds
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
-from gcsim.simulator.steps.events.even_cluster import Together, on_even_cluster
+from gcsim.simulator.steps.events.even_cluster import EvenCollectiveTimes, on_even_cluster
 from gcsim.simulator.steps.noise import longest
 from gcsim.simulator.steps.step_plan import BucketWork, Job, Kind, StepPlan
 from gcsim.simulator.training import DENSE, Training
@@ -53,7 +53,7 @@ class Planner:
         compute: ComputeTimes,
         training: Training,
         prices: PriceList | None = None,
-        together: Together | None = None,
+        together: EvenCollectiveTimes | None = None,
     ) -> None:
         """`compute`: a worker's passes of a micro-batch; if at hand, `prices` of the device, and
         collectives' times `together`."""
@@ -62,14 +62,14 @@ class Planner:
         self._machines = training.machines(cluster)
         self._in_turn = training.encode_on == "communicator" and self._machines is not None
         """Computations in the collectives' stream use shared cores."""
-        self._compute = compute.times(shared(cluster, training))
+        self._compute = compute.scaled(pass_slowdown(cluster, training))
         self._interference = training.interference
         self._together = together or _together(cluster, training)
 
-    def around(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
+    def exchange_code_times(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
         """Time of the code around each bucket's exchange."""
         named, training = profile.compressor, self._training
-        code = training.around(named)
+        code = training.exchange_code(named)
         if code.free or self._cluster.workers == 1 or training.sharded:
             return ()
         checked = named != DENSE and named not in training.others
@@ -98,18 +98,18 @@ class Planner:
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
         """Plan of a recorded step with the code around each bucket's exchange (empty: none);
         `InputError` if the device has no price for a kernel."""
-        return self.slowed(self.alone(step, around))
+        return self.with_interference(self.without_interference(step, around))
 
-    def alone(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
+    def without_interference(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
         """`plan` before jobs and collectives slow each other."""
         training, loading = self._training, self._training.input
         compute = self._compute
         if any(exchange.collectives for exchange in step.exchanges):
-            compute = compute.times(longest(training.noise, self._cluster.workers))
+            compute = compute.scaled(longest(training.noise, self._cluster.workers))
         return StepPlan(
-            compute=compute.waiting(training.waits),
+            compute=compute.delayed(training.waits),
             buckets=tuple(
-                self._placed(framed(work, around[bucket] if around else 0, bucket))
+                self._placed(with_code_time(work, around[bucket] if around else 0, bucket))
                 for bucket, work in enumerate(map(self._price, step.exchanges, count()))
             ),
             side_stream=training.encode_on == "side" or self._in_turn,
@@ -123,7 +123,7 @@ class Planner:
             machines=self._machines,
         )
 
-    def slowed(self, plan: StepPlan) -> StepPlan:
+    def with_interference(self, plan: StepPlan) -> StepPlan:
         """A plan in which jobs and collectives slow each other."""
         if self._cluster.workers == 1 or plan.sharded:
             return plan
@@ -131,14 +131,14 @@ class Planner:
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
         """Plans of the recorded steps, by phase; errors as `plan`."""
-        around = self.around(profile)
+        around = self.exchange_code_times(profile)
         unlike = {objects_of(step): step for phase in profile.phases for step in phase.steps}
         plans = {objects: self.plan(step, around) for objects, step in unlike.items()}
         return [[plans[objects_of(step)] for step in phase.steps] for phase in profile.phases]
 
     def _placed(self, work: BucketWork) -> BucketWork:
         if self._training.encode_on == "communicator" and not self._in_turn:
-            return in_its_stream(work)
+            return in_collectives_stream(work)
         return work
 
     def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
@@ -208,7 +208,7 @@ class GroupPlanner:
                     replace(
                         own,
                         behind=first.behind,
-                        held=_longest([work.held for work in works]),
+                        exit_delays=_longest([work.exit_delays for work in works]),
                         server_times=_longest([work.server_times for work in works]),
                     )
                     for own, first, *works in zip(
@@ -240,7 +240,7 @@ def planner_of(
     compute: ComputeTimes,
     training: Training,
     prices: PriceList | None = None,
-    together: Together | None = None,
+    together: EvenCollectiveTimes | None = None,
 ) -> Planner | GroupPlanner:
     """Planner for a cluster with or without groups; arguments as `Planner`'s."""
     prices, together = prices or PriceList(cluster.device), together or _together(cluster, training)
@@ -252,7 +252,7 @@ def planner_of(
             cluster.all_like(number),
             compute.of_group(number),
             training,
-            prices if device is cluster.device else prices.beside(device),
+            prices if device is cluster.device else prices.for_device(device),
             together,
         )
         for number, device in ((number, cluster.groups[number].device) for number in set(first))
@@ -281,7 +281,7 @@ def streaming(nbytes: int) -> Compute:
 
 
 def objects_of(step: Step) -> tuple[int, ...]:
-    """The exchanges' identities, equal for steps of equal ones (`clocks.with_one_of_each`)."""
+    """The exchanges' identities, equal for steps of equal ones (`clocks.with_shared_objects`)."""
     return tuple(map(id, step.exchanges))
 
 
@@ -290,7 +290,7 @@ def kinds_of(exchange: Exchange) -> list[Kind]:
     return ["decode" if each.stage == "decode" else "encode" for each in exchange.computes]
 
 
-def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
+def with_code_time(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
     """An exchange with its code: half before the first collective, half after the last."""
     if not around or not work.collectives:
         return work
@@ -301,29 +301,29 @@ def framed(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
     return replace(work, before=(packing, *work.before), after=(*work.after[:-1], unpacked))
 
 
-def in_its_stream(work: BucketWork) -> BucketWork:
+def in_collectives_stream(work: BucketWork) -> BucketWork:
     """An exchange computed in its collectives' stream: each rank leaves a collective when the
     computation after it is done. (What precedes the first counts behind it.)"""
     if not work.collectives:
         return work
-    held = [job.duration for job in work.after]
-    held[0] += sum(job.duration for job in work.before)
+    exit_delays = [job.duration for job in work.after]
+    exit_delays[0] += sum(job.duration for job in work.before)
     return replace(
         work,
         before=tuple(replace(job, duration=0) for job in work.before),
-        held=tuple(held),
+        exit_delays=tuple(exit_delays),
         after=tuple(replace(job, duration=0) for job in work.after),
     )
 
 
-def shared(cluster: Cluster, training: Training) -> Fraction:
+def pass_slowdown(cluster: Cluster, training: Training) -> Fraction:
     """Factor on forward and backward from their code and the other devices of a node."""
     by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
     alone = cluster.devices_per_node == 1 or by_cores
     return training.code.slowdown * (1 if alone else 1 + training.shared_node.slowdown)
 
 
-def _together(cluster: Cluster, training: Training) -> Together:
+def _together(cluster: Cluster, training: Training) -> EvenCollectiveTimes:
     from gcsim.simulator.collectives.dispatch import CollectiveMemo  # compiles its loops
 
-    return Together(cluster, training, CollectiveMemo.of(cluster))
+    return EvenCollectiveTimes(cluster, training, CollectiveMemo.of(cluster))

@@ -245,7 +245,7 @@ class Training(fields.Setting):
             return Fraction(0)
         return Fraction(1) if self.overlap == "none" else self.exposed
 
-    def around(self, method: str) -> Framework:
+    def exchange_code(self, method: str) -> Framework:
         """Code around a method's exchange."""
         return self.reducer if method == DENSE else self.others.get(method, self.hook)
 

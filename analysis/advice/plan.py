@@ -119,7 +119,8 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
         both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the worlds"
         least = f"the {how} that {fits}meets {both}"
         most = f"no setting meets {both}; this one does in"
-        yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(as_probability(met))}'}"
+        rest = least if met >= SURE else f"{most} {percent(as_probability(met))}"
+        yield f"{machines(choice)}, {rest}"
     if choice.point.row.fits == "perhaps":
         yield "which may not fit in its memory"
     yield f"check with: {command(plan, choice)}\n"

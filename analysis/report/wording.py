@@ -51,8 +51,8 @@ def uncompressed(found: Verdict) -> str:
 
 
 def chance_of(probability: float, draws: int) -> str:
-    """ ", faster in 98 % of draws", "at least 99 %" at the bound of `as_probability`; certainty without
-    draws is ""."""
+    """ ", faster in 98 % of draws", "at least 99 %" at the bound of `as_probability`; "" for certainty
+    without draws."""
     share = percent(probability)
     if draws <= 1:
         return f", {share} likely to be faster" if 0 < probability < 1 else ""

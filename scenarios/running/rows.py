@@ -68,7 +68,11 @@ def make_rows(
         scale_free = method.properties(parameters).scale_free
         for size, (nodes, found) in enumerate(zip(scenario.node_counts, of_sizes, strict=True)):
             times = found.prediction
-            alone, luck, scale = one_device.beside(times), _luck(found), found.ratio_to_stated
+            alone, luck, scale = (
+                one_device.with_iterations_of(times),
+                _luck(found),
+                found.ratio_to_stated,
+            )
             efficiency, before = alone.iteration / times.iteration, one_device.draws(alone)
             if before and found.draws:
                 efficiency = float(np.median(before)) / found.iteration
@@ -236,7 +240,7 @@ class _OneDevice:
             return ()
         return in_worlds(alone.iteration, self._worlds)
 
-    def beside(self, other: Prediction) -> Prediction:
+    def with_iterations_of(self, other: Prediction) -> Prediction:
         """This prediction over as many iterations as `other`."""
         scenario = self._scenario
         iterations = other.iterations or scenario.training.iterations
@@ -274,14 +278,16 @@ def make_timelines(
 ) -> tuple[Timeline, ...]:
     """Sample iterations by compressor at the largest size; `simulated` by compressor, then size."""
     nodes = scenario.node_counts[-1]
-    told = _Told(scenario.cluster_at(nodes))
+    facts = _CollectiveFacts(scenario.cluster_at(nodes))
     return tuple(
-        _timeline(choice.kind, choice.label, nodes, of_sizes[-1].prediction, told)
+        _timeline(choice.kind, choice.label, nodes, of_sizes[-1].prediction, facts)
         for choice, of_sizes in zip(scenario.compressors, simulated, strict=True)
     )
 
 
-def _timeline(kind: str, label: str, nodes: int, prediction: Prediction, told: _Told) -> Timeline:
+def _timeline(
+    kind: str, label: str, nodes: int, prediction: Prediction, facts: _CollectiveFacts
+) -> Timeline:
     records: dict[tuple[int, int], CollectiveRecord] = {}
     last: dict[tuple[int, int], list[int]] = {}
     for span in prediction.spans:
@@ -298,7 +304,7 @@ def _timeline(kind: str, label: str, nodes: int, prediction: Prediction, told: _
         phase=prediction.sample_phase,
         spans=tuple(_span(span, number) for span in prediction.spans),
         collectives=tuple(
-            told.collective(records[name], tuple(last.get(name, ()))) for name in number
+            facts.collective(records[name], tuple(last.get(name, ()))) for name in number
         ),
     )
 
@@ -320,7 +326,7 @@ def _span(span: step_plan.Span, number: dict[tuple[int, int], int]) -> Span:
     )
 
 
-class _Told:
+class _CollectiveFacts:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[CollectiveRecord, Collective] = {}

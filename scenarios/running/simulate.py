@@ -76,7 +76,7 @@ class Uncertainty:
     unexplained: tuple[Input, ...] = ()
     """Factors on the worlds' steps (`uncertainty/discrepancy.py`)."""
 
-    def told(self) -> tuple[UncertainInput, ...]:
+    def reported(self) -> tuple[UncertainInput, ...]:
         """Inputs for the result."""
         inputs = (*self.inputs, *self.unexplained)
         return tuple(
@@ -113,7 +113,7 @@ def compute_times(
     found = {}
     for name, end in ends.items():
         first, *others = (on(group, end) for group in scenario.cluster.groups or (alike,))
-        found[name] = replace(first, others=tuple(others))
+        found[name] = replace(first, other_groups=tuple(others))
     return found
 
 
@@ -318,11 +318,11 @@ def as_carried(
         label = f"{choice.label}, {WAYS[SERVED]}"
         methods.append((replace(choice, label=label), key, by_servers(profile)))
 
-    def told(choice: CompressorChoice, profile: TrafficProfile) -> CompressorChoice:
+    def with_carrier(choice: CompressorChoice, profile: TrafficProfile) -> CompressorChoice:
         return replace(choice, via="; ".join(WAYS[key_path] for key_path in ways(profile, cluster)))
 
     return (
-        replace(scenario, compressors=tuple(told(choice, p) for choice, _, p in methods)),
+        replace(scenario, compressors=tuple(with_carrier(choice, p) for choice, _, p in methods)),
         [key for _, key, _ in methods],
         [
             every(as_collectives(profile, cluster), scenario.training.local_steps)

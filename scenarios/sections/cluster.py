@@ -42,8 +42,8 @@ from gcsim.simulator.cluster import (
     NodeGroup,
     Racks,
     TransportName,
-    one_of,
-    several,
+    bundle,
+    one_link_of,
 )
 from gcsim.simulator.devices.device import Device
 from gcsim.simulator.host import MANY, Host, Sums
@@ -246,7 +246,7 @@ def build_cluster(section: ClusterSection, batch_size: int) -> Cluster:
     groups, networks, buses = _groups(section, built, batch_size, together)
     network, bus = _slowest(networks), _slowest(buses)
     if collectives.ring_over_tree_range:
-        wire = carrier(transport, one_of(network, together).name)
+        wire = carrier(transport, one_link_of(network, together).name)
         if wire.endswith("TCP"):
             collectives = replace(collectives, ring_over_tree_range=_OVER_TCP)
     return Cluster(
@@ -323,7 +323,7 @@ def bundle_nics(link: Link, count: int) -> Link:
             place="cluster.nics_per_node",
             hint="rates over time, access links and shared media have one",
         )
-    return several(link, count)
+    return bundle(link, count)
 
 
 def _prices(section: ClusterSection, collectives: Collectives) -> tuple[Sums, Host | None]:

@@ -107,14 +107,18 @@ def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[P
         if found is not None:
             holder[key], files[dotted(key_path)] = found
         if key == "network":
-            problems += _beside(document, (*key_path, "background"), holder[key], path)
+            problems += _replace_background_run(
+                document, (*key_path, "background"), holder[key], path
+            )
         if key == "device":
             with suppress(InputError):  # which the check of the device reports
                 _fill_in(_within(document.data, ("cluster",)), holder, _device(holder[key]))
     return files, problems
 
 
-def _beside(document: Document, key_path: Keys, link: Any, path: Path) -> list[Problem]:
+def _replace_background_run(
+    document: Document, key_path: Keys, link: Any, path: Path
+) -> list[Problem]:
     """Replace a run in a link's `background` by its share of the rate; return why it has none."""
     named = link.get("background") if isinstance(link, dict) else None
     if not isinstance(named, str):

@@ -18,8 +18,8 @@ from gcsim.scenarios.progress import Progress
 from gcsim.scenarios.running.simulate import (
     Simulated,
     compute_times,
-    with_batches_by_speed,
     simulate,
+    with_batches_by_speed,
 )
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes

@@ -41,14 +41,14 @@ from gcsim.simulator.plans import (
     Planner,
     first_alike,
     objects_of,
+    pass_slowdown,
     payloads_of,
-    shared,
     streaming,
 )
 from gcsim.simulator.predict import phase_order
 from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.averages import slow_ranks
-from gcsim.simulator.steps.events.even_cluster import Together
+from gcsim.simulator.steps.events.even_cluster import EvenCollectiveTimes
 from gcsim.simulator.steps.noise import longest, slowdowns
 from gcsim.simulator.steps.step_plan import StepPlan
 from gcsim.simulator.training import Code, Noise, SharedNode, Training
@@ -72,22 +72,24 @@ class Approximation:
         *,
         prices: PriceList,
         seed: int,
-        held: CollectiveTimes | None = None,
+        collective_times: CollectiveTimes | None = None,
         group: int = 0,
     ) -> None:
-        """`training`: the stated one on `nodes` nodes; `held`: collectives' times of an
+        """`training`: the stated one on `nodes` nodes; `collective_times`: collectives' times of an
         approximation in the same worlds, which has all of these; `group`: of the rank, whose
         prices and passes these are."""
         cluster = with_nodes(drawn.cluster(0), nodes).all_like(group)
-        self._slower = drawn.slower(group)
+        self._slower = drawn.kernel_extras(group)
         self._drawn, self._worlds = drawn, drawn.worlds
         self._cluster, self._prices = cluster, prices
-        self.held = held or CollectiveTimes(drawn, nodes, records_of(profiles))
+        self.collective_times = collective_times or CollectiveTimes(
+            drawn, nodes, records_of(profiles)
+        )
         self._training = training
         training = replace(training, overlap=None, exposed=Fraction(0), exposed_range=None)
 
         def planner(training: Training) -> Planner:
-            together = Together(cluster, training, self._together)
+            together = EvenCollectiveTimes(cluster, training, self._together)
             return Planner(cluster, compute, training, prices, together)
 
         self._planner = planner(training)
@@ -98,7 +100,7 @@ class Approximation:
         )
         alike = replace(training, code=Code(), shared_node=SharedNode(slowdown=one))
         crowd = drawn.figure(training.shared_node, ("training", "shared_node"), "slowdown") * float(
-            shared(cluster, alike) - 1
+            pass_slowdown(cluster, alike) - 1
         )
         longer = (
             skewed * drawn.figure(training.code, ("training", "code"), "slowdown") * (1 + crowd)
@@ -106,7 +108,7 @@ class Approximation:
         self._passes = drawn.passes(group) * longer / longer[0]
         self._beside = [
             (planner(replace(training, interference=interference)), places)
-            for interference, places in drawn.beside
+            for interference, places in drawn.interferences
         ]
         self._streamed = training.encode_on == "communicator"
         self._slowdown = _slowdown(cluster, training, seed)
@@ -114,12 +116,14 @@ class Approximation:
     def _together(
         self, record: CollectiveRecord, starts: Times, server_time: Picoseconds, key: int
     ) -> Times:
-        finishes: Times = starts + round(self.held(record, server_time, self._extra((), 1))[0])
+        finishes: Times = starts + round(
+            self.collective_times(record, server_time, self._extra((), 1))[0]
+        )
         return finishes
 
     def iteration(self, profile: TrafficProfile) -> Column:
         """f of a method."""
-        code = self._planner.around(profile)
+        code = self._planner.exchange_code_times(profile)
         of_phase = []
         for phase in profile.phases:
             steps = _steps(phase)
@@ -152,18 +156,18 @@ class Approximation:
     def _step(self, step: Step, profile: TrafficProfile, code: Sequence[Picoseconds]) -> Column:
         from gcsim.simulator.steps import one_rank  # compiles its loops
 
-        priced = self._planner.alone(step, code)
+        priced = self._planner.without_interference(step, code)
         if priced.sharded:
             return self._sharded(priced, step)
-        plan = self._planner.slowed(priced)
+        plan = self._planner.with_interference(priced)
         stated, alone = _Durations.of(plan), _Durations.of(priced)
-        parts, before, after, held, served = (rows[:, None] for rows in stated.rows)
+        parts, before, after, delays, served = (rows[:, None] for rows in stated.rows)
         for planner, places in self._beside:
-            other = _Durations.of(planner.slowed(priced))
+            other = _Durations.of(planner.with_interference(priced))
             more = [far - near for far, near in zip(other.rows, stated.rows, strict=True)]
-            parts, before, after, held, served = (
+            parts, before, after, delays, served = (
                 rows + rise[:, None] * places
-                for rows, rise in zip((parts, before, after, held, served), more, strict=True)
+                for rows, rise in zip((parts, before, after, delays, served), more, strict=True)
             )
         passes = self._slowdown * self._passes
         parts = parts * passes
@@ -181,21 +185,21 @@ class Approximation:
             extra_before.append(self._extra((start, *moments), first))
             pairs = zip(answers, payloads, strict=True)
             extra_after += [self._extra((compute,), number) for compute, number in pairs]
-            if answers:  # as `plans.framed`
+            if answers:  # as `plans.with_code_time`
                 extra_before[-1] = extra_before[-1] + around / 2
                 extra_after[-1] = extra_after[-1] + around / 2
             servers = exchange.servers or (None,) * len(exchange.collectives)
             for record, by, ranks in zip(exchange.collectives, servers, payloads, strict=True):
                 number = len(times)
                 server_time = round(float(stated.rows[_SERVED][number]))
-                longer = waits * alone.rows[_HELD][number] + (1 - waits) * held[number]
+                longer = waits * alone.rows[_DELAYS][number] + (1 - waits) * delays[number]
                 name = id(record), server_time, id(by)
                 if name not in together:
                     parted = self._cluster.servers if record.kind == "push_pull" else 1
                     more_served = self._extra(() if by is None else (by,), ranks, parted)
-                    together[name] = self.held(record, server_time, more_served)
+                    together[name] = self.collective_times(record, server_time, more_served)
                 times.append(longer + together[name])
-        if self._streamed:  # as `plans.in_its_stream`
+        if self._streamed:  # as `plans.in_collectives_stream`
             times = [time + longer for time, longer in zip(times, extra_after, strict=True)]
             extra_after = [0 * longer for longer in extra_after]
             for bucket, longer in enumerate(extra_before):
@@ -237,7 +241,7 @@ class Approximation:
                     unit.between,
                 )
             )
-            times.append([self.held(one, 0, nothing) for one in exchange.collectives])
+            times.append([self.collective_times(one, 0, nothing) for one in exchange.collectives])
         streams = sharded.Streams(
             np.zeros(len(self._worlds)), lambda unit, place, entry: entry + times[unit][place]
         )
@@ -272,7 +276,7 @@ class Approximation:
         """Extra time of the code around each bucket's exchange."""
         if self._cluster.workers == 1 or self._training.sharded:
             return np.zeros((exchanges, len(self._worlds)))
-        around, named = self._drawn.around, profile.compressor
+        around, named = self._drawn.exchange_code, profile.compressor
         figures = around.get(named, around[""])
         per_tensor, per_bucket, per_step, passes = figures
         if not figures.any():
@@ -318,8 +322,8 @@ def approximations(
         found.append(
             Approximation(
                 drawn, nodes, training, compute.of_group(number), profiles,
-                prices=prices.beside(device) if number else prices, seed=seed,
-                held=found[0].held if found else None, group=number,
+                prices=prices.for_device(device) if number else prices, seed=seed,
+                collective_times=found[0].collective_times if found else None, group=number,
             )
         )  # fmt: skip
     return found
@@ -343,22 +347,24 @@ class _Durations:
         parts = [*plan.compute.parts, plan.compute.rest]
         before = [sum(job.duration for job in work.before) for work in plan.buckets]
         after: list[int] = []
-        held: list[int] = []
+        delays: list[int] = []
         served: list[int] = []
         first = [0]
         for work in plan.buckets:
             count = len(work.collectives)
             after += [job.duration for job in work.after]
-            held += work.held or (0,) * count
+            delays += work.exit_delays or (0,) * count
             served += work.server_times or (0,) * count
             first.append(first[-1] + count)
         return _Durations(
-            rows=tuple(np.array(each, np.float64) for each in (parts, before, after, held, served)),
+            rows=tuple(
+                np.array(each, np.float64) for each in (parts, before, after, delays, served)
+            ),
             first=np.array(first, dtype=np.int64),
         )
 
 
-_HELD, _SERVED = 3, 4
+_DELAYS, _SERVED = 3, 4
 
 
 def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:

@@ -34,8 +34,12 @@ from gcsim.scenarios.uncertainty.worlds import moves_links
 from gcsim.simulator.cluster import AllReduceAlgorithm, Cluster
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, ring_or_tree
 from gcsim.simulator.collectives.in_worlds import last_exits
-from gcsim.simulator.collectives.rings.worlds import RingWorlds, at_once, one_by_one
-from gcsim.simulator.fabric.in_worlds import InWorlds, plain
+from gcsim.simulator.collectives.rings.worlds import (
+    RingWorlds,
+    prices_in_worlds,
+    prices_of_clusters,
+)
+from gcsim.simulator.fabric.in_worlds import PathsInWorlds, plain
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.rate_trace import RateTrace
 from gcsim.simulator.steps.averages import KEPT_RANKS
@@ -74,16 +78,19 @@ class CollectiveTimes:
         """Support points that show whether there is a plane."""
         self._is_plain = plain(cluster)
         self._supported = cache(
-            lambda numbers: InWorlds(
+            lambda numbers: PathsInWorlds(
                 cluster, lambda *of: drawn.figure(*of)[self._support[numbers.start : numbers.stop]]
             )
         )
         if self._is_plain:
-            every = RingWorlds(cluster, lambda: at_once(InWorlds(cluster, drawn.figure)))
-            self._rings_in: Callable[[list[int]], RingWorlds] = every.some
+            every = RingWorlds(
+                cluster, lambda: prices_in_worlds(PathsInWorlds(cluster, drawn.figure))
+            )
+            self._rings_in: Callable[[list[int]], RingWorlds] = every.select
         else:
             self._rings_in = lambda numbers: RingWorlds(
-                self._cluster_in(0), lambda: one_by_one(list(map(self._cluster_in, numbers)))
+                self._cluster_in(0),
+                lambda: prices_of_clusters(list(map(self._cluster_in, numbers))),
             )
         self._few_rings = self._rings_in(self._support[: self._few])
         self._rings: RingWorlds | None = None

@@ -38,9 +38,9 @@ class Drawn:
         self._kind = [next(k for k in kinds if of[k] is device) for device in of]
         self._passes = {kind: worlds.passes(inputs, kind) for kind in kinds}
         fields = ("per_tensor", "per_bucket", "per_step", "passes")
-        self.around = {
+        self.exchange_code = {
             named: np.array(
-                [self.figure(training.around(named), key_path, each) for each in fields]
+                [self.figure(training.exchange_code(named), key_path, each) for each in fields]
             )
             for named, *key_path in (
                 (DENSE, "training", "reducer"),
@@ -56,7 +56,7 @@ class Drawn:
         """Share of the rest of backward for which exchanges wait."""
         if training.overlap == "none":
             self.waits = np.ones(len(worlds))
-        self.beside = [
+        self.interferences = [
             (
                 training_in(world, training, (one,)).interference,
                 worlds.coordinates((one,))[:, 0] * (1 - self.waits),
@@ -80,7 +80,7 @@ class Drawn:
         """Factor on the stated forward and backward passes of a group."""
         return self._passes[self._kind[group]]
 
-    def slower(self, group: int) -> dict[Figure, Column]:
+    def kernel_extras(self, group: int) -> dict[Figure, Column]:
         """Extra picoseconds per launch, byte or FLOP, by coefficient of a kernel class."""
         return self._slower[self._kind[group]]
 

@@ -264,7 +264,7 @@ class _Request:
         begin = starts + to_host
         finishes = self.collective(begin, key)
         if self.host is not None:
-            finishes = self.host.finishes(begin, finishes, self.host_work)
+            finishes = self.host.exit_times(begin, finishes, self.host_work)
         finishes = finishes + back
         if np.minimum.reduce(finishes) < np.maximum.reduce(starts):
             raise InternalError(

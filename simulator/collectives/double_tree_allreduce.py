@@ -89,7 +89,7 @@ class DoubleTreeAllReduce:
         known, self._together = _classes_together(fabric), None
         if known is not None:
             classes, paths = known
-            up, down = map(fabric.along, paths)
+            up, down = map(fabric.hops_on, paths)
             if not (up.random or up.timed or down.random or down.timed):
                 self._together = self._passes(classes, (up, down))
         self.nbytes = 4096 if self._together else 800 * fabric.ranks
@@ -341,7 +341,7 @@ def _both(cut: _PieceSizes, prices: PathPrices, hops: Ranks) -> tuple[Times, Tim
     serialization, latency, of_last, latency_of_last = (
         question(nbytes)[:, hops] * crossed
         for nbytes in (cut.piece, cut.last)
-        for question in (prices.serialization, prices.later)
+        for question in (prices.serialization, prices.latencies)
     )
     return serialization, latency, of_last, latency_of_last
 
@@ -476,7 +476,7 @@ class _Direction:
         crossed = numbers >= 0
         some = numbers[crossed]
         message = self.stream[some] * self.pieces + pieces
-        found[:, crossed] = self.hops.some(some).draw_jitter(nbytes, key=key, message=message)
+        found[:, crossed] = self.hops.select(some).draw_jitter(nbytes, key=key, message=message)
         return found
 
 

@@ -278,7 +278,7 @@ class _DelayedStart:
 def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
     """All-reduce in this mode."""
     base, framing = start_delay_and_framing(mode, call.cluster)
-    fabric = call.fabric.framed(framing)
+    fabric = call.fabric.with_framing(framing)
     if mode.shape == "tree":
         return _DelayedStart(base, tree(call, mode, fabric))
     if mode.shape != "ring":
@@ -293,7 +293,9 @@ def prepare_allgather(call: Call, mode: Mode) -> Prepared:
     if mode.shape == "nvls":
         return _gathered_by_switch(call, mode)
     base, framing = start_delay_and_framing(mode, call.cluster)
-    return _DelayedStart(base, ring_allgather(call.sent, call.fabric.framed(framing).ring_links()))
+    return _DelayedStart(
+        base, ring_allgather(call.sent, call.fabric.with_framing(framing).ring_links())
+    )
 
 
 def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
@@ -344,7 +346,7 @@ def _gathered_by_switch(call: Call, mode: Mode) -> InNetwork:
 def _leaders(call: Call, mode: Mode, share: Fraction) -> Fabric:
     """A rank per node, at a share of the network's rate."""
     leaders = Fabric.of(replace(call.cluster, devices_per_node=1))
-    return leaders.framed(Framing(share=share, network=mode.net))
+    return leaders.with_framing(Framing(share=share, network=mode.net))
 
 
 def tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:

@@ -41,7 +41,7 @@ from gcsim.simulator.collectives.dispatch import CollectiveMemo
 from gcsim.simulator.steps import sharded
 from gcsim.simulator.steps.breakdown import Average, mean_of, mean_of_cycle
 from gcsim.simulator.steps.cycles import MOST, Steady
-from gcsim.simulator.steps.events.even_cluster import Together
+from gcsim.simulator.steps.events.even_cluster import EvenCollectiveTimes
 from gcsim.simulator.steps.events.message_ring import RingPrograms
 from gcsim.simulator.steps.events.steady import Events, simulate_steady
 from gcsim.simulator.steps.events.step import simulate
@@ -64,7 +64,7 @@ class Averager:
     def __init__(self, cluster: Cluster, training: Training, seed: int) -> None:
         self.cluster, self._training, self._seed = cluster, training, seed
         self.execute = CollectiveMemo.of(cluster)
-        self.together = Together(cluster, training, self.execute)
+        self.together = EvenCollectiveTimes(cluster, training, self.execute)
         """Times of collectives that all ranks enter at once."""
         self._rings = RingPrograms(cluster)
         noise = training.noise

@@ -10,7 +10,7 @@ Arrays of float64 in one unit of time, a column per world:
 |--------|--------------------|----------------------------------------------------------|
 | parts  | [buckets + 1, D]   | the backward pass up to each bucket, then its rest       |
 | before | [buckets, D]       | computed before a bucket's first collective              |
-| held   | [collectives, D]   | from the last entry into each until the last rank leaves |
+| times  | [collectives, D]   | from the last entry into each until the last rank leaves |
 | after  | [collectives, D]   | computed when it has returned                            |
 | first  | [buckets + 1]      | int64: the number of each bucket's first collective      |
 """
@@ -31,7 +31,7 @@ THREAD, ENCODE, ANSWER = 0, 1, 2
 def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is one rule
     parts: Rows,
     before: Rows,
-    held: Rows,
+    times: Rows,
     after: Rows,
     first: NDArray[np.int64],
     side: bool,
@@ -41,7 +41,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
 ) -> None:
     """Write into `out` `[D]` the time from the last backward pass until all is exchanged;
     `gathers`: the last collective is a gather of weights."""
-    buckets, collectives = before.shape[0], held.shape[0]
+    buckets, collectives = before.shape[0], times.shape[0]
     asked, returned = np.empty(collectives), np.empty(collectives)
     more, ready = np.empty(collectives), np.empty(buckets + 1)  # one type: that compiles faster
     for bucket in range(buckets):
@@ -73,7 +73,7 @@ def exchange_times(  # noqa: PLR0912, PLR0915, PLR0917 - the order of service is
                 # nothing that arrives later can change this entry: it is settled first
                 if start <= now and start < NEVER:
                     entered = start
-                    leaves = start + held[entering, world]
+                    leaves = start + times[entering, world]
                     returned[entering] = leaves
                     left_before = max(left_before, min(left, leaves))
                     left = max(left, leaves)

@@ -79,7 +79,7 @@ class Streams:
 
     def __init__(self, begin: Column, carry_out: Callable[[int, int, Column], Column]) -> None:
         """`carry_out`: exits of a unit's collective at a place, from entries."""
-        self.free = self.left = self.beside = begin
+        self.free = self.left = self.inter_node = begin
         self._carry_out = carry_out
 
     def note_job(self, place: int, unit: int, begin: Column, end: Column) -> None:
@@ -106,14 +106,14 @@ class Streams:
 
     def between(self, number: int, unit: Unit, scattered: Column) -> None:
         """Run a unit's exchanges between nodes behind those before them."""
-        self.beside = np.maximum(self.beside, scattered)
+        self.inter_node = np.maximum(self.inter_node, scattered)
         for place in range(unit.gathers, len(unit.after)):
-            entry = self.beside
+            entry = self.inter_node
             if place > unit.gathers:
-                self.beside = self._carry_out(number, place, entry)
-                self.note_collective(number, place, entry, self.beside)
-            begin, self.beside = self.beside, self.beside + unit.after[place]
-            self.note_job(AFTER + place, number, begin, self.beside)
+                self.inter_node = self._carry_out(number, place, entry)
+                self.note_collective(number, place, entry, self.inter_node)
+            begin, self.inter_node = self.inter_node, self.inter_node + unit.after[place]
+            self.note_job(AFTER + place, number, begin, self.inter_node)
 
 
 def micro_batch(streams: Streams, units: Sequence[Unit]) -> None:
@@ -146,7 +146,7 @@ def micro_batch(streams: Streams, units: Sequence[Unit]) -> None:
             streams.compute(AFTER + place - 1, number, unit.after[place - 1])
             exchanged = streams.collective(number, place, streams.free)
     _decode(streams, len(units) - 1, units[-1], exchanged)
-    streams.wait(streams.beside)
+    streams.wait(streams.inter_node)
 
 
 def _decode(streams: Streams, number: int, unit: Unit, exchanged: Column) -> None:

@@ -24,7 +24,7 @@ Semantics, for each rank r and iteration i (integer picoseconds):
 - Communicator: all ranks run collectives in order of iteration, bucket, place in the bucket's
   exchange, whoever asks first. A rank enters a collective when it has asked for it and left the
   previous one; with two slots, when it has asked for it, entered the previous one and left all but
-  one of those before it. With one slot all ranks leave `BucketWork.held` after the network's exits.
+  one of those before it. With one slot `BucketWork.exit_delays` postpone every rank's exit.
 - A rank's optimiser runs on the compute stream when its exchanges and backward pass are done; then
   the iteration is finished.
 - Ranks of a machine share its cores (`StepPlan.machines`): while n of its streams do jobs of
@@ -100,7 +100,7 @@ class BucketWork:
     before: tuple[Job, ...]  # computed when the bucket's part of the backward pass is done
     collectives: tuple[CollectiveRecord, ...] = ()
     server_times: tuple[Picoseconds, ...] = ()  # parameter servers' computation by collective
-    held: tuple[Picoseconds, ...] = ()
+    exit_delays: tuple[Picoseconds, ...] = ()
     """Delay of every rank's exit by collective, beyond the network's time."""
     after: tuple[Job, ...] = ()  # computation by collective, once it has returned
     behind: tuple[int, ...] = ()

@@ -24,7 +24,7 @@ import numpy as np
 from gcsim.simulator.clock import NO_COST
 from gcsim.simulator.collectives.call import Call
 from gcsim.simulator.collectives.rings.allreduce import chunks
-from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, TwoExchanges, Parts
+from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, Parts, TwoExchanges
 from gcsim.simulator.fabric.rounds import Fabric
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gcsim.simulator.collectives.call import Call
-from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, TwoExchanges, Parts
+from gcsim.simulator.collectives.rounds.direct_exchange import DirectExchange, Parts, TwoExchanges
 from gcsim.simulator.fabric.rounds import Fabric
 
 LENGTH_BYTES = 8  # bytes of a part's announced length

@@ -34,7 +34,7 @@ class Request:
 
     record: CollectiveRecord
     server_time: Picoseconds = 0
-    held: Picoseconds = 0  # `BucketWork.held`
+    exit_delay: Picoseconds = 0  # `BucketWork.exit_delays`
 
 
 class UnlikeRanksError(Exception):
@@ -57,7 +57,7 @@ class Pending:
 
     name: Name
     request: Request
-    asked: list[Picoseconds]  # time of the request by class; -1: none
+    requested_at: list[Picoseconds]  # time of the request by class; -1: none
     turns: list[simpy.Event]
     missing: int  # classes that have not asked
 
@@ -91,13 +91,13 @@ class Asked:
             pending = self._pending[name] = Pending(
                 name=name,
                 request=request,
-                asked=[-1] * self._count,
+                requested_at=[-1] * self._count,
                 turns=[self._env.event() for _ in range(self._count)],
                 missing=self._count,
             )
-        if pending.asked[member] >= 0 or pending.request != request:
+        if pending.requested_at[member] >= 0 or pending.request != request:
             raise InternalError(f"class {member} asks twice, or for something else, at {name}")
-        pending.asked[member] = reading(self._env.now)
+        pending.requested_at[member] = reading(self._env.now)
         pending.missing -= 1
         return pending.turns[member]
 
@@ -127,7 +127,9 @@ class Asked:
         check_room(pending.name[0], max(starts))  # before 64 bits have to hold it
         times: Times = np.array(starts, dtype=np.int64)[classes]
         key = collective_key(self._seed, *pending.name)
-        finishes = self._execute(request.record, times, request.server_time, key) + request.held
+        finishes = (
+            self._execute(request.record, times, request.server_time, key) + request.exit_delay
+        )
         if int(finishes.min()) < max(starts):
             raise InternalError(
                 f"{request.record.kind}: a rank leaves at {finishes.min()} ps, in the past of "
@@ -171,7 +173,7 @@ class Communicator(Asked):
 
     def _run(self, pending: Pending) -> None:
         """Determine all exits: every class has asked, so nothing later can change them."""
-        starts = list(map(max, pending.asked, self._free))
+        starts = list(map(max, pending.requested_at, self._free))
         self._free = self._finishes(pending, starts)
         last = max(starts)
         for turn, start, end in zip(pending.turns, starts, self._free, strict=True):

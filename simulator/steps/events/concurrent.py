@@ -105,7 +105,7 @@ class TwoSlots(communicator.Asked):
         """Next collective of the class, if it may enter now."""
         name, inside = self._ahead[member], self._inside[member]
         pending = self._pending.get(name) if name else None
-        if pending is None or pending.asked[member] < 0:
+        if pending is None or pending.requested_at[member] < 0:
             return None
         running = self._running.get(pending.name) or self._new(pending)
         beside = len(inside) < SLOTS and all(one.ring is not None for one in (running, *inside))

@@ -58,7 +58,7 @@ class EgressQueue:
         now = reading(self._env.now)
         left = message.link.departure(now, message.nbytes)
         message.leaves(left)
-        at(self._env, left - now, lambda: self._end(message))
+        call_after(self._env, left - now, lambda: self._end(message))
 
     def _end(self, message: Message) -> None:
         message.left()
@@ -67,7 +67,7 @@ class EgressQueue:
             self._choose_later()
 
 
-def at(env: simpy.Environment, delay: Picoseconds, function: Callable[[], Any]) -> None:
+def call_after(env: simpy.Environment, delay: Picoseconds, function: Callable[[], Any]) -> None:
     """Call a function after `delay`, as an ordinary event."""
     event = env.timeout(delay)
     assert event.callbacks is not None

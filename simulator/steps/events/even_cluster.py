@@ -49,7 +49,7 @@ def on_even_cluster(plan: StepPlan, computation: Fraction, lengths: Lengths) -> 
     return step.plan(slowed=computation > 0 or step.alone != step.beside)
 
 
-class Together:
+class EvenCollectiveTimes:
     """Times of collectives that all ranks enter at once, with one draw of delays."""
 
     def __init__(self, cluster: Cluster, training: Training, execute: CarryOut) -> None:
@@ -144,12 +144,12 @@ class _EvenStep:
                 served = bucket.server_times[place] if bucket.server_times else 0
                 if (id(record), served) not in known:
                     known[id(record), served] = lengths(record, served)
-                held = bucket.held[place] if bucket.held else 0
+                delays = bucket.exit_delays[place] if bucket.exit_delays else 0
                 alone, beside = known[id(record), served]
-                self.alone.append(alone + held)
-                self.beside.append(beside + held)
+                self.alone.append(alone + delays)
+                self.beside.append(beside + delays)
         self._took = [list[Picoseconds]() for _ in self._jobs]
-        self._held = [0] * len(self._after)
+        self._delays = [0] * len(self._after)
         self._behind = [0] * len(self._after)
         """Buckets' pieces that the stream of the callbacks has served before each one."""
         self._serve(computation.denominator, computation.denominator + computation.numerator)
@@ -227,7 +227,7 @@ class _EvenStep:
                 if units > passed * rates[number]:
                     inside.append((number, units - passed * rates[number], began))
                 else:
-                    self._held[number] = now - began - alone[number]
+                    self._delays[number] = now - began - alone[number]
                     arrive(after[number])
             for stream, one in enumerate(busy):
                 if one is None:
@@ -252,15 +252,15 @@ class _EvenStep:
                 behind.append(most)
             changed: dict[str, Any] = {}
             if slowed:
-                held = self._held[collective:last]
-                if work.held:
-                    held = [sum(each) for each in zip(held, work.held, strict=True)]
+                delays = self._delays[collective:last]
+                if work.exit_delays:
+                    delays = [sum(each) for each in zip(delays, work.exit_delays, strict=True)]
                 before = self._took[self._before[number]][0 if side else 1 :]
                 after = [self._took[piece][0] for piece in self._after[collective:last]]
                 changed = {
                     "before": _taking(work.before, before),
                     "after": _taking(work.after, after),
-                    "held": tuple(held) if any(held) else (),
+                    "exit_delays": tuple(delays) if any(delays) else (),
                 }
             buckets.append(replace(work, behind=tuple(behind), **changed))
             collective = last

@@ -45,7 +45,7 @@ from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.collectives.staging import copy_link, copy_times
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.steps.events.egress_queue import EgressQueue, Message, at
+from gcsim.simulator.steps.events.egress_queue import EgressQueue, Message, call_after
 
 NOTHING = -1  # size that stands for no message
 
@@ -119,11 +119,11 @@ class MessageRing:
     def enter(self, rank: int) -> None:
         """Let one of the first ranks enter now."""
         place = self._by_rank[rank]
-        at(self.env, _copy(self.program.before, rank), place.enter)
+        call_after(self.env, _copy(self.program.before, rank), place.enter)
 
     def leave(self, rank: int) -> None:
         """Finish a rank's part."""
-        at(self.env, _copy(self.program.after, rank), lambda: self._done(rank))
+        call_after(self.env, _copy(self.program.after, rank), lambda: self._done(rank))
 
 
 class _Place:
@@ -185,7 +185,9 @@ class _Place:
         self._posted += 1
         number, sender = self._posted, self.predecessor
         if self.ring.program.announced and sender.sizes[number - 1] != NOTHING:
-            at(self.ring.env, sender.link.latency_for(0), lambda: sender.on_announcement(number))
+            call_after(
+                self.ring.env, sender.link.latency_for(0), lambda: sender.on_announcement(number)
+            )
         self._send()
 
     def _send(self) -> None:
@@ -213,7 +215,7 @@ class _Place:
         late = 0 if delays is None else int(delays[number, self.rank])
         self._arrival = max(self._arrival, left + latency + late)
         delay = self._arrival - reading(self.ring.env.now)
-        at(self.ring.env, delay, lambda: self.successor.receive(number))
+        call_after(self.ring.env, delay, lambda: self.successor.receive(number))
 
     def _on_left(self, number: int) -> None:
         self._left = self.real[number + 1]
@@ -236,7 +238,7 @@ class _Place:
         if self._free == now:
             self._on_arrival(number)
         else:
-            at(self.ring.env, self._free - now, lambda: self._on_arrival(number))
+            call_after(self.ring.env, self._free - now, lambda: self._on_arrival(number))
 
     def _on_arrival(self, number: int) -> None:
         # of what is added at one instant the last may be known first
@@ -251,7 +253,7 @@ class _Place:
         if self._added <= number < len(self.costs):
             self._added, self._free = number + 1, now + self.costs[number]
             if self._free > now:
-                at(self.ring.env, self._free - now, self._go_on)
+                call_after(self.ring.env, self._free - now, self._go_on)
         return self._free > now
 
 

@@ -319,7 +319,7 @@ class _Iteration:
         request = Request(
             record=record,
             server_time=work.server_times[index] if work.server_times else 0,
-            held=work.held[index] if work.held else 0,
+            exit_delay=work.exit_delays[index] if work.exit_delays else 0,
         )
         entry, last, left = yield self.worker.communicator.ask(
             self.worker.member, (self.number, bucket, index), request

@@ -156,7 +156,7 @@ def _stretch(
         if duration == 0:
             continue
         piece = table[row]
-        # a job beside the passes (-1) counts only as far as it outlasts them (`_beside`)
+        # a job beside the passes (-1) counts only as far as it outlasts them (`_unhidden_side`)
         if total < 0:
             for column in range(factors.size):
                 piece[column] += _stretched(duration, factors[column])
@@ -338,7 +338,7 @@ class Vectors:
         bucket, place = names[number]
         record = work[bucket].collectives[place]
         server_time = work[bucket].server_times[place] if work[bucket].server_times else 0
-        held = work[bucket].held[place] if work[bucket].held else 0
+        held = work[bucket].exit_delays[place] if work[bucket].exit_delays else 0
         key = collective_key(self._seed, self._number, bucket, place)
         alike = self._width < self._ranks
         starts = np.repeat(self._starts, self._ranks) if alike else self._starts.copy()
@@ -386,7 +386,7 @@ class Vectors:
                 paces = factors[ranks] if len(factors) > 1 else factors
                 own = np.ascontiguousarray(out[:, ranks])
                 starts = np.ascontiguousarray(begins[:, ranks])
-                _beside(starts, ended[ranks], layout.side_jobs, paces, own)
+                _unhidden_side(starts, ended[ranks], layout.side_jobs, paces, own)
                 out[:, ranks] = own
             for place, kind in enumerate(_KINDS):
                 parts[kind] += out[place]
@@ -450,7 +450,7 @@ def _begin(  # noqa: PLR0917 - a loop takes its arrays by position
 
 
 @loop
-def _beside(
+def _unhidden_side(
     starts: NDArray[np.int64],
     ended: Times,
     jobs: NDArray[np.int64],

@@ -11,7 +11,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked, question_about, number, option
+from gcsim.scenarios.advice.asked import Words, asked, number, option, question_about
 from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.network_words import network_of

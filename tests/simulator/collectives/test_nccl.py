@@ -22,7 +22,7 @@ from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduc
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.paths import across_uplink, path, share_link
 from tests.simulator import world
 from tests.simulator.world import skews, times
 
@@ -276,7 +276,7 @@ def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
     start_delay_and_framing, share, base = on_the_wire(mode)
 
     def seen(of: Link, extra: str) -> Link:
-        slower = slowed(of, 1 / share)
+        slower = share_link(of, 1 / share)
         return replace(slower, latency=slower.latency + Fraction(extra) / 10**6)
 
     starts, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
@@ -285,9 +285,9 @@ def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
     if mode.shape == "ring":
         over = (
             path(network, late),
-            through(path(late, network), uplink, 1),
+            across_uplink(path(late, network), uplink, 1),
             network,
-            through(network, uplink, 1),
+            across_uplink(network, uplink, 1),
         )
         hops = [
             hop
