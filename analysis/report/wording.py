@@ -51,7 +51,7 @@ def uncompressed(found: Verdict) -> str:
 
 
 def chance_of(probability: float, draws: int) -> str:
-    """ ", faster in 98 % of draws", "at least 99 %" at the bound of `as_probability`; "" for certainty
+    """ ", faster in 98 % of draws", "at least 99 %" at `as_probability`'s bound; "" for certainty
     without draws."""
     share = percent(probability)
     if draws <= 1:

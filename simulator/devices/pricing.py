@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.compressors.queued import QUEUED, queued
@@ -51,7 +52,7 @@ class _Rate:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PricedBy:
     """Picoseconds of a price by their source."""
 
@@ -73,7 +74,7 @@ class PricedBy:
         each = (self.primitives, self.classes, self.estimates, self.host)
         return PricedBy(*(factor * one for one in each))
 
-    @property
+    @cached_property
     def device(self) -> Fraction:
         """Picoseconds of the kernels."""
         return self.primitives + self.classes + self.estimates
@@ -88,7 +89,7 @@ class PricedBy:
         longer, shorter = (self.host, self.device) if queueing else (self.device, self.host)
         return longer + UNHIDDEN * shorter
 
-    @property
+    @cached_property
     def total(self) -> Fraction:
         """Picoseconds of one stretch."""
         return self.in_stretch(queueing=self.queueing)
@@ -216,7 +217,7 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
     sums = PricedBy()
     for compute, weight in mean_step(profile):
         price = prices.priced_by(compute, workers)
-        kernels = price.scaled(UNHIDDEN if price.queueing else 1)
+        kernels = price.scaled(UNHIDDEN) if price.queueing else price
         queued = price.total - kernels.device
         sums += (
             PricedBy(primitives=price.total)
