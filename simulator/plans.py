@@ -1,9 +1,9 @@
-"""Step plans of workers, from recorded steps of a traffic profile.
+"""Step plans of workers, from the recorded steps of a traffic profile.
 
-Computations become durations on the cluster's device, once per worker where they decode payloads;
-collectives stay records of bytes. In a cluster of groups each has the plans of its own device; the
-slowest group's order of service holds for all, as do the longest times that servers and exchanges
-in the collectives' stream take.
+A plan has the durations of the computations on the cluster's device (decoding once per received
+payload) and the collectives as records of bytes. In a cluster of groups, each group has the plans
+of its own device, but all use the slowest group's order of service, and the longest server times
+and exit delays of any group.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ CHECKS, STEP_CHECKS = (
     )
     for name in ("ddp.bucket", "ddp.step")
 )
-"""Checks by gcsim's hook, of a bucket and of a step: whether gradients and updates are finite. A
-GPU's host queues them; their bytes are in `Framework.passes`."""
+"""Checks of gcsim's hook that gradients and updates are finite, per bucket and per step. Only their
+launches by a GPU's host are priced here; `Framework.passes` has their bytes."""
 
 
 def payloads_of(exchange: Exchange, cluster: Cluster) -> list[int]:
-    """Numbers of payloads that an exchange's computations handle: one per rank of the collective
-    before; the first has those of the next."""
+    """Return the number of payloads that each computation of an exchange handles: the number of
+    ranks of the collective before it, or for the first one of the collective after it."""
     ranks = [cluster.ranks_in(record.scope) for record in exchange.collectives]
     return [*ranks[:1], *ranks] or [cluster.workers]
 
 
 class Planner:
-    """Planner of steps on one cluster."""
+    """Builder of step plans for one cluster."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class Planner:
         prices: PriceList | None = None,
         together: EvenCollectiveTimes | None = None,
     ) -> None:
-        """`compute`: a worker's passes of a micro-batch; if at hand, `prices` of the device, and
-        collectives' times `together`."""
+        """`compute`: a worker's passes of a micro-batch; `prices` of the device and `together`, the
+        collectives' times, may be shared with other planners."""
         self._cluster, self._training = cluster, training
         self._prices = prices or PriceList(cluster.device)
         self._machines = training.machines(cluster)
         self._in_turn = training.encode_on == "communicator" and self._machines is not None
-        """Computations in the collectives' stream use shared cores."""
+        """Whether computations in the collectives' stream run on shared cores."""
         self._compute = compute.scaled(pass_slowdown(cluster, training))
         self._interference = training.interference
         self._together = together or _together(cluster, training)
 
     def exchange_code_times(self, profile: TrafficProfile) -> tuple[Picoseconds, ...]:
-        """Time of the code around each bucket's exchange."""
+        """Return the time of the framework's code around each bucket's exchange."""
         named, training = profile.compressor, self._training
         code = training.exchange_code(named)
         if code.free or self._cluster.workers == 1 or training.sharded:
@@ -96,12 +96,12 @@ class Planner:
         return self._prices.compute_time(streaming(nbytes), 1)
 
     def plan(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
-        """Plan of a recorded step with the code around each bucket's exchange (empty: none);
-        `InputError` if the device has no price for a kernel."""
+        """Plan a recorded step; `around`: time of the code around each bucket's exchange (empty:
+        none). Raises `InputError` if the device has no price for a kernel."""
         return self.with_interference(self.without_interference(step, around))
 
     def without_interference(self, step: Step, around: Sequence[Picoseconds] = ()) -> StepPlan:
-        """`plan` before jobs and collectives slow each other."""
+        """Plan a step in which jobs and collectives do not slow each other."""
         training, loading = self._training, self._training.input
         compute = self._compute
         if any(exchange.collectives for exchange in step.exchanges):
@@ -124,13 +124,13 @@ class Planner:
         )
 
     def with_interference(self, plan: StepPlan) -> StepPlan:
-        """A plan in which jobs and collectives slow each other."""
+        """Return the plan with jobs and collectives that slow each other."""
         if self._cluster.workers == 1 or plan.sharded:
             return plan
         return on_even_cluster(plan, self._interference.computation, self._together)
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
-        """Plans of the recorded steps, by phase; errors as `plan`."""
+        """Plan the recorded steps, by phase; errors as `plan`."""
         around = self.exchange_code_times(profile)
         unlike = {objects_of(step): step for phase in profile.phases for step in phase.steps}
         plans = {objects: self.plan(step, around) for objects, step in unlike.items()}
@@ -142,7 +142,7 @@ class Planner:
         return work
 
     def _price(self, exchange: Exchange, bucket: int) -> BucketWork:
-        """Turn computations into durations; every worker sends one payload."""
+        """Convert computations to durations; every worker sends one payload."""
         if len(exchange.computes) != len(exchange.collectives) + 1:
             raise InternalError(
                 f"bucket {bucket}: {len(exchange.computes)} computations around "
@@ -184,13 +184,13 @@ class Planner:
 
 
 class GroupPlanner:
-    """Planner of steps on a cluster of groups, each with a `Planner` of its own."""
+    """Builder of step plans for a cluster of groups, each of which has its own `Planner`."""
 
     def __init__(self, counts: Sequence[int], planners: Sequence[Planner]) -> None:
         self._counts, self._planners = counts, planners
 
     def steps(self, profile: TrafficProfile) -> list[list[StepPlan]]:
-        """Plans as from `Planner.steps`."""
+        """Plan the recorded steps, as `Planner.steps`."""
         unlike = {planner: planner.steps(profile) for planner in dict.fromkeys(self._planners)}
         if len(unlike) == 1:
             return unlike[self._planners[0]]
@@ -225,13 +225,13 @@ class GroupPlanner:
 
 
 def _work(plan: StepPlan) -> Picoseconds:
-    """Passes and jobs of a step."""
+    """Return the total duration of a step's passes and jobs."""
     jobs = (job for work in plan.buckets for job in (*work.before, *work.after))
     return plan.accumulation * plan.compute.total + sum(job.duration for job in jobs)
 
 
 def _longest(times: Sequence[tuple[Picoseconds, ...]]) -> tuple[Picoseconds, ...]:
-    """Longest of each place, where there are any."""
+    """Return the elementwise maximum of the tuples that are not empty."""
     return tuple(map(max, zip(*filter(None, times), strict=True)))
 
 
@@ -242,7 +242,7 @@ def planner_of(
     prices: PriceList | None = None,
     together: EvenCollectiveTimes | None = None,
 ) -> Planner | GroupPlanner:
-    """Planner for a cluster with or without groups; arguments as `Planner`'s."""
+    """Return the planner of a cluster with or without groups; arguments as `Planner`'s."""
     prices, together = prices or PriceList(cluster.device), together or _together(cluster, training)
     if not cluster.groups:
         return Planner(cluster, compute, training, prices, together)
@@ -261,7 +261,7 @@ def planner_of(
 
 
 def first_alike(cluster: Cluster, compute: ComputeTimes) -> list[int]:
-    """For each group the first one with its device and passes: only their links differ."""
+    """Return for each group the first group with the same device and passes."""
     passes = [compute.of_group(number) for number in range(len(cluster.groups))]
     return [
         next(
@@ -275,23 +275,23 @@ def first_alike(cluster: Cluster, compute: ComputeTimes) -> list[int]:
 
 @lru_cache(maxsize=1 << 12)
 def streaming(nbytes: int) -> Compute:
-    """Bytes read or written once; one object, of which a `PriceList` knows the price."""
+    """Return a computation that reads or writes bytes once; cached, for `PriceList`'s cache."""
     cost = KernelCost(kind="streaming", launches=0, elements=nbytes // 4, nbytes=nbytes)
     return Compute(stage="encode", fixed=(cost,))
 
 
 def objects_of(step: Step) -> tuple[int, ...]:
-    """The exchanges' identities, equal for steps of equal ones (`clocks.with_shared_objects`)."""
+    """Return a step's exchanges' identities; equal steps share them (`with_shared_objects`)."""
     return tuple(map(id, step.exchanges))
 
 
 def kinds_of(exchange: Exchange) -> list[Kind]:
-    """Kinds of an exchange's computations, encode or decode."""
+    """Return the kind of each computation of an exchange: encode or decode."""
     return ["decode" if each.stage == "decode" else "encode" for each in exchange.computes]
 
 
 def with_code_time(work: BucketWork, around: Picoseconds, bucket: int) -> BucketWork:
-    """An exchange with its code: half before the first collective, half after the last."""
+    """Add the framework's code: half before the first collective, half after the last."""
     if not around or not work.collectives:
         return work
     before = around // 2
@@ -302,8 +302,8 @@ def with_code_time(work: BucketWork, around: Picoseconds, bucket: int) -> Bucket
 
 
 def in_collectives_stream(work: BucketWork) -> BucketWork:
-    """An exchange computed in its collectives' stream: each rank leaves a collective when the
-    computation after it is done. (What precedes the first counts behind it.)"""
+    """Move an exchange's computations to the stream of its collectives: a rank leaves a collective
+    when the computation after it is done. (The one before the first also counts after it.)"""
     if not work.collectives:
         return work
     exit_delays = [job.duration for job in work.after]
@@ -317,7 +317,7 @@ def in_collectives_stream(work: BucketWork) -> BucketWork:
 
 
 def pass_slowdown(cluster: Cluster, training: Training) -> Fraction:
-    """Factor on forward and backward from their code and the other devices of a node."""
+    """Return the factor on forward and backward for their code and the node's other devices."""
     by_cores = cluster.device.processor == "cpu" or training.machines(cluster)
     alone = cluster.devices_per_node == 1 or by_cores
     return training.code.slowdown * (1 if alone else 1 + training.shared_node.slowdown)

@@ -1,17 +1,17 @@
-"""Approximate length of an iteration in each of many worlds.
+"""Approximate duration of an iteration in each of many worlds.
 
-Exact simulation of every world would take minutes. A world changes almost only one rank's step, by
-the ends of its computations and the times of its collectives, so
+An exact simulation of every world would take minutes. But a world changes an iteration almost only
+through the durations of one rank's computations and collectives, so
 
     iteration in a world = exact iteration as stated * f(world) / f(as stated)
 
-with f that step (`one_rank.py`) of the slowest rank, with collectives as when all enter together; a
-few recorded steps stand for each phase. What f leaves out (skew, shared cores, randomness) is the
-same share in every world. `docs/model/uncertainty.md` has the error.
+where f is the step of the slowest rank (`one_rank.py`), whose collectives take as long as if all
+ranks entered together; a few recorded steps stand for each phase. What f omits (skew, shared cores,
+randomness) is assumed to scale all worlds alike. `docs/model/uncertainty.md` has the error.
 
-Kernels' prices are linear in a launch's time and the reciprocals of rates, on each clock of a GPU;
-so are a plan's parts from a training's figures; passes take a share longer or shorter;
-`uncertainty/collective_times.py` has the collectives.
+Kernel prices are linear in the launch time and in the reciprocals of the rates, on host and device
+separately; the other parts of a plan are linear in the training's figures; forward and backward are
+scaled; `uncertainty/collective_times.py` has the collectives.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from gcsim.simulator.training import Code, Noise, SharedNode, Training
 from gcsim.traces.profile import Compute, Phase, Step, TrafficProfile
 
 Rows = NDArray[np.float64]  # a column per world
-_RECORDED = 4  # most steps of a phase to look at
-_PACES = 20  # iterations that average the slowest rank's pace
+_RECORDED = 4  # most recorded steps of a phase that are evaluated
+_PACES = 20  # iterations over which the slowest rank's slowdown is averaged
 
 
 class Approximation:
-    """All methods on one cluster, in picoseconds."""
+    """Approximate iterations of any method on one cluster, in picoseconds."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Approximation:
         collective_times: CollectiveTimes | None = None,
         group: int = 0,
     ) -> None:
-        """`training`: the stated one on `nodes` nodes; `collective_times`: collectives' times of an
-        approximation in the same worlds, which has all of these; `group`: of the rank, whose
-        prices and passes these are."""
+        """`training`: the stated one on `nodes` nodes; `collective_times`: those of another
+        approximation in the same worlds, to share; `group`: the rank's group of nodes, to which
+        `prices` and `compute` belong."""
         cluster = with_nodes(drawn.cluster(0), nodes).all_like(group)
         self._slower = drawn.kernel_extras(group)
         self._drawn, self._worlds = drawn, drawn.worlds
@@ -122,7 +122,7 @@ class Approximation:
         return finishes
 
     def iteration(self, profile: TrafficProfile) -> Column:
-        """f of a method."""
+        """Return f of a method, by world."""
         code = self._planner.exchange_code_times(profile)
         of_phase = []
         for phase in profile.phases:
@@ -134,8 +134,8 @@ class Approximation:
         return self._loaded(of_phase, phase_order(profile)) / profile.period
 
     def _loaded(self, of_phase: Sequence[Column], order: Sequence[int]) -> Column:
-        """Second period of a loader that is never far ahead
-        (`simulator.steps.events.input_loader`): the first fills the store."""
+        """Return the duration of the second period with the input loader
+        (`simulator.steps.events.input_loader`); the first period fills its prefetch buffer."""
         micro, loading = self._training.accumulation, self._training.input
         if loading is None:
             total: Column = np.bincount(order).astype(np.float64) @ np.array(of_phase)
@@ -222,7 +222,7 @@ class Approximation:
         return self._whole(plan, found, passes)
 
     def _sharded(self, plan: StepPlan, step: Step) -> Column:
-        """The whole step of a rank that keeps a part of the weights."""
+        """Return the step of a rank with sharded weights."""
         passes, nothing = self._slowdown * self._passes, self._extra((), 1)
         units, times = [], []
         for unit, exchange in zip(sharded.units_of(plan), step.exchanges, strict=True):
@@ -250,14 +250,14 @@ class Approximation:
         return streams.free + self._slowdown * plan.optimizer
 
     def _extra(self, computes: tuple[Compute, ...], payloads: int, servers: int = 1) -> Column:
-        """`_longer`, known by the stretches' identities, which it keeps alive."""
+        """Return `_longer`, cached by the identities of `computes`, which the cache keeps alive."""
         name = (payloads, servers, *map(id, computes))
         if name not in self._known:
             self._known[name] = computes, self._longer(computes, payloads, servers)
         return self._known[name][1]
 
     def _longer(self, computes: tuple[Compute, ...], payloads: int, servers: int) -> Column:
-        """Extra time over the stated one of a stretch that handles so many payloads."""
+        """Return by how much `computes` take longer than stated, for this number of payloads."""
         total = np.zeros(len(self._worlds))
         slower = self._slower
         device = self._cluster.device
@@ -273,7 +273,7 @@ class Approximation:
         return total
 
     def _framework(self, profile: TrafficProfile, exchanges: int) -> Rows:
-        """Extra time of the code around each bucket's exchange."""
+        """Return by how much the code around each bucket's exchange takes longer than stated."""
         if self._cluster.workers == 1 or self._training.sharded:
             return np.zeros((exchanges, len(self._worlds)))
         around, named = self._drawn.exchange_code, profile.compressor
@@ -298,7 +298,7 @@ class Approximation:
         return longer
 
     def _whole(self, plan: StepPlan, exchanged: Column, passes: Column) -> Column:
-        """The whole step, with earlier micro-batches and the optimiser."""
+        """Add the other micro-batches and the optimiser to the step."""
         micro = plan.accumulation
         alone = micro * plan.compute.forward + (micro - 1) * plan.compute.backward
         return alone * passes + exchanged + self._slowdown * plan.optimizer
@@ -314,7 +314,7 @@ def approximations(
     prices: PriceList,
     seed: int,
 ) -> list[Approximation]:
-    """A rank of each unlike group that `nodes` nodes have; without groups one."""
+    """Return an approximation for each distinct group among the first `nodes` nodes."""
     cluster = with_nodes(drawn.cluster(0), nodes)
     found: list[Approximation] = []
     for number in sorted({0, *first_alike(cluster, compute)}):
@@ -330,7 +330,7 @@ def approximations(
 
 
 def slowest(ranks: Sequence[Approximation], profile: TrafficProfile) -> Column:
-    """f of a method on the groups' slowest rank: no iteration ends before."""
+    """Return f of a method on the slowest group's rank, which an iteration waits for."""
     times: Column = np.maximum.reduce([rank.iteration(profile) for rank in ranks])
     return times
 
@@ -338,9 +338,9 @@ def slowest(ranks: Sequence[Approximation], profile: TrafficProfile) -> Column:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Durations:
     rows: tuple[Column, ...]
-    """Parts of backward; by bucket `before`; by collective `after`, extra time, servers'
+    """Parts of backward; `before` by bucket; by collective `after`, exit delay and servers'
     computation."""
-    first: NDArray[np.int64]  # first collective of each bucket, and the number of all
+    first: NDArray[np.int64]  # number of each bucket's first collective, then their total number
 
     @staticmethod
     def of(plan: StepPlan) -> _Durations:
@@ -381,13 +381,13 @@ def records_of(profiles: Iterable[TrafficProfile]) -> list[CollectiveRecord]:
 
 
 def _steps(phase: Phase) -> tuple[Step, ...]:
-    """Evenly spaced steps of those recorded: different encodings can reorder a stream."""
+    """Return evenly spaced recorded steps, since different encodings can reorder a stream."""
     every = -(-len(phase.steps) // _RECORDED)
     return phase.steps[every // 2 :: every]
 
 
 def _slowdown(cluster: Cluster, training: Training, seed: int) -> float:
-    """Mean factor of the slowest rank's computation."""
+    """Return the mean factor on the slowest rank's computation."""
     slow, noise = slow_ranks(cluster, training), training.noise
     constant = np.ones(cluster.workers) if slow is None else slow
     if noise is None or not (noise.variation or noise.slow_probability):
