@@ -113,7 +113,7 @@ class SharedNode(fields.Setting):
     """Contention between a node's devices: power, memory, processors."""
 
     slowdown: fields.Variation = Fraction(0)
-    """With several devices per node, forward and backward take 1 + this times as long, without any
+    """Forward and backward take 1 + this times as long with several devices per node, even without
     communication; not on a CPU or where ranks share cores (`on_host`)."""
     slowdown_range: fields.RangeOf[fields.Variation] = None
 
