@@ -1,10 +1,10 @@
-"""The order of collectives, and when each rank enters and leaves.
+"""Order of collectives, and each rank's entries and exits.
 
-A communicator carries out collectives one after another, as a process group with one stream. All
-ranks use the order of `gcsim.ddp_hook` (iteration, bucket, place in the bucket's exchange), else
-they would deadlock; a rank that is early in one bucket cannot move it forward. The next collective
-waits for its last rank, and everything behind it waits too. A rank enters one when it has asked for
-it and left the one before.
+A communicator runs collectives one after another, like a process group with one stream. All ranks
+use the order of `gcsim.ddp_hook` (iteration, bucket, place in the bucket's exchange), as they would
+deadlock otherwise; a rank that is early with a bucket cannot move it forward. A collective waits
+for its last rank, and all later collectives wait as well. A rank enters a collective when it has
+asked for it and left the one before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Name = tuple[int, int, int]  # iteration, bucket, and place in the bucket's exch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A rank's request."""
+    """A rank's request for a collective."""
 
     record: CollectiveRecord
     server_time: Picoseconds = 0
@@ -38,10 +38,10 @@ class Request:
 
 
 class UnlikeRanksError(Exception):
-    """Ranks simulated as one differ in what they do, or when."""
+    """Ranks that are simulated as one class act differently, or at different times."""
 
     def __init__(self, classes: NDArray[np.int64], differ: NDArray[np.generic]) -> None:
-        """`differ` `[ranks]` tells ranks of a class in `classes` apart."""
+        """`differ` `[ranks]`: unequal for ranks of a class in `classes` that must be split."""
         super().__init__(classes, differ)  # SimPy makes a copy from these when a process raises it
         _, value = np.unique(differ, return_inverse=True)
         _, first, alike = np.unique(
@@ -57,13 +57,13 @@ class Pending:
 
     name: Name
     request: Request
-    requested_at: list[Picoseconds]  # time of the request by class; -1: none
+    requested_at: list[Picoseconds]  # time of the request by class; -1: none yet
     turns: list[simpy.Event]
-    missing: int  # classes that have not asked
+    missing: int  # number of classes that have not asked
 
 
 def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
-    """All collectives from iteration `first` of the schedule on."""
+    """Yield the names of all collectives, in order, from iteration `first` of the schedule."""
     for iteration in count() if schedule.communicates else ():
         buckets = schedule.plans[schedule.turn(first + iteration)].buckets
         for bucket, work in enumerate(buckets):
@@ -71,8 +71,8 @@ def order(schedule: Schedule, first: int = 0) -> Iterator[Name]:
                 yield iteration, bucket, place
 
 
-class Asked:
-    """Requested collectives that are not over; `classes[r]` is the class of rank r."""
+class CollectiveRequests:
+    """Requested collectives that have not finished; `classes[r]` is the class of rank r."""
 
     def __init__(
         self, env: simpy.Environment, classes: NDArray[np.int64], execute: CarryOut, seed: int
@@ -83,8 +83,8 @@ class Asked:
         self._settling = False
 
     def ask(self, member: int, name: Name, request: Request) -> simpy.Event:
-        """Event of the time when the class has left; its value is this class's entry, the last
-        rank's entry, and this class's exit."""
+        """Request a collective; return the event of the class's exit. Its value: the class's entry,
+        the last rank's entry, the class's exit."""
         self._settle_later()
         pending = self._pending.get(name)
         if pending is None:
@@ -120,11 +120,11 @@ class Asked:
         self._settling = False
 
     def _finishes(self, pending: Pending, starts: Sequence[Picoseconds]) -> list[Picoseconds]:
-        """Exits of the classes from a collective that they enter at `starts`. Raises
-        `UnlikeRanksError` when a class's ranks leave at different times, `InternalError` on an exit
-        before the last entry."""
+        """Return the classes' exits from a collective that they enter at `starts`. Raises
+        `UnlikeRanksError` when ranks of a class leave at different times, `InternalError` for an
+        exit before the last entry."""
         classes, request = self._classes, pending.request
-        check_room(pending.name[0], max(starts))  # before 64 bits have to hold it
+        check_room(pending.name[0], max(starts))  # before it must fit in 64 bits
         times: Times = np.array(starts, dtype=np.int64)[classes]
         key = collective_key(self._seed, *pending.name)
         finishes = (
@@ -136,14 +136,14 @@ class Asked:
                 f"{max(starts)} ps, when the last one enters"
             )
         left = np.empty(len(starts), dtype=np.int64)
-        left[classes[::-1]] = finishes[::-1]  # of the lowest rank of each class
+        left[classes[::-1]] = finishes[::-1]  # exit of the lowest rank of each class
         if (left[classes] != finishes).any():
             raise UnlikeRanksError(classes, finishes)
         by_class: list[Picoseconds] = left.tolist()
         return by_class
 
 
-class Communicator(Asked):
+class Communicator(CollectiveRequests):
     """Collectives of all ranks, one at a time."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Communicator(Asked):
         self._next = next(self._order, None)
 
     def _settle(self) -> None:
-        """Run the next collective, one at a time: ranks may ask for another at their exit time."""
+        """Run the next collective if all have asked; at their exit, ranks may ask for another."""
         super()._settle()
         pending = self._pending.get(self._next) if self._next else None
         if pending is not None and not pending.missing:
@@ -172,7 +172,7 @@ class Communicator(Asked):
             self._settle_later()
 
     def _run(self, pending: Pending) -> None:
-        """Determine all exits: every class has asked, so nothing later can change them."""
+        """Determine all exits: every class has asked, so later events cannot change them."""
         starts = list(map(max, pending.requested_at, self._free))
         self._free = self._finishes(pending, starts)
         last = max(starts)

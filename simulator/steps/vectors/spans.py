@@ -1,7 +1,7 @@
-"""Spans of every rank in one iteration, when every rank differs.
+"""Spans of every rank in one iteration of the vector engine.
 
-Once all entries and exits of collectives are known (`vectors/ranks.py`), each rank's streams and
-loader are followed on their own; `==` to the spans of `events/step.py`.
+Given all entries and exits of collectives (`vectors/ranks.py`), each rank's streams and loader are
+independent. The spans equal those of `events/step.py` exactly.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def spans(
 
 
 class _RecordingVectors(Vectors):
-    """Vectors that record entries and exits of the iteration's collectives."""
+    """Vector engine that records entries and exits of the iteration's collectives."""
 
     def __init__(
         self, schedule: Schedule, ranks: int, execute: step_plan.CarryOut, seed: int
@@ -72,7 +72,7 @@ class _RecordingVectors(Vectors):
         self.exchanged.append((number, self._starts, self._state[LEFT].copy()))
 
     def exchanges_of(self, plan: step_plan.StepPlan, of: Times) -> Iterator[list[Exchanged]]:
-        """Exchanges of each collective, of some ranks."""
+        """Yield the exchanges of each rank in `of`."""
         for number, entries, exits in self.exchanged:
             bucket, place = self._step.layout.names[number]
             record, last = plan.buckets[bucket].collectives[place], int(entries.max())
@@ -108,7 +108,7 @@ class _Work:
         parts.append(self._job("backward", "backward, rest", compute.rest))
         befores = [self._served(bucket.before) for bucket in plan.buckets]
         self._parts = parts if plan.side_stream else []
-        """Parts of the backward pass, if callbacks have their own stream."""
+        """Parts of the backward pass, if the callbacks have their own stream."""
         if not plan.side_stream:
             befores = [part + job for part, job in zip(parts, [*befores, []], strict=True)]
         self._order = [
@@ -158,7 +158,7 @@ class _Work:
             else:
                 arrival = issued if bucket is None or not ready else ready[bucket]
             done = arrival
-            if any(duration for _, duration in jobs):  # else nothing is launched, nothing queues
+            if any(duration for _, duration in jobs):  # a piece without work does not queue
                 done = free = _done(served, bucket, jobs, max(free, arrival))
             if precedes and not ready:
                 issued = done
@@ -168,6 +168,6 @@ class _Work:
 
 
 def _done(done: list[Done], bucket: int | None, jobs: _Jobs, begin: Picoseconds) -> Picoseconds:
-    """Do a piece of work at `begin`; return its end."""
+    """Append the jobs of a piece that starts at `begin`; return its end."""
     done += in_order(begin, bucket, jobs)
     return done[-1][-1]
