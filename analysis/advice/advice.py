@@ -30,7 +30,7 @@ from gcsim.analysis.report.table import bottleneck
 from gcsim.analysis.report.trust import is_safe
 from gcsim.analysis.report.wording import listed, short
 from gcsim.files import json_text
-from gcsim.scenarios.advice.asked import SUPPOSED_LOOP, Asked, Words, asked_of
+from gcsim.scenarios.advice.asked import SUPPOSED_LOOP, Asked, Words, question_about
 from gcsim.scenarios.advice.break_even import break_even, no_break_even
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
@@ -237,7 +237,9 @@ def advised_run(
 
     def estimated() -> Findings | None:
         methods = list(map(Known, keys, profiles))
-        engine = Engine(asked_of(scenario, Words()), cache=cache, progress=watcher, known=methods)
+        engine = Engine(
+            question_about(scenario, Words()), cache=cache, progress=watcher, known=methods
+        )
         return _findings(engine, found, watcher)
 
     if not cache:

@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gcsim.scenarios.progress import Progress
-from gcsim.scenarios.running.simulate import Simulated, compute_times, shared_out, simulate
+from gcsim.scenarios.running.simulate import (
+    Simulated,
+    compute_times,
+    simulate,
+    with_batches_by_speed,
+)
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.search import Tried
@@ -35,9 +40,9 @@ class Clock:
 
     priced: Mapping[Hashable, Simulated]  # simulated steps by kind of window
 
-    def elapsed(self, trajectory: Trajectory, *, widened: bool = False) -> Seconds:
+    def elapsed(self, trajectory: Trajectory, *, widened_draws: bool = False) -> Seconds:
         """Seconds from the first step to each evaluation, `[evaluations, worlds]` (one world, as
-        stated, without ranges); `widened`: the worlds of ranges, else of estimates."""
+        stated, without ranges); `widened_draws`: the worlds of ranges, else of estimates."""
         ends = np.array([one.step for one in trajectory.evaluations], dtype=float)
         windows = trajectory.windows
         if not windows:
@@ -45,7 +50,7 @@ class Clock:
         starts = np.array([float(window.first) for window in windows])
         steps = np.array([float(window.steps) for window in windows])
         each = [self.priced[kind_of(trajectory, window)] for window in windows]
-        worlds = [one.widened if widened else one.draws for one in each]
+        worlds = [one.widened_draws if widened_draws else one.draws for one in each]
         stated = [(one.prediction.iteration,) for one in each]
         seconds = np.array([a or b for a, b in zip(worlds, stated, strict=True)])
         taken = np.clip(ends[:, None] - starts, 0.0, steps)  # steps of a window until then
@@ -84,7 +89,7 @@ def clocks(
     first = profiles[kinds[0]]
     passes = measured_passes(scenario, first)
     named = tuple(scenario.compressors[owners[kind]] for kind in kinds)
-    asked = shared_out(replace(scenario, compressors=named), first.model)
+    asked = with_batches_by_speed(replace(scenario, compressors=named), first.model)
     found, _ = simulate(
         asked,
         [profiles[kind] for kind in kinds],

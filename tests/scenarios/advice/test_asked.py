@@ -11,7 +11,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked, asked_of, number, option
+from gcsim.scenarios.advice.asked import Words, asked, number, option, question_about
 from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.network_words import network_of
@@ -352,7 +352,7 @@ def test_words_beside_a_scenario_take_the_place_of_its_settings() -> None:
 
 def test_a_loaded_scenario_is_asked_for_as_its_file() -> None:
     loaded = load_scenario("lenet_2node")
-    found = asked_of(loaded, Words()).scenario
+    found = question_about(loaded, Words()).scenario
     assert (found.cluster, found.compressors) == (loaded.cluster, loaded.compressors)
 
 
