@@ -1,1 +1,1 @@
-"""Advice in a dozen lines, as JSON, and as a map."""
+"""Advice as a dozen lines of text, as JSON, and as a map."""

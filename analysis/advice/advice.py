@@ -1,7 +1,7 @@
-"""Advice on a scenario: the answer of a run, and changes to it.
+"""Advice on a scenario: the answer of a run, and changes to the cluster or training that help.
 
-Every number is the engine's. In the text each section has a leading word and parts by importance;
-the width wraps the text and selects nothing.
+Every number comes from the engine. In the text each section starts with a word and lists its parts
+by importance; the width only wraps the text and drops nothing.
 """
 
 from __future__ import annotations
@@ -56,47 +56,47 @@ if TYPE_CHECKING:
 SCHEMA = 2
 _WELL_KNOWN = ("powersgd", "topk", "qsgd")
 _BISECTED = 4
-_PLANNED = 2  # methods whose mixture with dense buckets is tried
+_PLANNED = 2  # number of methods that are tried in a mixture with dense buckets
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Advice(sections.Recommendation):
     """Method to use on a cluster, and the change that helps most."""
 
-    scenario: Scenario  # at its largest size alone
-    plans: tuple[Plan, ...] | None = None  # plans by bucket if asked for, fastest first
-    shipped: tuple[str, ...] = ()  # methods with shipped traffic
-    measured: tuple[str, ...] = ()  # methods measured for this
+    scenario: Scenario  # restricted to its largest cluster size
+    plans: tuple[Plan, ...] | None = None  # per-bucket plans if requested, fastest first
+    shipped: tuple[str, ...] = ()  # methods whose traffic profile ships with gcsim
+    measured: tuple[str, ...] = ()  # methods whose traffic was measured for this advice
     measured_s: float = 0.0
-    supposed: tuple[str, ...] = ()  # facts that the question leaves out and the scenario states
-    loop: str = ""  # stated training loop other than PyTorch's DDP
+    supposed: tuple[str, ...] = ()  # facts that the user left out and the scenario fills in
+    loop: str = ""  # training loop that the user states, if not PyTorch's DDP
 
     @property
     def break_even(self) -> tuple[BreakEven, ...]:
-        """Break-evens of the advised and of well-known methods, in bits per second."""
+        """Break-even rates of the advised and of well-known methods, in bits per second."""
         return self.findings.break_even
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """Changes that save time without a compressor, most of dense training's first."""
+        """Changes that save time without a compressor, in order of dense training's saving."""
         return self.findings.changes
 
     @property
     def limits(self) -> Mapping[str, Limits]:
-        """Parts of the time of dense training and the advised methods, by label."""
+        """Breakdown of the time of dense training and of the advised methods, by label."""
         return self.findings.limits
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Rows of the cluster."""
+        """Rows of all methods on the cluster."""
         return self.result.rows
 
     def to_frame(self) -> Any:
-        """`pandas.DataFrame` of the rows; `InputError` without pandas."""
+        """Return the rows as a `pandas.DataFrame`; raises `InputError` without pandas."""
         return self.result.to_frame()
 
     def plot_speedup(self) -> Figure:
-        """Throughput relative to one device against the number of workers."""
+        """Plot throughput relative to one device against the number of workers."""
         from gcsim.analysis.plots.speedup import speedup_figure
 
         return speedup_figure(self.result)
@@ -107,22 +107,22 @@ class Advice(sections.Recommendation):
         return html(self.result)
 
     def summary(self, width: int = 80) -> str:
-        """Text that `gcsim advise` prints: about a dozen lines, wrapped and never cut."""
+        """Return the text of `gcsim advise`: about a dozen lines, wrapped and never truncated."""
 
         return "\n".join(lines(self, width)) + "\n"
 
     def document(self) -> dict[str, Any]:
-        """Plain values, as in `--json`."""
+        """Return the plain values that `--json` writes."""
         return {
             "schema": SCHEMA,
             "scenario": self.result.scenario,
-            "use": self._told(self.use),
-            "safe": self._told(self.safe),
+            "use": self._row_document(self.use),
+            "safe": self._row_document(self.safe),
             "known_to_train": {label: asdict(one) for label, one in self.findings.known.items()},
             "missed": dict(self.findings.missed),
-            "to_try": self._told(self.to_try),
+            "to_try": self._row_document(self.to_try),
             "pays": self.verdict.pays,
-            "rows": [self._told(row) for row in self.verdict.rows],
+            "rows": [self._row_document(row) for row in self.verdict.rows],
             "break_even_bit_per_s": [asdict(one) for one in self.break_even],
             "changes": [
                 {
@@ -138,7 +138,7 @@ class Advice(sections.Recommendation):
             "other_code": [asdict(one) for one in self.findings.other_code],
             "open": [asdict(one) for one in self.findings.open],
             **(
-                {"plans": [self._planned(one) for one in self.plans]}
+                {"plans": [self._plan_document(one) for one in self.plans]}
                 if self.plans is not None
                 else {}
             ),
@@ -146,10 +146,10 @@ class Advice(sections.Recommendation):
         }
 
     def to_json(self) -> str:
-        """JSON, the same for the same question."""
+        """Return the JSON text; the same question always gives the same text."""
         return json_text(self.document())
 
-    def _told(self, row: Row | None) -> dict[str, Any] | None:
+    def _row_document(self, row: Row | None) -> dict[str, Any] | None:
         if row is None:
             return None
         dense, half = self.verdict.dense, self.half
@@ -168,9 +168,9 @@ class Advice(sections.Recommendation):
                 found[f"against_{name}"] = asdict(sections.against(row, other, dense))
         return found
 
-    def _planned(self, one: Plan) -> dict[str, Any]:
+    def _plan_document(self, one: Plan) -> dict[str, Any]:
         return {
-            **(self._told(one.row) or {}),
+            **(self._row_document(one.row) or {}),
             "label": one.label,
             "by_bucket": [choice.label for choice in one.choices],
             "alone": one.alone.label,
@@ -193,8 +193,8 @@ def advice(
     tell: Callable[[str], None] = lambda _: None,
     per_bucket: bool = False,
 ) -> Advice:
-    """Return the advice for a scenario; raises `InputError` as a run. `per_bucket`: also plans by
-    bucket. `tell` hears beforehand what has to be measured."""
+    """Return the advice for a scenario; raises `InputError` as a run does. `per_bucket` adds plans
+    by bucket. `tell` is called with a message before methods are measured."""
     watcher = progress or SilentProgress()
     engine = Engine(asked, cache=cache, progress=watcher, tell=tell)
     result = _trained(engine.scenario, engine.result())
@@ -220,7 +220,7 @@ def advice(
     made = kept.findings(name, estimated) if name else estimated()
     result = replace(result, advice=made)
     found = replace(found, result=result, verdict=largest_verdict(result))
-    one_reduction = engine.scenario.training.sharded  # of all units
+    one_reduction = engine.scenario.training.sharded  # one reduction covers all units
     if not per_bucket or one_reduction or found.result.advice is None:
         return found
     return replace(found, plans=tuple(_plans(engine, found, watcher)))
@@ -229,7 +229,7 @@ def advice(
 def advised_run(
     scenario: Scenario, *, cache: bool = True, progress: Progress | None = None
 ) -> Result:
-    """A run with known training and advice at its largest size."""
+    """Return the result of a run with known training and with advice at its largest size."""
     watcher = progress or SilentProgress()
     result, keys, profiles = measured_run(scenario, cache=cache, progress=watcher)
     result = _trained(scenario, result)
@@ -251,7 +251,7 @@ def advised_run(
 def _trained(scenario: Scenario, result: Result) -> Result:
     if scenario.train is None:
         return result
-    from gcsim.scenarios.trained.known import with_trained  # brings the simulator
+    from gcsim.scenarios.trained.known import with_trained  # imports the simulator
 
     return with_trained(scenario, result)
 
@@ -263,7 +263,7 @@ def _name(
     passes: PassTimes | None,
     questions: Sequence[Answer] = (),
 ) -> str:
-    """Name under which these profiles' findings are kept."""
+    """Return the key under which the findings for these profiles are cached."""
     trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
     files = (Path(__file__), Path(selection.__file__))
     rest = [repr(trained), repr(questions), *(file.read_text(encoding="utf-8") for file in files)]
@@ -271,7 +271,7 @@ def _name(
 
 
 def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress) -> Findings | None:
-    """Break-evens, changes, limits and evidence, unless nothing is dense or one worker is alone."""
+    """Return break-evens, changes, limits and evidence; None without dense or with one worker."""
     if found.verdict.dense is None or found.workers == 1:
         return None
     faster = _faster(found.verdict)
@@ -283,7 +283,7 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     result = replace(found.result, advice=evidence)
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     named = _named(found)
-    ranked = () if why_not else _bisected(found)
+    ranked = () if why_not else _labels_with_break_even(found)
     with watcher.task("advice", len(ranked) + bool(ranked) + 2) as task:
         ends = break_even(engine, ranked, named, task.advance)
         saved = changes(engine, named)
@@ -291,18 +291,18 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
         parts = limits(engine, named)
         task.advance()
     others: tuple[OtherCode, ...] = ()
-    if found.use is not None and not engine.scenario.training.sharded:  # hooks of DDP's
+    if found.use is not None and not engine.scenario.training.sharded:  # hooks exist only in DDP
         others = tuple(other_code(engine, found.use.label))
     return replace(
         evidence, break_even=tuple(ends), changes=tuple(saved), limits=parts, other_code=others
     )
 
 
-_MATTERS = 0.1  # relative change of dense training's time that makes an answer matter
+_MATTERS = 0.1  # relative change of dense training's time from which an answer matters
 
 
 def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterator[Open]:
-    """Answers that change the method (default inputs) or dense training's time (drawn worlds)."""
+    """Yield answers that change the method (default inputs) or dense training's time (draws)."""
     now, use = found.verdict.dense, found.use
     if now is None or use is None:
         return
@@ -331,15 +331,15 @@ def _open(engine: Engine, found: Advice, questions: Sequence[Answer]) -> Iterato
 
 
 def _faster(found: Verdict) -> list[str]:
-    """Methods faster than the safe one, which need evidence."""
+    """Return the methods that are faster than the safe one and therefore need evidence."""
     safe = best_known(found, {})
     limit = math.inf if safe is None else expected_s(safe)
     return [row.label for row in found.rows if expected_s(row) < limit]
 
 
 def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
-    """Plans of dense and half precision, and with the fastest others that can share a model."""
-    from gcsim.scenarios.advice.per_bucket import can_share, plan  # brings the simulator
+    """Return plans that mix dense and half precision with the fastest methods that can be mixed."""
+    from gcsim.scenarios.advice.per_bucket import can_share, plan  # imports the simulator
 
     by_label = {choice.label: choice for choice in engine.scenario.compressors}
     exact = [row for row in (found.verdict.dense, found.half) if row is not None]
@@ -360,15 +360,15 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
 
 
 def _named(found: sections.Recommendation) -> list[str]:
-    """Advised methods, and half precision."""
+    """Return the labels of the advised methods and of half precision."""
     rows = (found.use, found.safe, found.to_try, found.half)
     dense = found.verdict.dense
     labels = (row.label for row in rows if row is not None and row is not dense)
     return list(dict.fromkeys(labels))
 
 
-def _bisected(found: sections.Recommendation) -> Sequence[str]:
-    """Methods whose break-even is wanted: few and well-known."""
+def _labels_with_break_even(found: sections.Recommendation) -> Sequence[str]:
+    """Return the labels whose break-even is computed: advised, well-known, then other methods."""
     known = [
         next((row.label for row in found.verdict.rows if row.compressor == kind), None)
         for kind in _WELL_KNOWN
@@ -381,7 +381,7 @@ def _bisected(found: sections.Recommendation) -> Sequence[str]:
 
 
 def lines(advice: Advice, width: int = 80) -> list[str]:
-    """The advice in lines of at most `width` cells (60 to 100); code is never wrapped."""
+    """Return the advice in lines of at most `width` cells (60 to 100); code is never wrapped."""
     width = max(60, min(width, sections.WIDEST))
     found = textwrap.wrap(
         unbroken(header(advice.scenario, advice.verdict.dense)),
@@ -415,8 +415,8 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
 
 
 def _memory(advice: Advice) -> Iterator[str]:
-    """Memory of the methods that fit, of dense training and the advised one where these may not,
-    and what is left out."""
+    """Yield the memory of the methods that fit, details on dense training and the advised method if
+    they may not fit, and the methods left out."""
     first = advice.scenario.compressors[0]
     _, held = advice.scenario.tightest(first)
     if held is None:
@@ -450,11 +450,11 @@ def _opened(one: Open, use: Row | None) -> str:
     return f"{one.answer.option}{words}: dense {elapsed(one.dense_s)}{gain}\n"
 
 
-_GAIN = 0.01  # share of the time that makes a plan faster
+_GAIN = 0.01  # share of the time that a plan must save to count as faster
 
 
 def _by_bucket(advice: Advice, plans: Sequence[Plan]) -> Iterator[str]:
-    """The fastest plan, if faster than its methods alone, and its use."""
+    """Yield the fastest plan and how to use it, if it is faster than its methods alone."""
     if not plans:
         yield "nothing to choose: one bucket, or no other method that fits"
         return

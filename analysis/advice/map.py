@@ -1,9 +1,9 @@
 """Map of the winning method over two settings.
 
-Methods are simulated at every second point of the grid as stated, and at a few in the drawn worlds,
-with logarithms interpolated between. A cell's colour is the method of the largest median speedup,
-hatched where unsure: where the interval of its lead over the next includes 1. Lines mark where a
-method equals uncompressed training.
+Methods are simulated with the stated inputs at every second grid point and in the drawn worlds at a
+few; other points are interpolated between logarithms. A cell has the colour of the method with the
+largest median speedup. It is hatched if the interval of that method's lead over the next includes
+1. Lines mark where a method is as fast as uncompressed training.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ COLUMNS, ROWS = 24, 16
 _SIMULATED = (12, 8)
 _DRAWN = (_SIMULATED[0], 3)
 _SHORT = ("bandwidth", "latency", "nodes", "gpus")
-"""Settings with ends of their own."""
-_TIMES = 16  # default factor from the scenario's value to the axis' ends
-_MOST_TICKS = 6  # of an axis
+"""Settings with a default range."""
+_TIMES = 16  # default ratio of an axis' ends to the scenario's value
+_MOST_TICKS = 6  # most ticks of an axis
 FORMATS = (".png", ".svg", ".pdf")
 
 _DASHES: tuple[Literal["solid", "dashed", "dotted"], ...] = ("solid", "dashed", "dotted")
@@ -48,28 +48,28 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """A setting and its values."""
+    """A setting and the range of values along an axis."""
 
-    key: str  # key in the form of `--set`
+    key: str  # dotted key as in `--set`
     title: str
     low: float
     high: float
     unit: str  # unit as in a scenario; empty for a count
     own: float | None  # the scenario's value
-    share: int = 1  # links whose values together are the axis', each set to its part
+    share: int = 1  # number of links whose sum is on the axis; each link gets an equal share
 
     def values(self, count: int) -> Values:
-        """`count` values, evenly spaced in the logarithm."""
+        """Return `count` values, evenly spaced in the logarithm."""
         found: Values = np.geomspace(self.low, self.high, count)
         return found if self.unit else np.unique(np.round(found))
 
     def setting(self, value: float) -> str:
-        """Setting of a value."""
+        """Return the `--set` text of a value."""
         each = f"{value / self.share:.6g} {self.unit}" if self.unit else f"{value:.0f}"
         return f"{self.key}={each}"
 
     def shown(self, value: float) -> str:
-        """A value in words."""
+        """Return a value with its unit as text."""
         if self.unit == "bit/s":
             return bits(value / 8)
         return duration(value) if self.unit == "s" else f"{value:.3g} {self.unit}".strip()
@@ -77,21 +77,21 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """Contents of a map, arrays `[rows, columns]`."""
+    """Content of a map; arrays have the shape `[rows, columns]`."""
 
     x: Axis
     y: Axis
     labels: tuple[str, ...]  # methods, the uncompressed one first
-    kinds: tuple[str, ...]  # registered names
+    kinds: tuple[str, ...]  # their registered names
     gains: Values
-    """`[methods, rows, columns]`: logarithm of the median speedup over the uncompressed one."""
+    """`[methods, rows, columns]`: logarithm of the median speedup over uncompressed training."""
     winner: NDArray[np.int64]  # fastest method
-    sure: NDArray[np.bool_]  # whether it surely beats dense training, or that the next
-    costs: Values | None  # cost of 1,000 iterations with it, if a node's is stated
+    sure: NDArray[np.bool_]  # whether it surely beats dense training (dense: the next method)
+    costs: Values | None  # cost of 1,000 iterations with the winner, if a node's cost is stated
 
 
 def axes_of(text: str, scenario: Scenario) -> tuple[Axis, Axis]:
-    """Axes: bandwidth, latency, nodes, gpus, or a numeric KEY=LOW..HIGH; raises `InputError`."""
+    """Parse two axes: bandwidth, latency, nodes, gpus or KEY=LOW..HIGH; raises `InputError`."""
     names = [one.strip() for one in text.split(",")]
     if len(names) != 2 or not all(names) or names[0] == names[1]:
         raise InputError(
@@ -141,7 +141,7 @@ def _axis(text: str, scenario: Scenario) -> Axis:
 
 
 def _ends(text: str, ends: str) -> tuple[float, float, str]:
-    """Two numbers, or two quantities of one dimension, and their unit."""
+    """Parse LOW..HIGH: two numbers, or two quantities of one dimension, and their unit."""
     parts = ends.split("..")
     hint = "write it like cluster.network.latency=10 us..1 ms"
     if len(parts) != 2:
@@ -167,8 +167,8 @@ def _ascending(text: str, low: float, high: float, unit: str) -> tuple[float, fl
     return low, high, unit
 
 
-def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
-    """Map over two settings; raises `InputError`."""
+def map_of(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
+    """Compute the map over two settings; raises `InputError`."""
     watcher = progress or SilentProgress()
     x, y = axes_of(text, asked.scenario)
     engine = Engine(asked, progress=watcher)
@@ -197,7 +197,7 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
                 logs: Values = np.log(np.array([row.iteration_s for row in rows]))
                 return logs
             empty = [row.iteration_as_stated_s or row.iteration_s for row in rows]
-            # The estimates first: relative to dense training's, and as they are. Then the worlds.
+            # Estimates first: speedups over dense training and times. Then the drawn worlds.
             times = [
                 (empty[0] / (row.speedup_vs_dense or 1), row.iteration_s,
                  *(row.iteration_draws_s or (one,)))
@@ -234,7 +234,7 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
 def _costs(
     scenario: Scenario, axes: tuple[Axis, Axis], at: tuple[Values, Values], iterations: Values
 ) -> Values | None:
-    """Costs of 1,000 iterations on all nodes."""
+    """Return the cost of 1,000 iterations on all nodes."""
     if scenario.cost_per_hour is None:
         return None
     number = [one.key == "cluster.nodes" for one in axes]
@@ -246,14 +246,14 @@ def _costs(
 
 
 def _between(values: Values, at: tuple[Values, Values], to: tuple[Values, Values]) -> Values:
-    """`[rows, columns, ...]` interpolated at other places, linear in each logarithm."""
+    """Interpolate `[rows, columns, ...]` linearly in the logarithm of each axis."""
     x, y = (np.log(one) for one in at)
     along = _line(np.moveaxis(values, 1, 0), x, np.log(to[0]))
     return _line(np.moveaxis(along, 1, 0), y, np.log(to[1]))
 
 
 def _line(values: Values, at: Values, to: Values) -> Values:
-    """Along the first axis."""
+    """Interpolate linearly along the first axis."""
     if len(at) == 1:
         return np.repeat(values, len(to), axis=0)
     place = np.clip(np.searchsorted(at, to) - 1, 0, len(at) - 2)
@@ -264,21 +264,21 @@ def _line(values: Values, at: Values, to: Values) -> Values:
 
 
 def draw_map(asked: Asked, text: str, path: Path, *, progress: Progress | None = None) -> Map:
-    """Write the map in the format of the path's suffix; raises `InputError`."""
+    """Compute the map and write it in the format of the path's suffix; raises `InputError`."""
     if path.suffix not in FORMATS:
         raise InputError(
             f"{path.suffix or 'no ending'!r} is not a format for a map",
             place=str(path),
             hint=f"let it end in {', '.join(FORMATS)}",
         )
-    found = mapped(asked, text, progress=progress)
+    found = map_of(asked, text, progress=progress)
     with settings(), replacing(path) as temporary:
         save(map_figure(found, asked.scenario), temporary, path.suffix[1:])
     return found
 
 
 def map_figure(found: Map, scenario: Scenario) -> Any:
-    """The picture, for use inside `settings`."""
+    """Draw the map; to be called inside `settings`."""
     from matplotlib.lines import Line2D
     from matplotlib.patheffects import withStroke
 
@@ -331,13 +331,13 @@ def map_figure(found: Map, scenario: Scenario) -> Any:
 
 
 def _lined(found: Map, present: Sequence[int]) -> list[int]:
-    """Methods with a line: half precision, then winners."""
+    """Return the methods that get a line: half precision, then winners, three at most."""
     half = [n for n, kind in enumerate(found.kinds) if kind in HALF][:1]
     return list(dict.fromkeys([*half, *(number for number in present if number)]))[:3]
 
 
 def _edges(axis: Axis, count: int) -> Values:
-    """Edges of cells around values evenly spaced in the logarithm."""
+    """Return the edges of cells around values that are evenly spaced in the logarithm."""
     step = math.log(axis.high / axis.low) / (count - 1) / 2
     found: Values = np.geomspace(axis.low * math.exp(-step), axis.high * math.exp(step), count + 1)
     return found

@@ -1,4 +1,4 @@
-"""Text, tables and documents of a plan."""
+"""Text, tables and documents of a plan of machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, carried, link_facts
+from gcsim.analysis.advice.setting import NOT_CHECKED, SUPPOSED, link_facts, transport_of
 from gcsim.analysis.report.numbers import percent, scaled, significant
 from gcsim.analysis.report.sections import WIDEST, section_lines
 from gcsim.analysis.report.table import bare_table
@@ -26,11 +26,11 @@ from gcsim.simulator.luck import as_probability
 SCHEMA = 1
 _DAY = 24
 _RATIO = "gains of compression", "times of compressed steps"
-"""An input's name, whose figure is a ratio of times, where the figure is shown."""
+"""Name of an uncertain input, and its name in the text, where its figure is a ratio of times."""
 
 
 def parts(plan: Plan, width: int) -> tuple[RenderableType, ...]:
-    """Text of `gcsim plan` on `width` terminal cells: question, front, answer."""
+    """Return the text of `gcsim plan` on `width` terminal cells: question, Pareto front, answer."""
     shown: list[RenderableType] = [Text(header(plan)), ""]
     if plan.front:
         headings, lines = table(plan)
@@ -47,7 +47,7 @@ def parts(plan: Plan, width: int) -> tuple[RenderableType, ...]:
 
 
 def header(plan: Plan) -> str:
-    """The question."""
+    """Return the question as one line: model, amount of data, batch, deadline, budget."""
     job = plan.job
     unit = "tokens" if plan.a_sample > 1 else "samples"
     limits = [
@@ -59,7 +59,7 @@ def header(plan: Plan) -> str:
 
 
 def table(plan: Plan) -> tuple[list[str], list[list[str]]]:
-    """Headings and lines of the front, fastest first."""
+    """Return the headings and lines of the Pareto front, fastest first."""
     kept = any(one.point.work.checkpointing != "none" for one in plan.front)
     divided = any(one.point.work.strategy != "ddp" for one in plan.front)
     headings = ["machines", "method", "micro-\nbatch", *(["check-\npointing"] if kept else [])]
@@ -91,7 +91,7 @@ def machines(one: Drawn) -> str:
 
 
 def sections(plan: Plan) -> Iterator[tuple[str, list[str]]]:
-    """The answer in words and their parts."""
+    """Yield the sections of the answer: a word, and its parts."""
     choice = plan.choice
     if choice is not None:
         yield "Choose", list(_choice(plan, choice))
@@ -156,7 +156,7 @@ def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
     cluster = scenario.cluster
     if cluster.workers > 1:
         link = cluster.network if cluster.nodes > 1 else cluster.intra_node
-        yield f"{carried(scenario)}, {link_facts(link)}"
+        yield f"{transport_of(scenario)}, {link_facts(link)}"
     if plan.supposed:
         yield SUPPOSED
     if choice.point.row.fits is None:
@@ -167,7 +167,7 @@ def _assumed(plan: Plan, choice: Drawn) -> Iterator[str]:
 
 
 def command(plan: Plan, one: Drawn) -> str:
-    """Command that gives the point's iteration."""
+    """Return the `gcsim advise` command that simulates this point."""
     work, job = one.point.work, plan.job
     offer, training = work.site.offer, work.site.scenario.training
     said = (
@@ -179,7 +179,7 @@ def command(plan: Plan, one: Drawn) -> str:
     for name in ("sequence", "loop"):
         if (value := getattr(job, name)) is not None:
             said += f" --{name} {value}"
-    settings = dict.fromkeys((*work.settings(), *job.overrides))  # either may say the same
+    settings = dict.fromkeys((*work.settings(), *job.overrides))  # the two may set the same key
     return said + "".join(f" --set {quote(text)}" for text in settings)
 
 
@@ -192,7 +192,7 @@ COLUMNS = (
 
 
 def records(plan: Plan) -> list[dict[str, Any]]:
-    """The front by column, fastest first."""
+    """Return the Pareto front as records by column, fastest first."""
     found = []
     for one in plan.front:
         work, row, (low, high) = one.point.work, one.point.row, one.hours_range
@@ -211,7 +211,7 @@ def records(plan: Plan) -> list[dict[str, Any]]:
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """Plain values, as in `--json`."""
+    """Return the plain values that `--json` writes."""
     found = plan.measure
     return {
         "schema": SCHEMA,
@@ -242,12 +242,12 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def to_json(plan: Plan) -> str:
-    """The document."""
+    """Return the document as JSON text."""
     return json_text(document(plan))
 
 
 def to_markdown(plan: Plan) -> str:
-    """The question, the front as a table, the answer."""
+    """Return the question, the front as a table, and the answer."""
     headings, lines = table(plan)
     rows = [[heading.replace("-\n", "").replace("\n", " ") for heading in headings]]
     rows += [["---"] * len(headings), *([cell.strip() for cell in line] for line in lines)]
@@ -258,13 +258,13 @@ def to_markdown(plan: Plan) -> str:
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Write in the format of the path's ending; `InputError` for an unknown one."""
+    """Write the plan in the format of the path's suffix; raises `InputError` for an unknown one."""
     check_format(path)
     write_text(path, _MAKERS[path.suffix](plan))
 
 
 def check_format(path: Path) -> None:
-    """Raise `InputError` unless the path ends in a format."""
+    """Raise `InputError` unless the path's suffix is a known format."""
     if path.suffix not in _MAKERS:
         message = f"{path.suffix or 'no ending'!r} is not a format of a plan"
         raise InputError(message, place=str(path), hint=f"let it end in {', '.join(_MAKERS)}")
@@ -275,7 +275,7 @@ _MAKERS: dict[str, Callable[[Plan], str]] = {
     ".json": to_json,
     ".md": to_markdown,
 }
-"""Makers of a plan's text, by the ending of its file."""
+"""Functions that make a plan's text, by file suffix."""
 
 
 def _count(value: float) -> str:

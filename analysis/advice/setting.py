@@ -1,4 +1,4 @@
-"""Setting of advice: its cluster and assumed facts."""
+"""Texts on the setting of advice: its cluster, and facts that it assumes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gcsim.scenarios.sections.link import carrier, entry_name
 from gcsim.scenarios.trained.evidence import optimizer_of
 from gcsim.simulator.network.links import Link
 
-SUPPOSED = "PyTorch DDP"  # said of a question that leaves its loop out
-NOT_CHECKED = "not checked: the device states none"  # said of the memory of a device without one
+SUPPOSED = "PyTorch DDP"  # stated for a question without a training loop
+NOT_CHECKED = "not checked: the device states none"  # stated for a device of unknown memory size
 
 
 def header(scenario: Scenario, dense: Row | None) -> str:
-    """The cluster, and its dense iteration."""
+    """Return one line on the model and cluster, with the time of a dense iteration."""
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     rate = bits(float(link.bandwidth)) if link.trace is None else link.name
@@ -24,11 +24,11 @@ def header(scenario: Scenario, dense: Row | None) -> str:
     now = f": dense {elapsed(dense.iteration_s)}" if dense is not None else ""
     return (
         f"{scenario.model.name}, batch {scenario.batch_size}, on {cluster.devices}, {rate}, "
-        f"{carried(scenario)}{now}"
+        f"{transport_of(scenario)}{now}"
     )
 
 
-def carried(scenario: Scenario) -> str:
+def transport_of(scenario: Scenario) -> str:
     """ "NCCL over TCP" """
     cluster = scenario.cluster
     network = cluster.at_one_nic.network.name if cluster.nodes > 1 else None
@@ -36,7 +36,7 @@ def carried(scenario: Scenario) -> str:
 
 
 def assumed(scenario: Scenario, *, shipped: bool) -> list[str]:
-    """Facts taken from the catalogue, and the draws behind the ranges."""
+    """Return facts that come from the catalogue, and the number of draws behind the ranges."""
     cluster = scenario.cluster
     link = cluster.network if cluster.nodes > 1 else cluster.intra_node
     links = [link, *(cluster.at_one_nic.nics.values() if cluster.nodes > 1 else ())]
@@ -67,7 +67,7 @@ _SHARDED = {
 
 
 def link_facts(link: Link) -> str:
-    """Latency and goodput with their ranges."""
+    """Return a link's latency and goodput with their ranges."""
     kind = entry_name(link)
     entry = catalog.links().get(kind)
     if entry is not None and link.trace is None and link.bandwidth != entry.bandwidth:
@@ -77,7 +77,7 @@ def link_facts(link: Link) -> str:
         text += f" ({ends(*(duration(float(end)) for end in link.latency_range))})"
     if link.trace is None:
         shares = link.efficiency_range or ()
-        if shares and shares[1] > 1:  # a radio's stated rate is no limit
+        if shares and shares[1] > 1:  # a radio's stated rate is not an upper limit
             text += f", goodput {bits(float(link.rate))}"
             text += f" ({ends(*(bits(float(link.bandwidth * share)) for share in shares))})"
         else:

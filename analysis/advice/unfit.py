@@ -1,5 +1,5 @@
-"""Answer of advice where nothing fits in the devices' memory: by how much, what would fit, and the
-advice with the mildest settings with which it fits."""
+"""Advice if nothing fits in the devices' memory: how much is missing, what would fit, and the
+advice with the smallest change of settings that fits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gcsim.scenarios.checks.fits import NOTHING, DoesNotFitError, assigned, gib,
 
 
 def summary(unfit: DoesNotFitError, cured: Advice | None = None, width: int = 80) -> str:
-    """Text that `gcsim advise` prints; `cured` is the advice with the misfit's `sets`."""
+    """Return the text of `gcsim advise`; `cured` is the advice with the settings `misfit.sets`."""
     misfit = unfit.misfit
     memory = misfit.memory
     parts = [f"{part.name} {span(part.low, part.high)}" for part in memory.parts]
@@ -29,13 +29,13 @@ def summary(unfit: DoesNotFitError, cured: Advice | None = None, width: int = 80
 
 
 def _either(remedies: Sequence[str]) -> Iterator[str]:
-    """Each of several ways out on a line of its own."""
+    """Yield each of several remedies on a line of its own, joined by "or"."""
     yield remedies[0]
     yield from (f"or {text}" for text in remedies[1:])
 
 
 def to_json(unfit: DoesNotFitError, cured: Advice | None = None) -> str:
-    """The same for `--json`."""
+    """Return the JSON text of `gcsim advise --json`."""
     document = {"fits": False, "model": unfit.model, **unfit.misfit.document()}
     if cured is not None:
         document |= {"set": list(unfit.misfit.sets), "advice": cured.document()}

@@ -1,1 +1,1 @@
-"""A result in a browser: one self-contained HTML file."""
+"""Report of a result for a browser: one self-contained HTML file."""

@@ -1,6 +1,6 @@
-"""Charts of a report, as Plotly's plain data: speedups, parts, accuracies.
+"""Charts of a report as plain Plotly data: speedups, parts of an iteration, training curves.
 
-Hover texts are the table's.
+Hover texts have the same numbers as the tables.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from gcsim.scenarios.result import Curve, Measure, Result, Row
 from gcsim.scenarios.sweeps.result import SweepResult
 
 DASHES = dict(zip(style.DASHES, ("solid", "dash", "dot", "dashdot"), strict=True))
-"""Plotly's dashes by matplotlib's."""
+"""Plotly's dash styles by matplotlib's."""
 STEPS = (
     (1, 2, 5),
     (1, 1.5, 2, 3, 5, 7),
     (1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
 )
-"""Ticks of a logarithmic axis within a decade, coarse to fine."""
-WHISKERS = 4  # number per curve of training
+"""Ticks within a decade of a logarithmic axis, from coarse to fine."""
+WHISKERS = 4  # number of whiskers per training curve
 APART, REACH = 0.08, 0.56
-"""Octaves between the points of two methods at a size, and between the first and the last."""
-LEGEND = 0.25  # largest share of a chart's height: on a phone long legends scroll
-CURVES = 480  # pixels of a chart of training
+"""Octaves between two methods' points at one size, and at most from the first to the last."""
+LEGEND = 0.25  # largest share of a chart's height: longer legends scroll on a phone
+CURVES = 480  # height in pixels of a training chart
 OF_SEEDS = "Median over seeds; whiskers from the lowest seed to the highest."
 ERRORS = (90, 80, 70, 60, 50, 40, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.2, 0.1)
-"""Distances of ticks from 100 % accuracy."""
-ROOM = 1.06  # beyond the ends of what is drawn, on a logarithmic axis
-APART_TICKS = 0.06  # least distance of two, of the axis
-LEAST = 0.05  # shortest distance from 100 % that is drawn
-LEAST_LOSS = 1e-9  # the same of a loss
+"""Errors in percent at which an axis of accuracy has ticks."""
+ROOM = 1.06  # margin factor beyond the data on a logarithmic axis
+APART_TICKS = 0.06  # least distance of two ticks as a share of the axis
+LEAST = 0.05  # smallest error in percent that is drawn
+LEAST_LOSS = 1e-9  # smallest loss that is drawn
 FAR = 20.0
-"""Distances from 100 % beyond this many of the target's are cut off, where others reach it."""
+"""Errors beyond this multiple of the target's error are cut off if methods reach the target."""
 TARGET = {
     "type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "between",
     "line": {"color": style.GREY, "width": 1.5, "dash": "dash"},
 }  # fmt: skip
-"""Line at the target."""
-ROW = 26  # pixels of a bar
-LABEL = 30  # letters of the values below a sweep's point
-POINTS = 48  # most points of a sweep that have whiskers
+"""Plotly shape of the line at the target."""
+ROW = 26  # height in pixels of a bar
+LABEL = 30  # most letters of the label of a sweep's point
+POINTS = 48  # most points of a sweep that are drawn with whiskers
 
 
 def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
-    """Speedup over dense training, or throughput without a dense row, by number of workers; methods
-    labelled in `ranged` with their range, side by side."""
+    """Chart speedup over dense training (throughput without a dense row) by number of workers;
+    methods labelled in `ranged` are shifted sideways and have whiskers."""
     compared = any(row.speedup_vs_dense is not None for row in result.rows)
     traces: list[dict[str, Any]] = []
     known = [
@@ -64,12 +64,12 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
     ]
     step = min(APART, REACH / max(1, len(known)))
     heights: list[float] = []
-    beside = {one: 2 ** (step * (n - (len(known) - 1) / 2)) for n, one in enumerate(known)}
+    shifts = {one: 2 ** (step * (n - (len(known) - 1) / 2)) for n, one in enumerate(known)}
     for label, line in lines_of({row.label: row.compressor for row in result.rows}).items():
         rows = sorted(
             (row for row in result.rows if row.label == label), key=lambda row: row.workers
         )
-        at = [row.workers * beside.get(label, 1.0) for row in rows]
+        at = [row.workers * shifts.get(label, 1.0) for row in rows]
         traces.append(
             {
                 "type": "scatter", "mode": "lines+markers", "name": plain(label), "x": at,
@@ -78,12 +78,12 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
                     row.speedup_vs_dense if compared else row.throughput_samples_per_s
                     for row in rows
                 ],
-                "text": [_told(row) for row in rows],
+                "text": [_hover_text(row) for row in rows],
                 "customdata": [row.workers for row in rows],
                 "hovertemplate": "%{text}<extra>%{fullData.name}, %{customdata} workers</extra>",
             }
         )  # fmt: skip
-        if label in beside:
+        if label in shifts:
             ends = [
                 (row.speedup_vs_dense or 0.0, row.speedup_low or 0.0, row.speedup_high or 0.0)
                 for row in rows
@@ -97,14 +97,14 @@ def speedup_chart(result: Result, ranged: Sequence[str]) -> Chart:
     return figure(
         traces,
         {
-            "xaxis": {"title": {"text": "workers"}, "type": "log", **ticked(sizes)},
-            "yaxis": {"title": {"text": what}, "type": "log", **ticked(ticks)},
+            "xaxis": {"title": {"text": "workers"}, "type": "log", **ticks_of(sizes)},
+            "yaxis": {"title": {"text": what}, "type": "log", **ticks_of(ticks)},
         },
     )  # fmt: skip
 
 
 def ticks_between(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis, at least three if steps are fine enough."""
+    """Return ticks of a logarithmic axis, at least three unless the range is too short."""
     found: list[float] = []
     for steps in STEPS:
         ticks = [round(step * 10.0**power, 6) for power in range(-4, 8) for step in steps]
@@ -114,13 +114,13 @@ def ticks_between(low: float, high: float) -> list[float]:
     return found
 
 
-def ticked(ticks: Sequence[float]) -> dict[str, Any]:
-    """Ticks of an axis, without exponents."""
+def ticks_of(ticks: Sequence[float]) -> dict[str, Any]:
+    """Return the layout of an axis with these ticks, without exponents."""
     return {"tickvals": ticks, "ticktext": [f"{tick:.10g}" for tick in ticks]}
 
 
 def breakdown_chart(result: Result) -> tuple[Chart, int]:
-    """Parts of an iteration at the largest size, fastest first, and the height in pixels."""
+    """Chart the parts of an iteration at the largest size, fastest first; also return pixels."""
     rows = at_largest(result)
     labels = [plain(row.label) for row in rows]
     traces: list[dict[str, Any]] = [
@@ -157,7 +157,7 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
     layout: dict[str, Any] = {
         "barmode": "stack",
         "xaxis": {"title": {"text": f"time [ms]{stated}"}},
-        "yaxis": {  # labels are names, also where they look like numbers
+        "yaxis": {  # labels are names even if they look like numbers
             "type": "category",
             "autorange": "reversed",
             "automargin": True,
@@ -168,8 +168,8 @@ def breakdown_chart(result: Result) -> tuple[Chart, int]:
 
 
 def points_chart(result: SweepResult) -> Chart:
-    """Speedups by point with a result, at its largest size, with ranges of few points. A label has
-    the values of the keys that vary; Plotly leaves out labels without room."""
+    """Chart the speedup at the largest size of each point that has a result, with ranges if points
+    are few. Labels have the values of the keys that vary; Plotly drops labels that do not fit."""
     points = [point for point in result.points if point.result]
     few = len(points) <= POINTS
     keys = [key for key, values in result.grid.items() if len(values) > 1]
@@ -204,7 +204,7 @@ def points_chart(result: SweepResult) -> Chart:
                 "y": [row.speedup_vs_dense for row in rows],
                 "marker": {"color": line["color"], "size": 6 if few else 4},
                 **({"error_y": whiskers(ends, line["color"])} if few else {}),
-                "text": [_told(row) for row in rows],
+                "text": [_hover_text(row) for row in rows],
                 "customdata": [plain(points[place].name) for place, _ in by_label[label]],
                 "hovertemplate": "%{text}<extra>%{fullData.name}, %{customdata}</extra>",
             }
@@ -227,7 +227,7 @@ def points_chart(result: SweepResult) -> Chart:
 def training_sections(
     kinds: dict[str, str], every: Sequence[Curve], measure: Measure
 ) -> list[tuple[str, Html]]:
-    """Headings and charts over steps and seconds; `kinds`: registered names by label."""
+    """Return headings and charts over steps and seconds; `kinds`: registered names by label."""
     name = measure.capitalize()
     names = {label: label for label in kinds}
     over_steps, over_seconds = (
@@ -250,10 +250,10 @@ def curves_chart(
     target: float | None = None,
     marks: Mapping[str, float] | None = None,
 ) -> Chart:
-    """Held-out accuracy or loss against steps, or the logarithm of simulated seconds, of methods
-    with `names` by label: median over seeds, and whiskers from lowest to highest, at places of
-    their own for each method. `target` is the place (`distance`) of a line, with `marks` where
-    methods reach it."""
+    """Chart held-out accuracy or loss against steps or the logarithm of simulated seconds, for the
+    methods in `names` (by label): the median over seeds, with whiskers from the lowest to the
+    highest that are shifted between methods. `target` is the place (`distance`) of a horizontal
+    line, and `marks` tells where on it methods reach the target."""
     traces: list[dict[str, Any]] = []
     heights: list[float] = []
     last: list[float] = []
@@ -310,7 +310,7 @@ def curves_chart(
     if at == "seconds":
         shown = [place for trace in traces for place in trace["x"]]
         ticks = ticks_between(min(shown, default=1), max(shown, default=1))
-        x_axis = {"title": {"text": "simulated seconds"}, "type": "log", **ticked(ticks)}
+        x_axis = {"title": {"text": "simulated seconds"}, "type": "log", **ticks_of(ticks)}
     layout: dict[str, Any] = {
         "xaxis": x_axis,
         "yaxis": _measure_axis(measure, heights, last, target),
@@ -321,15 +321,15 @@ def curves_chart(
 
 
 def distance(measure: Measure, value: float) -> float:
-    """Place of a loss, or an accuracy in percent, on a logarithmic axis."""
+    """Return the place of a loss, or of an accuracy in percent, on a logarithmic axis."""
     return max(LEAST_LOSS, value) if measure == "loss" else max(LEAST, 100 - value)
 
 
 def cut(
     near: float, far: float, last: Sequence[float], target: float | None
 ) -> tuple[float, float]:
-    """Ends of an axis of distances from 100 % that go from `near` to `far`: `last` are those of the
-    trained methods."""
+    """Return the ends of an axis of errors in percent whose data go from `near` to `far`; `last`
+    are the final errors of the trained methods."""
     level = min(last) if target is None else target
     far = min(far, FAR * min(*last, level))
     return max(far, 1.15 * max(last)), min(near, level / 1.3)
@@ -338,12 +338,12 @@ def cut(
 def _measure_axis(
     measure: Measure, heights: Sequence[float], last: Sequence[float], target: float | None
 ) -> dict[str, Any]:
-    """Logarithmic axis of a loss, or of the distance from 100 %, the best at the top."""
+    """Return a logarithmic axis of the loss, or of the error in percent, the best at the top."""
     low, high = min(heights, default=1.0) / ROOM, max(heights, default=1.0) * ROOM
     if measure == "loss":
         low = min(low, (target or low) / ROOM)
         return {
-            "title": {"text": "loss"}, "type": "log", **ticked(ticks_between(low, high)),
+            "title": {"text": "loss"}, "type": "log", **ticks_of(ticks_between(low, high)),
             "range": [math.log10(low), math.log10(high)],
         }  # fmt: skip
     far, near = cut(low, high, last or [low], target)
@@ -359,8 +359,8 @@ def _measure_axis(
     }  # fmt: skip
 
 
-def _told(row: Row) -> str:
-    """Hover text of a point."""
+def _hover_text(row: Row) -> str:
+    """Return the hover text of a point."""
     took = f"{elapsed(row.iteration_s)} per iteration"
     if row.speedup_vs_dense is None:
         return took
@@ -368,7 +368,7 @@ def _told(row: Row) -> str:
 
 
 def lines_of(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Colour and dash by label."""
+    """Return colour and dash style by label."""
     styles = style.styles_of(kinds, set(kinds))
     return {
         label: {"color": one.colour, "dash": DASHES[one.dashes]} for label, one in styles.items()
@@ -376,7 +376,7 @@ def lines_of(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:
 
 
 def whiskers(ends: Sequence[tuple[float, ...]], colour: str) -> dict[str, Any]:
-    """Error bars of points given as middle, low and high."""
+    """Return error bars for points given as (middle, low, high)."""
     return {
         "type": "data", "symmetric": False, "color": colour, "thickness": 1.5, "width": 0,
         "array": [max(0.0, high - middle) for middle, _, high in ends],
@@ -385,7 +385,7 @@ def whiskers(ends: Sequence[tuple[float, ...]], colour: str) -> dict[str, Any]:
 
 
 def figure(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Chart:
-    """A figure of `traces`, with this `layout` over that of all charts."""
+    """Return a figure of `traces`; `layout` overrides the layout common to all charts."""
     return {
         "data": traces,
         "layout": {

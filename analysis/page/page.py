@@ -1,8 +1,8 @@
-"""Parts of a page: sections with tables that sort and filter, charts, facts with links.
+"""Parts of a page: sections with charts, tables that sort and filter, and facts with links.
 
-One file without network access: `vendor/` has the libraries that draw and sort. Without JavaScript,
-or printed, text and rows remain. All texts of the result are escaped; charts are data in scripts
-that are not run.
+The page is one file that needs no network: the libraries that draw and sort are in `vendor/`.
+Without JavaScript, or in print, text and rows remain. All text from the result is escaped; chart
+data are JSON in scripts that never run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gcsim.analysis.report.sections import Line, Section, joined
 from gcsim.analysis.report.table import Column
 from gcsim.scenarios.result import Row
 
-Html = Markup  # text that is markup already
-Chart = dict[str, Any]  # data, layout and settings of one Plotly figure
+Html = Markup  # text that is already markup
+Chart = dict[str, Any]  # data, layout and settings of a Plotly figure
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("vendor/plotly-basic.min.js", "vendor/dataTables.min.js", "report.js")
@@ -34,30 +34,30 @@ _LINK = re.compile(
     r"https?://[^\s<>\"]*[^\s<>\".,;:)]|arXiv[: ](\d{4}\.\d{4,5})|doi:(10\.[^\s,;)]*[^\s,;).])"
 )
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[-+]\d+)?)(?:[-/](?:[\d.]+|inf))?")
-"""A number, a range, or a count of a total."""
+"""A number, optionally followed by the end of a range or a total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text of a table's cell, and its sort key."""
+    """Text of a table cell, and its sort key."""
 
     shown: str
     number: float | None = None
 
 
 def page(title: str, under: str, sections: Iterable[tuple[str, Html]]) -> str:
-    """Whole file; `under`: a line below the title."""
+    """Return the whole file; `under` is the line below the title."""
     style = (_HERE / "report.css").read_text(encoding="utf-8")
     return str(_part("page", title, under, sections, style, _scripts(), _policy()))
 
 
 def paragraphs(lines: Iterable[str], kind: str) -> Html:
-    """Sentences, one below the other."""
+    """Return one paragraph per sentence."""
     return _part("paragraphs", lines, kind)
 
 
 def worded(sections: Iterable[Section]) -> Html:
-    """Words and their parts; code below its word."""
+    """Return sections as words with their parts; code goes below its word."""
     parted = []
     for word, parts in sections:
         code = [part for part in parts if isinstance(part, Line)]
@@ -73,9 +73,9 @@ def table(
     marked: Sequence[bool] = (),
     first: Sequence[str] = (),
 ) -> Html:
-    """Table sorted by a click on a heading, and filtered; names come first. `marked` rows stand
-    out. Of `first`, if given, only these columns are shown, of equal names the foremost; the others
-    on demand."""
+    """Return a table that can be filtered and sorted by its headings; the first column has names.
+    `marked` rows are highlighted. If `first` is given, only these columns are shown at first (the
+    leftmost of equal names), the others on demand."""
     heads = [
         {"text": text, "extra": bool(first) and (text not in first or text in headings[:number])}
         for number, text in enumerate(headings)
@@ -85,7 +85,7 @@ def table(
 
 
 def cells_of(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[Cell]]:
-    """Cells of each row, which sort by full values; unknown ones come first."""
+    """Return the cells of each row, which sort by exact values; unknown values come first."""
     found: list[list[Cell]] = [[] for _ in rows]
     for column in columns:
         for cells, text, row in zip(found, column.cells(rows), rows, strict=True):
@@ -95,8 +95,8 @@ def cells_of(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[Cell]]
 
 
 def cells_of_texts(lines: Sequence[Sequence[str]]) -> list[list[Cell]]:
-    """Cells of each line. A column with a number sorts by numbers, a range by its lower end; cells
-    without one come first."""
+    """Return the cells of each line. A column that has a number sorts by numbers, a range by its
+    lower end; cells without a number come first."""
     columns: list[list[Cell]] = []
     for column in zip(*lines, strict=True):
         found = [_NUMBER.fullmatch(text) for text in column]
@@ -107,18 +107,18 @@ def cells_of_texts(lines: Sequence[Sequence[str]]) -> list[list[Cell]]:
 
 
 def chart(figure: Chart, height: int) -> Html:
-    """A chart of so many pixels."""
+    """Return a chart of `height` pixels."""
     data = json.dumps(figure, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     return _part("chart", height, data)
 
 
 def plain(text: str) -> str:
-    """Text for a chart: Plotly reads some tags."""
+    """Escape text for a chart, as Plotly interprets some tags."""
     return escape(text, quote=False)
 
 
 def code(text: str) -> Html:
-    """Lines as they are."""
+    """Return preformatted lines."""
     return _part("code", text)
 
 
@@ -131,37 +131,37 @@ _FILES = {
     "timeline.json": "a sample iteration, for https://ui.perfetto.dev",
     "scenario.yaml": "the scenario with every default",
 }
-"""Contents of files beside a report; the name of a picture says enough."""
+"""Descriptions of files in the report's folder; pictures need none."""
 
 
 def files(names: Iterable[str]) -> Html:
-    """Links to files beside the page, with their contents."""
+    """Return links to files in the page's folder, with descriptions."""
     return _part("files", {name: _FILES.get(name, "") for name in names})
 
 
 def notes(lines: Iterable[str]) -> Html:
-    """Small print."""
+    """Return small print."""
     return _part("notes", lines)
 
 
 def folded(title: str, inner: Html) -> Html:
-    """Section that opens on a click."""
+    """Return a section that opens on a click."""
     return _part("folded", title, inner)
 
 
 def facts(value: Any) -> Html:
-    """Plain values as in `results.json`, with links of sources."""
+    """Return plain values as in `results.json`, with links to sources."""
     return _part("facts", value)
 
 
 def _part(macro: str, *given: Any) -> Html:
-    """Markup by a macro of `parts.html`."""
+    """Return the markup of a macro in `parts.html`."""
     return Html(getattr(_parts(), macro)(*given).strip())
 
 
 @cache
 def _parts() -> Any:
-    """Macros of `parts.html`; jinja2 is imported on use."""
+    """Return the macros of `parts.html`; imports jinja2 on first use."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
@@ -172,14 +172,14 @@ def _parts() -> Any:
 
 
 def _word(value: Any) -> str:
-    """Measured numbers to six digits: `results.json` has all."""
+    """Format a value, numbers with six digits; `results.json` has all digits."""
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def linked(text: str) -> Html:
-    """Text with links for addresses, arXiv numbers and DOIs."""
+    """Return text in which addresses, arXiv numbers and DOIs are links."""
     parts, end = [], 0
     for found in _LINK.finditer(text):
         arxiv, doi = found.groups()
@@ -203,7 +203,7 @@ def _scripts() -> tuple[str, ...]:
 
 @cache
 def _policy() -> str:
-    """Content-Security-Policy: only these scripts run, nothing is fetched or sent."""
+    """Return a Content-Security-Policy: only these scripts run, nothing is fetched or sent."""
     digests = (hashlib.sha256(text.encode()).digest() for text in _scripts())
     scripts = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in digests)
     return f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:"

@@ -1,4 +1,4 @@
-"""Report of a run: answer, all rows, charts, sources of the ranges, sources."""
+"""Report of a run: answer, all rows, charts, causes of the ranges, sources."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gcsim.scenarios.result import Result, Row, fastest_first, known_to_target
 _FILES = (
     "results.json", "results.csv", "timeline.json", "scenario.yaml", "speedup.png", "breakdown.png",
 )  # fmt: skip
-"""Files beside a report."""
-SPEEDUPS = 480  # pixels of the chart
-RANGED = 12  # fastest methods that have whiskers
+"""Files in the report's folder."""
+SPEEDUPS = 480  # height of the speedup chart in pixels
+RANGED = 12  # number of methods with whiskers, the fastest ones
 
 
 def run_page(result: Result, command: str) -> str:
-    """The report as HTML; `command` is what made it."""
+    """Return the report as HTML; `command` is the command that made it."""
     found = largest_verdict(result)
     first = found.rows[0]
     advised = Recommendation(result=result, verdict=found)
@@ -46,7 +46,7 @@ def run_page(result: Result, command: str) -> str:
         *_training(result),
         *_ranges(result, found),
         ("All sizes", html.folded(f"{len(everywhere)} rows", _table(everywhere, None))),
-        ("Sources", html.folded("devices, links, methods, versions", html.facts(_told(result)))),
+        ("Sources", html.folded("devices, links, methods, versions", html.facts(_sources(result)))),
         ("Files", html.files((*_FILES, *(["faults.png"] if result.faulty else [])))),
         ("Command", html.code(command)),
         ("Scenario", html.folded("with every default", html.code(document.write(result.scenario)))),
@@ -68,8 +68,8 @@ def _under(result: Result, row: Row) -> str:
 
 
 def _table(rows: Sequence[Row], found: Verdict | None) -> html.Html:
-    """Every column, sorted by full values; rows of one size with their verdict's marks, or with the
-    number of nodes."""
+    """Return a table of every column, sorted by exact values. Rows of one size (`found` given) have
+    their verdict's marks, rows of all sizes their number of nodes."""
     columns = (*tables.answer_columns(rows), *tables.other_columns(rows))
     nodes = [] if found else ["nodes"]
     error = [] if known_to_target(rows) else ["NMSE"]
@@ -97,13 +97,13 @@ def _label(row: Row, found: Verdict | None) -> str:
 
 
 def _training(result: Result) -> Iterator[tuple[str, html.Html]]:
-    """Table of training with known outcomes, and its title."""
-    told = result.trained
-    if told is None:
+    """Yield the title and table of training with known outcomes."""
+    training = result.trained
+    if training is None:
         return
-    known = {curve.label for curve in told.curves}
+    known = {curve.label for curve in training.curves}
     kinds = {row.label: row.compressor for row in result.rows}
-    steps, (heading, seconds) = training_sections(kinds, told.curves, told.measure)
+    steps, (heading, seconds) = training_sections(kinds, training.curves, training.measure)
     largest = max(result.rows, key=lambda row: row.nodes)
     said = [f"On {plural(largest.nodes, 'node')}, {plural(largest.workers, 'worker')}."]
     unknown = [label for label in kinds if label not in known]
@@ -114,7 +114,7 @@ def _training(result: Result) -> Iterator[tuple[str, html.Html]]:
 
 
 def _ranges(result: Result, found: Verdict) -> Iterator[tuple[str, html.Html]]:
-    """Inputs behind the ranges of the method to try, or the safe one."""
+    """Yield the inputs that cause the range of the method to try, or of the safe one."""
     row = found.to_try or found.safe
     of_row = shares(result, row, found.dense) if row is not None else ()
     if row is None or not of_row:
@@ -139,8 +139,8 @@ def _valued(value: float, unit: str) -> str:
     return duration(value) if unit == "s" else scaled(value, unit)
 
 
-def _told(result: Result) -> Any:
-    """Provenance without long parts of no use to a reader, rates and times with their units."""
+def _sources(result: Result) -> Any:
+    """Return the provenance without parts that no reader needs, rates and times with units."""
     kept = {
         key: value
         for key, value in result.provenance.items()
@@ -150,22 +150,22 @@ def _told(result: Result) -> Any:
 
 
 _SUFFIXES = {"_bytes_per_s": "B/s", "_per_s": "FLOP/s", "_s": "s"}
-"""Units of provenance by the end of a name, the longest first."""
+"""Units of provenance values by suffix of the key, the longest suffix first."""
 
 
 def _with_units(value: Any) -> Any:
-    """Provenance with units; an uncertain input without a range keeps none."""
+    """Return provenance with units; an uncertain input without a range has none."""
     if isinstance(value, Mapping):
         if "unit" in value:
             ends = (_valued(end, value["unit"]) for end in value["range"] or ())
             shown = {"value": _valued(value["value"], value["unit"]), "range": " to ".join(ends)}
             return {key: one for key, one in {**value, **shown}.items() if key != "unit"}
-        return dict(_named(*each) for each in value.items())
+        return dict(_without_unit(*each) for each in value.items())
     return list(map(_with_units, value)) if isinstance(value, list | tuple) else value
 
 
-def _named(key: str, value: Any) -> tuple[str, Any]:
-    """Name without its unit, and the value with it."""
+def _without_unit(key: str, value: Any) -> tuple[str, Any]:
+    """Return a key without its unit suffix, and its value with the unit."""
     for end, unit in _SUFFIXES.items():
         if key.endswith(end) and (value is None or isinstance(value, int | float)):
             return key.removesuffix(end), value if value is None else _valued(value, unit)

@@ -1,4 +1,4 @@
-"""Report of a sweep: a row per point, speedups with ranges, all rows of all points."""
+"""Report of a sweep: a row per point, speedups with ranges, and all rows of all points."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 
-_HEIGHT = 420  # pixels of the chart
+_HEIGHT = 420  # height of the chart in pixels
 
 
 def sweep_page(result: SweepResult, command: str) -> str:
-    """The report as HTML; `command` is what made it."""
+    """Return the report as HTML; `command` is the command that made it."""
     headings, lines = table_of(result)
     answer, below = notes_on(result)
     folds = [heading.replace("\n", " ") for heading in headings]

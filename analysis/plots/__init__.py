@@ -1,1 +1,1 @@
-"""The figures of a run."""
+"""Figures of runs and sweeps."""

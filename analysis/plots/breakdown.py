@@ -1,8 +1,8 @@
-"""Parts of an iteration: stacked bars at the largest size, fastest first.
+"""Stacked bars of the parts of an iteration at the largest size, fastest first.
 
-The left panel shows whole iterations on one linear scale from zero. Where slow methods dwarf
-others, the right panel repeats the bars cut off at a stated and marked time, so that small parts of
-fast ones are legible.
+The left panel shows whole iterations on one linear scale from zero. If slow methods dwarf others, a
+right panel repeats the bars, cut off at a marked time, so that the small parts of fast methods are
+legible.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gcsim.analysis.report.numbers import elapsed, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
-NOW_AND_THEN = ("input_s", "optimizer_s")  # drawn only if a row has them
+NOW_AND_THEN = ("input_s", "optimizer_s")  # parts that are drawn only if a row has them
 
-DOT = 0.008  # share of the axis below which a line is not drawn
+DOT = 0.008  # share of the axis below which a range is too short to draw
 
 KNOWN = f"\n(upper line, in brackets: {PERCENTILES} over draws of the uncertain inputs)"
 
-DWARFED = 1.8  # slowest iteration over the second panel's scale that makes it drawn
+DWARFED = 1.8  # ratio of slowest iteration to zoomed scale above which it is drawn
 
 
 def breakdown_figure(result: Result) -> Figure:
-    """A bar per compressor; the axes' containers are the parts of `parts_of`. Where iterations
-    differ, bars are means, with a thin line from the 5th to the 95th percentile, and one above over
-    the middle 80 % of the draws."""
+    """Draw a bar per method, stacked from the parts of `parts_of`. If iterations vary, bars are
+    means with a thin line from the 5th to the 95th percentile. A line above it covers the middle 80
+    % of the draws."""
     rows = at_largest(result)
     parts = parts_of(rows)
     cut = zoom_limit(rows)
@@ -83,7 +83,7 @@ def breakdown_figure(result: Result) -> Figure:
 
 
 def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
-    """Entries of `style.PARTS` that these rows have."""
+    """Return the entries of `style.PARTS` that these rows have."""
     return [
         part
         for part in style.PARTS
@@ -92,8 +92,8 @@ def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, str, str]]:
 
 
 def zoom_limit(rows: Sequence[Row]) -> float | None:
-    """End of the second panel's scale, seconds: the fastest third of the bars, rounded up in
-    milliseconds. None when one panel is enough."""
+    """Return the end of the zoomed panel's scale in seconds: it fits the fastest third of the bars,
+    rounded up in milliseconds. Returns None if one panel is enough."""
     totals = sorted(row.iteration_s for row in rows)
     needed = 1.08 * totals[(len(totals) - 1) // 3] * 1e3
     power = 10.0 ** math.floor(math.log10(needed))
@@ -110,7 +110,7 @@ def _title(result: Result, rows: Sequence[Row]) -> str:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool) -> None:
-    """Stacked bars in milliseconds, with marks at the cut `limit`."""
+    """Draw stacked bars in milliseconds, with marks if they are cut at `limit`."""
     end = (limit or max(row.iteration_s for row in rows)) * 1e3
     starts = [0.0] * len(rows)
     for name, field, colour, hatch in parts_of(rows):
@@ -140,7 +140,7 @@ def _bars(axes: Axes, rows: Sequence[Row], *, limit: float | None, numbers: bool
 
 
 def _line(axes: Axes, low: float, high: float, place: float) -> None:
-    """A thin line between two times in seconds, with ends."""
+    """Draw a thin line with end marks between two times in seconds."""
     axes.plot(
         [low * 1e3, high * 1e3], [place] * 2, color="black", linewidth=1.0, marker="|",
         markersize=5, clip_on=True,
@@ -148,7 +148,7 @@ def _line(axes: Axes, low: float, high: float, place: float) -> None:
 
 
 def _numbers(axes: Axes, starts: Sequence[float], widths: Sequence[float], limit: float) -> None:
-    """Milliseconds of each part wide enough for them."""
+    """Write the milliseconds into each part that is wide enough."""
     for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
         shown = min(start + width, 0.96 * limit) - start
         if shown > 0.072 * limit:
@@ -159,7 +159,7 @@ def _numbers(axes: Axes, starts: Sequence[float], widths: Sequence[float], limit
 
 
 def _cut_mark(axes: Axes, place: int) -> None:
-    """Two white strokes across a bar that is cut off."""
+    """Draw two white strokes across a bar that is cut off."""
     for shift in (0.0, 0.014):
         axes.plot(
             [0.968 + shift, 0.98 + shift], [place + 0.42, place - 0.42],

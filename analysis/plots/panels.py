@@ -1,7 +1,7 @@
-"""Panels of a sweep's picture, and their cells: keys, and verdicts.
+"""Panels of a sweep's figures: which keys they show, and the verdict in each cell.
 
-Axes are the two keys with most values; each combination of the others has a panel, up to `PANELS`;
-further keys stay at their first value.
+The axes are the two keys with the most values. Each combination of the other keys has a panel, up
+to `PANELS`; further keys stay at their first value.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.simulator.training import DENSE
 
-PANELS = 12  # most panels of one picture
-_LONGEST = 24  # letters of a value on an axis
+PANELS = 12  # most panels of one figure
+_LONGEST = 24  # most letters of a value on an axis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Swept key; numbers, or quantities of one dimension, ascend."""
+    """A swept key; values that are numbers or quantities of one dimension ascend."""
 
     name: str
-    short: str  # shortest text that tells it from other swept keys
+    short: str  # shortest unique suffix among the swept keys
     values: tuple[Any, ...]
-    numbers: tuple[float, ...] | None  # in SI units, if numbers
+    numbers: tuple[float, ...] | None  # in SI units, if all values are numbers
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Values in words."""
+        """Values as text."""
         return tuple(map(_shown, self.values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A point, at its largest cluster."""
+    """A point of the sweep at its largest cluster."""
 
     verdict: Verdict
     recommended: Row | None  # the method to use
     winner: Row | None  # fastest method to train with, if any
-    sure: bool  # whether it surely beats dense training, or that every other
+    sure: bool  # whether it surely beats dense training (dense training: every other method)
 
     @property
     def risky(self) -> bool:
-        """Whether the recommendation is known to train, but not practically the dense update."""
+        """Whether the recommended update is known to train but is not practically the dense one."""
         return self.recommended is not None and not is_safe(self.recommended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """Sweep for a picture."""
+class SweepPicture:
+    """A sweep arranged for a figure."""
 
     result: SweepResult
     x: Key
-    y: Key | None  # None with one swept key
-    beside: tuple[Key, ...]  # keys with a panel per combination of values
-    fixed: tuple[Key, ...]  # at their first value
+    y: Key | None  # None if one key is swept
+    panel_keys: tuple[Key, ...]  # keys with a panel for each combination of values
+    fixed: tuple[Key, ...]  # keys that stay at their first value
     cells: Mapping[str, Cell]
 
     @property
     def first(self) -> Result:
-        """First result."""
+        """First result of the sweep."""
         return next(point.result for point in self.result.points if point.result is not None)
 
     @property
@@ -82,18 +82,18 @@ class Swept:
         return {row.label: row.compressor for one in done for row in one.rows}
 
     def panels(self) -> list[dict[str, Any]]:
-        """Values of the keys off the axes, panel by panel."""
-        every = itertools.product(*(key.values for key in self.beside))
-        names = [key.name for key in self.beside]
+        """Return the values of the keys that are not on the axes, for each panel."""
+        every = itertools.product(*(key.values for key in self.panel_keys))
+        names = [key.name for key in self.panel_keys]
         kept = {key.name: key.values[0] for key in self.fixed}
         return [{**dict(zip(names, values, strict=True)), **kept} for values in every]
 
     def cell(self, values: Mapping[str, Any]) -> Cell | None:
-        """Point of these values; None if it has no result."""
+        """Return the cell with these values; None if it has no result."""
         return self.cells.get(_same({**self._single, **values}))
 
     def lost(self, values: Mapping[str, Any]) -> str:
-        """Reason why the point of these values has no result (`SweepPoint.lost`)."""
+        """Return why the point with these values has no result (`SweepPoint.lost`)."""
         whole = _same({**self._single, **values})
         return next((one.lost for one in self.result.failed if _same(one.values) == whole), "")
 
@@ -103,7 +103,7 @@ class Swept:
 
     @property
     def size(self) -> str:
-        """Size of the clusters, in words."""
+        """Size of the clusters as text."""
         found = {(cell.verdict.rows[0].nodes, cell.verdict.rows[0].workers)
                  for cell in self.cells.values()}  # fmt: skip
         if len(found) > 1:
@@ -113,7 +113,7 @@ class Swept:
 
 
 def _shown(value: Any) -> str:
-    """A value's label, a long one without its middle."""
+    """Return a value's label; a long one loses its middle."""
     if isinstance(value, dict) and isinstance(value.get("label"), str):
         value = value["label"]
     text = f"{value:.6g}" if isinstance(value, float) else written(value)
@@ -121,8 +121,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: half - 1]}…{text[-half:]}"
 
 
-def swept(result: SweepResult) -> Swept:
-    """Drawn part of a sweep with at least one result."""
+def picture_of(result: SweepResult) -> SweepPicture:
+    """Arrange a sweep that has at least one result."""
     cells = {
         _same(point.values): _cell(point.result)
         for point in result.points
@@ -132,16 +132,18 @@ def swept(result: SweepResult) -> Swept:
         raise InternalError("a figure was asked for of a sweep without results")
     x, *others = _keys(result.grid)
     y, rest = (others[0], others[1:]) if others else (None, [])
-    beside: list[Key] = []
+    panel_keys: list[Key] = []
     for key in rest:
-        if math.prod(len(one.values) for one in (*beside, key)) <= PANELS:
-            beside.append(key)
-    fixed = tuple(key for key in rest if key not in beside)
-    return Swept(result=result, x=x, y=y, beside=tuple(beside), fixed=fixed, cells=cells)
+        if math.prod(len(one.values) for one in (*panel_keys, key)) <= PANELS:
+            panel_keys.append(key)
+    fixed = tuple(key for key in rest if key not in panel_keys)
+    return SweepPicture(
+        result=result, x=x, y=y, panel_keys=tuple(panel_keys), fixed=fixed, cells=cells
+    )
 
 
 def _keys(grid: Mapping[str, Sequence[Any]]) -> list[Key]:
-    """Keys with more than one value, most values first."""
+    """Return the keys with more than one value, the most values first."""
     names = [name for name, values in grid.items() if len(values) > 1] or list(grid)[:1]
     keys = [
         _key(name, short, grid[name]) for name, short in zip(names, short_names(names), strict=True)
@@ -163,7 +165,7 @@ def _key(name: str, short: str, values: Sequence[Any]) -> Key:
 
 
 def numbers_of(values: Sequence[Any]) -> tuple[float, ...] | None:
-    """Values in SI units, if all are numbers, or quantities of one dimension and no link's name."""
+    """Return values in SI units if all are numbers or quantities of one dimension, and no links."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return tuple(map(float, values))
     if not catalog.links().keys().isdisjoint(map(str, values)):

@@ -1,7 +1,7 @@
-"""Price of speed: error against time and bytes.
+"""Trade-off between speed and error: error against time and against bytes sent.
 
-A point is a method at the largest size; those unbeaten in both are joined, the Pareto front. Exact
-updates have a place of their own below the smallest error, and methods without a point are named.
+A point is a method at the largest size; a line joins the Pareto front. Exact updates are placed
+below the smallest error, and methods without a point are named in a note.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gcsim.scenarios.result import Result, Row
 
 Point = tuple[float, float]
 
-_LETTERS = 150  # of a line below the axes
+_LETTERS = 150  # letters of a line below the axes
 
 
 def pareto_figure(result: Result) -> Figure:
-    """NMSE against milliseconds and megabytes, with a note on updates that have no scale."""
+    """Draw NMSE against milliseconds and megabytes, with a note on updates without a scale."""
     every = at_largest(result)
     rows = [row for row in every if row.nmse is not None]
     exact = exact_at(rows)
@@ -55,13 +55,13 @@ def pareto_figure(result: Result) -> Figure:
 
 
 def exact_at(rows: Sequence[Row]) -> float:
-    """Place of an exact update on the axis: a decade or more below all errors."""
+    """Return the place of exact updates on the axis: one to two decades below all errors."""
     least = min((row.nmse for row in rows if row.nmse), default=1.0)
     return 10.0 ** (math.floor(math.log10(least)) - 1)
 
 
 def _without_a_point(rows: Sequence[Row]) -> str:
-    """Names of methods without an error, or with nothing sent."""
+    """Return a note that names methods without an error, or with nothing sent."""
     scaleless = ", ".join(row.label for row in rows if row.nmse is None)
     silent = [row.label for row in rows if row.nmse is not None and not row.wire_bytes_per_worker]
     said = [f"Not shown: {scaleless}: {SCALE_FREE.partition(': ')[2]}"] if scaleless else []
@@ -70,7 +70,7 @@ def _without_a_point(rows: Sequence[Row]) -> str:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """Points that none has less of both of, from left to right."""
+    """Return the Pareto front, from left to right: no other point is lower in both coordinates."""
     found: list[Point] = []
     for point in sorted(points):
         if not found or point[1] < found[-1][1]:

@@ -1,7 +1,7 @@
-"""Throughput relative to one device against the number of workers.
+"""Throughput relative to one device, against the number of workers.
 
-Both axes are logarithmic with base 2: ideal scaling is the diagonal. Labels stand at the right by
-final value, each joined to its line.
+Both axes are logarithmic with base 2, so ideal scaling is the diagonal. Labels are at the right in
+the order of final values, each joined to its line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from gcsim.analysis.plots import style
-from gcsim.analysis.plots.labels import joined
+from gcsim.analysis.plots.labels import write_labels
 from gcsim.analysis.report.intervals import uncertain
 from gcsim.analysis.report.numbers import significant
 from gcsim.scenarios.result import PERCENTILES, Result, Row
@@ -27,14 +27,14 @@ SMALL_LABEL_INCHES = 0.135
 
 
 def speedup_figure(result: Result) -> Figure:
-    """Figure with a line per method, in the order of the rows, then the ideal line.
+    """Draw a line per method, in the order of the rows, then the ideal line.
 
-    Heights are `scaling_efficiency * workers`, whiskers the middle 80 % of the draws of the
-    iteration. Methods with whiskers stand side by side at each size.
+    Heights are `scaling_efficiency * workers`; whiskers cover the middle 80 % of the draws of the
+    iteration. Methods with whiskers are shifted sideways at each size.
     """
     styles = style.line_styles(result)
     with style.settings():
-        # axes of 5.9 x 5.2 inches; beside them as much as the longest label needs
+        # axes of 5.9 x 5.2 inches, plus the space that the longest label needs
         small = any(own.muted for own in styles.values())
         width = 0.75 + 5.9 + 1.3 + (0.065 if small else 0.083) * max(map(len, styles))
         tall = max(5.18, SMALL_LABEL_INCHES * (len(styles) + 1)) if small else 5.18
@@ -42,10 +42,10 @@ def speedup_figure(result: Result) -> Figure:
         height = tall + 0.48 + below
         figure = style.new_figure(width, height)
         axes = figure.add_axes((0.75 / width, below / height, 5.9 / width, tall / height))
-        beside = _places(result, styles)
+        shifts = _places(result, styles)
         for label, own in styles.items():
             rows = _of(result, label)
-            places = [row.workers * beside[label] for row in rows]
+            places = [row.workers * shifts[label] for row in rows]
             axes.plot(
                 places, list(map(relative_throughput, rows)), label=label, **style.look_of(own)
             )
@@ -59,14 +59,14 @@ def speedup_figure(result: Result) -> Figure:
         axes.plot(reach, reach, zorder=1, label=IDEAL, **_IDEAL_LOOK)
         _axes(axes, result, workers)
         _labels(
-            axes, result, styles, beside, (SMALL_LABEL_INCHES if small else LABEL_INCHES) / tall
+            axes, result, styles, shifts, (SMALL_LABEL_INCHES if small else LABEL_INCHES) / tall
         )
         style.mark_synthetic(figure, result)
         return figure
 
 
 def relative_throughput(row: Row) -> float:
-    """Throughput over that of one device without communication."""
+    """Return throughput over that of one device without communication."""
     return row.scaling_efficiency * row.workers
 
 
@@ -75,18 +75,18 @@ def _of(result: Result, label: str) -> list[Row]:
 
 
 def _places(result: Result, styles: Mapping[str, style.LineStyle]) -> dict[str, float]:
-    """Factor on a method's number of workers, where its points and whiskers stand."""
+    """Return the factor on the number of workers by which a method's points are shifted."""
     ranged = [
         label for label in styles if not styles[label].muted and uncertain(_of(result, label))
     ]
     step = min(0.08, 0.56 / max(1, len(ranged)))
     middle = (len(ranged) - 1) / 2
-    beside = {label: 2 ** (step * (number - middle)) for number, label in enumerate(ranged)}
-    return {label: beside.get(label, 1.0) for label in styles}
+    shifts = {label: 2 ** (step * (number - middle)) for number, label in enumerate(ranged)}
+    return {label: shifts.get(label, 1.0) for label in styles}
 
 
 def _ends(row: Row) -> tuple[float, float]:
-    """Heights around a point's middle 80 % of draws."""
+    """Return the heights of a point's middle 80 % of draws."""
     unit = relative_throughput(row) * row.iteration_s
     return (
         unit / (row.iteration_high_s or row.iteration_s),
@@ -131,7 +131,7 @@ def _labels(
     places: Mapping[str, float],
     gap: float,
 ) -> None:
-    """Draw names and final values beside the axes; `gap` is a share of the axes' height."""
+    """Draw names and final values next to the axes; `gap` is a share of the axes' height."""
     last = {label: _of(result, label)[-1] for label in styles}
     ends = {
         label: (row.workers * places[label], relative_throughput(row))
@@ -142,4 +142,4 @@ def _labels(
     texts = {label: f"{significant(height)}x  {label}" for label, (_, height) in ends.items()}
     looks = {**{label: style.look_of(own) for label, own in styles.items()}, IDEAL: _IDEAL_LOOK}
     small = any(own.muted for own in styles.values())
-    joined(axes, ends, texts, looks, gap=gap, size=7.5 if small else 9.5)
+    write_labels(axes, ends, texts, looks, gap=gap, size=7.5 if small else 9.5)

@@ -1,9 +1,9 @@
-"""Style of the figures: colours that colour-blind readers tell apart, and reproducible bytes.
+"""Style of the figures: colours that colour-blind readers can distinguish, reproducible bytes.
 
-Colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is lost on
-white; further lines differ in marker and dashes. Black and solid is always the uncompressed
-exchange. Neither `pyplot` nor any global setting is touched. Matplotlib is imported on use: charts
-of a page (`analysis/page/charts.py`) have the same colours without it.
+Colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is hardly
+visible on white; further lines differ in marker and dashes. The uncompressed exchange is always
+solid black. Neither `pyplot` nor any global setting is touched. Matplotlib is imported on use, so
+that charts of a page (`analysis/page/charts.py`) share the colours without it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PARTS = (
     ("decode, copy", "decode_s", PURPLE, "...."),
     ("optimizer", "optimizer_s", GREEN, "--"),
 )
-"""Name, field in seconds, colour, hatching (legible without colour)."""
+"""Name, field in seconds, colour, and hatching that is legible without colour."""
 
 _SETTINGS = {
     "font.family": "DejaVu Sans",
@@ -64,16 +64,16 @@ _ABOUT: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""Metadata by format, without date or program."""
+"""Metadata by format that omits date and program."""
 MANY = 16  # number of methods above which most are muted
-FOREMOST = 8  # methods then not muted, beside the uncompressed exchange
+FOREMOST = 8  # number of methods that are not muted then, besides the uncompressed exchange
 _SHORT_AXIS = 100
-"""Ratio of its ends below which a logarithmic axis has more than one label per decade."""
+"""Ratio of an axis' ends below which a logarithmic axis has several labels per decade."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineStyle:
-    """Style that tells one compressor's line from the others'."""
+    """Style that distinguishes one method's line from the others."""
 
     colour: str
     marker: str
@@ -82,12 +82,12 @@ class LineStyle:
 
 
 def line_styles(result: Result) -> dict[str, LineStyle]:
-    """Styles by label, in the scenario's order, so that a scenario always has the same styles."""
+    """Return styles by label, in the scenario's order, so that a scenario always has the same."""
     return styles_of({row.label: row.compressor for row in result.rows}, _foremost(result))
 
 
 def styles_of(kinds: Mapping[str, str], foremost: AbstractSet[str]) -> dict[str, LineStyle]:
-    """Styles by label, in the order of `kinds` (compressors); thin grey but for `foremost`."""
+    """Return styles by label, in the order of `kinds`; thin and grey unless in `foremost`."""
     styles: dict[str, LineStyle] = {}
     number = 0
     for label, kind in kinds.items():
@@ -107,7 +107,7 @@ def styles_of(kinds: Mapping[str, str], foremost: AbstractSet[str]) -> dict[str,
 
 
 def _foremost(result: Result) -> set[str]:
-    """Labels that stand out: all of a few, the fastest of many."""
+    """Return the labels that stand out: all if there are few, else the fastest."""
     labels = {row.label for row in result.rows}
     if len(labels) <= MANY:
         return labels
@@ -115,7 +115,7 @@ def _foremost(result: Result) -> set[str]:
 
 
 def look_of(style: LineStyle, width: float = 1.7) -> dict[str, Any]:
-    """Properties of a line, `width` points wide unless it is muted."""
+    """Return the properties of a line, `width` points wide unless it is muted."""
     if style.muted:
         return {"color": style.colour, "linewidth": 0.9, "zorder": 1}
     return {
@@ -126,7 +126,7 @@ def look_of(style: LineStyle, width: float = 1.7) -> dict[str, Any]:
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """Apply matplotlib's defaults and ours, whatever the user's matplotlibrc."""
+    """Apply matplotlib's defaults and gcsim's settings, whatever the user's matplotlibrc says."""
     from matplotlib.style import context
 
     with context(["default", _SETTINGS]):
@@ -134,7 +134,7 @@ def settings() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure in inches, drawn to memory only; for use inside `settings`."""
+    """Make a figure of this size in inches, drawn to memory only; for use inside `settings`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -144,7 +144,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def mark_synthetic(figure: Figure, result: Result) -> None:
-    """Note synthetic gradients in the upper right corner."""
+    """Write a note on synthetic gradients into the upper right corner."""
     if are_synthetic(result):
         top = 1 - 0.06 / float(figure.get_size_inches()[1])
         figure.text(
@@ -153,8 +153,8 @@ def mark_synthetic(figure: Figure, result: Result) -> None:
 
 
 def plain_ticks(axis: Axis) -> None:
-    """Plain digits for powers of ten on a logarithmic axis, where matplotlib has formulas; also
-    for 2 and 5 times these where the axis is short."""
+    """Label powers of ten on a logarithmic axis with plain digits instead of matplotlib's formulas;
+    on a short axis also label 2 and 5 times these."""
 
     from matplotlib.ticker import FuncFormatter
 
@@ -168,7 +168,7 @@ def plain_ticks(axis: Axis) -> None:
 
 
 def short(value: float) -> str:
-    """0.01, 64, 1.5k, 16M."""
+    """Format as 0.01, 64, 1.5k, 16M."""
     for suffix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= 0.995 * size:
             return f"{significant(value / size, 2)}{suffix}".replace(".0", "")
@@ -176,7 +176,7 @@ def short(value: float) -> str:
 
 
 def save(figure: Figure, path: Path, form: str = "png") -> None:
-    """Write a PNG, SVG or PDF without version or date: equal figures are equal bytes."""
+    """Write a PNG, SVG or PDF without version or date, so that equal figures have equal bytes."""
     with settings():
         figure.savefig(
             path, format=form, dpi=DPI, metadata=_ABOUT[form], bbox_inches="tight", pad_inches=0.1

@@ -1,6 +1,6 @@
-"""Winning method of each point of a sweep and its gain: a cell per point, or lines over one key.
+"""Winning method and its gain at each point of a sweep: cells, or lines if one key is swept.
 
-Failed points stay empty. Two keys span a panel; each combination of the others has its own.
+Failed points stay empty. Two keys span a panel; each combination of the others has its own panel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
 from gcsim.analysis.plots import style, winners
-from gcsim.analysis.plots.panels import Cell, Key, Swept, swept
+from gcsim.analysis.plots.panels import Cell, Key, SweepPicture, picture_of
 from gcsim.analysis.report.numbers import fixed, plural
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.scenarios.result import PERCENTILES, Row
@@ -29,28 +29,28 @@ from gcsim.scenarios.sweeps.grid import written
 from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.simulator.training import DENSE
 
-_WIDEST = 9.5  # inches of all panels side by side
-_TALLEST = 8.0  # inches of all panels one above the other
-_CELL = (1.15, 0.72)  # inches of a cell where there is room
+_WIDEST = 9.5  # inches of all panels in a row
+_TALLEST = 8.0  # inches of all panels in a column
+_CELL = (1.15, 0.72)  # inches of a cell if space permits
 _TOP = 0.55  # inches of the title
 _RIGHT = 2.6  # inches of the legend
-_ENTRY = 0.2  # inches of one of its entries
-_LETTER = 0.078  # inches of a letter of a tick
-_LINE = 0.19  # inches of a line of the caption
-_ABREAST = 4  # panels side by side, if each row of panels has one value of a key
-_WORD = 0.5  # inches of a cell with room for a word
-_LIGHT = 0.55  # point of a colour scale above which numbers are white
-_APART = 0.006  # between the whiskers of two methods at one value, of the axis
+_ENTRY = 0.2  # inches of one legend entry
+_LETTER = 0.078  # inches of a letter in a tick label
+_LINE = 0.19  # inches of a caption line
+_ABREAST = 4  # most panels in a row, if each row has one value of a key
+_WORD = 0.5  # inches of a cell that has space for a word
+_LIGHT = 0.55  # position on the colour scale above which numbers are white
+_APART = 0.006  # distance of two methods' whiskers at one value, as a share of the axis
 _FAR = 8  # ratio of a key's largest to least value from which its axis is logarithmic
-_LINEAR = 4  # the same for the heights of lines
+_LINEAR = 4  # the same ratio for the heights of lines
 Draw = Callable[[Axes, list[list[Cell | None]]], None]
-"""Draws the cells of a panel, by row and column."""
+"""Function that draws the cells of a panel, by row and column."""
 
 
 def winner_figure(result: SweepResult) -> Figure:
-    """The fastest method of each point of two keys or more, hatched where it may not beat
-    dense training, or dense training the others."""
-    shown = swept(result)
+    """Draw the fastest method at each point of a sweep over two keys or more; hatched if it may not
+    beat dense training, or dense training may not beat the others."""
+    shown = picture_of(result)
     labels = list(shown.kinds)
     number = {label: place for place, label in enumerate(labels)}
     found = [cell.winner for cell in shown.cells.values() if cell.winner is not None]
@@ -70,20 +70,20 @@ def winner_figure(result: SweepResult) -> Figure:
         caption = f"The shortest iteration with the default inputs; {winners.NOT_SAFE}."
         sure = all(cell.sure for cell in shown.cells.values())
         handles = winners.legend_of(labels, colours, sure=sure)
-        figure = _panelled(shown, "fastest method", draw, caption, len(handles))
+        figure = _draw_panels(shown, "fastest method", draw, caption, len(handles))
         _legend(figure, handles)
         return figure
 
 
 def gain_figure(result: SweepResult) -> Figure:
-    """Speedup of the method to use at each point, or its throughput without dense training:
-    cells over two keys or more, lines of all methods over one."""
-    shown = swept(result)
+    """Draw the speedup of the method to use (throughput without dense training): a cell per point
+    for two keys or more, lines of all methods for one."""
+    shown = picture_of(result)
     return _lines(shown) if shown.y is None else _gains(shown)
 
 
-def _gains(shown: Swept) -> Figure:
-    what = _measured(shown)
+def _gains(shown: SweepPicture) -> Figure:
+    what = _quantity(shown)
     rows = [cell.recommended for cell in shown.cells.values()]
     values = [_value(row, what) for row in rows if row is not None] or [1.0]
     low = 1.0 if what == "speedup" else min(values)
@@ -99,7 +99,7 @@ def _gains(shown: Swept) -> Figure:
         "room; *: known to train."
     )
     with style.settings():
-        figure = _panelled(shown, f"{what} of the method to use", draw, caption)
+        figure = _draw_panels(shown, f"{what} of the method to use", draw, caption)
         width, height = figure.get_size_inches()
         bar = figure.add_axes(((width - _RIGHT + 0.3) / width, 1 - 2.55 / height, 0.16 / width,
                                1.9 / height))  # fmt: skip
@@ -130,7 +130,7 @@ def _draw_gains(
                 continue
             text = _number(values[y, x], what) + ("*" if cell.risky else "")
             points = min(11.0, 72 * wide / 0.78 / max(4, len(text)), 72 * tall / 1.3)
-            if points < 4:  # too small to be read: colours remain
+            if points < 4:  # too small to read: the colours remain
                 continue
             name = _fitted(row.label, wide, tall - points / 72)
             light = "white" if scale(values[y, x]) > _LIGHT else style.BLACK
@@ -141,7 +141,7 @@ def _draw_gains(
 
 
 def _fitted(label: str, wide: float, tall: float) -> str:
-    """A label in lines of 6.5 points for so many inches; empty without room."""
+    """Wrap a label at 6.5 points into this many inches; empty if it does not fit."""
     letters = int(wide / 0.056)
     if letters < 5:
         return ""
@@ -153,11 +153,13 @@ def _fitted(label: str, wide: float, tall: float) -> str:
 # --- panels --------------------------------------------------------------------------------------
 
 
-def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int = 0) -> Figure:
-    """Panels with their axes, and at the right room for a legend of so many entries."""
+def _draw_panels(
+    shown: SweepPicture, title: str, draw: Draw, caption: str, entries: int = 0
+) -> Figure:
+    """Draw panels with their axes, and leave space at the right for a legend of `entries`."""
     x, y = shown.x, shown.y or shown.x
     panels = shown.panels()
-    columns = len(shown.beside[-1].values) if len(shown.beside) > 1 else len(panels)
+    columns = len(shown.panel_keys[-1].values) if len(shown.panel_keys) > 1 else len(panels)
     if columns > _ABREAST:
         columns = min(len(panels), max(1, round(math.sqrt(len(panels) * 1.5))))
     lines = math.ceil(len(panels) / columns)
@@ -166,11 +168,11 @@ def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int =
     turned = _LETTER * max(map(len, x.shown)) > wide / len(x.values)
     left = 0.55 + _LETTER * max(map(len, y.shown))
     if turned:
-        left = max(left, _leaning(x))
+        left = max(left, _tick_margin(x))
     below = 0.5 + (0.6 * _LETTER * max(map(len, x.shown)) if turned else 0.1)
     width = max(left + columns * (wide + 0.2) + _RIGHT, 6.5)
-    said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))
-    apart = 0.16 + 0.16 * len(shown.beside)
+    said = textwrap.wrap(f"{caption} {_caption_notes(shown)}", int((width - 0.3) / 0.062))
+    apart = 0.16 + 0.16 * len(shown.panel_keys)
     bottom = below + 0.15 + _LINE * len(said)
     height = max(_TOP + lines * (tall + apart) + bottom, 3.2, _TOP + _ENTRY * entries + 0.2)
     figure = style.new_figure(width, height)
@@ -186,7 +188,7 @@ def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int =
         _mark_lost(axes, [[shown.lost(point) for point in line] for line in points],
                    wide / len(x.values))  # fmt: skip
         axes.set_xlim(-0.5, len(x.values) - 0.5)
-        ends = (-0.5, len(y.values) - 0.5)  # numbers ascend, words are read downwards
+        ends = (-0.5, len(y.values) - 0.5)  # numbers ascend, words read downwards
         axes.set_ylim(*(ends if y.numbers else reversed(ends)))
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
@@ -194,8 +196,8 @@ def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int =
         _ticks(axes.yaxis, y.shown, tall, upright=True)
         last = place + columns >= len(panels)
         axes.tick_params(labelbottom=last, labelleft=column == 0)
-        if shown.beside:
-            named = (f"{key.short}: {written(values[key.name])}" for key in shown.beside)
+        if shown.panel_keys:
+            named = (f"{key.short}: {written(values[key.name])}" for key in shown.panel_keys)
             axes.set_title("\n".join(_cut(text, wide) for text in named), fontsize=9,
                            fontweight="normal")  # fmt: skip
     lowest = height - _TOP - lines * (tall + apart) - below + 0.25
@@ -203,13 +205,13 @@ def _panelled(shown: Swept, title: str, draw: Draw, caption: str, entries: int =
                 x.name, ha="center", va="top")  # fmt: skip
     middle = height - _TOP - lines * (tall + apart) / 2 - apart / 2
     figure.text(0.1 / width, middle / height, y.name, ha="left", va="center", rotation=90)
-    _titled(figure, shown, title)
-    _captioned(figure, said)
+    _add_title(figure, shown, title)
+    _add_caption(figure, said)
     return figure
 
 
-def _leaning(key: Key) -> float:
-    """Inches that turned ticks need on the left."""
+def _tick_margin(key: Key) -> float:
+    """Return the inches that rotated ticks need on the left."""
     return 0.2 + 0.82 * _LETTER * max(map(len, key.shown))
 
 
@@ -221,7 +223,7 @@ def _mark_lost(axes: Axes, reasons: list[list[str]], wide: float) -> None:
                           fontsize=8, color=style.GREY)  # fmt: skip
 
 
-def _titled(figure: Figure, shown: Swept, title: str) -> None:
+def _add_title(figure: Figure, shown: SweepPicture, title: str) -> None:
     name = shown.first.scenario.get("name", "scenario")
     height = float(figure.get_size_inches()[1])
     figure.text(0.1 / figure.get_size_inches()[0], 1 - 0.24 / height, f"{name}: {title}",
@@ -230,14 +232,14 @@ def _titled(figure: Figure, shown: Swept, title: str) -> None:
     style.mark_synthetic(figure, next(filter(are_synthetic, done), done[0]))
 
 
-def _captioned(figure: Figure, lines: Sequence[str]) -> None:
+def _add_caption(figure: Figure, lines: Sequence[str]) -> None:
     width, height = figure.get_size_inches()
     figure.text(0.1 / width, 0.08 / height, "\n".join(lines), va="bottom", fontsize=8,
                 style="italic", linespacing=1.25)  # fmt: skip
 
 
-def _told(shown: Swept) -> str:
-    """Notes: clusters, fixed values, points without a result."""
+def _caption_notes(shown: SweepPicture) -> str:
+    """Return notes on cluster sizes, fixed values and points without a result."""
     said = [shown.size[0].upper() + shown.size[1:] + "."]
     said += [
         f"{key.name} = {written(key.values[0])}, the first of {len(key.values)} values."
@@ -258,7 +260,7 @@ def _legend(figure: Figure, handles: Sequence[Any]) -> None:
 
 
 def _edges(cells: Sequence[Sequence[Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Edges of cells around whole numbers: of columns, of rows."""
+    """Return the edges of cells around integers: of columns, of rows."""
     x, y = (np.arange(count + 1, dtype=np.float64) for count in (len(cells[0]), len(cells)))
     return x - 0.5, y - 0.5
 
@@ -267,7 +269,7 @@ def _ticks(
     axis: Axis, texts: Sequence[str], inches: float, at: Sequence[float] = (), *,
     turned: bool = False, upright: bool = False,
 ) -> None:  # fmt: skip
-    """Ticks at `inches` (whole numbers without `at`), fewer where they would overlap."""
+    """Set ticks (at integers without `at`) on `inches`, fewer if they would overlap."""
     places = list(at or range(len(texts)))
     ends = (min(places), max(places)) if at else (-0.5, len(texts) - 0.5)
     scale = inches / ((ends[1] - ends[0]) or 1.0)
@@ -294,7 +296,7 @@ def _cut(text: str, inches: float) -> str:
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
-def _measured(shown: Swept) -> str:
+def _quantity(shown: SweepPicture) -> str:
     rows = (row for cell in shown.cells.values() for row in cell.verdict.rows)
     compared = any(row.speedup_vs_dense is not None for row in rows)
     return "speedup" if compared else "throughput"
@@ -313,14 +315,14 @@ def _number(value: float, what: str) -> str:
 # --- one key -------------------------------------------------------------------------------------
 
 
-def _lines(shown: Swept) -> Figure:
-    """All methods over one key; a ring marks the method to use, whiskers are ranges."""
-    what, key = _measured(shown), shown.x
+def _lines(shown: SweepPicture) -> Figure:
+    """Draw all methods over one key; a ring marks the method to use, whiskers are ranges."""
+    what, key = _quantity(shown), shown.x
     cells = [shown.cell({key.name: value}) for value in key.values]
     wide, tall = 6.4, 3.9
     texts = key.shown
     turned = sum(len(text) + 1 for text in texts) * _LETTER > wide
-    left = max(0.75, _leaning(key)) if turned else 0.75
+    left = max(0.75, _tick_margin(key)) if turned else 0.75
     below = 0.5 + (0.6 * _LETTER * max(map(len, texts)) if turned else 0.1)
     width = left + wide + _RIGHT + 0.4
     muted = "; thin and grey: other methods" if len(shown.kinds) > style.MANY else ""
@@ -328,7 +330,7 @@ def _lines(shown: Swept) -> Figure:
         "Ring: the method to use, grey where it is not sure whether compression pays. "
         f"Whiskers: {PERCENTILES}, of methods to use or to try at some point{muted}."
     )
-    said = textwrap.wrap(f"{caption} {_told(shown)}", int((width - 0.3) / 0.062))
+    said = textwrap.wrap(f"{caption} {_caption_notes(shown)}", int((width - 0.3) / 0.062))
     bottom = below + 0.25 + _LINE * len(said)
     height = _TOP + tall + bottom
     with style.settings():
@@ -346,13 +348,13 @@ def _lines(shown: Swept) -> Figure:
         axes.grid(color="#E4E4E4", linewidth=0.7)
         handles, _ = axes.get_legend_handles_labels()
         _legend(figure, handles)
-        _titled(figure, shown, f"{what} of all methods")
-        _captioned(figure, said)
+        _add_title(figure, shown, f"{what} of all methods")
+        _add_caption(figure, said)
         return figure
 
 
 def _along(key: Key) -> list[float]:
-    """Positions of values: by size where they are numbers, by logarithm where far apart."""
+    """Return positions of values: linear for numbers, logarithmic if they are far apart."""
     numbers = key.numbers
     if numbers is None:
         return [float(place) for place in range(len(key.values))]
@@ -366,7 +368,7 @@ def _far_apart(numbers: Sequence[float]) -> bool:
 
 
 def _draw_lines(
-    axes: Axes, at: Sequence[float], cells: Sequence[Cell | None], shown: Swept, what: str
+    axes: Axes, at: Sequence[float], cells: Sequence[Cell | None], shown: SweepPicture, what: str
 ) -> None:
     kinds = shown.kinds
     marked = {
@@ -387,8 +389,8 @@ def _draw_lines(
         if label in marked and what == "speedup":
             low = [(row and row.speedup_low) or math.nan for row in rows]
             high = [(row and row.speedup_high) or math.nan for row in rows]
-            beside = [place + apart * (number - len(styles) / 2) for place in at]
-            axes.vlines(beside, low, high, color=own.colour, linewidth=1.6, alpha=0.55)
+            shifted = [place + apart * (number - len(styles) / 2) for place in at]
+            axes.vlines(shifted, low, high, color=own.colour, linewidth=1.6, alpha=0.55)
             every += [end for end in (*low, *high) if end > 0]
     for sure in (True, False):
         rings = [

@@ -1,4 +1,4 @@
-"""Map of winners: a cell has its method's colour, hatched where unsure against dense training."""
+"""Map of winners: a cell has its method's colour, hatched unless it surely beats dense training."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 from gcsim.analysis.plots.style import COLOURS, FAINT, GREY
 
-NONE = -1  # number of no winner: the cell stays empty
+NONE = -1  # number for no winner: the cell stays empty
 NOT_SAFE = "fastest is not safe: train before you trust a method"
 OPAQUE = 0.75
 HATCH = "////"
 DENSE_COLOUR = "#F2F2F2"
-"""Colour of dense training, nearly white."""
+"""Colour of dense training, almost white."""
 _TINTS = (0.0, 0.55, -0.45)
-"""Tints of the colours from the seventh method on: share of white, or of black if negative."""
+"""Tints from the seventh method on: share of white, or of black if negative."""
 
 
 def colours_of(numbers: Sequence[int], dense: Collection[int]) -> dict[int, str]:
-    """Colours by number of a method, in this order; `dense` are those of uncompressed training."""
+    """Return colours by method number, in this order; `dense`: numbers of uncompressed training."""
     found = {number: DENSE_COLOUR for number in numbers if number in dense}
     others = [number for number in numbers if number not in dense]
     return found | {number: _colour(place) for place, number in enumerate(others)}
@@ -46,8 +46,8 @@ def draw_winners(
     *,
     gap: float = 0.0,
 ) -> None:
-    """Draw cells between `edges` (of columns, of rows): `winner` has numbers of methods
-    `[rows, columns]`, or `NONE`; `gap` is the distance of cells in points."""
+    """Draw cells between `edges` (of columns, of rows): `winner` has method numbers `[rows,
+    columns]` or `NONE`; `gap` is the distance between cells in points."""
     x, y = edges
     present = sorted(colours)
     index = np.ma.masked_array(np.searchsorted(present, winner), winner == NONE)
@@ -67,7 +67,7 @@ def draw_winners(
 
 
 def legend_of(labels: Sequence[str], colours: Mapping[int, str], *, sure: bool) -> list[Any]:
-    """Legend of the colours, and of the hatching unless all are `sure`; `labels` by number."""
+    """Return the legend of the colours, and of hatching unless all are `sure`; labels by number."""
     found = [
         Patch(facecolor=colours[n], alpha=OPAQUE, edgecolor=FAINT, label=labels[n])
         for n in sorted(colours)

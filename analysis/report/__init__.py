@@ -1,1 +1,1 @@
-"""Results in words and numbers: table, answer, sources."""
+"""Results in words and numbers: tables, answers, sources."""

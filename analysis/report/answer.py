@@ -1,7 +1,7 @@
-"""The answer of a run: the table, the sections of advice, and notes below them.
+"""The answer of a run: the table, the sections of advice, and notes.
 
-A gradient error is a property of single updates, not an accuracy: notes say what was measured and
-claim no more.
+A gradient error is a property of single updates, not of the trained model's accuracy; the notes
+claim no more than what was measured.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from gcsim.simulator.training import DENSE
 
-NAMED = 4  # rivals of the method to try that are named
-LARGE_ERROR = 0.5  # NMSE above which an NMSE of 1 is explained
+NAMED = 4  # most rivals of the method to try that are listed by name
+LARGE_ERROR = 0.5  # NMSE above which the note explains that a zero update has 1
 
 NO_SPEEDUP = "The scenario has no row of kind `none`, so there is no speedup to state."
 SYNTHETIC_ANSWER = (
@@ -46,7 +46,7 @@ SYNTHETIC_ANSWER = (
 
 
 def answer(result: Result, *, full: bool = True) -> list[str]:
-    """The answer in sentences: sections and notes, in `full` with error, rivals, omissions."""
+    """Return the answer in sentences; `full` adds gradient error, rivals and omitted methods."""
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     worded = (
         f"{word}: {sections.joined(parts)}."
@@ -57,7 +57,7 @@ def answer(result: Result, *, full: bool = True) -> list[str]:
 
 
 def notes(result: Result, found: Verdict, *, full: bool) -> list[str]:
-    """Sentences below the sections of the answer."""
+    """Return the sentences that follow the sections of the answer."""
     rows = [row for row in (found.safe, found.to_try, found.dense) if row is not None]
     named = list({row.label: row for row in rows or found.rows[:1]}.values())
     few = one_iteration(result) or _too_few(result, found)
@@ -91,7 +91,7 @@ def _alone(found: Verdict) -> list[str]:
 
 
 def _speedup(row: Row) -> str:
-    """ "fp16, 1.88x (1.80-1.95)"; without a dense row the iteration."""
+    """ "fp16, 1.88x (1.80-1.95)"; the iteration's time if there is no dense row."""
     if row.speedup_vs_dense is None:
         known = intervals.within(intervals.iteration_known(row))
         return f"{row.label}, {elapsed(row.iteration_s)}{known}"
@@ -99,7 +99,7 @@ def _speedup(row: Row) -> str:
 
 
 def _cost(found: Verdict) -> list[str]:
-    """Gradient error of the method to try."""
+    """Return a sentence on the gradient error of the method to try."""
     row = found.to_try
     if row is None or is_safe(row):
         return []
@@ -113,7 +113,7 @@ def _cost(found: Verdict) -> list[str]:
 
 
 def _rivals(found: Verdict) -> list[str]:
-    """Methods that may be faster than the method to try."""
+    """Return a sentence on methods that may be faster than the method to try."""
     rivals = [row for row in found.foremost if row.compressor != DENSE and row is not found.to_try]
     if not rivals:
         return []
@@ -133,7 +133,7 @@ def _too_few(result: Result, found: Verdict) -> list[str]:
 
 
 def _left_out(found: Verdict) -> list[str]:
-    """Methods faster than those named, but unfit for training."""
+    """Return sentences on methods that would be faster but are unfit for training."""
     limit = None if found.to_try is None else found.to_try.iteration_s
     return [
         f"Not counted: {_speedup(row)}: {why}."
@@ -143,7 +143,7 @@ def _left_out(found: Verdict) -> list[str]:
 
 
 def _width(result: Result, found: Verdict) -> list[str]:
-    """Inputs behind the widest range."""
+    """Return a sentence on the inputs that cause most of the widest range."""
     rows = [row for row in (found.safe, found.best) if row is not None and _known(row)]
     if not rows or found.pays == "no":
         return []
@@ -166,7 +166,7 @@ def _width(result: Result, found: Verdict) -> list[str]:
 
 
 def _ring_or_tree(rows: Sequence[Row]) -> list[str]:
-    """Both times, where NCCL's tuner is near its border and the choice matters."""
+    """Return the times with ring and tree, if NCCL's tuner may take either and they differ."""
     both = [
         f"{name_of(row)} {elapsed(row.iteration_ring_s)} or {elapsed(row.iteration_tree_s)}"
         for row in rows
@@ -214,14 +214,14 @@ def _span(group: Sequence[Verdict], *, last: bool) -> str:
 
 
 def _winner(found: Verdict) -> tuple[str, bool]:
-    """Name of the method to try, and whether it surely pays."""
+    """Return the name of the method to try, and whether it surely pays."""
     if found.to_try is None:
         return "nothing" if found.dense is None else name_of(found.dense), True
     return found.to_try.label, found.pays in (None, "yes")
 
 
 def _likely(group: Sequence[Verdict]) -> str:
-    """ " (faster than dense in 59 to 61 % of draws)" where it does not surely pay."""
+    """ " (faster than dense in 59 to 61 % of draws)"; empty if the winner surely pays."""
     if _winner(group[0])[1]:
         return ""
     chances = sorted(found.probability or 0.0 for found in group)
@@ -231,7 +231,7 @@ def _likely(group: Sequence[Verdict]) -> str:
 
 
 def _dense_at_first(result: Result) -> list[str]:
-    """Sentence on methods with `dense_steps`, if any."""
+    """Return a sentence on methods with `dense_steps`, if there are any."""
     entries: Any = result.scenario.get("compressors", ())
     told = [
         f"{entry['label']} ({_share(entry['dense_steps'])})"
@@ -248,10 +248,10 @@ def _share(steps: float) -> str:
 
 
 def parts(result: Result, width: int, *, full: bool = False) -> tuple[RenderableType, ...]:
-    """Text of `gcsim run` on `width` terminal cells; in full, with `-v`."""
+    """Return the text of `gcsim run` on `width` terminal cells; `full` is `-v`."""
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     lines = [
-        Text(line, no_wrap=True, overflow="ignore")  # code is to be copied
+        Text(line, no_wrap=True, overflow="ignore")  # code must stay copyable
         for word, said in sections.answer_sections(found)
         for line in sections.section_lines(word, said, min(width, sections.WIDEST))
     ]
@@ -260,7 +260,7 @@ def parts(result: Result, width: int, *, full: bool = False) -> tuple[Renderable
 
 
 def plain(shown: Sequence[RenderableType], width: int) -> str:
-    """Plain text, without typeface or spaces at the ends of lines."""
+    """Render as plain text, without styles or trailing spaces."""
     console = Console(
         file=StringIO(), width=width, color_system=None, highlight=False, markup=False, emoji=False
     )
@@ -271,7 +271,7 @@ def plain(shown: Sequence[RenderableType], width: int) -> str:
 
 
 def html(result: Result) -> str:
-    """The rows of the largest size and the answer, for a notebook."""
+    """Return the rows of the largest size and the answer as HTML for a notebook."""
     headings, rows = brief_table(result)
     lines = [cells for _, cells in rows]
     return html_table(title(result), headings, lines, answer(result, full=False))
@@ -280,7 +280,7 @@ def html(result: Result) -> str:
 def html_table(
     caption: str, headings: Sequence[str], lines: Sequence[Sequence[str]], below: Sequence[str]
 ) -> str:
-    """A table whose first column are names, and paragraphs below; everything escaped."""
+    """Return a table whose first column holds names, and paragraphs below it; all text escaped."""
 
     def made() -> Iterator[str]:
         yield f"<table><caption>{escape(caption)}</caption><thead><tr>"

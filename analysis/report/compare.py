@@ -1,4 +1,4 @@
-"""Runs side by side, and a row of a run beside what the deployed hook measured."""
+"""Comparison of several runs, and of one run's prediction with what the deployed hook measured."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from gcsim.scenarios.catalog import implementations
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.sweeps.grid import written
 
-NAMED = 12  # settings named of those that differ
-LONGEST = 28  # cells of a setting's value
+NAMED = 12  # most differing settings that are shown
+LONGEST = 28  # most cells of a setting's value
 _FIRST = ("model", "gradients.source", "gradients.trace", "compute.")
 _SOURCES = {"source", "estimate", "fingerprint", "description", "name"}
-"""Keys that add nothing to the values beside them."""
+"""Keys whose difference follows from that of other keys."""
 
 
 def parts(names: Sequence[str], results: Sequence[Result]) -> tuple[RenderableType, ...]:
-    """Text of `gcsim compare` for these runs, at the largest size of each."""
+    """Return the text of `gcsim compare`, with the largest size of each run."""
     shown: list[RenderableType] = [_table(names, results)]
     if differ := list(differences([result.scenario for result in results])):
         shown += ["", _settings(names, differ)]
@@ -40,8 +40,8 @@ def parts(names: Sequence[str], results: Sequence[Result]) -> tuple[RenderableTy
 
 
 def differences(scenarios: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Any]]]:
-    """Keys of resolved scenarios with different values, and the values; keys that define the
-    training come first."""
+    """Yield each key whose value differs between resolved scenarios, with its values; keys that
+    define the training come first."""
     flat = [dict(_flat(scenario, "")) for scenario in scenarios]
     keys = dict.fromkeys(key for one in flat for key in one)
     for key in sorted(keys, key=lambda key: not key.startswith(_FIRST)):
@@ -101,9 +101,9 @@ def _shown(key: str, value: Any) -> str:
 
 
 def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
-    """The run's prediction of a measurement: of the same method on as many workers. Raises
-    `InputError` naming `name` and `place`, the run's and the measurement's, and what the run has
-    instead."""
+    """Return the run's prediction for a measurement: the row of the same method and number of
+    workers. Raises `InputError` with `name` (of the run) and `place` (of the measurement) if there
+    is none, and lists the rows that the run has."""
     labels = [
         entry["label"]
         for entry in result.scenario["compressors"]
@@ -135,9 +135,9 @@ def _said(parameters: Mapping[str, Any]) -> str:
 
 
 def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
-    """Seconds of a step in collectives without the wait for other ranks: the shortest of all ranks,
-    since the last to enter a bucket's exchange waits for none. None unless `others` hold every rank
-    of the same steps."""
+    """Return the seconds per step that collectives take without waiting for other ranks: per bucket
+    the shortest time of all ranks, since the last rank to enter waits for none. Returns None unless
+    `others` contain every rank of the same run."""
     same = [other for other in others if _run(other) == _run(measured)]
     if len({other.rank for other in same}) < measured.workers:
         return None
@@ -146,7 +146,7 @@ def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
 
 
 def _run(measured: Measured) -> tuple[object, ...]:
-    """Facts common to the ranks of a run."""
+    """Return facts that are the same on all ranks of a run."""
     elements = [bucket.elements for bucket in measured.buckets]
     return (
         measured.compressor, measured.parameters, measured.other_buckets, measured.workers,
@@ -157,7 +157,7 @@ def _run(measured: Measured) -> tuple[object, ...]:
 def measured_parts(
     name: str, row: Row, measured: Measured, place: str, collectives_s: float | None = None
 ) -> Iterator[RenderableType]:
-    """A table and its subject; `collectives_s` is `alone`."""
+    """Yield a caption and a table; `collectives_s` is from `alone`."""
     steps = plural(measured.steps, "step")
     about = f"{row.label} on {plural(row.workers, 'worker')}: predicted by {name}; measured in "
     yield Text(f"{about}{place} over {steps} on rank {measured.rank}")

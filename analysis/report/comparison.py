@@ -1,12 +1,12 @@
-"""Comparison of two methods: in each drawn world, and beyond luck.
+"""Comparison of two methods over the drawn worlds, with the statistical error of their means.
 
-Draw k of `Row.iteration_draws_s` is the same world for all methods, so the ratio of two iterations
-is taken world by world and much uncertainty cancels. Its interval holds the middle 80 % of the
-draws. Where times are random, it is wider at both ends by two standard errors of the difference of
-the means, taken batch by batch, as methods meet the same luck.
+Draw k of `Row.iteration_draws_s` is the same world for all methods. The ratio of two iterations is
+therefore taken per world, where common uncertainty cancels; its interval holds the middle 80 % of
+the draws. If iterations are random, the interval is extended at both ends by two standard errors of
+the difference of the means, computed over paired batches, as both methods see the same noise.
 
-If training with both is known, they are compared by their time to the target, with a further seed
-in each world (`scenarios/trained/bands.py`).
+If training with both methods is known, they are compared by their time to the target, with another
+seed in each world (`scenarios/trained/bands.py`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Ratio:
     high: float
 
     def surely_above(self, factor: float) -> bool:
-        """Whether its whole interval is."""
+        """Whether the whole interval is above `factor`."""
         return self.low > factor
 
 
 def worlds(row: Row) -> NDArray[np.float64]:
-    """Seconds per iteration by draw `[k]`; one as stated if nothing was drawn."""
+    """Return seconds per iteration by draw `[k]`; the single estimate if nothing was drawn."""
     return np.array(row.iteration_draws_s or (row.iteration_s,), dtype=np.float64)
 
 
 def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
-    """Speed of `one` relative to `other`; without `luck` as if the means had no errors."""
+    """Return the speed of `one` relative to `other`; `luck=False` ignores errors of the means."""
     faster = sooner(one, other) if _trained(one, other) else worlds(other) / worlds(one)
     low, high = interval(faster)
     error = ERRORS * _error(one, other) / one.iteration_s if luck else 0.0
@@ -56,7 +56,7 @@ def ratio(one: Row, other: Row, *, luck: bool = True) -> Ratio:
 
 
 def _ring_or_tree(one: Row, other: Row) -> list[float]:
-    """Ratios with rings and with trees, where NCCL may take either."""
+    """Return the ratios with rings and with trees, if NCCL may take either."""
     ends = [(row.iteration_ring_s, row.iteration_tree_s) for row in (one, other)]
     if ends == [(None, None)] * 2 or _trained(one, other):
         return []
@@ -65,7 +65,7 @@ def _ring_or_tree(one: Row, other: Row) -> list[float]:
 
 
 def probability_faster(one: Row, other: Row) -> float:
-    """Probability that `one` is faster: its share of the draws, where luck may turn each."""
+    """Return the probability that `one` is faster: its share of draws, with noise of the means."""
     if _trained(one, other):
         return as_probability(np.mean(sooner(one, other) > 1))
     return probability_shorter(worlds(one), worlds(other), _error(one, other))
@@ -76,7 +76,7 @@ def _trained(one: Row, other: Row) -> bool:
 
 
 def _error(one: Row, other: Row) -> float:
-    """Standard error of the difference of two mean iterations, in seconds; 0 without luck."""
+    """Return the standard error of the difference of two mean iterations in seconds, or 0."""
     return error_of_difference(
         *(
             Luck(

@@ -1,4 +1,4 @@
-"""Text of `gcsim explain`: a method's kernels, dearest first, and its collectives, in 80 cells."""
+"""Text of `gcsim explain` in 80 cells: a method's kernels, slowest first, and its collectives."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gcsim.analysis.report.numbers import elapsed, plural, significant
 from gcsim.analysis.report.table import bare_table
 from gcsim.scenarios.explained import Explained, Kernel
 
-MOST = 12  # kernels of a stage with a line of their own
+MOST = 12  # most kernels per stage with a line of their own
 
 
 def parts(found: Explained) -> tuple[RenderableType, ...]:
-    """Text of `gcsim explain`."""
+    """Return the text of `gcsim explain`."""
     where = f"{plural(found.nodes, 'node')}, {plural(found.workers, 'worker')} ({found.scenario})"
     return (
         Text(f"{found.label} on {found.device}; {where}", style="bold"),

@@ -1,10 +1,11 @@
-"""Intervals of numbers, the inputs that widen them, and how far iterations differ.
+"""Intervals of numbers, the inputs that widen them, and the variation of iterations.
 
-A row's interval holds the middle 80 % of the draws; one narrower than the digits shown is left out.
+A row's interval holds the middle 80 % of the draws. It is left out if its ends look
+the same.
 
-An input's share of the result's variance is the squared correlation of the ranks of its draws
-(`Result.inputs`) with the result's (Spearman). This assumes that both rise or fall together, not in
-a line. Shares add up to about 1 where inputs do not act jointly.
+An input's share of the result's variance is the squared Spearman rank correlation of its draws
+(`Result.inputs`) with the result. It assumes a monotonic relation, not a linear one. Shares add up
+to about 1 unless inputs interact.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from gcsim.scenarios.result import Result, Row, UncertainInput
 
 
 def uncertain(rows: Iterable[Row]) -> bool:
-    """Whether any input of these rows was drawn."""
+    """Whether any input of these rows was drawn from a range."""
     return any(row.iteration_low_s is not None for row in rows)
 
 
 def iteration_known(row: Row) -> str:
-    """Interval of an iteration: "98.0-110 ms", or empty."""
+    """Return the interval of an iteration, "98.0-110 ms", or an empty text."""
     if row.iteration_low_s is None or row.iteration_high_s is None:
         return ""
     low, high = elapsed(row.iteration_low_s), elapsed(row.iteration_high_s)
@@ -34,12 +35,12 @@ def iteration_known(row: Row) -> str:
 
 
 def speedup_known(row: Row) -> str:
-    """Interval of an iteration's speedup: "6.10-9.02", or empty."""
+    """Return the interval of a speedup per iteration, "6.10-9.02", or an empty text."""
     return _ends(row.speedup_low, row.speedup_high)
 
 
 def to_target_known(row: Row) -> str:
-    """Interval of the speedup until the target."""
+    """Return the interval of the speedup to the target, or an empty text."""
     return _ends(row.speedup_to_target_low, row.speedup_to_target_high)
 
 
@@ -50,22 +51,22 @@ def _ends(low: float | None, high: float | None) -> str:
 
 
 def within(interval: str) -> str:
-    """An interval behind the value that it belongs to."""
+    """Return an interval in brackets, to follow its value; empty if there is none."""
     return f" ({interval})" if interval else ""
 
 
 def spreads(rows: Iterable[Row]) -> bool:
-    """Whether the rows' iterations differ."""
+    """Whether iterations of any row vary."""
     return any(row.iteration_p5_s is not None for row in rows)
 
 
 def averaged(result: Result) -> str:
-    """Kind of the times: "means of 100 iterations"; empty if all iterations are alike."""
+    """Return the kind of the times, "means of 100 iterations"; empty if iterations do not vary."""
     return f"means of {number(result)}" if spreads(result.rows) else ""
 
 
 def number(result: Result) -> str:
-    """Number of iterations behind the means: "100 iterations", "100 to 800 iterations"."""
+    """Return the number of iterations per mean: "100 iterations", "100 to 800 iterations"."""
     counts = {row.iterations for row in result.rows if row.iterations is not None}
     if not counts:
         return "many iterations"
@@ -74,17 +75,17 @@ def number(result: Result) -> str:
 
 
 def range_of(row: Row) -> str:
-    """From the 5th to the 95th percentile: "95 ms to 110 ms"; empty if all are alike."""
+    """Return the 5th to 95th percentile, "95 ms to 110 ms"; empty if iterations do not vary."""
     if row.iteration_p5_s is None or row.iteration_p95_s is None:
         return ""
     return f"{elapsed(row.iteration_p5_s)} to {elapsed(row.iteration_p95_s)}"
 
 
-MOST = 0.5  # share of a width that the named inputs explain
+MOST = 0.5  # share of the variance that the named inputs must explain
 _CHANCE = 6.6
-"""Squared correlation times draws that counts as chance, once in a hundred inputs (the square of
-the normal distribution's 99.5th percentile)."""
-_NAMED = 3  # inputs named at most
+"""Squared correlation times draws up to which it counts as chance: one input in a hundred exceeds
+it by chance (the square of the normal distribution's 99.5th percentile)."""
+_NAMED = 3  # most inputs named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +95,8 @@ class _Share:
 
 
 def shares(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
-    """Shares of the variance of a row's speedup, or of its iteration without a dense row, by input
-    beyond chance, largest first; empty without draws."""
+    """Return each input's share of the variance of the row's speedup (of its iteration without a
+    dense row), without those due to chance, largest first; empty without draws."""
     if len(row.iteration_draws_s) < 3:
         return ()
     iterations = worlds(row) if dense is None else worlds(row) / worlds(dense)
@@ -112,7 +113,7 @@ def shares(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
 
 
 def main_sources(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
-    """The fewest that explain `MOST` of the width, or the first few."""
+    """Return the fewest inputs that explain `MOST` of the variance, or the first few."""
     found: list[_Share] = []
     for one in shares(result, row, dense)[:_NAMED]:
         found.append(one)
@@ -122,7 +123,7 @@ def main_sources(result: Result, row: Row, dense: Row | None) -> tuple[_Share, .
 
 
 def ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 0, equal values with their mean rank."""
+    """Return ranks from 0; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     means = ends - (counts + 1) / 2

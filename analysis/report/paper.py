@@ -1,4 +1,4 @@
-"""A run for a paper: its table in LaTeX or Markdown, its methods' references in BibTeX."""
+"""Output for a paper: a run's table in LaTeX or Markdown, its methods' references in BibTeX."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
 _CITED = re.compile(
     r'(?:^s?: |^ |.*? (?:of|in) )(?P<authors>[A-Z]\.[^";]*), "(?P<title>[^"]+)", (?P<venue>[^;]+)'
 )
-"""Authors, title, and venue with what follows, of a method's docstring."""
+"""Authors, title, and the venue with the rest of the clause, in a method's docstring."""
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 def latex(result: Result) -> str:
-    """The table of the largest size for `booktabs`; each method cites its reference."""
+    """Return the table of the largest size for `booktabs`; each method cites its reference."""
     heads, rows = brief_table(result)
     lines = [
         r"% needs \usepackage{booktabs}",
@@ -38,20 +38,20 @@ def latex(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    """The table of the largest size."""
+    """Return the table of the largest size in Markdown."""
     heads, rows = brief_table(result)
     lines = markdown_table(heads, [cells for _, cells in rows])
     return "\n".join([title(result), "", *lines]) + "\n"
 
 
 def bibtex(result: Result) -> str:
-    """Reference of each method, under the scenario's name for it."""
+    """Return a BibTeX entry for each method, keyed by its registered name."""
     kinds = dict.fromkeys(row.compressor for row in result.rows)
     return "\n".join(text for kind in kinds if (text := reference(kind)))
 
 
 def reference(kind: str) -> str:
-    """BibTeX entry of a method; empty where its docstring names no paper."""
+    """Return a method's BibTeX entry; empty if its docstring names no paper."""
     cls = compressor_class(kind)
     texts = [
         " ".join((text or "").split())

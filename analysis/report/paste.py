@@ -1,4 +1,4 @@
-"""Python to paste for a method: the code whose time is estimated, gcsim's hook by default."""
+"""Python code to paste for a method: the code whose time is estimated, by default gcsim's hook."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gcsim.scenarios.scenario import CompressorChoice
 from gcsim.simulator.training import DENSE
 
 _PLAIN = (DENSE, "fp16", "bf16", "torch_fp16", "torch_bf16")
-"""Methods that go beside any other in a plan."""
+"""Methods that can be mixed with any other in a plan."""
 
 
 def hook_ends(between: str, ranks_per_rack: int) -> dict[str, Any]:
-    """Arguments of a hook whose exchange has these ends (`Training.between`)."""
+    """Return the hook's arguments for a scope of its exchange (`Training.between`)."""
     if between == "racks":
         return {"between": between, "ranks_per_rack": ranks_per_rack}
     return {"between": between} if between == "nodes" else {}
@@ -25,8 +25,8 @@ def hook_ends(between: str, ranks_per_rack: int) -> dict[str, Any]:
 def paste_plan(
     choices: Sequence[CompressorChoice], arguments: Mapping[str, Any] = MappingProxyType({})
 ) -> list[str]:
-    """Python for a plan: the method of most parameters is the hook's, others go by name;
-    `arguments`: more of the hook's."""
+    """Return Python code for a plan: the method with the most parameters is the hook's own, others
+    are listed by name. `arguments` are passed on to the hook."""
     kinds = list(dict.fromkeys(choice.kind for choice in choices))
     stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
     main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in _PLAIN))
@@ -45,8 +45,8 @@ def paste_plan(
 def paste(
     choice: CompressorChoice, arguments: Mapping[str, Any] = MappingProxyType({})
 ) -> list[str]:
-    """Python for a model wrapped by DDP; if no hook can carry the method, why. `arguments`: more of
-    the hook's."""
+    """Return Python code for a model wrapped in DDP, or the reason why no hook can run the method.
+    `arguments` are passed on to the hook."""
     kind, given = choice.kind, choice.parameters
     if kind == DENSE:
         return ["no change: train with your loop as it is"]
@@ -71,6 +71,6 @@ def _written(arguments: Mapping[str, Any]) -> str:
 
 
 def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters other than the method's defaults."""
+    """Return the parameters that differ from the method's defaults."""
     usual = method_of(kind, {}).parameters.model_dump()
     return {key: value for key, value in given.items() if usual.get(key) != value}

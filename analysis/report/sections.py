@@ -1,7 +1,7 @@
 """The answer in sections: what to use, what to try, when that pays, what to change first.
 
-*Use* is the method with the least expected time to the goal of those known to train, *Safe* that of
-those whose update is practically the dense one (`report/selection.py`).
+*Use* is the method with the least expected time to the goal among those known to train, *Safe* the
+same among methods with practically the dense update (`report/selection.py`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from gcsim.simulator.training import DENSE
 
 Section = tuple[str, Sequence[str]]  # a word and its parts
 HALF = ("fp16", "torch_fp16", "bf16", "torch_bf16")
-"""Methods that send half precision, by preference."""
+"""Methods that send half precision, the preferred one first."""
 TRUST = "train before you trust it"
 INDENT = 14
-WIDEST = 100  # cells of a line on a wide terminal
+WIDEST = 100  # cells of the longest line on a wide terminal
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -51,41 +51,41 @@ class Recommendation:
 
     @property
     def findings(self) -> Findings:
-        """Break-evens, changes, limits and evidence, if asked for."""
+        """Break-evens, changes, limits and evidence; empty unless requested."""
         return self.result.advice or Findings()
 
     @property
     def workers(self) -> int:
-        """Workers of the largest size."""
+        """Number of workers at the largest size."""
         return self.verdict.rows[0].workers
 
     @property
     def cost_per_hour(self) -> float | None:
-        """Cost of all nodes per hour, if stated."""
+        """Cost per hour of all nodes, if stated."""
         cost: Any = self.result.scenario.get("cost")
         return cost["per_hour"] * self.verdict.rows[0].nodes if cost else None
 
     @property
     def half(self) -> Row | None:
-        """The row of half precision."""
+        """Row of a method that sends half precision, if there is one."""
         by_kind = {row.compressor: row for row in reversed(self.verdict.rows)}
         return next((by_kind[kind] for kind in HALF if kind in by_kind), None)
 
     @property
     def use(self) -> Row | None:
-        """The method with the least expected time to the goal of those known to train."""
+        """Method with the least expected time to the goal among those known to train."""
         alone = self.verdict.dense if self.workers == 1 else None
         return alone or best_known(self.verdict, steps_of(self.verdict, self.findings.known))
 
     @property
     def safe(self) -> Row | None:
-        """The same of those with practically the dense update."""
+        """Method with the least expected time to the goal whose update is practically dense."""
         alone = self.verdict.dense if self.workers == 1 else None
         return alone or best_known(self.verdict, {})
 
     @property
     def to_try(self) -> Row | None:
-        """The fastest to try, if different and maybe paying."""
+        """Method to try that may be faster than the one to use; None if there is none."""
         found, use = self.verdict.to_try, self.use
         if found is None or use is None:
             return found
@@ -96,14 +96,14 @@ class Recommendation:
 class Against:
     """Speed of one method relative to another."""
 
-    speedup: float  # median over the drawn worlds; until the target, if known of both
+    speedup: float  # median over the drawn worlds; to the target if known for both methods
     low: float  # 10th percentile over the drawn worlds
     high: float  # 90th percentile
     probability: float  # probability that it is faster
 
 
 def against(row: Row, other: Row, dense: Row | None = None) -> Against:
-    """Compare a method with another; with dense training as its row has it."""
+    """Compare two methods; against `dense`, with the numbers that the row itself has."""
     found, chance = ratio(row, other), probability_faster(row, other)
     low, middle, high = found.low, found.median, found.high
     if other is dense:
@@ -116,7 +116,7 @@ def against(row: Row, other: Row, dense: Row | None = None) -> Against:
 
 
 def answer_sections(advice: Recommendation) -> Iterator[Section]:
-    """Words and parts of the answer of `gcsim advise`, of a run and of its report."""
+    """Yield the sections that the answers of `gcsim advise`, of a run and of its report share."""
     sections = (
         ("Use", _use(advice)),
         ("Safe", _safe(advice) if advice.safe is not advice.use else []),
@@ -130,7 +130,7 @@ def answer_sections(advice: Recommendation) -> Iterator[Section]:
 
 
 def section_lines(word: str, parts: Sequence[str], width: int) -> list[str]:
-    """A section in lines of at most `width` cells; `Line`s stay whole."""
+    """Return a section in lines of at most `width` cells; each `Line` stays whole."""
     found: list[str] = []
     for line in _wrapped(parts, width - INDENT):
         if isinstance(line, Line):
@@ -142,17 +142,17 @@ def section_lines(word: str, parts: Sequence[str], width: int) -> list[str]:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Parts as one sentence, "; " between them except after a colon."""
+    """Join parts to one sentence with "; ", but with a space after a colon."""
     return "; ".join(parts).replace(":; ", ": ")
 
 
 class Line(str):
-    """A line to paste, never wrapped or joined."""
+    """A line of code to paste, never wrapped or joined."""
 
 
 def _wrapped(parts: Sequence[str], room: int) -> list[str]:
-    """Parts joined by "; " in lines of at most `room` cells. One that fits a line is not broken;
-    after one with a final line break or colon a new line starts."""
+    """Join parts by "; " to lines of at most `room` cells. A part that fits in a line is not
+    broken; a part that ends in a line break or colon ends its line."""
     found: list[str] = []
     for number, part in enumerate(parts, start=1):
         if isinstance(part, Line):
@@ -178,7 +178,7 @@ def compared(row: Row, other: Row, name: str) -> str:
 
 
 def _row(advice: Recommendation, row: Row) -> Iterator[str]:
-    """A method against dense training and the safe one."""
+    """Yield a method's time and its speedups over dense training and over the safe method."""
     dense, safe = advice.verdict.dense, advice.safe
     yield f"{short(row)}: {elapsed(row.iteration_s)}"
     if dense is not None and row is not dense:
@@ -241,9 +241,9 @@ def _safe(advice: Recommendation) -> list[str]:
     return [*found, f"mean {elapsed(mean)}; Use: {elapsed(best)}{more}"]
 
 
-_SKEWED = 0.1  # relative difference of a median ratio and the ratio of the medians that is told
+_SKEWED = 0.1  # relative difference of a median ratio and the ratio of medians that is mentioned
 _OPEN = 0.05  # probability of being faster above which a method is too close to call
-_LEFT = 1.3  # expected time of the safe method over that of the one to use, above which it is told
+_LEFT = 1.3  # ratio of the safe method's expected time to the used one's that is mentioned
 
 
 def _try(advice: Recommendation) -> list[str]:
@@ -314,7 +314,7 @@ def _end(one: BreakEven) -> str:
 
 
 def _least(one: BreakEven) -> str:
-    """ " (410 Gbit/s or more)": the 10th percentile, where that is a rate tried"""
+    """ " (410 Gbit/s or more)": the 10th percentile, if it is within the rates tried."""
     return f" ({_rate(one.low)} or more)" if one.low is not None and one.low < FASTEST else ""
 
 
@@ -328,7 +328,7 @@ def _unit(value: float) -> tuple[str, float]:
 
 
 def _two(value: float) -> str:
-    """Two digits, or all integer ones."""
+    """Format with two digits, or with all integer digits."""
     return f"{value:,.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
@@ -358,7 +358,7 @@ def _change(advice: Recommendation, change: Change, dense: Row) -> str:
 
 
 def _limit(advice: Recommendation) -> list[str]:
-    """Bottlenecks of dense training and of the method to use."""
+    """Return the bottlenecks of dense training and of the method to use."""
     first = [row for row in (advice.verdict.dense, advice.use) if row is not None]
     limits = advice.findings.limits
     link = "bus" if advice.result.rows[-1].nodes == 1 else "network"
@@ -379,15 +379,15 @@ def _limit(advice: Recommendation) -> list[str]:
 
 
 HOOKS, COPIES = "in gradient hooks and bucket copies", "copying weights and gradients"
-"""Code of dense training beside its passes, with DDP and FSDP."""
+"""Tasks of dense training besides its passes, with DDP and with FSDP."""
 
 
 def limited(  # noqa: PLR0917 - parts of one sentence
     label: str, one: Limits, link: str, slowest: str, rest: str, code: str | None
 ) -> str:
-    """ "PowerSGD spends 22 % of its time waiting for the network (bandwidth 20 %), 4 % encoding";
-    `slowest` as in `Findings`, `rest` causes the wait that neither a faster rate nor no latency
-    would shorten."""
+    """ "PowerSGD spends 22 % of its time waiting for the network (bandwidth 20 %), 4 % encoding".
+    `slowest` is from `Findings`; `rest` names the causes of the wait that remains with infinite
+    bandwidth and no latency."""
     whole = one.compute_s + one.waits_s + one.encode_s + one.decode_s
     found: list[tuple[float, str]] = []
     if one.waits_s > _NAMED * whole:
@@ -398,10 +398,10 @@ def limited(  # noqa: PLR0917 - parts of one sentence
             (f"latency{of}", one.latency_s, _NAMED),
             (rest, other, _OTHER),
         )
-        split = bool(one.bytes_s or one.latency_s)  # no one rate sets the time of unlike nodes
+        split = bool(one.bytes_s or one.latency_s)  # unlike nodes: no single rate sets the time
         known = [(word, value) for word, value, least in parts if split and value > least * whole]
         alone = len(known) == 1 and known[0][1] > _ALONE * one.waits_s and known[0][0] != rest
-        each = " alone" if other < -_NAMED * whole else ""  # savings that overlap
+        each = " alone" if other < -_NAMED * whole else ""  # the two savings overlap
         causes = ", ".join(f"{word}{each} {percent(value / whole)}" for word, value in known)
         cause = f"the {link} ({causes})" if known else f"the {link}"
         if alone:
@@ -418,12 +418,12 @@ def limited(  # noqa: PLR0917 - parts of one sentence
 
 
 def other_causes(scenario: Mapping[str, Any], link: str, slowest: str) -> str:
-    """Causes of a wait for a link beside its bandwidth and latency: "Gloo's calls, copies and
-    sums"; `slowest` as in `Findings`."""
+    """Return the causes of a wait for a link other than its bandwidth and latency: "Gloo's calls,
+    copies and sums"; `slowest` is from `Findings`."""
     cluster, training = scenario["cluster"], scenario["training"]
     transport = cluster["collectives"]["transport"]
     library = "the library" if transport in ("textbook", "custom") else carrier(transport, None)
-    nccl = transport == "nccl"  # sums on the GPU, in its rates
+    nccl = transport == "nccl"  # it adds on the GPU
     noise = training.get("noise") or {}
     chances = any(noise.get(key) for key in ("variation", "skew", "slow_probability"))
     slow = "groups" in cluster or {"slow_nodes", "slow_workers"} & {*training}
@@ -439,9 +439,9 @@ def other_causes(scenario: Mapping[str, Any], link: str, slowest: str) -> str:
     return listed([calls, *(word for word, present in more.items() if present)])
 
 
-_NAMED, _CODED = 0.005, 0.02  # shares of an iteration from which a part is named
-_OTHER = 0.05  # the same of a wait that neither a faster rate nor no latency would shorten
-_ALONE = 0.95  # share of the wait for the network above which its cause is named alone
+_NAMED, _CODED = 0.005, 0.02  # shares of an iteration from which parts are named
+_OTHER = 0.05  # the same for waits that neither more bandwidth nor no latency would shorten
+_ALONE = 0.95  # share of the wait for the network above which only this cause is named
 
 
 _RESHARDS = {"zero2": False, "zero3": True, "hsdp": True}
@@ -454,7 +454,7 @@ _TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bflo
 
 
 def _fully_sharded(training: Any, cluster: Any, row: Row) -> list[str]:
-    """Code of PyTorch's FSDP; of a method that it lacks, where it goes."""
+    """Return code with PyTorch's FSDP; a method that FSDP lacks gets a comment on where it goes."""
     passes = _TYPES[training.get("precision", "fp32")]
     inside = training["strategy"] == "hsdp"
     known = {DENSE, *_TYPES}
@@ -496,7 +496,7 @@ def _fully_sharded(training: Any, cluster: Any, row: Row) -> list[str]:
 
 
 def _reduced(training: Any, row: Row) -> str:
-    """Type in which FSDP reduces gradients."""
+    """Return the type in which FSDP reduces gradients."""
     stored = _TYPES[training.get("gradients", "fp32")]
     return _TYPES.get(row.compressor, stored)
 
@@ -538,7 +538,7 @@ def _deploy(advice: Recommendation) -> list[str]:
 
 
 def _pasted(advice: Recommendation, row: Row) -> list[str]:
-    """Python for a row's method; none for a row that the scenario does not list."""
+    """Return Python code for a row's method; empty if the scenario does not list the row."""
     scenario: Any = advice.result.scenario
     cluster = scenario.get("cluster", {})
     ranks = cluster.get("racks", {}).get("nodes", 1) * cluster.get("devices_per_node", 1)

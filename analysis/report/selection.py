@@ -1,25 +1,25 @@
-"""Rows that answer the question at each size: whether compression pays, the safe method, the method
-to try.
+"""Selection of the rows that answer the question at each size: whether compression pays, the safe
+method, and the method to try.
 
-One method *surely beats* another when it is more than `TIE` (1 %; no prediction is sharper) faster
-in the whole interval (`report/comparison.py`). Candidates for the fastest are those that none
-surely beats; what `report/trust.py` leaves out is no candidate and beats none.
+One method *surely beats* another if it is more than `TIE` faster in the whole interval
+(`report/comparison.py`); `TIE` is 1 %, since no prediction is more accurate. Candidates are methods
+that no other surely beats. Methods that `report/trust.py` leaves out do not take part.
 
 Whether compression pays is judged against every uncompressed row, parameter servers included:
 
 - yes: some method is surely faster;
-- no: none may be more than `TIE` faster, or one worker is alone;
-- else by the probability that the best method is faster: likely from 2/3 on, unlikely up to 1/3,
+- no: none may be more than `TIE` faster, or there is only one worker;
+- else by the probability that the best method is faster: likely from 2/3, unlikely up to 1/3,
   and not known between (M. Mastrandrea et al., "Guidance note for lead authors of the IPCC Fifth
   Assessment Report on consistent treatment of uncertainties", 2010, table 1).
 
-The best method is the fastest candidate that surely pays (within `TIE`, that with the smallest
-error), else the one that most probably does. It is the one to try if it pays with a probability of
-one half or more. The safe method is chosen likewise among the safe ones that surely pay.
+The best method is the fastest candidate that surely pays (within `TIE`, the one with the smallest
+error), else the one that most probably pays. It is the one to try if it pays with a probability of
+at least one half. The safe method is chosen likewise among the safe methods that surely pay.
 
-Where time to the target is known (`scenarios/trained/known.py`), faster means earlier at the
-target, and methods without it are no candidates. Only the safe method is judged by its iterations:
-a difference of its steps from dense training's is the seed's luck.
+If time to the target is known (`scenarios/trained/known.py`), faster means sooner at the target,
+and methods without this time are no candidates. The safe method is still judged by its iterations:
+its number of steps differs from dense training's only by the luck of the seed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from gcsim.scenarios.result import Result, Row, error_of, fastest_first, known_t
 from gcsim.scenarios.uncertainty.close_pairs import TIE
 from gcsim.simulator.training import DENSE
 
-EVEN = 0.5  # probability of paying below which a method is not one to try
+EVEN = 0.5  # probability of paying from which a method is worth trying
 LIKELY, UNLIKELY = 2 / 3, 1 / 3
-"""Probabilities from which compression is likely, and up to which unlikely, to pay."""
+"""Probability from which compression is likely to pay, and the one up to which it is unlikely."""
 
 Pays = Literal["yes", "likely", "not known", "unlikely", "no"]
 
@@ -50,26 +50,26 @@ class Verdict:
     """Verdict at one size."""
 
     rows: tuple[Row, ...]  # all rows, fastest first
-    dense: Row | None  # the uncompressed row that speedups are against
-    pays: Pays | None  # None without methods to compare, or without dense training
+    dense: Row | None  # the uncompressed row to which speedups relate
+    pays: Pays | None  # None without methods to compare or without dense training
     safe: Row | None
-    """The fastest with practically the dense update, if it surely pays or nothing is dense."""
+    """Fastest method with practically the dense update, if it surely pays or no row is dense."""
     best: Row | None  # the method that may be the fastest; None if none is fit for training
     to_try: Row | None
-    """The best method, if at least as likely as not faster than uncompressed training; or the best
-    of those that did not miss the target elsewhere (`avoiding`)."""
+    """The best method, if it is at least as likely as not to beat uncompressed training; or the
+    best among those that did not miss the target elsewhere (`avoiding`)."""
     probability: float | None
-    """Probability that the best method is faster than uncompressed training; None without one."""
+    """Probability that the best method beats uncompressed training; None without one."""
     rivals: tuple[Row, ...]
-    """Other methods that none surely beats and that may be tried, fastest first."""
+    """Other methods worth trying that none surely beats, fastest first."""
     uncompressed: tuple[Row, ...]
-    """Uncompressed rows that none surely beats, unless compression pays."""
-    by_luck: bool  # whether more iterations would decide what is open
+    """Uncompressed rows that no row surely beats; empty if compression pays."""
+    by_luck: bool  # whether more iterations would decide an open comparison
     left_out: tuple[tuple[Row, str], ...]  # methods unfit for training, fastest first, and why
 
     @property
     def foremost(self) -> tuple[Row, ...]:
-        """Rows that no other surely beats: methods that may be tried, and uncompressed ones."""
+        """Rows that no other surely beats: methods worth trying, and uncompressed ones."""
         found = () if self.best is None or self.to_try is None else (self.best, *self.rivals)
         return (*found, *self.uncompressed)
 
@@ -80,13 +80,13 @@ class Verdict:
 
     @property
     def not_trained(self) -> tuple[Row, ...]:
-        """Methods without a known time to the target, where others are judged by it."""
+        """Methods whose time to the target is not known, if others are judged by it."""
         judged = self.rows if self.until_target else ()
         return tuple(row for row in judged if row.seeds_trained is None)
 
 
 def at_largest(result: Result) -> tuple[Row, ...]:
-    """Rows of the largest size, fastest first."""
+    """Return the rows of the largest size, fastest first."""
     if not result.rows:
         raise InternalError("a result without rows")
     largest = max(row.workers for row in result.rows)
@@ -94,23 +94,23 @@ def at_largest(result: Result) -> tuple[Row, ...]:
 
 
 def sizes(result: Result) -> tuple[int, ...]:
-    """Numbers of workers of the sweep, ascending."""
+    """Return the numbers of workers of the sweep, ascending."""
     return tuple(sorted({row.workers for row in result.rows}))
 
 
 def dense_row(rows: Iterable[Row]) -> Row | None:
-    """The uncompressed row that speedups are against, if any."""
+    """Return the uncompressed row to which speedups relate, if there is one."""
     plain = [row for row in rows if row.compressor == DENSE]
     return min(plain, key=lambda row: (row.speedup_vs_dense != 1, row.via != ""), default=None)
 
 
 def largest_verdict(result: Result) -> Verdict:
-    """Verdict at the largest size."""
+    """Return the verdict at the largest size."""
     return _known(result, at_largest(result))
 
 
 def verdicts(result: Result) -> tuple[Verdict, ...]:
-    """Verdicts at each size, ascending."""
+    """Return the verdicts at all sizes, ascending."""
     return tuple(
         _known(result, [row for row in result.rows if row.workers == size])
         for size in sizes(result)
@@ -118,7 +118,7 @@ def verdicts(result: Result) -> tuple[Verdict, ...]:
 
 
 def _known(result: Result, rows: Iterable[Row]) -> Verdict:
-    """Verdict that regards the result's evidence."""
+    """Return a verdict that takes the result's evidence into account."""
     workers, known = recorded_workers(result), result.advice
     found = verdict(rows, workers)
     if known is None:
@@ -131,9 +131,9 @@ def _known(result: Result, rows: Iterable[Row]) -> Verdict:
 def avoiding(
     judged: Collection[str], found: Verdict, use: Row | None, recorded: int | None = None
 ) -> Verdict:
-    """The verdict with a method to try whose training is an open question, if one is faster than
-    the method to use: of the `judged` others one missed the target elsewhere, or needs steps that
-    make it slower to the goal."""
+    """Replace the method to try if it is one of `judged`, whose training missed the target
+    elsewhere or needs so many steps that it is slower to the goal: try a method instead whose
+    training is an open question, if one is faster than the method to use."""
     if found.to_try is None or found.to_try is use or found.to_try.label not in judged:
         return found
     rows = [row for row in found.rows if row.label not in judged or row.compressor == DENSE]
@@ -144,8 +144,8 @@ def avoiding(
 
 
 def steps_of(found: Verdict, known: Mapping[str, Evidence]) -> dict[str, float]:
-    """Steps to the goal over dense training's, by label: of the scenario's trainings if every seed
-    reached the target, else of evidence."""
+    """Return steps to the goal relative to dense training's, by label: from the scenario's
+    trainings if every seed reached the target, else from evidence."""
     steps = {label: one.steps_vs_dense for label, one in known.items()}
     for row in found.rows:
         if row.seeds_trained is not None:
@@ -157,14 +157,14 @@ def steps_of(found: Verdict, known: Mapping[str, Evidence]) -> dict[str, float]:
 
 
 def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
-    """The method with the least expected time to the goal of those known to train and likely (in 2
-    of 3 worlds) faster than dense training and, if its update differs, than the fastest method
-    whose update does not.
+    """Return the method with the least expected time to the goal. It must be known to train and
+    likely (in 2 of 3 worlds) to beat dense training and, if its update differs from the dense one,
+    to beat the fastest method whose update does not.
 
-    Expected is the mean over the drawn worlds of an iteration, times the steps to the goal over
-    dense training's. `steps` has these by label, of methods whose update differs; dense training
-    and safe methods count 1. Of methods within `TIE` of the least, the most exact. None if none is
-    fit for training.
+    The expected time is the mean iteration over the drawn worlds times the steps to the goal
+    relative to dense training's. `steps` has these steps by label for methods whose update differs;
+    dense training and safe methods count as 1. Of methods within `TIE` of the least time, the most
+    exact one is chosen. Returns None if no method is fit for training.
     """
     out = [row for row, _ in found.left_out]
     fit = (row for row in found.rows if row not in out)
@@ -190,37 +190,37 @@ def best_known(found: Verdict, steps: Mapping[str, float]) -> Row | None:
 
 
 def _sooner(row: Row, other: Row, steps: float) -> float:
-    """Share of worlds in which a method beats another of 1 / `steps` as many iterations."""
+    """Return the share of worlds in which `row` is faster despite `steps` times the iterations."""
     return float(np.mean(worlds(row) * steps < worlds(other)))
 
 
 def expected_s(row: Row) -> float:
-    """Mean of an iteration over the drawn worlds, in seconds."""
+    """Return the mean iteration over the drawn worlds, in seconds."""
     return float(worlds(row).mean())
 
 
 def surely_beats(one: Row, other: Row) -> bool:
-    """Whether it is surely more than `TIE` faster."""
+    """Whether `one` is surely more than `TIE` faster."""
     return one is not other and ratio(one, other).surely_above(1 + TIE)
 
 
 def surely_faster(one: Row, others: Iterable[Row]) -> bool:
-    """Whether it is surely faster than each, if by little."""
+    """Whether `one` is surely faster than each of the others, by any margin."""
     return all(ratio(one, other).surely_above(1) for other in others)
 
 
 def candidates(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Rows that none of them surely beats; quick if fastest first."""
+    """Return the rows that no other row surely beats; quicker if they are sorted fastest first."""
     found = tuple(row for row in rows if not any(surely_beats(other, row) for other in rows))
-    # ten methods or more may beat each other in a circle, each in nine worlds of ten
+    # ten or more methods may beat each other in a cycle, each in nine worlds of ten
     return found or tuple(sorted(rows, key=pace)[:1])
 
 
 def verdict(rows: Iterable[Row], recorded: int | None = None) -> Verdict:
-    """Verdict on rows of one size; `recorded` as in `fault_of`."""
+    """Return the verdict on rows of one size; `recorded` is `recorded_workers` of `fault_of`."""
     ordered = fastest_first(rows)
     faults = [(row, fault_of(row, recorded)) for row in ordered]
-    judged = known_to_target(ordered)  # then the others cannot be compared with
+    judged = known_to_target(ordered)  # then rows without a time to the target are not comparable
     usable = [row for row, fault in faults if not fault and (row.speedups_to_target or not judged)]
     plain = [
         row for row in ordered
@@ -269,7 +269,7 @@ def _pays(methods: Sequence[Row], plain: Sequence[Row], best: Row | None) -> Pay
 
 
 def _may_gain(row: Row, plain: Sequence[Row]) -> bool:
-    """Whether it may be more than `TIE` faster than each."""
+    """Whether the row may be more than `TIE` faster than each plain row."""
     return all(ratio(row, other).high > 1 + TIE for other in plain)
 
 
@@ -285,11 +285,11 @@ def _best(rows: Sequence[Row], plain: Sequence[Row]) -> Row | None:
 
 
 def _nearest_of_fastest(rows: Sequence[Row]) -> Row | None:
-    """The row with the smallest error of those as fast as the fastest."""
+    """Return the row with the smallest error among those as fast as the fastest."""
     if not rows:
         return None
     limit = min(map(pace, rows)) * (1 + TIE)
-    # an exchange without rounding differences may share the NMSE of the dense one
+    # an exchange without rounding differences may have the same NMSE as the dense one
     return min(
         (row for row in rows if pace(row) <= limit),
         key=lambda row: (row.compressor != DENSE, error_of(row), pace(row)),
@@ -311,12 +311,12 @@ def _safe(usable: Sequence[Row], dense: Row | None, best: Row | None) -> Row | N
 
 
 def _by_iteration(row: Row) -> Row:
-    """The row as if it had not been trained."""
+    """Return the row without its training, so that it is judged by its iterations."""
     return replace(row, speedup_to_target=None, speedups_to_target=()) if row.seeds_trained else row
 
 
 def _by_luck(best: Row, rivals: Sequence[Row], plain: Sequence[Row], pays: Pays | None) -> bool:
-    """Whether means without errors would decide something open."""
+    """Whether exact means would decide an open comparison."""
     for rival in rivals:
         one = ratio(best, rival, luck=False)
         if one.surely_above(1 + TIE) or 1 / one.high > 1 + TIE:

@@ -1,4 +1,4 @@
-"""Sources of a result's numbers: a line for each kind, with what is an estimate."""
+"""Sources of a result's numbers: a line for each kind, which says if it is an estimate."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 from gcsim.scenarios.result import Result
 from gcsim.scenarios.sections.link import carrier
 
-_SHORT = 200  # characters of a source shown in a note
+_SHORT = 200  # most characters of a source in a note
 
 _CALIBRATIONS = {"estimate": "an estimate", "stated": "stated by the user"}
-"""Words of a note for a link's calibration in results.json."""
+"""Text for a link's calibration, by its value in results.json."""
 
 _TRAINING = ("model", "data", "workers", "iterations", "warmup_steps", "device", "dtype")
-"""Facts about the gradients stated in a note, if known."""
+"""Facts about the gradients that a note states, if known."""
 
 SYNTHETIC = "synthetic"  # word in results.json for gradients drawn from fitted distributions
 
 SYNTHETIC_NOTE = "synthetic gradients: drawn from fitted distributions, not recorded"
-"""Note in figures of such results."""
+"""Note in figures of results with synthetic gradients."""
 
 _UNITS = {
     "launch": ("us", 1e-6), "s": ("ms", 1e-3), "s/B": ("ns/B", 1e-9),
     "B/s": ("GB/s", 1e9), "FLOP/s": ("TFLOP/s", 1e12)
 }  # fmt: skip
-"""A note's text for a unit of results.json, and the unit's size; a launch is short."""
+"""Text and size of the units in results.json; a launch is shown in microseconds."""
 
-_NODES = 6  # nodes with the same NIC named by a note
+_NODES = 6  # most nodes with the same NIC that a note names
 
 
 def provenance_notes(result: Result) -> list[str]:
-    """A line for each kind of number: its source, and whether it is an estimate."""
+    """Return a line for each kind of number: its source, and whether it is an estimate."""
     facts = result.provenance
     notes = [
         _gradients(_table(facts, "gradients")),
@@ -50,7 +50,7 @@ def provenance_notes(result: Result) -> list[str]:
 
 
 def conditions(scenario: Mapping[str, Any], nodes: int, workers: int) -> str:
-    """Transport and precision of a resolved scenario on so many nodes: "NCCL over TCP, fp32, "."""
+    """Return transport and precision of a resolved scenario on `nodes`: "NCCL over TCP, fp32, "."""
     cluster, training = _table(scenario, "cluster"), _table(scenario, "training")
     stored = training.get("gradients", "fp32")
     precisions = training.get("precision"), "" if stored == "fp32" else f"{stored} gradients"
@@ -66,7 +66,7 @@ def are_synthetic(result: Result) -> bool:
 
 
 def micro_batches(result: Result) -> int:
-    """Micro-batches of an iteration."""
+    """Return the number of micro-batches per iteration."""
     training = result.scenario.get("training")
     return int(training.get("accumulation", 1)) if isinstance(training, dict) else 1
 
@@ -93,7 +93,7 @@ def _versions(facts: Mapping[str, Any]) -> str:
 
 
 def _gradients(facts: Mapping[str, Any]) -> str:
-    """Origin of the gradients and what is known of the training behind them."""
+    """Return the origin of the gradients and what is known about the training behind them."""
     if not facts:
         return ""
     if facts.get("source") == SYNTHETIC:
@@ -152,7 +152,7 @@ def _ranges(estimates: object) -> str:
 
 
 def _unit(entry: Mapping[str, Any], *, short: bool) -> tuple[str, float]:
-    """A note's text for the unit of a figure, and the unit's size."""
+    """Return the text for a figure's unit, and the unit's size."""
     if short and entry["unit"] == "s":
         return ("ns", 1e-9) if entry["value"] < 1e-6 else ("us", 1e-6)
     named = "launch" if entry["figure"] == "launch" else entry["unit"]
@@ -197,7 +197,7 @@ def _link(title: str, link: Mapping[str, Any]) -> str:
 
 
 def _averages(facts: object) -> str:
-    """Number of iterations behind the times, and why they differ."""
+    """Return a note on the number of iterations behind the times, and why they vary."""
     if not isinstance(facts, Mapping):
         return ""
     parts = [f"means of {facts.get('iterations')} iterations, which vary"]

@@ -1,6 +1,6 @@
-"""A finished sweep on a terminal: one line per point, and a sentence.
+"""Text of a finished sweep on a terminal: one line per point, and a sentence.
 
-A line has the methods to use and to try at the point's largest cluster.
+A line has the methods to use and to try at the largest cluster of its point.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from gcsim.scenarios.sweeps.result import SweepPoint, SweepResult
 from gcsim.scenarios.trained.evidence import for_and_against
 
 GAP = 2  # cells between two columns
-NARROWEST = 6  # cells of a column of text on the narrowest terminal
+NARROWEST = 6  # cells of a text column on the narrowest terminal
 
-_EXPLAINED = 4  # most reasons why points do not fit; results.json has all
+_EXPLAINED = 4  # most reasons shown why points do not fit; results.json has all
 NUMBERS = (SPEEDUP, SPEEDUP_RANGE)
-"""A method's numbers, until the target where known; the second if something has a range."""
+"""Columns of a method, to the target if known; the second only if a point has a range."""
 COST = "cost/1000\niterations"
-"""Heading of the cost of the method to use, if a node's is stated and no target is known."""
+"""Heading of the cost of the method to use, if a node's cost is stated and no target is known."""
 
 FOOTNOTE = (
     "use, try: the methods named by `gcsim run` at the point's largest cluster; * changes the "
@@ -62,7 +62,7 @@ MEANS = "Where iterations differ, times are means; results.csv has p5 and p95."
 
 
 def parts(result: SweepResult, width: int) -> tuple[RenderableType, ...]:
-    """Text of `gcsim sweep` on `width` terminal cells: table, legend, answer."""
+    """Return the text of `gcsim sweep` on `width` terminal cells: table, legend, answer."""
     answer, notes = notes_on(result)
     found = _verdicts(result)
     ranges = _open(found)
@@ -75,13 +75,13 @@ def parts(result: SweepResult, width: int) -> tuple[RenderableType, ...]:
 
 
 def table_of(result: SweepResult) -> tuple[list[str], list[list[str]]]:
-    """Headings and one line per point."""
+    """Return the headings and one line per point."""
     found = _verdicts(result)
     return _lines(result, found, ranges=_open(found))
 
 
 def notes_on(result: SweepResult) -> tuple[str, list[str]]:
-    """The answer, and meanings of the columns."""
+    """Return the answer and the notes on the columns."""
     found = _verdicts(result)
     differ = any(point.result and spreads(point.result.rows) for point in result.points)
     notes = [FOOTNOTE, *([RANGES] if _open(found) else []), *([MEANS] if differ else [])]
@@ -101,7 +101,7 @@ def notes_on(result: SweepResult) -> tuple[str, list[str]]:
 
 
 def html(result: SweepResult) -> str:
-    """The same table and answer for a notebook."""
+    """Return the same table and answer as HTML for a notebook."""
     headings, lines = table_of(result)
     folded = [heading.replace("\n", " ") for heading in headings]
     answer, _ = notes_on(result)
@@ -114,7 +114,7 @@ def _problems(point: SweepPoint) -> str:
 
 
 def _verdicts(result: SweepResult) -> list[Recommendation | None]:
-    """Recommendations by point, known for the last sweep: each takes milliseconds."""
+    """Return recommendations by point, cached for the last sweep: each takes milliseconds."""
     if not _LAST or _LAST[0][0] is not result.points:
         found = [None if p.result is None else recommendation(p.result) for p in result.points]
         _LAST[:] = [(result.points, found)]
@@ -125,7 +125,7 @@ _LAST: list[tuple[tuple[SweepPoint, ...], list[Recommendation | None]]] = []
 
 
 def recommendation(point: Result) -> Recommendation:
-    """The advised methods of a point, with the evidence for its methods that a run would have."""
+    """Return the advised methods of a point, with the evidence that a run would look up."""
     if point.advice is None and {"model", "compressors"} <= point.scenario.keys():
         named = json.dumps([point.scenario[key] for key in ("model", "compressors")])
         if named not in _KNOWN:
@@ -139,13 +139,13 @@ def recommendation(point: Result) -> Recommendation:
 
 
 _KNOWN: dict[str, Findings] = {}
-"""Evidence by model and methods, the same at most points."""
+"""Evidence by model and methods, as most points of a sweep share it."""
 
 
 def _lines(
     result: SweepResult, found: Sequence[Recommendation | None], *, ranges: bool
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and one line per point, without keys of a single value."""
+    """Return the headings and one line per point, without keys that have a single value."""
     keys = [key for key, values in result.grid.items() if len(values) > 1] or list(result.grid)
     numbers = [one.heading for one in NUMBERS[: 1 + ranges]]
     headings = [*short_names(keys), "use", *numbers, "try", *numbers, "pays"]
@@ -168,7 +168,7 @@ def _lines(
 def _table(
     headings: Sequence[str], lines: Sequence[Sequence[str]], cells: int, *, fold: bool = False
 ) -> Table | None:
-    """The table in so many cells; None where headings or numbers would be cut, without `fold`."""
+    """Return the table in `cells` cells; without `fold`, None if headings or numbers do not fit."""
     natural = [
         max(cell_len(line) for text in column for line in text.split("\n"))
         for column in zip(headings, *lines, strict=True)
@@ -199,7 +199,7 @@ def _table(
 
 
 def _answer(found: Recommendation | None, *, ranges: bool, lost: str) -> list[str]:
-    """Method to use, method to try, speedups and ranges, and whether compression pays."""
+    """Return the cells for method to use, method to try, speedups, ranges and whether it pays."""
     if found is None:
         return [lost, *[""] * (6 if ranges else 4)]
     chosen, best = found.use, found.verdict.to_try
@@ -234,7 +234,7 @@ def _open(found: Sequence[Recommendation | None]) -> bool:
 
 
 def _shares(wanted: Sequence[int], floors: Sequence[Sequence[int]], room: int) -> list[int]:
-    """Widths of columns in `room` cells; the widest shrink to the first floors, then the next."""
+    """Return column widths in `room` cells: the widest shrink to the first floor, then the next."""
     shares = list(wanted)
     for floor in floors:
         while sum(shares) > room and any(
@@ -246,12 +246,12 @@ def _shares(wanted: Sequence[int], floors: Sequence[Sequence[int]], room: int) -
 
 
 def _words(heading: str) -> list[str]:
-    """Parts between which a heading may be broken."""
+    """Split a heading where it may be broken."""
     return [word.strip() for word in re.split(r"(?<=[ ._])", heading) if word.strip()]
 
 
 def _folded(heading: str, width: int) -> list[str]:
-    """Lines of whole words; a long one is abbreviated."""
+    """Return a heading in lines of whole words; a word that is too long is abbreviated."""
     lines = [""]
     for part in re.split(r"(?<=[ ._])", heading):
         word = part.strip()
@@ -263,7 +263,7 @@ def _folded(heading: str, width: int) -> list[str]:
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """The shortest ends of the keys that tell them apart: `nodes`, `compressors.1`."""
+    """Return the shortest unique suffix of each dotted key: `nodes`, `compressors.1`."""
 
     def shortest(key: str) -> str:
         words = key.split(".")

@@ -1,9 +1,9 @@
-"""The answer first: every method at the largest size, in a table that fits the terminal.
+"""Table of every method at the largest size, fitted to the terminal.
 
 In brief it is one table of 80 cells: speed, range, bytes sent, error. In full it has every column,
-as one table if wide enough, else stacked as two (the answer; the parts of the time and the outcome)
-or as many as needed: no number or label is ever cut. Emphasis is a mark and a typeface, never a
-colour alone.
+as one table if the terminal is wide enough, else stacked as two (the answer; the parts of the time
+and the outcome) or as many as needed, since no number or label is ever cut. Marks and styles give
+emphasis, never colour alone.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from gcsim.scenarios.uncertainty.close_pairs import TIE
 from gcsim.simulator.cluster import whole_batches
 
 BEST, SAFE, LEFT_OUT = "> ", "= ", "! "
-"""Marks before labels that may be the fastest, of the safe one, of those not counted."""
-PERIODIC = " *"  # mark after the label of a method whose iterations differ
-HEADING = "method"  # heading of the labels
+"""Marks before labels: may be the fastest; the safe method; not counted."""
+PERIODIC = " *"  # mark after the label of a method whose iterations vary
+HEADING = "method"  # heading of the label column
 NARROW_LABEL = 24  # terminal cells at which wrapped labels are still readable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: heading (unit on the last line) and value of each row."""
+    """A column: its heading (unit on the last line) and how to get each row's value."""
 
     heading: str
     value: Callable[[Row], float | None]
     decimals: Callable[[Sequence[Row]], int] | None = None
-    """Decimals for the whole column; None for significant digits of each value."""
+    """Decimals for the whole column; None: significant digits for each value."""
     above: Callable[[Row], float | None] | None = None
     """Upper end of an interval whose lower end is `value`."""
     zero: str = "0"  # text for zero
     scale: float = 1  # factor on values in the table
 
     def scaled(self, value: float | None) -> float | None:
-        """A value in the heading's unit."""
+        """Return a value in the heading's unit."""
         return None if value is None else value * self.scale
 
     def cells(self, rows: Sequence[Row]) -> list[str]:
-        """Cells of the column, in the order of `rows`."""
+        """Return the cells of the column, in the order of `rows`."""
         decimals = None if self.decimals is None else self.decimals(rows)
         cells = [_cell(self.scaled(self.value(row)), decimals) for row in rows]
         cells = [self.zero if cell == "0" else cell for cell in cells]
@@ -67,7 +67,7 @@ class Column:
         ]
 
     def narrow(self, rows: Sequence[Row]) -> bool:
-        """Whether any "-" is an interval narrower than the last digit."""
+        """Whether any "-" stands for an interval narrower than the last digit."""
         return self.above is not None and any(
             cell == "-" and self.value(row) != self.above(row)
             for row, cell in zip(rows, self.cells(rows), strict=True)
@@ -75,11 +75,11 @@ class Column:
 
     @property
     def flat(self) -> str:
-        """The heading on one line."""
+        """Heading on one line."""
         return self.heading.replace("\n", " ")
 
     def width(self, rows: Sequence[Row]) -> int:
-        """Terminal cells needed to cut nothing."""
+        """Return the terminal cells needed to show everything."""
         return max(map(cell_len, [*self.heading.split("\n"), *self.cells(rows)]))
 
 
@@ -90,7 +90,7 @@ def _cell(value: float | None, decimals: int | None) -> str:
 
 
 def _column(heading: str, value: Callable[[Row], float | None]) -> Column:
-    """A column whose smallest value shows two significant digits."""
+    """Make a column that shows two significant digits of its smallest value."""
 
     def decimals(rows: Sequence[Row]) -> int:
         return decimals_for((value(row) or 0.0 for row in rows), digits=2)
@@ -99,7 +99,7 @@ def _column(heading: str, value: Callable[[Row], float | None]) -> Column:
 
 
 def _time(heading: str, value: Callable[[Row], float | None]) -> Column:
-    """A column of milliseconds, with equal decimals so that a row adds up."""
+    """Make a column of milliseconds with equal decimals, so that the parts of a row add up."""
 
     def decimals(rows: Sequence[Row]) -> int:
         return decimals_for((row.iteration_s * 1e3 for row in rows), digits=3)
@@ -108,7 +108,7 @@ def _time(heading: str, value: Callable[[Row], float | None]) -> Column:
 
 
 def _chance(heading: str, value: Callable[[Row], float | None]) -> Column:
-    """A column of probabilities in whole percent."""
+    """Make a column of probabilities in whole percent."""
     return Column(heading=f"{heading}\n[%]", value=value, decimals=lambda rows: 0, scale=100)
 
 
@@ -197,7 +197,7 @@ DRAWN = (
 
 
 def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Speed, range, traffic and error; if known, time to the target first and no error."""
+    """Return speed, range, traffic and error; if known, time to the target first and no error."""
     if known_to_target(rows):
         return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, *money(rows)[-1:], SENT)
     if any(row.speedup_vs_dense is not None for row in rows):
@@ -208,7 +208,7 @@ def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def brief_table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]:
-    """Headings, and each row of the largest size with its cells, fastest first."""
+    """Return headings, and each row of the largest size with its cells, fastest first."""
     rows = largest_verdict(result).rows
     columns = brief_columns(rows)
     cells = zip(*(one.cells(rows) for one in columns), strict=True)
@@ -217,7 +217,7 @@ def brief_table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]
 
 
 def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Speed, certainty and error; without empty columns."""
+    """Return the columns on speed, certainty and error that are not empty."""
     judged = known_to_target(rows)
     ranges = _known(rows, SPEEDUP_RANGE)
     trained = (TO_TARGET, TO_TARGET_RANGE, STEPS) if judged else ()
@@ -228,17 +228,17 @@ def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def money(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Costs, if a node's is stated."""
+    """Return the cost columns, if a node's cost is stated."""
     return _known(rows, MONEY, MONEY_TO_TARGET)
 
 
 def _known(rows: Sequence[Row], *columns: Column) -> tuple[Column, ...]:
-    """Columns with a value in any row."""
+    """Return the columns that have a value in any row."""
     return tuple(one for one in columns if any(one.value(row) is not None for row in rows))
 
 
 def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """Columns with the parts of an iteration and its outcome, without empty ones."""
+    """Return the columns on the parts of an iteration and its outcome that are not empty."""
     before = (INPUT,) if any(row.input_s for row in rows) else ()
     after = (OPTIMIZER,) if any(row.optimizer_s for row in rows) else ()
     cost = (*COST[:2], *_known(rows, WITH_FAULTS), *COST[2:])
@@ -247,7 +247,7 @@ def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
 
 
 def answer_table(result: Result, width: int, *, full: bool = False) -> Group:
-    """Title, table (or stacked tables) for `width` terminal cells, footnotes."""
+    """Return title, table (or stacked tables) for `width` terminal cells, and footnotes."""
     found = largest_verdict(result)
     parts: list[RenderableType] = [Text(title(result), style="bold")]
     layout = _arrange(found.rows, width, full=full)
@@ -259,7 +259,7 @@ def answer_table(result: Result, width: int, *, full: bool = False) -> Group:
 
 
 def title(result: Result) -> str:
-    """Title above the table."""
+    """Return the title above the table."""
     largest = max(result.rows, key=lambda row: row.workers)
     drawn = "synthetic gradients, " if are_synthetic(result) else ""
     rows = [row for row in result.rows if row.workers == largest.workers]
@@ -272,7 +272,7 @@ def title(result: Result) -> str:
 
 
 def brief_notes(result: Result, found: Verdict) -> list[str]:
-    """Meanings of the marks and of unusual columns."""
+    """Return the meanings of the marks and of unusual columns."""
     marks = []
     if _close(found):
         marks.append(_any_first(found))
@@ -304,7 +304,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
 
 
 def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
-    """Meanings of the marks, then of the columns; `found` is the verdict, if known."""
+    """Return the meanings of the marks, then of the columns; `found` is the verdict, if known."""
     found = found or largest_verdict(result)
     rows = found.rows
     notes = [*_marks(found), *_unfit(result, rows)]
@@ -333,7 +333,7 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
 
 
 def bottleneck(result: Result) -> list[str]:
-    """The slowest group of nodes, for which all others wait."""
+    """Return a note on the slowest group of nodes, for which all others wait."""
     groups = result.provenance.get("groups") or []
     times = {number: one["forward_s"] + one["backward_s"] for number, one in enumerate(groups)}
     if not times:
@@ -356,7 +356,7 @@ def bottleneck(result: Result) -> list[str]:
 
 
 def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
-    """Goodput of a training whose nodes fail."""
+    """Return a note on the goodput of a training whose nodes fail."""
     if rows[0].goodput is None:
         return []
     failures = result.scenario["training"]["failures"]
@@ -368,13 +368,13 @@ def _useful(result: Result, rows: Sequence[Row]) -> list[str]:
 
 
 def _sharded(result: Result) -> list[str]:
-    """The traffic of sharded weights, which no column counts."""
+    """Return a note that no column counts the traffic of sharded weights."""
     training: Any = result.scenario.get("training", {})
     return [GATHERED] if training.get("strategy", "ddp") != "ddp" else []
 
 
 def _marks(found: Verdict) -> list[str]:
-    """Marks before labels."""
+    """Return the meanings of the marks before labels."""
     notes = []
     if _sure(found):
         nearest = f"of those within {percent(TIE)}, the one with the smallest error"
@@ -390,7 +390,7 @@ def _marks(found: Verdict) -> list[str]:
 
 
 def _unfit(result: Result, rows: Sequence[Row]) -> list[str]:
-    """Methods that are left out, as a rule for lack of memory, and those that may not fit."""
+    """Return notes on methods left out, usually for lack of memory, and on doubtful ones."""
     notes = [f"{LEFT_OUT}left out: {text}" for text in result.left_out]
     doubtful = [row for row in rows if row.fits == "perhaps"]
     if doubtful:
@@ -414,12 +414,12 @@ def _range(rows: Sequence[Row]) -> str:
 
 
 def _sure(found: Verdict) -> bool:
-    """Whether the one row with the mark is the fastest, not only more likely to be than others."""
+    """Whether the one marked row is the fastest, not just the most likely to be."""
     return len(found.foremost) == 1 and found.pays not in ("not known", "unlikely")
 
 
 def _close(found: Verdict) -> bool:
-    """Whether every one of several rows may be the fastest, so that a mark tells nothing."""
+    """Whether each of several rows may be the fastest, so that a mark says nothing."""
     return 1 < len(found.foremost) == len(found.rows)
 
 
@@ -444,8 +444,8 @@ def _legend(result: Result, rows: Sequence[Row]) -> str:
 
 
 def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: str = "") -> str:
-    """A row's label with its marks, on as many lines as `width` cells need, and the method's
-    carrier below; without `notes` not the mark of a period."""
+    """Return a row's label with its marks, on as many lines as `width` cells need, and the method's
+    carrier below; without `notes` the mark of a period is omitted."""
     indent = " " * len(mark)
     text = row.label + (PERIODIC if notes and row.period > 1 else "")
     lines = [textwrap.fill(text, width, initial_indent=mark, subsequent_indent=indent)]
@@ -458,7 +458,7 @@ def _label(row: Row, width: int, *, mark: str = BEST, notes: bool = True, via: s
 
 
 def mark_of(row: Row, found: Verdict) -> str:
-    """Mark before a row's label."""
+    """Return the mark before a row's label."""
     if row in found.foremost and not _close(found):
         return BEST
     if row is found.safe:
@@ -468,7 +468,7 @@ def mark_of(row: Row, found: Verdict) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Tables to stack: columns, gap between them, the label's width."""
+    """Layout of the stacked tables: their columns, the gap between columns, the label's width."""
 
     tables: Sequence[Sequence[Column]]
     gap: int
@@ -476,7 +476,7 @@ class _Layout:
 
 
 def _plans(rows: Sequence[Row], *, full: bool) -> list[Sequence[Sequence[Column]]]:
-    """Columns of the tables to stack, in order of preference."""
+    """Return the ways to divide the columns into tables, the preferred one first."""
     if not full:
         return [(brief_columns(rows),)]
     every, others = answer_columns(rows), other_columns(rows)
@@ -524,8 +524,8 @@ def _table(
 def bare_table(
     headings: Sequence[str], *, gap: int = 1, whole: bool = False, width: int | None = None
 ) -> Table:
-    """Table without a frame, its columns `gap` cells and one apart, the first in `width`. A heading
-    with a leading ">" is right-aligned, and with `whole` never folded."""
+    """Make a table without a frame; its columns are `gap` + 1 cells apart, the first is `width`
+    wide. A heading with a leading ">" is right-aligned; with `whole` it is never folded."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0),
         header_style="",

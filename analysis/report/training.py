@@ -1,4 +1,4 @@
-"""Notes of a run on training, where trajectories of its methods are known."""
+"""Notes of a run on training, if trajectories of its methods are known."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gcsim.simulator.training import DENSE
 
 
 def trained(result: Result, found: Verdict) -> list[str]:
-    """Whether the method to try reaches the target, and which is first; if no training is stated,
-    how shipped tasks were trained with it."""
+    """Return whether the method to try reaches the target and which method is first; if the
+    scenario states no training, how the method did on the shipped tasks."""
     facts = result.provenance.get("training")
     if not facts:
         return _on_shipped_tasks(result, found.to_try or found.safe)
@@ -52,7 +52,7 @@ def trained(result: Result, found: Verdict) -> list[str]:
 
 
 def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
-    """Sentence on how a method trained; on tasks that cannot tell, only if none can."""
+    """Return a sentence on how a method trained; inconclusive tasks are named only if all are."""
     if row is None or row.compressor == DENSE:
         return []
     entries = result.scenario.get("compressors", ())
@@ -81,7 +81,7 @@ def _ended(one: Ended, others: str) -> str:
 
 
 def trained_note(result: Result) -> str:
-    """Note on the training behind the columns."""
+    """Return a note on the training behind the columns."""
     facts = result.provenance["training"]
     here = sum(origin == "here" for origin in facts["trained_on"].values())
     origin = "shipped with gcsim" if not here else "trained here"

@@ -1,13 +1,13 @@
-"""Trust in an update, as far as single updates tell. Three kinds of methods:
+"""Trust in a method's update, as far as single updates can tell. There are three kinds of methods:
 
-*Safe*: every step stands alone (no memory) and the update is practically the dense one,
-NMSE <= 2e-5; half precision has about 1e-7 and bfloat16 about 3e-6, and networks train with either
-(P. Micikevicius et al., "Mixed precision training", ICLR 2018; D. Kalamkar et al., "A study of
-bfloat16 for deep learning training", arXiv:1905.12322), while eight even bits of a Gaussian have
-8e-5. *To try*: the update differs, and only training tells the cost. *Left out*: unfit for training
-as far as was seen, or most seeds missed the scenario's target. Only a few steps from empty memories
-were seen: a method with memory delivers later what it holds back, so only an update with next to
-nothing of the gradient counts against it.
+*Safe*: steps are independent (no memory) and the update is practically the dense one, NMSE <= 2e-5.
+Half precision has about 1e-7 and bfloat16 about 3e-6, and networks train with either (P.
+Micikevicius et al., "Mixed precision training", ICLR 2018; D. Kalamkar et al., "A study of bfloat16
+for deep learning training", arXiv:1905.12322); 8-bit uniform quantization of a Gaussian has 8e-5.
+*To try*: the update differs, and only training shows the cost. *Left out*: unfit for training in
+the steps observed, or most seeds missed the scenario's target. Only a few steps from empty memories
+are observed, and a method with memory delivers later what it retains, so only an update with next
+to nothing of the gradient counts against it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gcsim.analysis.report.numbers import significant
 from gcsim.scenarios.result import Result, Row
 from gcsim.simulator.training import DENSE
 
-NO_MEMORY = "none"  # `Row.memory` of a method whose steps stand alone
+NO_MEMORY = "none"  # `Row.memory` of a method whose steps are independent
 SAFE_NMSE = 2e-5
-NO_BETTER = 1.0  # NMSE of an update of zero
+NO_BETTER = 1.0  # NMSE of a zero update
 ASTRAY = 0.2
 """Cosine similarity below which an update without memory has next to nothing of the gradient: at
-best scaling it leaves 1 - 0.2^2 = 96 % of the squared gradient."""
-ASTRAY_WITH_MEMORY = 0.02  # the same where the rest is held back
+the best scale it still misses 1 - 0.2^2 = 96 % of the squared gradient."""
+ASTRAY_WITH_MEMORY = 0.02  # the same for a method that retains the rest in its memory
 SUM_COSINE, SUM_SLACK = 0.7, 0.1
-"""Cosine above which an update counts as a sum, if its scale is this near the number of workers."""
+"""Cosine above which an update may be a sum, and tolerance of its scale around the workers."""
 
 
 def is_safe(row: Row) -> bool:
@@ -37,9 +37,9 @@ def is_safe(row: Row) -> bool:
 
 
 def scale_of(row: Row) -> float | None:
-    """Factor of the update along the dense one (least squares); None if the errors do not tell.
-    With r the ratio of the lengths and c the cosine, NMSE = r^2 - 2 c r + 1 and the scale is c r.
-    If the NMSE is 1 or more and c > 0, only one r is positive."""
+    """Return the least-squares scale of the update relative to the dense one; None if the errors do
+    not determine it. With r the ratio of lengths and c the cosine, NMSE = r^2 - 2 c r + 1 and the
+    scale is c r. If the NMSE is 1 or more and c > 0, only one r is positive."""
     cosine = row.cosine_similarity
     if row.nmse is None or row.nmse < 0.99 or cosine <= 0:  # 1, but for rounding
         return None
@@ -47,8 +47,8 @@ def scale_of(row: Row) -> float | None:
 
 
 def fault_of(row: Row, recorded_workers: int | None) -> str:
-    """Reason why the method is unfit for training, as far as was seen; empty if none is known.
-    Gradients of `recorded_workers` workers were compressed."""
+    """Return why the method is unfit for training, as far as observed; empty if no reason is known.
+    `recorded_workers`: number of workers whose gradients were compressed."""
     short = row.seeds_trained is not None and row.steps_to_target_vs_dense is None
     if row.compressor == DENSE or short:
         reached = f"{row.seeds_at_target} of {row.seeds_trained} seeds reached the target"
@@ -77,7 +77,7 @@ def fault_of(row: Row, recorded_workers: int | None) -> str:
 
 
 def recorded_workers(result: Result) -> int | None:
-    """Workers whose gradients were compressed, if known."""
+    """Return the number of workers whose gradients were compressed, if known."""
     facts = result.provenance.get("gradients")
     count = facts.get("workers") if isinstance(facts, dict) else None
     return count if isinstance(count, int) else None

@@ -1,4 +1,4 @@
-"""Names of rows, lists and proportions in a sentence."""
+"""Words for rows, lists and proportions in a sentence."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gcsim.simulator.training import DENSE
 
 SENDS_NOTHING = "a single worker sends nothing, so there is nothing to compress"
 CLOSE = "too close to call"
-LONGEST = 26  # characters of a label; longer ones are shortened at every width
+LONGEST = 26  # most characters of a label; longer ones are shortened at every width
 
 
 def short(row_or_label: Row | str) -> str:
-    """Label, shortened if long."""
+    """Return the label, shortened if it is long."""
     label = row_or_label if isinstance(row_or_label, str) else row_or_label.label
     if label == DENSE:
         return "dense"
@@ -32,7 +32,7 @@ def steps_as_dense(ratio: float) -> str:
 
 
 def uncompressed(found: Verdict) -> str:
-    """Reason to train without compression; empty with a method to try or no dense row."""
+    """Return the reason not to compress; empty with a method to try or no dense row."""
     best, chance = found.best, found.probability
     if found.dense is None or found.to_try is not None:
         return ""
@@ -51,8 +51,8 @@ def uncompressed(found: Verdict) -> str:
 
 
 def chance_of(probability: float, draws: int) -> str:
-    """ ", faster in 98 % of draws", "at least 99 %" at `as_probability`'s bound; "" for certainty
-    without draws."""
+    """ ", faster in 98 % of draws", "at least 99 %" at the bound of `as_probability`; empty for
+    certainty without draws."""
     share = percent(probability)
     if draws <= 1:
         return f", {share} likely to be faster" if 0 < probability < 1 else ""
@@ -65,8 +65,8 @@ def chance_of(probability: float, draws: int) -> str:
 
 
 def advantage(row: Row) -> str:
-    """The speedup that a method is judged by, with its range: "1.88x (1.80-1.95)"; "" without a
-    dense row."""
+    """Return the speedup that a method is judged by, with its range: "1.88x (1.80-1.95)"; empty
+    without a dense row."""
     if row.speedup_to_target is not None:
         known = intervals.within(intervals.to_target_known(row))
         return f"{times(row.speedup_to_target)} to the target{known}"
@@ -76,14 +76,14 @@ def advantage(row: Row) -> str:
 
 
 def input_named(name: str) -> str:
-    """An uncertain input's name in a sentence: "the error of predicted speedups"."""
+    """Return an uncertain input's name for a sentence: "the error of predicted speedups"."""
     ratio = name.removeprefix("measured ")
     what = ratio.partition(" over ")[0].replace("gains of compression", "speedups")
     return name if ratio == name else f"the error of predicted {what}"
 
 
 def to_narrow(measure: str) -> str:
-    """Instruction to measure an uncertain input: "run gcsim calibrate link"."""
+    """Return an instruction to measure an uncertain input: "run gcsim calibrate link"."""
     if measure.startswith("gcsim "):
         return f"run {measure}"
     return measure if measure.startswith("time ") else f"state {measure}"
@@ -96,12 +96,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def name_of(row: Row) -> str:
-    """A row's label, as it can stand in a sentence."""
+    """Return a row's label in the form used in a sentence."""
     return "dense training" if row.label == DENSE else row.label
 
 
 def spread(result: Result, rows: Iterable[Row]) -> list[str]:
-    """Kind of times of these rows, where iterations differ."""
+    """Return a note on the kind of times of these rows, if iterations vary."""
     ranges = [f"{row.label} {intervals.range_of(row)}" for row in rows if intervals.range_of(row)]
     if not ranges:
         return []
@@ -111,7 +111,7 @@ def spread(result: Result, rows: Iterable[Row]) -> list[str]:
 
 
 def one_iteration(result: Result) -> list[str]:
-    """Note that one iteration may be luck, if iterations differ."""
+    """Return a note that a single random iteration may be luck."""
     if result.rows[0].iteration_error_s is None and intervals.number(result) == "1 iteration":
         return ["Each time is that of one random iteration. Increase training.iterations."]
     return []

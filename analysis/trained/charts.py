@@ -17,8 +17,8 @@ from gcsim.analysis.page.charts import (
     curves_chart,
     distance,
     figure,
-    ticked,
     ticks_between,
+    ticks_of,
     whiskers,
 )
 from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
@@ -108,7 +108,7 @@ def _gains(rows: Sequence[TrainedRow]) -> Chart:
         {
             "xaxis": {
                 "title": {"text": "speedup to the target [x]"}, "type": "log",
-                "range": [math.log10(low), math.log10(high)], **ticked(ticks_between(low, high)),
+                "range": [math.log10(low), math.log10(high)], **ticks_of(ticks_between(low, high)),
             },
             "yaxis": {
                 "type": "category", "categoryarray": [plain(row.label) for row in rows],

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gcsim.analysis.page.charts import ERRORS, cut, distance
 from gcsim.analysis.plots import style
-from gcsim.analysis.plots.labels import joined
+from gcsim.analysis.plots.labels import write_labels
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.trained.charts import level_of
 from gcsim.analysis.trained.table import groups_of, middle_of, named, ranked
@@ -99,7 +99,7 @@ def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[T
     axes.grid(**_GRID)
     texts = {row.label: named(row) for row in rows}
     own = {label: style.look_of(looks[label], 1.6) for label in ends}
-    joined(axes, ends, texts, own, gap=_LABEL / _TALL, size=8.5)
+    write_labels(axes, ends, texts, own, gap=_LABEL / _TALL, size=8.5)
 
 
 def _marked(

@@ -19,7 +19,7 @@ from gcsim.analysis.advice.map import (
     axes_of,
     draw_map,
     map_figure,
-    mapped,
+    map_of,
 )
 from gcsim.analysis.plots.style import settings
 from gcsim.errors import InputError
@@ -44,7 +44,7 @@ def question() -> Asked:
 
 @pytest.fixture(scope="module")
 def found(question: Asked, own_cache: None) -> Map:
-    return mapped(question, "bandwidth,latency")
+    return map_of(question, "bandwidth,latency")
 
 
 def test_it_has_as_many_cells_and_goes_around_the_scenario(found: Map) -> None:
@@ -90,7 +90,7 @@ def test_speedups_between_simulated_points_are_those_of_the_engine(
 def test_equal_maps_are_equal_files(
     suffix: str, question: Asked, found: Map, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gcsim.analysis.advice.map.mapped", lambda *_, **__: found)
+    monkeypatch.setattr("gcsim.analysis.advice.map.map_of", lambda *_, **__: found)
     for name in ("one", "two"):
         draw_map(question, "bandwidth,latency", tmp_path / f"{name}{suffix}")
     one, two = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
@@ -117,7 +117,7 @@ def test_any_two_settings_may_be_the_axes(question: Asked) -> None:
     assert x.setting(8.0) == "cluster.nodes=8"
     assert list(x.values(12)) == sorted(set(x.values(12)))
     assert (y.low, y.high, y.unit) == (10e-6, 1e-3, "s")
-    found = mapped(question, "nodes=1..8,batch_size=8..64")
+    found = map_of(question, "nodes=1..8,batch_size=8..64")
     assert found.winner.shape == (ROWS, COLUMNS)
 
 
@@ -141,4 +141,4 @@ def test_mistakes(text: str, said: str, question: Asked) -> None:
 
 def test_settings_that_are_no_scenario_are_told(question: Asked) -> None:
     with pytest.raises(InputError, match="cannot be run"):
-        mapped(question, "nodes=1..4,no_such.key=1..2")
+        map_of(question, "nodes=1..4,no_such.key=1..2")

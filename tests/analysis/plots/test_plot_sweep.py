@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from gcsim.analysis.plots.panels import PANELS, numbers_of, swept
+from gcsim.analysis.plots.panels import PANELS, numbers_of, picture_of
 from gcsim.analysis.plots.style import BLACK
 from gcsim.analysis.plots.sweep import gain_figure, winner_figure
 from gcsim.analysis.plots.winners import colours_of
@@ -141,9 +141,9 @@ def test_one_key_is_drawn_as_lines_with_a_ring_around_the_method_to_use() -> Non
 def test_other_keys_have_panels_and_what_is_too_much_stays_and_is_told() -> None:
     a = ["x", {"like": "y"}, [1, 2]]
     grid: dict[str, Sequence[Any]] = {"seed": range(5), "a": a, "b": [True, False], **GRID}
-    shown = swept(swept_over(grid, pays))
+    shown = picture_of(swept_over(grid, pays))
     assert [key.name for key in (shown.x, shown.y)] == ["seed", "cluster.nodes"]  # type: ignore[union-attr]
-    assert [key.name for key in shown.beside] == ["a", "cluster.network.bandwidth"]
+    assert [key.name for key in shown.panel_keys] == ["a", "cluster.network.bandwidth"]
     assert [key.name for key in shown.fixed] == ["b"]
     assert len(shown.panels()) == 9 <= PANELS
     figure = winner_figure(shown.result)
