@@ -1,11 +1,11 @@
 """gcsim: does gradient compression make my training faster, by how much, at what cost.
 
-The rooms (`analysis`, `scenarios`, `simulator`, `traces`, `compressors`) are top-level
-folders of the checkout and sub-packages of `gcsim` when installed. In a checkout the folder
-that holds `pyproject.toml` is put first on this package's path, so that `gcsim.simulator` is
-`simulator/` itself and breakpoints and coverage show the real files.
+The parts (`analysis`, `scenarios`, `simulator`, `traces`, `compressors`) are top-level folders of
+the checkout and sub-packages of `gcsim` when installed. In a checkout the folder that holds
+`pyproject.toml` comes first on this package's path, so `gcsim.simulator` is the folder
+`simulator/`, and breakpoints and coverage show the real files.
 
-Public names load on first use: `import gcsim` costs a few milliseconds.
+Public names load on first use, so `import gcsim` takes only a few milliseconds.
 """
 # ruff: noqa: F401
 # mypy: implicit-reexport

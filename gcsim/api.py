@@ -1,6 +1,6 @@
-"""Results of `gcsim.run`, `gcsim.train`, ... that show themselves.
+"""Python interface: `gcsim.run`, `gcsim.train`, ... and their results, which can show themselves.
 
-The values are those of `gcsim.scenarios`, which knows of no report; the methods here show them.
+The values come from `gcsim.scenarios`, which knows no reports; the methods here show them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class Result(of_run.Result):
-    """Predictions of a run, and ways to show them: `rows`, `to_frame()`, `summary()`, ..."""
+    """Predictions of a run, with methods to show them: `rows`, `to_frame()`, `summary()`, ..."""
 
     __slots__ = ()
 
     def summary(self, width: int = 120, *, full: bool = False) -> str:
-        """Text of `gcsim run` (in full: `gcsim run -v`) on a terminal of `width` cells: the table,
-        then the answer."""
+        """Return the text of `gcsim run` (`full`: of `gcsim run -v`) on a terminal of `width`
+        cells: the table, then the answer."""
         from gcsim.analysis.report.answer import parts, plain
 
         return plain(parts(self, width, full=full), width)
 
     def plot_speedup(self) -> Figure:
-        """Throughput relative to one device against the number of workers (`speedup.png`)."""
+        """Plot throughput relative to one device against the number of workers (`speedup.png`)."""
         from gcsim.analysis.plots.speedup import speedup_figure
 
         return speedup_figure(self)
@@ -48,19 +48,19 @@ class Result(of_run.Result):
 
 
 class SweepResult(of_sweep.SweepResult):
-    """Predictions of a sweep, and ways to show them: `rows`, `to_frame()`, `summary()`, ..."""
+    """Predictions of a sweep, with methods to show them: `rows`, `to_frame()`, `summary()`, ..."""
 
     __slots__ = ()
 
     def summary(self, width: int = 120) -> str:
-        """Text of `gcsim sweep` on a terminal of `width` cells: the table, then the answer."""
+        """Return the text of `gcsim sweep` on a terminal of `width` cells: table, then answer."""
         from gcsim.analysis.report.answer import plain
         from gcsim.analysis.report.sweep import parts
 
         return plain(parts(self, width), width)
 
     def plot_speedup(self) -> Figure:
-        """Speedup of the method to use by point (`gcsim plot`)."""
+        """Plot the speedup of the method to use at each point (`gcsim plot`)."""
         from gcsim.analysis.plots.sweep import gain_figure
 
         return gain_figure(self)
@@ -72,26 +72,26 @@ class SweepResult(of_sweep.SweepResult):
 
 
 class TrainingResult(of_training.TrainingResult):
-    """Outcome of training, and ways to show it: `rows`, `curves`, `summary()`, ..."""
+    """Outcome of training, with methods to show it: `rows`, `curves`, `summary()`, ..."""
 
     __slots__ = ()
 
     def summary(self, width: int = 120) -> str:
-        """Text of `gcsim train` on a terminal of `width` cells: the table, then the answer."""
+        """Return the text of `gcsim train` on a terminal of `width` cells: table, then answer."""
         from gcsim.analysis.report.answer import plain
         from gcsim.analysis.trained.table import parts
 
         return plain(parts(self, width), width)
 
     def plot_accuracy(self) -> Figure:
-        """Accuracy or loss over simulated seconds, and where the target is reached
-        (`accuracy.png`)."""
+        """Plot accuracy or loss over simulated seconds, with the points where methods reach the
+        target (`accuracy.png`)."""
         from gcsim.analysis.trained.curves import curves_figure
 
         return curves_figure(self)
 
     def plot_speedup(self) -> Figure:
-        """Speedup to the target on the largest cluster, with ranges (`speedup_to_target.png`)."""
+        """Plot speedups to the target on the largest cluster (`speedup_to_target.png`)."""
         from gcsim.analysis.trained.intervals import gains_figure
 
         return gains_figure(self)
@@ -108,11 +108,11 @@ def run(
     cache: bool = True,
     progress: Progress | None = None,
 ) -> Result:
-    """Run the compressors where needed, simulate every size, and put the rows together.
+    """Run the compressors that are not cached, simulate every size, and assemble the rows.
 
     `scenario` is a YAML file, a shipped scenario's name, or a loaded one.
-    `cache=False` runs every compressor again and stores nothing. Raises `InputError` for
-    gradients that cannot be used, before anything is simulated.
+    `cache=False` runs every compressor again and stores nothing. Raises `InputError` for gradients
+    that cannot be used, before any simulation.
     """
     from gcsim.analysis.advice.advice import advised_run
     from gcsim.scenarios.load import loaded
@@ -123,10 +123,10 @@ def run(
 def record_scenario(
     scenario: str | os.PathLike[str] | Scenario, folder: Path, **options: Any
 ) -> Path:
-    """Train the scenario's model as its `gradients` say and store the gradients in `folder`.
+    """Train the scenario's model as its `gradients` state and store the gradients in `folder`.
 
-    `scenario` is a YAML file, a shipped scenario's name, or a loaded one; `options` are those of
-    `gcsim.scenarios.running.gradients.record`, and so are the errors.
+    `scenario` is a YAML file, a shipped scenario's name, or a loaded one; `options` and errors are
+    those of `gcsim.scenarios.running.gradients.record`.
     """
     from gcsim.scenarios.load import loaded
     from gcsim.scenarios.running.gradients import record
@@ -158,47 +158,47 @@ def advise(
     cache: bool = True,
     progress: Progress | None = None,
 ) -> Advice:
-    """Say what to use on a cluster, and what to change first.
+    """Advise which method to use on a cluster, and what to change first.
 
     `gcsim.advise(model="resnet50", device="v100", gpus=4, nodes=8, network="25 Gbit/s")` runs no
-    compressor: the traffic of the shipped models comes with gcsim.
+    compressor, as the traffic profiles of the shipped models come with gcsim.
 
     Parameters
     ----------
     scenario
         A YAML file, a shipped scenario's name, a loaded scenario, or a folder of recorded
-        gradients; None: what the words say. Words beside a scenario take the place of its settings.
+        gradients; None: see the other arguments, which otherwise override the scenario's settings.
     model, device, network
-        Names of `gcsim list`; a network may be a rate alone ("25 Gbit/s"), a file, or a mapping as
+        Names from `gcsim list`; a network may also be a rate ("25 Gbit/s"), a file, or a mapping as
         in a scenario.
     gpus, nodes, nics
         GPUs per node (1), machines, and NICs per node (1).
     groups
-        Unlike nodes, in the place of device, gpus and nodes: `["4 x 8 a100 @ 100gbe", ...]`.
+        Groups of unlike nodes instead of device, gpus and nodes: `["4 x 8 a100 @ 100gbe", ...]`.
     parameters
-        Size of the model in the place of its name: "110M".
+        Size of the model instead of its name: "110M".
     precision, loop, limited
-        Of the passes; the framework that trains (ddp, horovod, paddle, deepspeed, own); whether
-        `tc` or a provider sets the network's rate. What is not said and matters is in the answer.
+        Precision of the passes; training framework (ddp, horovod, paddle, deepspeed, own); whether
+        `tc` or a provider caps the bandwidth. The answer names omitted facts that matter.
     sequence, checkpointing
-        Tokens of a sample, and what is computed again (none, selective, full), of a model by
+        Tokens per sample, and activation checkpointing (none, selective, full), for a model by
         formula.
     batch_size
-        Samples per GPU; 32, of sequences at most as many as hold 4,096 tokens.
+        Samples per GPU; 32 by default, or as many sequences as hold at most 4,096 tokens.
     cost_per_hour
-        Of a node, in any currency: what is saved is then told in money, too.
+        Cost of a node, in any currency: savings are then also given in money.
     overrides, seed
         As in `load_scenario`.
     per_bucket
-        Look for plans that give each of DDP's buckets a method, too.
+        Also search for plans that give each DDP bucket its own method.
     cache
-        False: simulate again, and store nothing.
+        False: simulate again and store nothing.
 
     Raises
     ------
     InputError
-        With every problem of the scenario and of the words; or, where no method fits in the
-        devices' memory, by how much, and what would fit.
+        With every problem of the scenario and the arguments; or, if no method fits in the devices'
+        memory, with the missing amount and with what would fit.
     """
     from gcsim.analysis.advice.advice import advice
     from gcsim.scenarios.advice.asked import Words, asked, question_about
@@ -231,26 +231,26 @@ def train(
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> TrainingResult:
-    """Train with every method as the scenario's `train` says, and lay that on its clusters' clocks.
+    """Train with every method as `train` in the scenario states, and add each cluster's time.
 
-    What was trained is kept: another cluster trains nothing again, and the same call goes on after
-    an interrupt.
+    Trained runs are stored: another cluster needs no training, and after an interrupt the same call
+    continues.
 
     Parameters
     ----------
     scenario
         A YAML file, a shipped scenario's name, or a loaded scenario.
     build_model, splits, loss
-        Your own, in the place of what the scenario names: functions of a file, which other
-        processes import. `build_model()` returns an `nn.Module`; `splits()` two map-style datasets
-        of pairs, the second held out; `loss(output, labels)` the mean loss of a batch, or one for
-        each sample, `[batch]`. Call from under `if __name__ == "__main__":`.
+        Your own functions instead of what the scenario names, from a file, as other processes
+        import it. `build_model()` returns an `nn.Module`; `splits()` two map-style datasets of
+        pairs, the second held out; `loss(output, labels)` the mean loss of a batch, or one per
+        sample, `[batch]`. Call `train` under `if __name__ == "__main__":`.
     jobs
-        Processes that train side by side; as many as cores, or as have room in memory, when None.
+        Number of training processes; by default one per core, or as many as fit in memory.
     dask
-        The address of a dask.distributed scheduler, in the place of processes here.
+        Address of a dask.distributed scheduler, instead of processes on this machine.
     fresh
-        Train here what comes with gcsim, too.
+        Also train here the methods whose trajectories come with gcsim.
 
     Raises
     ------
@@ -280,31 +280,30 @@ def sweep(
     output: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Run a scenario at every combination of the grid's values.
+    """Run a scenario for every combination of the grid's values.
 
     Parameters
     ----------
     scenario
         A YAML file, a shipped scenario's name, or a loaded scenario.
     grid
-        Values by key, as in `{"cluster.nodes": [8, 16], "cluster.network": ["10gbe", "25gbe"]}`.
-        Keys are those of `gcsim run --set`; a text is YAML (`"10 Gbit/s"`, `"[1, 2]"`).
+        Values by key: `{"cluster.nodes": [8, 16], "cluster.network": ["10gbe", "25gbe"]}`. Keys are
+        those of `gcsim run --set`; a text is YAML (`"10 Gbit/s"`, `"[1, 2]"`).
     overrides, seed
         As in `load_scenario`: the same for all points.
     jobs
-        Processes on this machine; as many as cores, or as have room in memory, when None.
+        Processes on this machine; by default one per core, or as many as fit in memory.
     dask
-        The address of a dask.distributed scheduler, in the place of processes here.
+        Address of a dask.distributed scheduler, instead of processes on this machine.
     output
-        A folder for the results. Points that it holds already are not run again, so the same call
-        goes on after an interrupt. Without one nothing is kept.
+        Folder for the results. Points already stored in it are not run again, so the same call
+        continues after an interrupt. Without a folder nothing is stored.
 
     Raises
     ------
     InputError
-        With every problem of the scenario and of all values, before anything is run; or when
-        `output` holds another sweep. A point that fails when it runs raises nothing: see
-        `SweepResult.failed`.
+        With every problem of the scenario and of all values, before any run; or if `output` holds
+        another sweep. A point that fails while it runs raises nothing (`SweepResult.failed`).
     """
     from gcsim.scenarios.sweeps.sweep import execute, prepare
     from gcsim.scenarios.trained.known import Trainings

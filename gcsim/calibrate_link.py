@@ -1,12 +1,12 @@
-"""Costs of collectives on a cluster, measured with torch.distributed and fitted to a link.
+"""Measurement of collectives on a cluster with torch.distributed, and the fit of a link.
 
     torchrun --nnodes 4 --nproc-per-node 1 ... -m gcsim.calibrate_link -o measured.csv
 
-Sizes grow by factors of four. Of each, a batch of collectives runs back to back after a barrier,
-long enough for the clock; a batch takes as long as on the slowest rank; the median over batches is
-what is written. A size is left out, and all that are longer, when it would not fit into what is
-left of the time. Sizes: see `analysis/calibration/measurements/collectives.py`. The file can be
-fitted again, with other options, by `gcsim calibrate link measured.csv`.
+Sizes grow by factors of four. For each, batches of collectives run back to back after a barrier,
+long enough for the clock. A batch counts with the slowest rank's time, and the median over batches
+is written. A size, and with it all larger ones, is left out if the remaining time is too short.
+Sizes are defined in `analysis/calibration/measurements/collectives.py`. `gcsim calibrate link
+measured.csv` can fit the file again with other options.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 Operation = Callable[[], object]
-Job = tuple[str, str]  # collective, and type of its elements
+Job = tuple[str, str]  # collective, and element type
 
 _GROWTH = 4
 _BATCH_SECONDS = 2e-3
@@ -40,7 +40,7 @@ _MEASURED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write and fit; the exit code. Every rank runs this; rank 0 speaks."""
+    """Measure, write and fit; return the exit code. All ranks run this, only rank 0 prints."""
     options = _parser().parse_args(arguments)
     try:
         _run(options)
@@ -140,7 +140,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _jobs(names: Sequence[str], dtypes: Sequence[str]) -> Iterator[Job]:
-    """Collectives with types; only all-reduces add anything."""
+    """Yield collectives with element types; only all-reduces, which add, are timed by type."""
     from gcsim.analysis.calibration.measurements.csv_table import ELEMENTS
 
     for place, given, known in (
@@ -164,7 +164,7 @@ class _Cluster:
 
     @classmethod
     def here(cls, device: torch.device) -> _Cluster:
-        """The process as torchrun started it. Raises `InputError` when machines differ."""
+        """Describe the cluster as torchrun started it. Raises `InputError` if machines differ."""
         import torch.distributed as dist
 
         local = float(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -175,7 +175,7 @@ class _Cluster:
         return cls(ranks=dist.get_world_size(), devices_per_node=int(local), device=device)
 
     def operation(self, job: Job, nbytes: int) -> tuple[Operation, int]:
-        """Function that runs the collective, and the bytes that it really has."""
+        """Return a function that runs the collective, and the bytes that it actually moves."""
         import torch
         import torch.distributed as dist
 
@@ -201,7 +201,7 @@ class _Cluster:
         return lambda: dist.all_to_all_single(other, whole), all_of_them
 
     def batch(self, run: Operation, count: int) -> float:
-        """Seconds of one of `count` operations back to back, on the slowest rank."""
+        """Return seconds per operation of `count` back to back, on the slowest rank."""
         import torch.distributed as dist
 
         dist.barrier()
@@ -213,7 +213,7 @@ class _Cluster:
         return _largest((time.perf_counter() - start) / count, self.device)
 
     def wait(self) -> None:
-        """Wait until the device has done all that was launched."""
+        """Wait until the device has finished all launched work."""
         if self.device.type == "cuda":
             import torch
 
@@ -221,7 +221,7 @@ class _Cluster:
 
 
 def _function(*names: str) -> Callable[..., object]:
-    """torch.distributed's, by the first name that this version has."""
+    """Return a function of torch.distributed, by the first of its names that this version has."""
     import torch.distributed as dist
 
     known: Callable[..., object] = next(
@@ -231,20 +231,20 @@ def _function(*names: str) -> Callable[..., object]:
 
 
 def _largest(value: float, device: torch.device) -> float:
-    """Largest value over all ranks."""
+    """Return the largest value over all ranks."""
     import torch
     import torch.distributed as dist
 
     # NCCL and Gloo both reduce doubles
-    told = torch.tensor([value], dtype=torch.float64, device=device)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return float(told.item())
+    largest = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return float(largest.item())
 
 
 def _measure(
     cluster: _Cluster, names: Sequence[Job], sizes: Sequence[int], budget: float
 ) -> tuple[list[str], list[str]]:
-    """Rows of the CSV, and what was left out. All ranks decide alike, by the slowest's clock."""
+    """Return rows of the CSV and notes on omitted sizes; all ranks use the slowest rank's clock."""
     begin = time.perf_counter()
     rows, notes = [], []
     for number, name in enumerate(names):
@@ -278,7 +278,7 @@ def _tell(
 ) -> None:
     from gcsim.analysis.calibration.measurements.collectives import Stated
     from gcsim.analysis.calibration.measurements.csv_table import COLUMNS, parse
-    from gcsim.cli.calibrate.link import fit_and_tell
+    from gcsim.cli.calibrate.link import fit_and_report
     from gcsim.cli.outcome import say
     from gcsim.files import write_text
 
@@ -291,7 +291,7 @@ def _tell(
         say(f"wrote {options.output}")
     for note in notes:
         say(f"note: {note}")
-    fit_and_tell(
+    fit_and_report(
         [parse(str(options.output or "this cluster"), text, Stated())],
         output=options.link,
         name=options.name,

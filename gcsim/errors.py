@@ -1,10 +1,10 @@
-"""Errors, and the exit code that the command line gives each.
+"""Errors, with the exit code of the command line for each.
 
 GcsimError
 ├── InputError          the user's file, option or data is wrong          exit 2
 │   └── TraceError      a stored trace is damaged, truncated or too small exit 2
-├── ExpectationError    the run is fine, what was expected of it is not   exit 1
-└── InternalError       our bug: a state that must not occur              exit 3
+├── ExpectationError    the run is fine, but an expectation is not met    exit 1
+└── InternalError       a bug in gcsim: a state that must not occur       exit 3
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Characters that neither a file nor a terminal should get: control characters except tabs and line
-ends, and halves of characters."""
+"""Characters that neither a file nor a terminal should receive: control characters except tabs and
+line ends, and lone surrogates."""
 
 
 def printable(text: str) -> str:
-    """`text` with escapes in the place of what would move a terminal's cursor, or worse."""
+    """Return `text` with escapes for characters that could move a terminal's cursor or do worse."""
     return UNPRINTABLE.sub(lambda odd: repr(odd[0])[1:-1], text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One mistake in the input: where it is, what is wrong, what to do instead.
+    """A mistake in the input: where it is, what is wrong, and what to do instead.
 
     `place` is `file:line:column`, an option's name, or a tensor's name; it may be empty.
     """
@@ -41,16 +41,16 @@ class Problem:
 
 
 class GcsimError(Exception):
-    """Base of every error that gcsim raises on purpose."""
+    """Base of all errors that gcsim raises on purpose."""
 
     exit_code = 3
 
 
 class InputError(GcsimError):
-    """The user's input cannot be used; nothing was simulated and nothing was changed.
+    """The user's input cannot be used; nothing was simulated or changed.
 
-    Carries every problem that was found in one pass, not only the first. A single one may be given
-    as its message, with `place` and `hint` as of a `Problem`.
+    Carries every problem found in one pass, not only the first. A single problem may be given by
+    its message, with `place` and `hint` as in `Problem`.
     """
 
     exit_code = 2
@@ -61,14 +61,14 @@ class InputError(GcsimError):
         if isinstance(problems, str):
             problems = Problem(message=problems, place=place, hint=hint)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
-        super().__init__(self.problems)  # so that a copy, as simpy makes one, says the same
+        super().__init__(self.problems)  # so that a copy, such as simpy makes, has the same text
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
 
 
 class TraceError(InputError):
-    """A stored trace is damaged, truncated, edited, or smaller than what is asked of it."""
+    """A stored trace is damaged, truncated, edited, or smaller than required."""
 
 
 class ExpectationError(GcsimError):
@@ -78,12 +78,12 @@ class ExpectationError(GcsimError):
 
 
 class InternalError(GcsimError):
-    """A state that correct code never reaches: please report it."""
+    """A state that correct code never reaches; please report it."""
 
 
 def did_you_mean(word: str, known: Iterable[str], near: int = 60) -> str:
-    """A suggestion for a mistyped word, or the known words when less than `near` per cent of the
-    letters of each are its own."""
+    """Suggest the nearest known word, or list all known words if fewer than `near` per cent of the
+    letters agree."""
     from rapidfuzz import fuzz, process
 
     known = sorted(known)

@@ -1,6 +1,6 @@
-"""Declarations of settings beside their types: dimension, limits, name in a file.
+"""Declaration of settings in their type hints: dimension, limits, and name in a file.
 
-The dataclasses of the simulator say so in their type hints, and nowhere else:
+The dataclasses of the simulator declare these in type hints and nowhere else:
 
     restart: Seconds
     slow_factor: Annotated[Fraction, Limits(above=0, most=1_000_000)] = Fraction(1)
@@ -23,14 +23,14 @@ from gcsim.units import Dimension
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A number with a unit in files, in the base unit of its dimension here. At least 0."""
+    """A number that has a unit in files and is in the dimension's base unit here; at least 0."""
 
     dimension: Dimension
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a number; of the length, where the field is a tuple or text."""
+    """Limits of a number, or of the length of a tuple or text."""
 
     least: int | None = None
     above: int | None = None
@@ -45,7 +45,7 @@ class Limits:
         return f"{low} and {high}"
 
     def hold(self, value: Fraction | float) -> bool:
-        """Whether a value keeps them."""
+        """Whether a value is within the limits."""
         return (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
@@ -54,7 +54,7 @@ class Limits:
         )
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: Callable[[Any], Any]) -> Any:
-        """For dataclasses that pydantic reads from JSON: numbers in range, lengths kept."""
+        """Apply the limits to values that pydantic reads from JSON: to numbers, else to lengths."""
         bounds = {"ge": self.least, "gt": self.above, "le": self.most, "lt": self.below}
         if kind not in (int, float):
             bounds = {"min_length": self.least, "max_length": self.most}
@@ -63,36 +63,36 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A key of a mapping that counts nodes or workers from 0."""
+    """A mapping's key that counts nodes or workers from 0."""
 
     of: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule that a field must keep beside its limits: raises `InputError`."""
+    """A rule for a field in addition to its limits; `check` raises `InputError`."""
 
     check: Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The name that a file has for the field, where it is another."""
+    """Name of the field in a file, if it is another."""
 
     name: str
 
 
-INTERNAL: Final = object()  # beside the type of a field that no file states
+INTERNAL: Final = object()  # annotation of a field that no file may state
 
 STATED: Final = object()
-"""Annotation of a field that a file always states, though it has a default in Python."""
+"""Annotation of a field that a file must state, although it has a default in Python."""
 
-SHOWN: Final = object()  # beside the type of a field that is written even where it is as by default
+SHOWN: Final = object()  # annotation of a field that is written even if it has its default
 
 Value = TypeVar("Value")
 RangeOf = tuple[Value, Value] | None
-"""Range in which a figure's true value is expected, `x_range` beside `x`: the lowest and the
-highest; None: the figure is known."""
+"""Range that contains a figure's true value, lowest and highest; `x_range` belongs to the field
+`x`. None: the figure is exact."""
 
 POSITIVE: Final = Limits(above=0)
 Seconds = Annotated[Fraction, Unit("time")]
@@ -101,19 +101,19 @@ BytesPerSecond = Annotated[Fraction, Unit("bandwidth"), POSITIVE]
 Bytes = Annotated[int, Unit("size"), POSITIVE]
 Count = Annotated[int, Limits(least=1)]
 Whole = Annotated[int, Limits(least=0, most=1 << 62)]
-"""Count of bytes, launches or FLOPs. Sums of a few fit 64 bits, or are refused as too long."""
+"""Number of bytes, launches or FLOPs. Sums of a few fit in 64 bits, or are refused as too long."""
 Text = Annotated[str, Limits(least=1)]
 Factor = Annotated[Fraction, Limits(above=0, most=1_000_000)]
-"""Factor on a time or an amount. Beyond the limit a step is days long."""
+"""Factor on a time or an amount. Above the limit, a step would take days."""
 Variation = Annotated[Fraction, Limits(least=0, most=10)]  # standard deviation over mean
 Probability = Annotated[Fraction, Limits(least=0, most=1)]
-Part = Annotated[Fraction, Limits(least=0, below=1)]  # part of a whole that is never all taken
+Part = Annotated[Fraction, Limits(least=0, below=1)]  # part of a whole that never takes all of it
 
 
 class Setting:
-    """A frozen dataclass that a file may state, or that holds such ones.
+    """A frozen dataclass that a file may state, or that contains such ones.
 
-    Making one raises `InputError` with every figure that breaks its limits or its range.
+    Construction raises `InputError` with every figure that breaks its limits or its range.
     """
 
     __slots__ = ()
@@ -143,7 +143,7 @@ def _broken(value: Any) -> Iterator[Problem]:
 
 
 def broken_ranges(value: Any, kind: type) -> Iterator[Problem]:
-    """Faults in the ranges of a value that has fields of the dataclass `kind`."""
+    """Yield faults in the ranges of a value that has the fields of the dataclass `kind`."""
     for name, ends in _figures(kind)[1]:
         figure, bounds = getattr(value, name, None), getattr(value, f"{name}_range", None)
         if bounds is None:
@@ -165,7 +165,7 @@ def broken_ranges(value: Any, kind: type) -> Iterator[Problem]:
 def _figures(
     kind: type[Any],
 ) -> tuple[list[tuple[str, Limits]], list[tuple[str, Limits | None]], list[tuple[str, Rule]]]:
-    """The fields that have limits, those that may have a range, and those that have a rule."""
+    """Return the fields with limits, those that may have a range, and those with a rule."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)]
     limited = [(name, limits) for name in names if (limits := _limits(hints[name])) is not None]
@@ -181,7 +181,7 @@ def _figures(
 
 
 def _limits(hint: Any) -> Limits | None:
-    """Limits of a number, or of None or a number."""
+    """Return the limits of a number, or of an optional number."""
     if get_origin(hint) is not Annotated:
         inner = [_limits(part) for part in get_args(hint) if get_origin(part) is Annotated]
         return inner[0] if len(inner) == 1 and get_origin(hint) is not tuple else None

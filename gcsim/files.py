@@ -1,11 +1,11 @@
-"""Folders of gcsim, and files written so that a reader never meets half of one.
+"""Folders of gcsim, and writing of files that no reader ever sees half-written.
 
-Every file is written under a temporary name in the destination's own folder and renamed when
-it is whole; an interrupt or a full disk leaves the earlier file as it was. What is temporary is
-locked by the process that makes it: an unheld lock is a killed process's, and what it
-left behind is removed by the next one.
+A file is written under a temporary name in the destination's folder and renamed when complete, so
+an interrupt or a full disk leaves the earlier file intact. The process that makes a temporary file
+or folder locks it: if the lock is free, that process was killed, and the next process removes what
+it left.
 
-CSV text is what a spreadsheet reads as it is meant: no cell is a formula.
+CSV text is safe to open in a spreadsheet: no cell is read as a formula.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ try:
 except ImportError:  # not on every system
     fcntl = None  # type: ignore[assignment]
 
-_MINE = ".gcsim-"  # in the names of what is temporary, beside the file or folder that it becomes
+_MINE = ".gcsim-"  # in names of temporary files and folders, which are next to their destinations
 
-_MIXED = f"{_MINE}mixed"  # in a folder of results, while its files are replaced
+_MIXED = f"{_MINE}mixed"  # exists in a folder of results while its files are replaced
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for gcsim, or `GCSIM_CACHE_DIR`; it may not exist."""
+    """Return the user's cache folder for gcsim, or `GCSIM_CACHE_DIR`; it may not exist."""
     chosen = os.environ.get("GCSIM_CACHE_DIR")
     found = Path(chosen or platformdirs.user_cache_dir("gcsim", False))
     with suppress(RuntimeError):
@@ -53,10 +53,10 @@ def cache_folder() -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it becomes `path`.
+    """Yield a temporary path next to `path`, which becomes `path` on success.
 
-    Raises `InputError` that names the destination when the disk is full or not writable, or the
-    destination is no file's name.
+    Raises `InputError` with the destination if the disk is full or not writable, or if `path` is
+    not a file name.
     """
     if not path.name:
         raise InputError("is a folder", place=str(path), hint="name a file in it")
@@ -77,18 +77,18 @@ def replacing(path: Path) -> Iterator[Path]:
         ) from error
     finally:
         if held is not None:
-            if _is_at(held[1], held[0]):  # else the name is free, or another process's by now
+            if _is_at(held[1], held[0]):  # else the name is free, or another process took it
                 held[0].unlink()
             os.close(held[1])
 
 
 @contextmanager
 def replacing_together(folder: Path) -> Iterator[Callable[[str], Path]]:
-    """Yield a function from a file's name to a temporary path; on success all of these become
-    files of `folder`.
+    """Yield a function from file names to temporary paths, all of which become files of `folder` on
+    success.
 
     A process that is killed between two files leaves a mark, and `require_one_run` refuses the
-    folder until the next success. Raises `InputError` as `replacing`.
+    folder until the next success. Raises `InputError` as `replacing` does.
     """
     mark = folder / _MIXED
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def replacing_together(folder: Path) -> Iterator[Callable[[str], Path]]:
 
 
 def require_one_run(folder: Path) -> None:
-    """Raise `InputError` when the files of `folder` are of two runs."""
+    """Raise `InputError` if the files of `folder` may come from two runs."""
     if (folder / _MIXED).exists():
         message = "a command was killed while it replaced these files: they come from two runs"
         hint = f"run it again or, if the files are right, remove {_MIXED}"
@@ -108,10 +108,10 @@ def require_one_run(folder: Path) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Wait until no other process is in this context for `folder`, which is made when missing and
-    is no `temporary_folder`, which its process locks.
+    """Hold a lock on `folder`, which is created if missing; waits for other processes.
 
-    Two may be in it where a file system has no locks. Raises `InputError`.
+    `folder` must not be a `temporary_folder`, since its process has locked it. On a file system
+    without locks two processes may enter. Raises `InputError`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(handle: int) -> Iterator[None]:
-    """Hold the lock of an open file or folder where there are locks, and close it."""
+    """Hold the lock of an open file or folder if locks are supported, then close it."""
     try:
         with suppress(OSError):
             lock(handle, wait=True)
@@ -136,14 +136,14 @@ def _locked(handle: int) -> Iterator[None]:
 
 @contextmanager
 def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
-    """A folder of this process alone, in `inside` or among the system's temporary files.
+    """Yield a folder for this process alone, in `inside` or the system's temporary folder.
 
-    It is removed at the end; those of the same prefix that killed processes left there are removed
-    first. `prefix` must be gcsim's own. It may be renamed. Raises `OSError`.
+    It is removed at the end, and folders of the same prefix that killed processes left are removed
+    first. `prefix` must be unique to gcsim. The folder may be renamed. Raises `OSError`.
     """
     where = inside or Path(tempfile.gettempdir())
     remove_left(where, prefix)
-    path = where / f"{prefix}{secrets.token_hex(8)}"  # known before it is there
+    path = where / f"{prefix}{secrets.token_hex(8)}"  # known before the folder exists
     handle: int | None = None
     try:
         _, handle = _claimed(lambda: _new_folder(path))
@@ -156,14 +156,14 @@ def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def becoming(folder: Path) -> Iterator[Path]:
-    """A `temporary_folder` beside `folder`, which it may become by being renamed."""
+    """Yield a `temporary_folder` next to `folder`, to be renamed to `folder`."""
     with temporary_folder(f".{folder.name}{_MINE}", folder.parent) as temporary:
         temporary.chmod(0o777 & ~_umask())
         yield temporary
 
 
 def remove_left(folder: Path, prefix: str) -> None:
-    """Remove what is temporary there, this user's and no living process's, as far as possible."""
+    """Remove temporary files of this user in `folder` that no living process holds, if possible."""
     try:
         left = [folder / name for name in os.listdir(folder) if name.startswith(prefix)]
     except OSError:
@@ -178,7 +178,7 @@ def _remove_if_left(path: Path) -> None:
         if status.st_uid != os.geteuid():
             return
         lock(handle)
-        if not _is_at(handle, path):  # it was whole, and has its own name now
+        if not _is_at(handle, path):  # it was complete and has its final name now
             return
         if stat.S_ISDIR(status.st_mode):
             shutil.rmtree(path, ignore_errors=True)
@@ -194,10 +194,10 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _claimed(make: Callable[[], Path]) -> tuple[Path, int]:
-    """Result of `make`, and the open file that locks it while this process lives."""
+    """Return the result of `make` and the open file that locks it while this process lives."""
     while True:
         path = make()
-        with suppress(FileNotFoundError):  # another process took it for one that was left
+        with suppress(FileNotFoundError):  # another process removed it as a leftover
             handle = os.open(path, os.O_RDONLY)
             with suppress(OSError):
                 lock(handle, wait=True)
@@ -212,12 +212,12 @@ def _new_folder(path: Path) -> Path:
 
 
 def _new_file(path: Path) -> Path:
-    """New file next to `path`; names are counted, so that a leftover is found without a listing."""
+    """Create a file next to `path`; names are numbered: leftovers are found without a listing."""
     number = 0
     while True:
         temporary = path.with_name(f".{path.name}{_MINE}{number}{path.suffix}")
         _remove_if_left(temporary)
-        with suppress(FileExistsError):  # a living process's, or somebody else's
+        with suppress(FileExistsError):  # a living process or another user has it
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666))
             return temporary
         number += 1
@@ -233,9 +233,9 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def lock(file: IO[str] | int, *, wait: bool = False, shared: bool = False) -> None:
-    """Lock an open file until it is closed or the process is gone; `shared`: beside others that do.
+    """Lock an open file until it is closed or the process ends; `shared` locks can coexist.
 
-    Raises `BlockingIOError` when another process has it, and `OSError` where there are no locks.
+    Raises `BlockingIOError` if another process has the lock, `OSError` if locks are unsupported.
     """
     if fcntl is None:
         raise OSError(errno.ENOTSUP, "this system has no locks")
@@ -244,9 +244,9 @@ def lock(file: IO[str] | int, *, wait: bool = False, shared: bool = False) -> No
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Mark a file or folder as in use while the context lasts: `remove_unused` leaves it alone,
-    under whatever name it has by then. Raises `OSError` where there is none."""
+def in_use(path: Path) -> Iterator[None]:
+    """Mark a file or folder as in use, so that `remove_unused` leaves it alone even if it is
+    renamed meanwhile. Raises `OSError` if it does not exist."""
     with _opened(path) as handle:
         with suppress(OSError):
             lock(handle, wait=True, shared=True)
@@ -256,29 +256,28 @@ def held(path: Path) -> Iterator[None]:
 
 
 def remove_unused(path: Path) -> bool:
-    """Remove a file or folder of this user's that no process holds; whether it is gone."""
+    """Remove a file or folder of this user unless a process holds it; return whether it is gone."""
     _remove_if_left(path)
     return not path.exists()
 
 
 @contextmanager
 def waiting_for(path: Path) -> Iterator[None]:
-    """Wait until no other process is inside; `path` is the lock's file.
+    """Hold the lock file `path`; waits for other processes.
 
-    Where a file system has no locks, two may be inside. Raises `OSError` when there can be no file.
+    Without locks in the file system two may enter. Raises `OSError` if the file cannot exist.
     """
     with _locked(open_lock(path, os.O_RDONLY)):
         yield
 
 
 def open_lock(path: Path, access: int) -> int:
-    """Open a lock's file, which is made where it is missing: no link is followed, and what stands
-    in it stays."""
+    """Open a lock's file, created if missing; follows no link and keeps the content."""
     return os.open(path, access | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a user's file for reading. Raises `OSError`, also for a pipe or a device, which might
+    """Open a user's file for reading. Raises `OSError`, also for a pipe or device, which might
     never end."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(handle).st_mode
@@ -291,20 +290,20 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def sealed(body: bytes) -> bytes:
-    """`body` behind its checksum, for a file whose damage is to be noticed."""
+    """Prefix `body` with its checksum, so that damage is detected."""
     return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def unsealed(data: bytes) -> bytes | None:
-    """Contents of `sealed` data; None where they are damaged."""
+    """Return the content of `sealed` data; None if it is damaged."""
     _, _, body = data.partition(b"\n")
     return body if sealed(body) == data else None
 
 
 def others_write(status: os.stat_result) -> bool:
-    """Whether somebody else than this user and root can write to a file or a folder.
+    """Whether others than this user and root can write to a file or folder.
 
-    A group that has the user's own name is the user, as where the umask is 002.
+    A group with the user's own name counts as the user, as is usual with umask 002.
     """
     if status.st_uid not in (os.geteuid(), 0):
         return True
@@ -319,13 +318,13 @@ def _is_own_group(number: int) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
+    """Write `text` as UTF-8, atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def json_text(value: Any) -> str:
-    """Plain values as JSON for files and stdout; raises `ValueError` for one that is not finite."""
+    """Return plain values as JSON for files and stdout; raises `ValueError` for inf and nan."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -336,13 +335,13 @@ def _umask() -> int:
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""First characters from which a spreadsheet calculates or runs a cell (OWASP, "CSV injection")."""
+"""First characters that make a spreadsheet evaluate or run a cell (OWASP, "CSV injection")."""
 
 
 def csv_text(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> str:
-    """Records under their headings, one line each; keys that are no column are left out.
+    """Return records as lines below the column names; keys that are not columns are omitted.
 
-    Numbers have full precision. A text that a spreadsheet would run has an apostrophe in front.
+    Numbers have full precision. Text that a spreadsheet would run gets a leading apostrophe.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -354,7 +353,7 @@ def csv_text(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> st
 def markdown_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True
 ) -> Iterator[str]:
-    """Lines of a table in Markdown, where `numbers` are all columns but the first."""
+    """Yield the lines of a Markdown table; with `numbers` all columns but the first align right."""
     for number, cells in enumerate((headings, *rows)):
         escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
         yield f"| {' | '.join(escaped)} |"

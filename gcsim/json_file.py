@@ -1,9 +1,9 @@
-"""JSON files that gcsim wrote and others may have changed since, and broken rules in words.
+"""Reading of JSON files that others may have edited, and sentences for pydantic's errors.
 
-Traces and fits come from other people. Such a file is read up to a limit, never runs anything, and
-is held against the types of what it becomes (by pydantic): keys, ranges, lengths.
+Traces and fits may come from other people. Such a file is read up to a size limit, is never
+executed, and is checked by pydantic against its types: keys, ranges, lengths.
 
-Kinds of mistakes of pydantic become sentences (`rule`).
+`rule` turns pydantic's kinds of errors into sentences.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-LARGEST = 64 << 20  # bytes of the largest file that is read
-_FIRST = 3  # mistakes of a file that are told
+LARGEST = 64 << 20  # most bytes that are read of a file
+_FIRST = 3  # most mistakes of a file that are reported
 
 
 def read_object(
@@ -35,10 +35,10 @@ def read_object(
     *,
     largest: int | None = None,
 ) -> dict[str, Any]:
-    """Contents of the file, a mapping; messages call it `place`.
+    """Return the mapping in a JSON file, which messages call `place`.
 
-    Raises `refusal` when it cannot be read, has more than `largest` bytes (default: `LARGEST`), is
-    no JSON, or no mapping.
+    Raises `refusal` if the file cannot be read, has more than `largest` bytes (default: `LARGEST`),
+    is not JSON, or does not hold a mapping.
     """
     largest = LARGEST if largest is None else largest
     try:
@@ -62,7 +62,7 @@ def read_object(
 
 
 def finite(value: object) -> float | None:
-    """A finite number; None for everything else that JSON has."""
+    """Return a finite number; None for any other JSON value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -83,9 +83,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def broken(error: ValidationError, body: Any, place: str, hint: str) -> Iterator[Problem]:
-    """The first mistakes of a JSON file: key, value and rule; `hint` where the rule has none.
+    """Yield the first mistakes of a JSON file: key, value and rule; `hint` unless the rule has one.
 
-    `facts.layers.3.outputs (conv1) = -5: must be at least 0`: with the name of what holds the key.
+    `facts.layers.3.outputs (conv1) = -5: must be at least 0`: in brackets the name of the entry.
     """
     for fault in error.errors(include_url=False)[:_FIRST]:
         found, named = body, ""
@@ -132,7 +132,7 @@ _LIMITS = {
 
 
 def rule(fault: ErrorDetails) -> tuple[str, str]:
-    """The rule of a mistake, and a hint where the rule has one of its own."""
+    """Return the rule that a mistake breaks, and the rule's own hint, if any."""
     kind = fault["type"]
     if kind in EXPECTED:
         return EXPECTED[kind], ""
@@ -142,7 +142,7 @@ def rule(fault: ErrorDetails) -> tuple[str, str]:
         return limit.format(bound, entries="entry" if bound == "1" else "entries"), ""
     if kind == "literal_error":
         known, said = sorted(choices(fault)), str(fault["input"])
-        digits = sorted(filter(str.isdigit, said))  # fp64 is no mistyped fp16
+        digits = sorted(filter(str.isdigit, said))  # fp64 is not a mistyped fp16
         hint = did_you_mean(said, [w for w in known if sorted(filter(str.isdigit, w)) == digits])
         with_it = [word for word in known if said.lower() in word.split("_")]
         near = f"there are {', '.join(with_it)}" if with_it else f"known: {', '.join(known)}"
@@ -153,18 +153,18 @@ def rule(fault: ErrorDetails) -> tuple[str, str]:
 
 
 def choices(fault: ErrorDetails) -> list[str]:
-    """Values of which a mistake is none."""
+    """Return the values that would have been valid."""
     words = context(fault, "expected").replace(" or ", ", ").split(", ")
     return [word.strip("' ") for word in words]
 
 
 def context(fault: ErrorDetails, key: str) -> str:
-    """A part of what pydantic says of a mistake."""
+    """Return a part of pydantic's description of a mistake."""
     return str(fault.get("ctx", {}).get(key, ""))
 
 
 def shown(value: Any) -> str:
-    """A value as a person wrote it, cut where it is long."""
+    """Return a value as a person would write it, shortened if long."""
     if value is None:
         return "(nothing)"
     text = str(value).lower() if isinstance(value, bool) else repr(value)

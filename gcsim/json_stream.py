@@ -1,8 +1,8 @@
-"""Values of a large file one at a time: JSON through a window on it, plain or gzip.
+"""Reading of large JSON files, plain or gzip, one value at a time through a window.
 
-What the caller does not keep is gone before the next value is read, so that a file of hundreds of
-megabytes needs no more memory than what is wanted of it. Gzip is told by content and not by name.
-Plain JSON: nothing in the file is run.
+A value that the caller does not keep is freed before the next is read, so a file of hundreds of
+megabytes needs only the memory of the values in use. Gzip is recognized by content, not by name.
+The JSON is plain data: nothing in the file is executed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ Fault = Literal["is cut short", "is no JSON", "is nested too deeply"]
 
 _HEAD = 512
 _CHUNK = 1 << 22  # bytes read at a time
-_LONGEST = 1 << 24  # a single value longer than this is no value of a log but an error in the JSON
+_LONGEST = 1 << 24  # a longer value is not a log's value but a mistake in the JSON
 _SIGN = re.compile(r"[^ \t\r\n]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """A place in the file; line and column count from 1, characters and items from 0."""
+    """A position in the file; line and column count from 1, characters and items from 0."""
 
     line: int
     column: int
     character: int
-    item: int  # entries of lists that were read before
+    item: int  # list entries read before this one
 
 
 @contextmanager
 def opened(path: Path, refuse: Callable[[str], InputError]) -> Iterator[tuple[Source, bytes]]:
-    """The file, unpacked, and how it begins: a few hundred bytes.
+    """Open a file, decompress it if needed, and yield it with its first few hundred bytes.
 
-    Raises what `refuse` makes of the message, where the file cannot be read or unpacked.
+    Raises `refuse(message)` if the file cannot be read or decompressed.
     """
     try:
         with open_file(path) as raw:
@@ -61,7 +61,7 @@ def opened(path: Path, refuse: Callable[[str], InputError]) -> Iterator[tuple[So
 class JsonStream:
     """A window on a JSON text, and the position in it.
 
-    Methods raise what `refuse` makes of a fault and its place.
+    Methods raise `refuse(fault, position)`.
     """
 
     def __init__(self, file: Source, refuse: Callable[[Fault, Where], InputError]) -> None:
@@ -77,11 +77,11 @@ class JsonStream:
 
     @property
     def position(self) -> int:
-        """Characters that were read."""
+        """Number of characters read so far."""
         return self._behind + self._at
 
     def keys(self) -> Iterator[str]:
-        """The keys of the object that begins here; the caller reads the value of each."""
+        """Yield the keys of the object that begins here; the caller must read each value."""
         self._at += 1
         while self.next() != "}":
             key = self.value()
@@ -92,7 +92,7 @@ class JsonStream:
         self._at += 1
 
     def items(self, *, unfinished: bool = False) -> Iterator[Any]:
-        """The entries of the list that begins here; `unfinished`: its end may be missing."""
+        """Yield the entries of the list that begins here; `unfinished`: its end may be missing."""
         self._at += 1
         while (begins := self.next()) != "]":
             if unfinished and not begins:
@@ -107,7 +107,7 @@ class JsonStream:
         self._at += 1
 
     def next(self) -> str:
-        """The next character that is not blank, which is not consumed; "" at the end."""
+        """Return the next non-blank character without consuming it; "" at the end."""
         blanks = 0
         while True:
             found = _SIGN.search(self._text, self._at)
@@ -122,7 +122,7 @@ class JsonStream:
                 return ""
 
     def value(self) -> Any:
-        """The JSON value that begins at the next character."""
+        """Return the JSON value that begins at the next character."""
         if not self.next():
             raise self._stops("is cut short")
         while True:
@@ -137,7 +137,7 @@ class JsonStream:
                 if not self._more():
                     raise self._stops("is cut short", at) from error
                 continue
-            # A number at the window's end may go on behind it.
+            # A number at the window's end may continue after it.
             if end == len(self._text) and isinstance(value, int | float) and self._more():
                 continue
             self._at = end
@@ -150,7 +150,7 @@ class JsonStream:
         self._at += 1
 
     def _more(self) -> bool:
-        """Move the window on; False at the end of the file."""
+        """Advance the window; returns False at the end of the file."""
         raw = self._file.read(_CHUNK)
         if not raw:
             return False

@@ -1,7 +1,7 @@
-"""Names that a package offers of its modules without importing them: a table (PEP 562).
+"""Lazy import of a package's public names (PEP 562).
 
-`from gcsim.compressors import Compressor` then imports the module that defines `Compressor` and no
-other. For type checkers the same names are imported under `TYPE_CHECKING`.
+`from gcsim.compressors import Compressor` imports only the module that defines `Compressor`. For
+type checkers the same names are imported under `TYPE_CHECKING`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 def offered(
     package: str, modules: Mapping[str, str], *own: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package.
+    """Return `__getattr__`, `__dir__` and `__all__` for a package.
 
-    `modules` has the names that each module offers, apart by spaces; `there>here` is called `here`.
+    `modules` maps each module to its public names, separated by spaces; `x>y` exports `x` as `y`.
     `own` are names that the package itself defines.
     """
     found: dict[str, tuple[str, str]] = {}

@@ -1,8 +1,8 @@
-"""Entries of a catalogue by the names that people write: "GPT-2", "RTX 4090", "A100 80GB".
+"""Lookup of catalogue entries by the names that people write: "GPT-2", "RTX 4090", "A100 80GB".
 
 `entry_named` normalises case, blanks, hyphens and vendor words, compares with names, titles and
-aliases, and takes a match that is unique. Everything else is refused, with the few entries that
-could be meant.
+aliases, and accepts a unique match. Anything else is refused, with the few entries that could be
+meant.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _IDLE = re.compile(
     r"|uncased|cased|imagenet|torchvision|hf|hbm\d?e?|gddr\d\w?|[dh]gx(?=[ -]?[abh]\d)|instruct"
     r"|chat|whole[ -]word[ -]masking)\b"
 )
-"""Words that tell no entry from another."""
+"""Words that do not distinguish entries."""
 _MEMORY = re.compile(r"\b(\d+) ?gb?\b", re.IGNORECASE)
 _VARIANTS = {"ti", "s", "g", "cifar"}
-"""Parts of a name that make another entry: an L40 is no L40S, VGG-16 for CIFAR is no VGG-16."""
-_NEAR = 78  # per cent: "B200" is no mistyped "h200", "alexnt" is "alexnet"
-_FEW = 3  # letters of which each tells a name: "GH200" is no mistyped "h200"
-_SLIPS = 8  # letters of a run from which on two slips of the pen are likely, not one
-_OTHERS = {"resnext", "resnest"}  # products whose names are one letter from an entry's
-_SIMILAR = 4  # entries of a word's family that a message names
+"""Parts of a name that mark another product: an L40S is not an L40, VGG-16 for CIFAR not VGG-16."""
+_NEAR = 78  # per cent: "B200" is not a mistyped "h200", but "alexnt" is "alexnet"
+_FEW = 3  # up to this many letters, each one matters: "GH200" is not a mistyped "h200"
+_SLIPS = 8  # from this many letters, two typing errors in a run are likely
+_OTHERS = {"resnext", "resnest"}  # products whose names differ by one letter from an entry's
+_SIMILAR = 4  # most entries of the word's family that a message names
 _COUNTED = (
     re.compile(r"(?:\d+ ?[x\u00d7*] ?|(?:dual|quad) )(?=\D|\d+ ?[gm])(.+)", re.IGNORECASE),
     re.compile(r"(?!pci)(.+?)(?:\s|(?<=\d))\(?[x\u00d7*] ?\d+\)?", re.IGNORECASE),  # PCIe: lanes
 )
-"""Several of an entry: "8xA100", "2x 100 Gbit/s", "dual 25GbE", "H100 x 8"."""
+"""Patterns for several of an entry: "8xA100", "2x 100 Gbit/s", "dual 25GbE", "H100 x 8"."""
 _NUMBER = {
     "device": "their number as devices_per_node (--gpus) or nodes (--nodes)",
     "link": "their number as nics_per_node (--nics)",
@@ -43,7 +43,7 @@ _ELSE = {
     "device": "gcsim calibrate device measures yours",
     "link": "a rate alone will do: 25 Gbit/s",
 }
-"""Ways to an entry that the catalogue lacks."""
+"""Alternatives to an entry that the catalogue lacks."""
 _GIGABIT = "(?:gbps|gbit/s|gbit|gb/s|gbe|gb|gige|gig|gigabit|g)"
 _SPELLINGS = (
     (re.compile(r"\brdma over converged ethernet\b|\broce ?v\d\b"), "roce"),
@@ -72,26 +72,26 @@ def entry_named(
     others: str = "",
     akin: Callable[[str], bool] = bool,
 ) -> str:
-    """The name of the entry that a word stands for.
+    """Return the name of the entry that a word stands for.
 
     Parameters
     ----------
     word, kind
-        The user's word, and the noun of the entries for messages: "device".
-    titles
-        By entry's name, its title and aliases.
-    others
-        A further sentence of the hint where no entry matches.
-    akin
-        Whether an entry of a name may be called similar.
+            The user's word, and the noun of the entries for messages: "device".
+        titles
+            Title and aliases by entry name.
+        others
+            A further sentence for the hint if no entry matches.
+        akin
+            Function that tells whether an entry may be called similar.
 
-    Raises `InputError` for a word that no entry or more than one matches.
+    Raises `InputError` if no entry or more than one matches the word.
     """
     if word in titles:
         return word
     size = _MEMORY.search(word) if kind == "device" else None
     found = _matches(_MEMORY.sub(r"\1gb", word) if size else word, titles)
-    if not found and size:  # a card that has one size, or this one
+    if not found and size:  # a card that exists in one size, or in this one
         plain = _matches(_MEMORY.sub("", word), titles)
         sizes = {
             one: _MEMORY.findall(" ".join((one, *titles[one])).replace("_", " ")) for one in plain
@@ -120,8 +120,8 @@ def entry_named(
 
 
 def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
-    """Entries that begin as a word does, nearest first: "v100x" and "v1000" as v100, "resnet5O" as
-    resnet50."""
+    """Return entries that begin like a word, nearest first: "v100x" and "v1000" like v100,
+    "resnet5O" like resnet50."""
     from rapidfuzz import fuzz, process
 
     start = re.match(r"[^\W\d_]{3,}|[^\W\d_]?\d+(?![\d.])", next(iter(_pieces(word)), ""))
@@ -141,16 +141,16 @@ def _family(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _apart(word: str, name: str) -> int:
-    """Difference of the numbers of two products, an RTX 4080 and an RTX 3090."""
+    """Return the difference of the numbers of two products, such as RTX 4080 and RTX 3090."""
     numbers = [re.search(r"\d{3,}", text) for text in (word, name)]
     one, other = (int(found[0]) if found else 0 for found in numbers)
     return abs(one - other)
 
 
 def _alike(word: str, names: Iterable[str]) -> list[str]:
-    """Names that a word may misspell: with the same digits, each run of letters a slip or two from
-    one of theirs, and the same letters if it has few, or few in a run: "XDR" is no mistyped "EDR",
-    "roberta" no "bert"."""
+    """Return names that a word may misspell. Digits must agree, each run of letters must be one or
+    two errors from one of the name's, and short words and runs need the same letters: "XDR" is not
+    a mistyped "EDR", nor "roberta" a mistyped "bert"."""
     from rapidfuzz.distance import OSA
 
     def characters(text: str) -> tuple[list[str], set[str], list[str]]:
@@ -177,13 +177,13 @@ def _alike(word: str, names: Iterable[str]) -> list[str]:
 
 @functools.cache
 def say(kind: str, word: str, name: str) -> None:
-    """Note once how a word is read."""
+    """Log once how a word is read."""
     _LOG.warning("note: %s %r is read as %s", kind, word, name)
 
 
 def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
-    """Entries of the first rule that any satisfies: spelled alike, then all pieces of the word
-    among those of the entry, without variants ("gpt2_128") of other matches ("gpt2")."""
+    """Return entries by the first rule that any satisfies: same spelling, then all pieces of the
+    word in the entry, without variants ("gpt2_128") of other matches ("gpt2")."""
     own, pieces = compact(word), _pieces(word)
     if not own:
         return []
@@ -191,7 +191,7 @@ def _matches(word: str, titles: Mapping[str, Sequence[str]]) -> list[str]:
     found = found or [
         name
         for name, texts in titles.items()
-        if not re.fullmatch(r"\dx?", own)  # "4x" is a number of something
+        if not re.fullmatch(r"\dx?", own)  # "4x" is a count of something
         and any(all(_holds(f"{name} {text}", piece) for piece in pieces) for text in texts)
         and not _VARIANTS & (_runs(name) - _runs(word))
     ]
@@ -214,17 +214,17 @@ def _runs(text: str) -> set[str]:
 
 
 def compact(text: str) -> str:
-    """A text without case, blanks, hyphens and words that tell no entry from another."""
+    """Return text without case, blanks, hyphens and words that do not distinguish entries."""
     return "".join(_pieces(text))
 
 
 def _holds(text: str, piece: str) -> bool:
-    """Whether a piece is a run of whole words or numbers of a text, blanks left out."""
+    """Whether a piece is a run of whole words or numbers in a text, ignoring blanks."""
     runs = list(re.finditer(r"[^\W\d_]+|\d+", _normal(text)))
     ends, starts = [0], set()
     for run in runs:
         letter = re.search(r"(?<![^\W_])[^\W\d_]$", run.string[: run.start()])
-        if not (letter and run[0].isdigit()):  # A6000 is no RTX 6000
+        if not (letter and run[0].isdigit()):  # A6000 is not RTX 6000
             starts.add(ends[-1])
         ends.append(ends[-1] + len(run[0]))
     joined, borders = "".join(run[0] for run in runs), set(ends)

@@ -1,8 +1,8 @@
-"""Files that a user's code opens: noted while gcsim imports or calls it.
+"""Tracking of files that a user's code opens while gcsim imports or calls it.
 
-An audit hook hears of each file that Python opens and each folder that it lists; an event counts
-where the user's code asked for it, directly or through a library. An import inside a library does
-not count. Files that are opened by compiled code (safetensors, HDF5) are not heard of.
+An audit hook sees each file that Python opens and each folder that it lists. An event counts if the
+user's code caused it, directly or through a library. An import inside a library does not count.
+Files opened by compiled code (safetensors, HDF5) are not seen.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 @dataclass(slots=True)
 class Notes:
-    """Everything that a module's code has opened in this process, as absolute paths."""
+    """Files that a module's code has opened in this process, as absolute paths."""
 
     files: set[str] = field(default_factory=set)  # opened for reading; some may not exist
     written: set[str] = field(default_factory=set)
-    folders: set[str] = field(default_factory=set)  # their names were listed
+    folders: set[str] = field(default_factory=set)  # folders whose names were listed
     modules: set[str] = field(default_factory=set)
-    """Files of modules that were imported meanwhile and are no library's."""
+    """Files of modules imported meanwhile that do not belong to a library."""
     unseen: bool = False
-    """Whether it started a program or asked a network, whose answers are not noted."""
+    """Whether it started a program or used a network, whose answers are not tracked."""
 
 
 _notes: dict[str, Notes] = {}
@@ -43,8 +43,8 @@ _CREATES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 @contextmanager
 def noting(module: str) -> Iterator[Notes]:
-    """Note what the code of `module`, or of a module that it uses, opens meanwhile; yield all that
-    has been noted of it in this process."""
+    """Track files opened by the code of `module`, or of modules that it uses; yield everything
+    tracked for it in this process."""
     _hear_from_now_on()
     notes = _notes.setdefault(module, Notes())
     before = set(sys.modules)
@@ -100,7 +100,7 @@ def _hear(event: str, given: tuple[Any, ...]) -> None:
 
 
 def _is_asked_by_user(frame: FrameType | None, top: str) -> bool:
-    """Whether the innermost frame that is no library's is the user's; `top` is the user's package,
+    """Whether the innermost frame outside libraries is the user's; `top` is the user's package,
     which may be installed."""
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]

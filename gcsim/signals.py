@@ -1,8 +1,8 @@
-"""Signals as exceptions, or deferred, so that a stopped run still tidies up.
+"""Signals turned into exceptions or deferred, so that a stopped run cleans up.
 
-Most signals that ask a process to end would end it on the spot, and leave behind what it made
-outside of itself. An exception can be lost: C code that looks an attribute up drops whatever the
-lookup raises. Loops therefore call `raise_if_asked` at each step.
+Most signals that ask a process to end would end it at once and leave its files behind. An exception
+can get lost: C code that looks up an attribute drops whatever the lookup raises. Loops therefore
+call `raise_if_asked` at each step.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _asked = threading.Event()
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt` as Ctrl-C does, while
-    it lasts, so that contexts are left. Outside of the main thread nothing changes."""
+    """Make SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt` as Ctrl-C does, so that
+    contexts are left. Outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -42,7 +42,7 @@ def stoppable() -> Iterator[None]:
 
 
 def raise_if_asked() -> None:
-    """Raise `KeyboardInterrupt` again where the first one was lost."""
+    """Raise `KeyboardInterrupt` again if the first one got lost."""
     if _asked.is_set():
         _asked.clear()
         raise KeyboardInterrupt
@@ -50,10 +50,10 @@ def raise_if_asked() -> None:
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Signals that arrive while it lasts take effect when it is over.
+    """Delay signals until the end of the context.
 
-    To block them for this thread would not do: they would go to another (torch has some), and
-    Python would run their handlers in this one all the same.
+    Blocking them in this thread would not suffice: another thread (torch has some) would get them,
+    and Python would still run the handlers in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

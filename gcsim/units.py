@@ -1,10 +1,10 @@
-"""Texts such as "10 Gbit/s" as exact values, written so that they read back the same.
+"""Conversion between texts such as "10 Gbit/s" and exact values.
 
 Text becomes an exact `Fraction` in SI base units (seconds, bytes, bytes per second, FLOP per
 second), because `50 * 1e-6 != 5e-5` in floating point. Units are `bit` and `B`; rates may also be
 written `Gbps` or `Gbit`. Prefixes are k, M, G, T, P (powers of 1000) and Ki, Mi, Gi, Ti (powers of
-1024, bits and bytes only). `SPELLED` has other spellings that mean one unit to everybody; others,
-and a number without a unit, are refused, not guessed.
+1024, bits and bytes only). `SPELLED` has other unambiguous spellings; anything else, and a number
+without a unit, is refused rather than guessed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNITS: dict[Dimension, dict[str, Fraction]] = {
     "bandwidth": {f"{unit}/s": factor for unit, factor in _BYTES.items()},
     "compute rate": {f"{prefix}FLOP/s": Fraction(factor) for prefix, factor in _DECIMAL.items()},
 }
-"""Every unit, with its size in the base unit of its dimension."""
+"""All units by dimension, with their size in its base unit."""
 
 _WORDS = {"s": "sec second", "ms": "msec millisecond", "us": "usec microsecond", "h": "hr hour"}
 _WORDS |= {"ns": "nsec nanosecond", "min": "min minute"}
@@ -63,7 +63,7 @@ SPELLED: dict[Dimension, dict[str, Fraction]] = {
     | dict.fromkeys(("megabit", "megabits"), _BYTES["Mbit"]),
     "compute rate": {f"{prefix}flops".lower(): Fraction(_DECIMAL[prefix]) for prefix in "MGTP"},
 }
-"""Further spellings of units, in any case unless the case of a B tells bytes from bits."""
+"""Other spellings of units, in any case unless the case of a B distinguishes bytes from bits."""
 _BYTES_SAID = re.compile(r"B(?:$|/|p)")
 
 EXAMPLES: dict[Dimension, str] = {
@@ -73,16 +73,16 @@ EXAMPLES: dict[Dimension, str] = {
     "compute rate": "1.5 TFLOP/s",
 }
 
-# An exponent has at most two digits and the whole a bounded length: no input makes a huge integer.
+# Bounded exponents and lengths: no input makes a huge integer.
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(\S*)\s*", re.ASCII)
 _COMMA = re.compile(r"(?<=\d),(?=\d(?:\d|\d{3,})?(?!\d))", re.ASCII)
-"""A decimal comma: "2,5". Before three digits ("1,250") it may set off thousands."""
+"""A decimal comma: "2,5". Before three digits ("1,250") it may separate thousands."""
 _LONGEST = 64
 
 
 def parse(text: object, dimension: Dimension) -> Fraction:
-    """The exact value of a quantity such as "1.25 GB/s", in the dimension's base unit.
+    """Return the exact value of a quantity such as "1.25 GB/s", in the dimension's base unit.
 
     Raises `InputError` for anything but a non-negative number with a known unit.
     """
@@ -108,7 +108,7 @@ def parse(text: object, dimension: Dimension) -> Fraction:
 
 
 def parse_bytes(text: object) -> int:
-    """A size in whole bytes."""
+    """Parse a size in whole bytes."""
     value = parse(text, "size")
     if value.denominator != 1:
         raise InputError(f"{text} is {float(value):g} bytes; a size is a whole number of bytes")
@@ -139,10 +139,10 @@ def _nearest(unit: str, dimension: Dimension) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def exact(value: Fraction | int, dimension: Dimension) -> str:
-    """Text that `parse` reads back to the same value, in the unit that makes it shortest.
+    """Return text that `parse` reads back to the same value, in the unit that makes it shortest.
 
-    Raises `ValueError` for a value without a finite decimal expansion: none that was parsed. All
-    points of a sweep ask for the same texts again.
+    Raises `ValueError` for a value without a finite decimal expansion, which no parsed value is.
+    Cached, because all points of a sweep need the same texts.
     """
     if value == 0:
         return next(f"0 {unit}" for unit, factor in UNITS[dimension].items() if factor == 1)
@@ -157,7 +157,7 @@ def exact(value: Fraction | int, dimension: Dimension) -> str:
 
 
 def decimal(value: Fraction) -> str | None:
-    """All the digits of a value >= 0; None when its decimal expansion does not end."""
+    """Return all digits of a value >= 0; None if its decimal expansion is infinite."""
     places, rest = 0, value.denominator
     while rest % 10 == 0 or rest % 5 == 0 or rest % 2 == 0:
         rest //= 10 if rest % 10 == 0 else 5 if rest % 5 == 0 else 2

@@ -1,1 +1,1 @@
-"""The command line, a file a command."""
+"""Command line, with one file per command."""

@@ -1,7 +1,7 @@
 """The command line: `gcsim run`, `advise`, `plan`, `train`, `sweep`, `check`, `list`, `record`.
 
-stdout carries the answer, or with `--json` exactly `results.json`; everything else is stderr.
-Everything heavy is imported by the command that needs it, so that `gcsim --help` is quick.
+stdout has the answer, or with `--json` exactly `results.json`; all other text goes to stderr. Each
+command imports its heavy modules itself, so that `gcsim --help` is quick.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from gcsim.cli.validate import validate
 from gcsim.signals import stoppable
 
 _YOUNG = 10_000
-"""New objects between two searches for unused cycles: imports make so many that a search after
-every 700 takes an eighth of a short command."""
+"""Number of new objects between two garbage collections: imports make so many that the default of
+700 would cost an eighth of a short command."""
 
 app = typer.Typer(
     name="gcsim",
@@ -192,7 +192,7 @@ def check(
             raise typer.Exit(outcome.WRONG_INPUT)
         return
     from gcsim.cli.check import lines
-    from gcsim.cli.terminal import beside, emit, summary
+    from gcsim.cli.terminal import emit, summary, two_columns
     from gcsim.scenarios.load import load_scenario
     from gcsim.scenarios.running.gradients import check_trace
 
@@ -200,7 +200,7 @@ def check(
         loaded = load_scenario(scenario, sets or (), seed)
     check_trace(loaded)
     if not quiet:
-        emit(summary(loaded), beside((label, [text]) for label, text in lines(loaded)))
+        emit(summary(loaded), two_columns((label, [text]) for label, text in lines(loaded)))
 
 
 @app.command(name="list")
@@ -348,23 +348,23 @@ app.command()(validate)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with its code."""
-    if arguments is None:  # a process of its own, most of whose objects stay until its end
-        # torch's threads: those that spin while they wait take a tenth of the processor time, and
-        # a third where other processes run
+    """Run the command line and exit with its exit code."""
+    if arguments is None:  # own process: most objects live until its end
+        # torch's threads: active waiting takes a tenth of the processor time, and a third if other
+        # processes run
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         gc.set_threshold(_YOUNG)
-        atexit.register(gc.freeze)  # a search at exit takes 0.7 s with torch
+        atexit.register(gc.freeze)  # a collection at exit takes 0.7 s with torch
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed, and the next file opened would get its number
+        if getattr(sys, name) is None:  # closed: the next file opened would get its number
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     with contextlib.suppress(OSError):  # a folder that is gone
-        if not {"", str(Path.cwd())} & set(sys.path):  # which has the user's modules
-            sys.path.append(str(Path.cwd()))  # last: gcsim's own imports come first
+        if not {"", str(Path.cwd())} & set(sys.path):  # the folder with the user's modules
+            sys.path.append(str(Path.cwd()))  # last, so that gcsim's own imports come first
     with stoppable():
         code = _main(arguments)
     if code == outcome.INTERRUPTED and arguments is None:
-        # Python would otherwise end itself by SIGINT when the interrupt came at a bad moment.
+        # Without this Python would end itself by SIGINT if the interrupt came at a bad moment.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):  # a terminal that was closed
                 stream.flush()
@@ -374,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 @cache
 def _command() -> Any:
-    """All commands as Click has them, made of their functions' annotations: once a process."""
+    """Return all commands as Click has them, built once per process from function annotations."""
     return typer.main.get_command(app)
 
 
@@ -384,7 +384,7 @@ _MEANT = {
     **dict.fromkeys(("--node", "--machines", "--workers", "--hosts"), "--nodes"),
     **{"--batch": "--batch-size", "--dtype": "--precision", "--seq-len": "--sequence"},
 }
-"""Options by words that people try for them."""
+"""Options by words that people try instead."""
 
 
 def _main(arguments: Sequence[str] | None) -> int:

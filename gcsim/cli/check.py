@@ -1,7 +1,7 @@
-"""Text of `gcsim check`: what gcsim understands of a scenario, and a report on a compressor.
+"""Text of `gcsim check`: how gcsim understands a scenario, and a report on a compressor.
 
-Sizes of messages are those of a dense gradient that fills DDP's buckets to their limits (`ddp`);
-a run's report has those that the compressors send.
+Message sizes are those of a dense gradient that fills DDP's buckets to their limits (`ddp`); a run
+reports the sizes that the compressors send.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _OVERLAP: Mapping[Overlap | None, str] = {
     "by_tensor": "each tensor is exchanged during the backward pass",
 }
 _SHOWN_TYPES = ("float32", "float16", "bfloat16")
-"""Types of elements whose additions are named."""
+"""Element types whose rates of addition are listed."""
 _NICS = 8
-"""NICs that are named one by one."""
+"""Most NICs that are listed one by one."""
 _SHARE = 100
-"""An all-gather's block, as a part of the dense message: 1 %."""
+"""Dense message over an all-gather's block: the block is 1 %."""
 
 
 def lines(scenario: Scenario) -> Iterator[Line]:
-    """Lines that show how a scenario was understood, from the devices outwards."""
+    """Yield lines that show how a scenario is understood, from the devices outwards."""
     if own_model_code(scenario):
         yield "model", f"check does not import or try {scenario.model.build}; a run does"
     yield "compute", _compute(scenario)
@@ -127,7 +127,7 @@ def _topology(scenario: Scenario) -> Iterator[Line]:
 
 
 def host_text(host: Host) -> str:
-    """Processor cost of messages and calls, in a few words."""
+    """Return the processor cost of messages and calls in a few words."""
     of = "for all nodes together" if host.ranks == "all" else "per node"
     parts = [] if host.cores == MANY else [f"{plural(host.cores, 'core')} {of}"]
     prices = (
@@ -141,7 +141,7 @@ def host_text(host: Host) -> str:
 
 
 def link_text(link: Link) -> str:
-    """A link in a few words."""
+    """Return a link in a few words."""
     line, goodput = link.bandwidth, link.rate
     rate = bits(float(goodput)) + (f" of {bits(float(line))}" if goodput != line else "")
     parts = [f"{link.name}: {rate}, latency {duration(float(link.latency))}"]
@@ -166,7 +166,7 @@ def link_text(link: Link) -> str:
 
 
 def _oversubscribed(cluster: Cluster, below: int, uplink: Link) -> str:
-    """Ratio of the fastest NICs of `below` nodes in order to their uplink."""
+    """Return the ratio of the NICs of the fastest `below` consecutive nodes to their uplink."""
     nics = max(
         sum(cluster.nic(node).rate for node in range(first, min(first + below, cluster.nodes)))
         for first in range(0, cluster.nodes, below)
@@ -176,7 +176,7 @@ def _oversubscribed(cluster: Cluster, below: int, uplink: Link) -> str:
 
 
 def _averages(scenario: Scenario) -> Iterator[Line]:
-    """Causes of differing iterations, and the number that is averaged."""
+    """Yield the causes of varying iterations, and the number that is averaged."""
     means = f"means of {plural(scenario.training.iterations, 'iteration')}"
     random = random_settings(scenario.cluster, scenario.training)
     if random:
@@ -190,7 +190,7 @@ def _averages(scenario: Scenario) -> Iterator[Line]:
 
 
 def _training(training: Training) -> Iterator[Line]:
-    """Settings of training that are not the usual ones."""
+    """Yield the training settings that differ from the usual ones."""
     if training.overlap is not None or training.exposed:
         share = f"a bucket waits for {float(training.exposed):.0%} of the remaining"
         yield "overlap", _OVERLAP.get(training.overlap, f"{share} backward pass")
@@ -251,7 +251,7 @@ def _noise(noise: Noise) -> str:
 
 
 def _to_target(scenario: Scenario) -> Iterator[Line]:
-    """Findings of `gcsim train` before it trains."""
+    """Yield the problems that `gcsim train` would report before it trains."""
     if scenario.train is None:
         return
     found = [f"refused: {one.message}; {one.hint}" for one in unsupported(scenario)]
@@ -296,7 +296,7 @@ def _servers(scenario: Scenario) -> str:
 
 
 def _push_pull(scenario: Scenario) -> str:
-    """Ways that carry the push-pulls of methods that ask for one."""
+    """Return the collectives that carry out push-pulls, for methods that use one."""
     found: dict[str, list[str]] = {}
     for choice in scenario.compressors:
         without = compressor_class(choice.kind).about.without_server
@@ -312,7 +312,7 @@ def _push_pull(scenario: Scenario) -> str:
 
 
 def _asks(choice: CompressorChoice) -> bool:
-    """Whether a method that can do otherwise is told to push and pull."""
+    """Whether a method that has an alternative is set to push and pull."""
     fields = compressor_class(choice.kind).Parameters.model_fields
     ways = [name for name, field in fields.items() if "push_pull" in get_args(field.annotation)]
     return all(choice.parameters[name] == "push_pull" for name in ways)
@@ -324,7 +324,7 @@ def _algorithms(
     what: str,
     messages: Mapping[str, int],
 ) -> Iterator[Line]:
-    """Algorithms that carry out `what` of these sizes; equal answers on one line."""
+    """Yield the algorithms for `what` of these sizes, with equal answers on one line."""
     chosen = scenario.cluster.collectives
     how = f"chosen by {chosen.transport}" if getattr(chosen, kind) == "auto" else "as named"
     by_answer: dict[str, list[str]] = {}
@@ -359,7 +359,7 @@ def _block(nbytes: int) -> int:
 
 
 def _by_size(scenario: Scenario, record: CollectiveRecord) -> str:
-    """Algorithm by number of nodes; one worker alone has none."""
+    """Return the algorithm by number of nodes; a single worker needs none."""
     found: list[tuple[int, str]] = []
     for nodes in scenario.node_counts:
         cluster = scenario.cluster_at(nodes)
@@ -377,16 +377,16 @@ def _by_size(scenario: Scenario, record: CollectiveRecord) -> str:
 
 
 def names_a_compressor(text: str) -> bool:
-    """Whether an argument is `package.module:Class`, and no file of that name."""
+    """Whether an argument is `package.module:Class` and not a file of that name."""
     module, colon, cls = text.partition(":")
     named = all(part.isidentifier() for part in module.split("."))
     return bool(colon) and named and cls.isidentifier() and not Path(text).exists()
 
 
 def report_on(name: str, sets: Sequence[str]) -> Report:
-    """Findings of all checks of a compressor with the parameters of `--set limit=0.5`.
+    """Run all checks of a compressor with parameters such as `--set limit=0.5`.
 
-    Raises `InputError` where it cannot be imported, and for impossible parameters.
+    Raises `InputError` if it cannot be imported, and for impossible parameters.
     """
     document = Document("--set", {})
     if problems := apply(document, sets):
@@ -402,7 +402,7 @@ def report_on(name: str, sets: Sequence[str]) -> Report:
 
 
 def text_of(report: Report) -> str:
-    """The report for people; if all is well, with the names of the checks."""
+    """Return the report for people; with the names of the checks if all pass."""
     lines = str(report).splitlines()
     if not report.findings:
         checked = "; ".join(check.replace("_", " ") for check in CHECKS)

@@ -1,4 +1,4 @@
-"""Lists of links: rates on real hardware, and ideal bounds."""
+"""Lists of links: calibrated rates, and ideal bounds."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ABOUT_LINKS = (
 
 
 def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...], Rows]]:
-    """Title, headings and rows: of the calibrated links, and of the ideal ones, by line rate.
+    """Yield title, headings and rows of the calibrated links, and of the ideal ones by line rate.
 
-    A link has a row more for each transport that finds other figures, and an access link one for
-    its other direction.
+    A link has another row for each transport with other figures, and an access link one for its
+    other direction.
     """
     ideal = [entry for entry in entries if entry["calibration"] == "ideal"]
     calibrated = [entry for entry in entries if entry["calibration"] != "ideal"]
@@ -44,7 +44,7 @@ def link_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[str, ...]
 
 
 def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
-    """Label and text of each thing that is known of a link."""
+    """Yield label and text of each known fact about a link."""
     up = entry["up"]
     towards = " towards the node" if up else ""
     yield "calibration", _CALIBRATION[entry["calibration"]]
@@ -69,7 +69,7 @@ def link_details(entry: Entry) -> Iterator[tuple[str, str]]:
 
 
 def _goodput(entry: Entry) -> str:
-    """Goodput with its range, in one unit: `15 (11-24) Gbit/s`."""
+    """Return goodput with its range, in one unit: `15 (11-24) Gbit/s`."""
     value, ends = entry["goodput_bytes_per_s"], entry["efficiency_range"]
     return _ranged(value, ends and [value / entry["efficiency"] * end for end in ends], rate)
 

@@ -1,7 +1,7 @@
 """Lists of compressors, scenarios, models, tasks, traces, devices and links.
 
-Each kind has two functions: all entries in short, and one entry in full. What a person reads is
-written from the same values that `--json` gives. Only `gcsim fit`, at the end, imports torch.
+Each kind has two functions: one for all entries in short, one for a single entry in full. The text
+is made from the values that `--json` gives. Only `gcsim fit`, at the end, imports torch.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Kind(StrEnum):
 
 
 def entries(kind: Kind) -> list[Entry]:
-    """All of a kind, in short, in their own order."""
+    """Return all entries of a kind in short, in their own order."""
     return [details(kind, name, full=False) for name in _names(kind)]
 
 
 def details(kind: Kind, name: str, *, full: bool = True) -> Entry:
-    """One entry; `InputError` with a suggestion for an unknown name."""
+    """Return one entry; raises `InputError` with a suggestion for an unknown name."""
     describe = _KINDS[kind][1]
     if kind in {Kind.devices, Kind.links} and _names_a_file(name):
         return {**describe(name, full), "file": name}
@@ -102,7 +102,7 @@ def _compressor(name: str, full: bool) -> Entry:
 
 
 def accepted(rule: Mapping[str, Any]) -> str:
-    """Values that a JSON schema accepts, for people: "integer >= 1", "number in (0, 1]"."""
+    """Return the values that a JSON schema accepts: "integer >= 1", "number in (0, 1]"."""
     if "anyOf" in rule:
         return " or ".join(dict.fromkeys(accepted(choice) for choice in rule["anyOf"]))
     if "enum" in rule:
@@ -147,7 +147,7 @@ def _scenario(name: str, full: bool) -> Entry:
 
 
 def scenario_text(name: str) -> str:
-    """The file of a shipped scenario, to be copied and changed."""
+    """Return the file of a shipped scenario, to be copied and changed."""
     return Path(details(Kind.scenarios, name)["path"]).read_text(encoding="utf-8")
 
 
@@ -228,7 +228,7 @@ def _device(name: str, full: bool) -> Entry:
 
 
 def _measured_models(device: Device) -> list[str]:
-    """Measured models by name, with precisions other than fp32, and marked where they are
+    """Return the measured models by name, with precisions other than fp32 and a mark on
     estimates."""
     found: dict[str, tuple[list[str], bool]] = {
         model: (["fp32"], rate.estimate) for model, rate in device.training.items()
@@ -320,7 +320,7 @@ _KINDS: dict[Kind, tuple[str, Callable[[str, bool], Entry]]] = {
     Kind.links: ("gcsim.scenarios.catalog:links", _link),
     Kind.papers: ("gcsim.scenarios.papers.preset:PRESETS", _paper),
 }
-"""Names and description of each kind, imported on demand."""
+"""Source of the names, imported on demand, and the function that describes an entry."""
 
 
 ABOUT_MODELS = ("One model with its paper: gcsim list models NAME.",)
@@ -330,7 +330,7 @@ HEADINGS = ("name", "parameters", "sample", "what it is")
 
 
 def model_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Title and rows (see `HEADINGS`): of models of images, of tokens, and tables of layers."""
+    """Yield title and rows (`HEADINGS`) of models of images, models of tokens, and layer tables."""
     kinds = {
         "Images": [e for e in entries if e["build"] and e["input"] == "samples"],
         "Sequences of tokens": [e for e in entries if e["build"] and e["input"] == "tokens"],
@@ -344,7 +344,7 @@ def model_tables(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str
 
 
 def model_details(entry: Entry) -> Iterator[tuple[str, str]]:
-    """Label and text of each thing that is known of a model."""
+    """Yield label and text of each known fact about a model."""
     from gcsim.traces.tasks.registry import TASKS
 
     count = entry["parameters"]
@@ -386,7 +386,7 @@ def _sample(entry: Entry, times: str) -> str:
 
 
 def fit_traces(folders: list[Path], output: Path, progress: Progress) -> tuple[ModelFit, ...]:
-    """Fit the traces and write one file for all. Raises `InputError`; nothing is left then."""
+    """Fit the traces and write one file for all. If it raises `InputError`, no file is left."""
     from gcsim.traces.storage.store import Trace
     from gcsim.traces.synthetic.fit_file import write_fits
     from gcsim.traces.synthetic.fitting import fit_trace
@@ -404,7 +404,7 @@ def fit_traces(folders: list[Path], output: Path, progress: Progress) -> tuple[M
 
 
 def fitted_lines(fits: tuple[ModelFit, ...], output: Path) -> list[str]:
-    """Lines with the fits, one per model."""
+    """Return lines that describe the fits, one per model."""
     from gcsim.analysis.report.numbers import plural
 
     lines = [f"Written to {output}"]
@@ -422,7 +422,7 @@ def fitted_lines(fits: tuple[ModelFit, ...], output: Path) -> list[str]:
 
 
 def layers_text(kind: Kind, name: str | None) -> str:
-    """The CSV of a model's layers. Raises `InputError` for anything but a model."""
+    """Return the CSV of a model's layers. Raises `InputError` for anything but a model."""
     if kind is not Kind.models or name is None:
         message = "--layers needs the name of one model"
         hint = "write gcsim list models NAME --layers"
@@ -430,5 +430,5 @@ def layers_text(kind: Kind, name: str | None) -> str:
     from gcsim.traces.models.registry import shipped_model
     from gcsim.traces.models.table import table_text
 
-    details(kind, name)  # says which models there are
+    details(kind, name)  # raises with the known models
     return table_text(shipped_model(name))

@@ -1,6 +1,6 @@
 """Arguments and options that several commands share.
 
-A folder for results is tried before hours of work, not after them.
+The folder for results is checked before hours of work, not after them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def option(words: str, text: str, **more: Any) -> Any:
-    """An option of a command: its names, a word for its value if it has one, and its help."""
+    """Make an option: its names, a placeholder for its value if it has one, and its help."""
     names = [word for word in words.split() if word.startswith("-")]
     value = words.rsplit(maxsplit=1)[-1]
     metavar = None if value in names else value
@@ -42,7 +42,7 @@ DaskOption = Annotated[str | None, option("--dask ADDRESS", "Use this dask.distr
 
 
 def _silence(quiet: bool) -> bool:
-    """Keep logged notes from stderr when `quiet`; warnings stay."""
+    """Keep logged notes off stderr when `quiet`; warnings stay."""
     if logging.lastResort is not None:
         (logging.lastResort.addFilter if quiet else logging.lastResort.removeFilter)(_no_note)
     return quiet
@@ -58,13 +58,13 @@ ResultsOption = Annotated[bool, option("--json", "results.json on stdout.")]
 
 
 def again(sets: Sequence[str] | None, seed: int | None) -> list[str]:
-    """Options that change the scenario in the same way."""
+    """Return the options that change the scenario in the same way."""
     repeated = [word for assignment in sets or () for word in ("--set", assignment)]
     return repeated + ([] if seed is None else ["--seed", str(seed)])
 
 
 def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
-    """Value of an option's text; an `InputError` names the option."""
+    """Parse an option's text; an `InputError` names the option."""
     try:
         return parse(text)
     except InputError as error:
@@ -72,16 +72,16 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
 
 
 def results_folder(output: Path | None, name: str) -> Path:
-    """The folder asked for, or `runs/NAME`; raises `InputError` as `check_writable`."""
+    """Return `output` or `runs/NAME`; raises `InputError` as `check_writable` does."""
     folder = output or Path("runs") / name
     check_writable(folder)
     return folder
 
 
 def check_writable(folder: Path, option: str = "-o") -> None:
-    """Raise `InputError` when no files can be created in `folder`, which `option` names; create
-    nothing."""
-    folder.absolute()  # raises where the working folder is gone
+    """Raise `InputError`, with `option` as its place, if no files can be created in `folder`;
+    creates nothing."""
+    folder.absolute()  # raises if the working folder is gone
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

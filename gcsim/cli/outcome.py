@@ -1,9 +1,9 @@
-"""Ends of commands: every exception becomes an exit code and a message for people.
+"""Exit of commands: every exception becomes an exit code and a message for people.
 
-0    done (also when the reader of a pipe went away)
+0    done (also if the reader of a pipe has gone)
 1    an expectation failed
 2    wrong usage or input: nothing was simulated
-3    our bug: a short message, and where the traceback is
+3    a bug in gcsim: a short message, and where the traceback is
 130  interrupted, by Ctrl-C, SIGTERM or SIGHUP (a closed terminal)
 """
 
@@ -25,25 +25,25 @@ P = ParamSpec("P")
 
 _TRACEBACK = "gcsim-traceback-"
 _LARGE = {"jinja2", "matplotlib", "numba", "safetensors", "scipy", "torch"}
-"""Libraries that the small installation leaves out (docs/advice.md)."""
+"""Libraries that the small installation omits (docs/advice.md)."""
 DONE, EXPECTATION_FAILED, WRONG_INPUT, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Reporting:
-    """Detail of a bug report; set by `--debug` and `GCSIM_DEBUG=1`."""
+    """Whether bug reports show the traceback; set by `--debug` and `GCSIM_DEBUG=1`."""
 
     debug = False
 
 
 def reported(command: Callable[P, None]) -> Callable[P, None]:
-    """Make a command end with an exit code and one clear message, whatever happens in it."""
+    """Make a command end with an exit code and one clear message, whatever it raises."""
 
     @functools.wraps(command)
     def ending(*args: P.args, **kwargs: P.kwargs) -> None:
         code = DONE
         try:
             command(*args, **kwargs)
-            sys.stdout.flush()  # a full disk or a closed pipe shows here, not at exit
+            sys.stdout.flush()  # a full disk or a closed pipe fails here, not at exit
         except KeyboardInterrupt:
             code = interrupted()
         except BrokenPipeError:
@@ -59,20 +59,20 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def interrupted() -> int:
-    """Report an interruption."""
+    """Report an interruption and return its exit code."""
     say("interrupted; no file is half written")
     return INTERRUPTED
 
 
 @contextmanager
 def users_code() -> Iterator[None]:
-    """Send output to stderr while a user's modules may run: stdout is the result's."""
+    """Redirect stdout to stderr while a user's modules may run, as stdout is for the result."""
     with redirect_stdout(sys.stderr):
         yield
 
 
 def _left_early(left: BaseException) -> Problem:
-    """Problem of a compressor, a model or an import of theirs that calls `sys.exit`."""
+    """Describe a call of `sys.exit` by a compressor, a model or one of their imports."""
     import traceback
 
     frames = [
@@ -89,7 +89,7 @@ def _left_early(left: BaseException) -> Problem:
 
 @contextmanager
 def kept_on_interrupt() -> Iterator[None]:
-    """End a training by Ctrl-C with a line and the exit code."""
+    """Turn Ctrl-C in a training into a message and the exit code."""
     try:
         yield
     except KeyboardInterrupt:
@@ -98,7 +98,7 @@ def kept_on_interrupt() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr, unless the terminal was closed."""
+    """Write a line to stderr, unless the terminal is closed."""
     with suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -117,7 +117,7 @@ def _report(error: Exception) -> int:  # noqa: PLR0911 - a case each
     if isinstance(error, ModuleNotFoundError) and library in _LARGE:
         message = f"this needs {library}, which is not installed"
         return _wrong_input(Problem(message=message, hint=f"pip install {library}"))
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # of `os.getcwd`
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # raised by `os.getcwd`
         message = "the folder that the command was started in is gone"
         return _wrong_input(Problem(message=message, hint="cd to an existing one"))
     if isinstance(error, OSError):
@@ -132,8 +132,8 @@ def _report(error: Exception) -> int:  # noqa: PLR0911 - a case each
 
 
 def is_usage_error(error: BaseException) -> bool:
-    """Whether typer raised it for the command line itself."""
-    # the class lies in click or in typer's own copy of it, by typer's version
+    """Whether typer raised the error for the command line itself."""
+    # the class is in click or in typer's own copy of it, depending on typer's version
     return callable(getattr(error, "format_message", None))
 
 

@@ -1,4 +1,4 @@
-"""`gcsim plan`: which of the offered machines, how many and with which settings."""
+"""`gcsim plan`: which of the offered machines to rent, how many, and with which settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcsim.cli.outcome import reported, users_code
 from gcsim.errors import InputError
 
 TOKENS, SAMPLES = float(1 << 19), 256.0
-"""Default batch of a step, of tokens and of samples."""
+"""Default global batch, in tokens and in samples."""
 
 
 @reported
@@ -53,7 +53,7 @@ def plan(
     Tries all offers, numbers of nodes, micro-batches, checkpointing and methods known to train,
     and shows the settings that no other beats in both hours and money, with their ranges.
     """
-    from gcsim.analysis.advice import plan as told
+    from gcsim.analysis.advice import plan as text_of
     from gcsim.cli.options import check_writable
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note, width
@@ -71,7 +71,7 @@ def plan(
         message = f"is missing: {found.name} reads {reads}"
         raise InputError(message, place=wanted, hint=f"write {wanted} 10M")
     if output is not None:
-        told.check_format(output)
+        text_of.check_format(output)
         check_writable(output.parent)
     default = TOKENS if of_tokens else SAMPLES
     job = Job(
@@ -94,17 +94,17 @@ def plan(
             tell=(lambda _: None) if quiet else note,
         )
     if as_json:
-        emit_exactly(told.to_json(answer))
+        emit_exactly(text_of.to_json(answer))
     else:
-        emit(*told.parts(answer, width()))
+        emit(*text_of.parts(answer, width()))
     if output is not None:
-        told.write(answer, output)
+        text_of.write(answer, output)
         if not quiet:
             note("", f"Written to {output}")
 
 
 def hours(text: str) -> float:
-    """Hours of "3 days" or "40 h"; raises `InputError`."""
+    """Parse hours from "3 days" or "40 h"; raises `InputError`."""
     value = float(units.parse(text, "time") / 3600)
     if value <= 0:
         raise InputError(f"{text!r} is not a time above 0", hint='write it like "3 days" or "40 h"')

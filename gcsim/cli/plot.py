@@ -1,4 +1,4 @@
-"""`gcsim plot FOLDER`: the pictures of a run again, in another format, or those of a sweep."""
+"""`gcsim plot FOLDER`: figures of a stored run, also in other formats, or of a sweep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcsim.cli.outcome import reported
 
 
 class Format(StrEnum):
-    """Format of a picture, or of a table of a run."""
+    """Format of a figure, or of a run's table."""
 
     png = "png"
     svg = "svg"

@@ -35,7 +35,7 @@ class _BarTask:
 
     def advance(self, n: int | Fraction = 1, note: str = "") -> None:
         raise_if_asked()
-        fields = {"note": note} if note else {}  # without a new one, the last stays
+        fields = {"note": note} if note else {}  # without a new note the last one stays
         self._bars.update(
             self._number,  # type: ignore[arg-type]  # TaskID is an int
             advance=n,  # type: ignore[arg-type]  # sums of parts are exact
@@ -51,7 +51,7 @@ class BarProgress:
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Task]:
-        """A stage with a bar."""
+        """Show a bar for a stage."""
         number = self._bars.add_task(description, total=total, note="")
         yield _BarTask(self._bars, number)
         self._bars.refresh()
@@ -75,22 +75,21 @@ class _LoggedTask:
                 rate = float(self._done) / (now - self._start)
                 seconds = float(self._total - self._done) / rate
                 left = f", {significant(rate, 2)}/s, {seconds:.0f} s left"
-            self._console.print(f"{self._told()}{left}")
+            self._console.print(f"{self._status()}{left}")
 
-    def _told(self) -> str:
+    def _status(self) -> str:
         return f"{self._description}: {int(self._done)} of {self._total}"
 
     def end(self) -> None:
         spent = time.monotonic() - self._start
         why = f" ({self._note})" if self._note and self._done < self._total else ""
-        self._console.print(f"{self._told()} in {spent:.1f} s{why}")
+        self._console.print(f"{self._status()} in {spent:.1f} s{why}")
 
 
 class LineProgress:
-    """A line for each stage when it is done, and now and then before: for logs, where a bar would
-    be noise.
+    """Progress as lines for logs: one when a stage ends, and one now and then before.
 
-    The last note stands in it when the stage ended before its last step, to say why.
+    If a stage ends before its last step, the line has the last note as the reason.
     """
 
     def __init__(self, console: Console) -> None:
@@ -98,7 +97,7 @@ class LineProgress:
 
     @contextmanager
     def task(self, description: str, total: int) -> Iterator[Task]:
-        """A stage that ends with a line."""
+        """Log a line for a stage when it ends."""
         stage = _LoggedTask(self._console, description, total)
         yield stage
         stage.end()
@@ -116,14 +115,14 @@ class _Rate(ProgressColumn):
 
 
 def note_column(widest: int | None = None) -> TextColumn:
-    """Column with a stage's note: one line, cut at the terminal's edge, and text as it is."""
+    """Make the column with a stage's note: one line without markup, cut at the terminal's edge."""
     column = Column(no_wrap=True, overflow="ellipsis", max_width=widest)
     return TextColumn("{task.fields[note]}", style="dim", markup=False, table_column=column)
 
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[Progress]:
-    """Progress on stderr while the context lasts; none when `quiet`. Users' code may run in it."""
+    """Show progress on stderr in this context, unless `quiet`. Users' code may run in it."""
     with users_code(), _shown(quiet) as progress:
         yield progress
 
@@ -142,7 +141,7 @@ def _shown(quiet: bool) -> Iterator[Progress]:
             MofNCompleteColumn(),
             _Rate(),
             _Left(elapsed_when_finished=True),
-            # what is left of the line: a long note must not squeeze the numbers
+            # the rest of the line: a long note must not squeeze the numbers
             note_column(max(8, console.width - 62)),
         )
         with Bars(

@@ -1,4 +1,4 @@
-"""`gcsim reproduce`: an experiment of a paper in miniature, printed and obtained side by side."""
+"""`gcsim reproduce`: a paper's experiment in miniature, published and obtained side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gcsim sweep`: bars while the points run, the table when they are done, then what failed."""
+"""`gcsim sweep`: bars while the points run, then the table, then the failures."""
 
 from __future__ import annotations
 
@@ -76,19 +76,19 @@ def sweep(
 
 
 def _raise_failures(result: SweepResult) -> None:
-    """Raise what failed, memory aside: each problem once, with its first point."""
+    """Raise the failures other than lack of memory: each problem once, with its first point."""
     from gcsim.analysis.report.numbers import plural
 
-    told: dict[Problem, list[SweepPoint]] = {}
+    points_of: dict[Problem, list[SweepPoint]] = {}
     bugs: dict[str, SweepPoint] = {}
     for point in result.failed:
         if point.failure is not None and not point.unfit:
             for problem in point.failure.problems:
-                told.setdefault(problem, []).append(point)
+                points_of.setdefault(problem, []).append(point)
             if point.failure.is_bug:
                 bugs.setdefault(point.failure.traceback, point)
     problems = []
-    for problem, points in told.items():
+    for problem, points in points_of.items():
         others = f" and {plural(len(points) - 1, 'other point')}" if len(points) > 1 else ""
         place = f"point {points[0].name}{others}" + (f": {problem.place}" if problem.place else "")
         problems.append(Problem(place=place, message=problem.message, hint=problem.hint))
@@ -97,13 +97,13 @@ def _raise_failures(result: SweepResult) -> None:
             say(str(problem))
         text = "\n".join(f"At {point.name}:\n{text}" for text, point in bugs.items())
         first = next(iter(bugs.values()))
-        raise InternalError(f"point {first.name} failed") from _There(text)
+        raise InternalError(f"point {first.name} failed") from _RemoteTraceback(text)
     if problems:
         raise InputError(problems)
 
 
-class _There(Exception):  # noqa: N818 - not an error of its own
-    """A traceback of another process."""
+class _RemoteTraceback(Exception):  # noqa: N818 - not an error of its own
+    """A traceback from another process."""
 
     def __str__(self) -> str:
         return "\n" + str(self.args[0])

@@ -1,6 +1,6 @@
-"""Results and lists on a terminal: text on stdout, notes on stderr, cut nowhere.
+"""Results and lists on a terminal: text on stdout, notes on stderr, never truncated.
 
-The width is the terminal's, or `COLUMNS`, or 120 where stdout is no terminal.
+The width is the terminal's, or `COLUMNS`, or 120 if stdout is not a terminal.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 MEANING = 30
-"""Terminal cells that a parameter's meaning needs beside the other columns."""
+"""Terminal cells that a parameter's meaning needs next to the other columns."""
 
 
 def width() -> int:
-    """Terminal cells of stdout."""
+    """Return the width of stdout in terminal cells."""
     return shutil.get_terminal_size((120, 24)).columns
 
 
@@ -49,14 +49,14 @@ def emit(*parts: RenderableType) -> None:
 
 
 def emit_exactly(text: str) -> None:
-    """Write UTF-8 to stdout byte for byte, whatever its encoding and line ends are."""
+    """Write UTF-8 to stdout byte for byte, whatever stdout's encoding and line ends are."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 
 
 def note(*lines: str) -> None:
-    """Write to stderr, continuation lines indented below their first."""
+    """Write to stderr, with wrapped lines indented below their first."""
     for line in map(printable, lines):
         indent = " " * (len(line) - len(line.lstrip()))
         following = f"{indent}  " if indent else ""
@@ -70,7 +70,7 @@ def note(*lines: str) -> None:
 
 
 def note_cached(result: Result) -> None:
-    """Note the parts of a run that were known before."""
+    """Note which parts of a run came from the cache."""
     from gcsim.scenarios.result import FROM_CACHE
 
     came = result.provenance.get(FROM_CACHE)
@@ -82,7 +82,7 @@ def note_cached(result: Result) -> None:
 
 
 def note_trained_before(result: TrainingResult) -> None:
-    """Note the methods that were not trained now."""
+    """Note which methods came from the cache of trajectories."""
     if result.from_cache:
         named = _methods(result.from_cache, result.rows)
         note("", f"From the cache: trajectories of {named}, trained before.")
@@ -94,12 +94,12 @@ def _methods(labels: Sequence[str], rows: Sequence[Row | TrainedRow]) -> str:
 
 
 def note_written(folder: Path, paths: Iterable[Path], more: str = "") -> None:
-    """Note the files in a folder of results."""
+    """Note the files written to a folder of results."""
     note("", f"Written to {folder}: {', '.join(path.name for path in paths)}{more}")
 
 
 def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
-    """Contents of a new trace, and omitted iterations of those that were `asked` for."""
+    """Return lines on a new trace, and on iterations omitted from those that were `asked` for."""
     from gcsim.analysis.report.numbers import plural
     from gcsim.traces.storage.store import Trace
 
@@ -114,14 +114,14 @@ def recorded_lines(folder: Path, asked: int, max_size: str) -> list[str]:
 
 
 def note_next(arguments: Sequence[str], what: str) -> None:
-    """Note a command of gcsim to try next."""
+    """Note a gcsim command to try next."""
     command = [*started_as(), *arguments]
     note("", f"Next, {what}:")
     print(f"  {shlex.join(command)}", file=sys.stderr)  # never wrapped: it is to be copied
 
 
 def started_as() -> list[str]:
-    """Words that start this gcsim again in the user's shell, by its path if PATH lacks it."""
+    """Return the words that start this gcsim again in the user's shell, by path if not in PATH."""
     script = Path(sys.argv[0])
     if script.parts[-2:] == ("gcsim", "__main__.py"):
         return [_as_typed(Path(sys.executable)), "-m", "gcsim"]
@@ -129,7 +129,7 @@ def started_as() -> list[str]:
 
 
 def _as_typed(program: Path) -> str:
-    """A program's name if PATH finds it, else its path, relative to a folder above."""
+    """Return a program's name if PATH finds it, else its path, relative if below this folder."""
     found = shutil.which(program.name)
     if found is not None and Path(found).resolve() == program.resolve():
         return program.name
@@ -137,7 +137,7 @@ def _as_typed(program: Path) -> str:
 
 
 def summary(scenario: Scenario) -> str:
-    """Summary of a scenario, on one line."""
+    """Summarize a scenario on one line."""
     from gcsim.analysis.report.numbers import plural
 
     cluster = scenario.cluster
@@ -157,22 +157,22 @@ def summary(scenario: Scenario) -> str:
 
 
 def show_entries(kind: Kind, found: Iterable[Entry]) -> None:
-    """Names on the left, a description beside each."""
+    """Show entries of a list: names on the left, a description to the right of each."""
     entries = list(found)
     if kind in _TABLES:
         emit(*_TABLES[kind](entries))
     else:
-        emit(beside((entry["name"], _LINES[kind](entry)) for entry in entries))
+        emit(two_columns((entry["name"], _LINES[kind](entry)) for entry in entries))
 
 
 def _compressors(entries: Sequence[Entry]) -> list[RenderableType]:
-    """Compressors under the names of their families."""
+    """Return compressors below the names of their families."""
     parts: list[RenderableType] = []
     widest = max(len(entry["name"]) for entry in entries)
     for family, members in groupby(entries, key=itemgetter("family")):
         parts += [""] if parts else []
         parts.append(Text(family, style="bold underline"))
-        parts.append(beside(((e["name"], _brief(e)) for e in members), least=widest))
+        parts.append(two_columns(((e["name"], _brief(e)) for e in members), least=widest))
     return parts
 
 
@@ -186,7 +186,7 @@ def _brief(entry: Entry) -> list[str]:
 
 
 def push_pull_line(entry: Entry) -> str:
-    """Way of the push-pulls of a compressor that asks for some, and its alternatives."""
+    """Return how a compressor's push-pulls are carried out, and the alternatives."""
     from gcsim.simulator.push_pull import SERVED, WAYS
 
     usual = entry["without_server"]
@@ -197,8 +197,8 @@ def push_pull_line(entry: Entry) -> str:
     )
 
 
-def beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Table:
-    """Names, of `least` cells or more, and the lines beside each."""
+def two_columns(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Table:
+    """Lay out names, at least `least` cells wide, with lines to the right of each."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, min_width=least)
     grid.add_column(overflow="fold")
@@ -208,13 +208,13 @@ def beside(entries: Iterable[tuple[str, Sequence[str]]], least: int = 0) -> Tabl
 
 
 def show_details(kind: Kind, entry: Entry) -> None:
-    """One entry in full."""
+    """Show one entry in full."""
     emit(Group(Text(entry["name"], style="bold"), *_DETAILS[kind](entry)))
 
 
 def _model_details(entry: Entry) -> Iterator[RenderableType]:
     yield from (Text(entry["title"]), "")
-    yield beside((label, [text]) for label, text in model_details(entry))
+    yield two_columns((label, [text]) for label, text in model_details(entry))
 
 
 def _compressor_details(entry: Entry) -> Iterator[RenderableType]:
@@ -298,7 +298,7 @@ def _models(entries: Sequence[Entry]) -> list[RenderableType]:
 def _titled(
     tables: Iterable[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]], below: Sequence[str]
 ) -> list[RenderableType]:
-    """Tables under their titles, names in bold, with notes below."""
+    """Return tables with titles, names in bold, and notes below."""
     parts: list[RenderableType] = []
     for title, headings, rows in tables:
         table = _table(*headings)
@@ -320,7 +320,7 @@ def _parameters(parameters: Sequence[Entry]) -> RenderableType:
         len(row[3]) + 2 for row in rows
     )
     if fixed + MEANING > width():  # the table would cut words
-        return beside(
+        return two_columns(
             (name, [f"default {default}; {accepted}", meaning])
             for name, default, accepted, meaning in rows
         )
@@ -331,7 +331,7 @@ def _parameters(parameters: Sequence[Entry]) -> RenderableType:
 
 
 def default_text(entry: Entry) -> str:
-    """Default of a parameter, as a scenario states it."""
+    """Return the default of a parameter, as a scenario states it."""
     value = entry["default"]
     if isinstance(value, bool):
         return str(value).lower()
@@ -339,7 +339,7 @@ def default_text(entry: Entry) -> str:
 
 
 def _flops(value: float, range_: tuple[float, float] | None) -> str:
-    """FLOP rate in TFLOP/s, in GFLOP/s below a tenth of a TFLOP/s."""
+    """Return a FLOP rate in TFLOP/s, or in GFLOP/s below a tenth of a TFLOP/s."""
     unit, name = (1e12, "TFLOP/s") if value >= 1e11 else (1e9, "GFLOP/s")
     low, high = range_ or (value, value)
     ends = "" if range_ is None else f" ({low / unit:.3g} to {high / unit:.3g})"
@@ -347,7 +347,7 @@ def _flops(value: float, range_: tuple[float, float] | None) -> str:
 
 
 def _training(entry: Entry) -> Table:
-    """Training rates: measured, and of the layer model."""
+    """Return a table of training rates: measured ones, and those of the layer model."""
     rows = []
     for curve in entry["measured"]:
         length = f", {curve['tokens']} tokens" if curve["tokens"] else ""
@@ -361,7 +361,7 @@ def _training(entry: Entry) -> Table:
         own = f"factor {model['factor']:.2f} of {model['models']} models measured on it"
         what = f"{precision}: {own if model['models'] else 'no model measured on it'}"
         rows.append(("by layers", [what + _times(model), model["source"]]))
-    return beside(rows)
+    return two_columns(rows)
 
 
 def _times(found: Entry) -> str:
@@ -384,17 +384,17 @@ _LINES: dict[Kind, Callable[[Entry], list[str]]] = {
     Kind.tasks: _task_lines,
     Kind.traces: _trace_lines,
 }
-"""Notes beside names."""
+"""Functions for the lines to the right of a name."""
 _TABLES: dict[Kind, Callable[[Sequence[Entry]], list[RenderableType]]] = {
     Kind.compressors: _compressors,
     Kind.links: lambda entries: _titled(link_tables(entries), ABOUT_LINKS),
     Kind.models: _models,
 }
-"""Tables of the other kinds."""
+"""Functions for the tables of the other kinds."""
 _DETAILS: dict[Kind, Callable[[Entry], Iterable[RenderableType]]] = {
     Kind.compressors: _compressor_details,
     Kind.devices: _device_details,
-    Kind.links: lambda entry: ("", beside((one, [text]) for one, text in link_details(entry))),
+    Kind.links: lambda entry: ("", two_columns((one, [text]) for one, text in link_details(entry))),
     Kind.models: _model_details,
     Kind.papers: _paper_details,
     Kind.tasks: lambda entry: map(Text, _task_lines(entry)),

@@ -1,4 +1,4 @@
-"""`gcsim validate`: run the suites, show their errors, write figures, fail on a broken bound."""
+"""`gcsim validate`: run the suites, show errors, write figures, fail if a bound is broken."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ def validate(
 
 
 def _named(names: Sequence[str], *, live: bool) -> str:
-    """Name of the results' folder by suites run: figures of one suite do not stand beside another's
-    tables."""
+    """Return the name of the results' folder, one per set of suites: figures of one suite must not
+    mix with another's tables."""
     parts = [*(["live"] if live else []), *names]
     words = [part.strip("/").replace("/", "_") for part in parts]
     return "_".join(["validation", *words])
 
 
 def _live(folder: Path, *, quick: bool, alone: bool, progress: Progress) -> list[Report]:
-    """The live suite; beside others it is skipped where this machine cannot run it. Predictions and
-    measurements are left in a new folder in `folder`, named by the time (UTC)."""
+    """Run the live suite; with other suites, skip it if this machine cannot run it. Predictions and
+    measurements go to a new subfolder of `folder`, named by the time (UTC)."""
     from gcsim.analysis.live.live import run_live
     from gcsim.cli.terminal import note
 

@@ -1,6 +1,6 @@
-"""Recording gradients, and training with a compressor, in other people's training loops.
+"""Recording of gradients, and training with a compressor, in other training loops.
 
-A file a framework, imported by nothing else: gcsim needs none of them.
+One file per framework, which no other module imports: gcsim needs none of the frameworks.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gcsim.traces.recording.recording import record
 
 
 def framework(*packages: str, extra: str) -> Any:
-    """The first of these packages that is installed, imported.
+    """Import and return the first of these packages that is installed.
 
-    Raises `ModuleNotFoundError` that says what to install; `extra` is gcsim's.
+    Raises `ModuleNotFoundError` with what to install; `extra` is the name of gcsim's extra.
     """
     for package in packages:
         try:
             return import_module(package)
         except ModuleNotFoundError as error:
             if error.name is None or not package.startswith(error.name):
-                raise  # it is there, and lacks something itself
+                raise  # the package exists, but lacks a dependency
     raise ModuleNotFoundError(
         f"gcsim.integrations.{extra} needs {packages[0].partition('.')[0]}, which is not installed:"
         f" pip install 'gcsim[{extra}]'",
@@ -35,10 +35,10 @@ def framework(*packages: str, extra: str) -> Any:
 
 
 class Recorder:
-    """A callback that records one training in a folder, as `gcsim.record` with `options`.
+    """A callback that records one training in a folder, like `gcsim.record` with `options`.
 
-    A training that raises leaves nothing behind, and the next one is recorded in its place; once
-    the trace is complete, further trainings are not recorded.
+    A training that raises leaves nothing, and the next one is recorded instead; once the trace is
+    complete, further trainings are not recorded.
     """
 
     def __init__(self, folder: str | Path, options: dict[str, Any]) -> None:
@@ -56,12 +56,12 @@ class Recorder:
             self._open = True
 
     def step(self, loss: Any = None) -> bool:
-        """End an iteration; True when enough of this training is recorded."""
+        """End an iteration; return True if enough of this training is recorded."""
         return self._open and self.recording is not None and self.recording.step(loss)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Detach the hooks. A training that was shorter gives a shorter trace, and one that has
-        raised `error` none."""
+        """Detach the hooks. A training that ends early gives a shorter trace, and one that raised
+        `error` gives none."""
         if not self._open or self.recording is None:
             return
         self._open, recording = False, self.recording
@@ -74,7 +74,7 @@ class Recorder:
 
 
 class Deployer:
-    """A callback that exchanges gradients by a compressor, as `gcsim.ddp_hook` with `options`."""
+    """A callback that exchanges gradients with a compressor, like `gcsim.ddp_hook`."""
 
     def __init__(self, compressor: Any, options: dict[str, Any]) -> None:
         self._make = partial(ddp_hook, compressor, **options)
@@ -82,8 +82,8 @@ class Deployer:
         self.hook = self._make()
 
     def register(self, model: Any, scaler: Any) -> None:
-        """Register the hook on `model`, unless it serves it already; another model than before gets
-        a hook of its own. To be called on every rank."""
+        """Register the hook on `model` unless it has it already; another model gets a new hook.
+        Must be called on every rank."""
         if self._model is not None:
             if self._model() is model:
                 return

@@ -1,12 +1,12 @@
-"""Recording gradients, and training with a compressor, in Hugging Face's `Trainer`.
+"""Recording of gradients, and training with a compressor, in Hugging Face's `Trainer`.
 
     trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
     trainer.add_callback(RecordGradients(trainer, "my_trace"))           # then: gcsim run
     trainer.add_callback(CompressGradients(trainer, "topk", ratio=0.01)) # with several processes
     trainer.train()
 
-A loop of one's own around `Accelerator` needs neither: `gcsim.record` and `gcsim.ddp_hook` take
-what `accelerator.prepare` returns (docs/integrations.md).
+Your own loop around `Accelerator` needs neither: `gcsim.record` and `gcsim.ddp_hook` accept the
+result of `accelerator.prepare` (docs/integrations.md).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _Callback: Any = framework("transformers", extra="huggingface").TrainerCallback
 
 
 class RecordGradients(Recorder, _Callback):  # type: ignore[misc]  # Any to a type checker
-    """Record the gradients of `trainer`'s training in `folder`, a new folder, as `gcsim.record`.
+    """Record the gradients of `trainer`'s training in the new folder `folder`, like `gcsim.record`.
 
-    An iteration is a step of the optimiser, with all micro-batches of `gradient_accumulation_steps`
-    in it. Gradients are those before clipping; losses are not recorded, because callbacks are not
-    given them. `options` are those of `gcsim.record`. With `then_stop` the training ends when the
-    trace is complete. A training that raises leaves nothing; one after a complete trace is not
-    recorded. Raises `InputError` as `gcsim.record` does.
+    An iteration is an optimizer step with all micro-batches of `gradient_accumulation_steps`.
+    Gradients are recorded before clipping, and without losses, as callbacks do not receive them.
+    `options` are those of `gcsim.record`. With `then_stop` the training ends when the trace is
+    complete. A training that raises leaves nothing; one after a complete trace is not recorded.
+    Raises `InputError` as `gcsim.record` does.
     """
 
     def __init__(
@@ -41,32 +41,32 @@ class RecordGradients(Recorder, _Callback):  # type: ignore[misc]  # Any to a ty
         def recorded(*given: Any, **named: Any) -> Any:
             try:
                 return train(*given, **named)
-            except BaseException as error:  # of which callbacks are not told
+            except BaseException as error:  # callbacks do not receive exceptions
                 self.end(error)
                 raise
 
         trainer.train = recorded
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Attach the hooks to the model as the loop calls it."""
+        """Attach the hooks to the model as the training loop calls it."""
         self.begin(self._trainer.model_wrapped, _scaler_of(self._trainer))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The optimiser has stepped."""
+        """Count the optimizer step."""
         if self.step() and self._then_stop:
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A training that was shorter gives a shorter trace."""
+        """Finish the trace; a training that ends early gives a shorter one."""
         self.end()
 
 
 class CompressGradients(Deployer, _Callback):  # type: ignore[misc]
-    """Exchange the gradients of `trainer`'s training by a compressor, as `gcsim.ddp_hook`.
+    """Exchange the gradients of `trainer`'s training with a compressor, like `gcsim.ddp_hook`.
 
-    Takes the arguments of `gcsim.ddp_hook` and raises `InputError` as it does, also for one process
-    alone, where nothing is exchanged. The trainer's `GradScaler` is the hook's. A second training
-    of the same model goes on with its memory.
+    Takes the arguments of `gcsim.ddp_hook` and raises `InputError` as it does, also for a single
+    process, which exchanges nothing. The hook uses the trainer's `GradScaler`. Another training of
+    the same model continues with its memory.
     """
 
     def __init__(self, trainer: Any, compressor: Any, **options: Any) -> None:

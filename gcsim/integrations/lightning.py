@@ -1,4 +1,4 @@
-"""Recording gradients, and training with a compressor, in Lightning's `Trainer`.
+"""Recording of gradients, and training with a compressor, in Lightning's `Trainer`.
 
 record = RecordGradients("my_trace")                  # then: gcsim run
 compress = CompressGradients("topk", ratio=0.01)      # strategy="ddp", several processes
@@ -16,11 +16,11 @@ _Callback: Any = framework("lightning.pytorch", "pytorch_lightning", extra="ligh
 
 
 class RecordGradients(Recorder, _Callback):  # type: ignore[misc]  # Any to a type checker
-    """Record the gradients of a training in `folder`, a new folder, as `gcsim.record`.
+    """Record the gradients of a training in the new folder `folder`, like `gcsim.record`.
 
     `network` names the part of the `LightningModule` that `training_step` calls, as in
-    `self.network(inputs)`; "" is the module itself, as in `self(inputs)`. An iteration is a step
-    of the optimiser, with all of its micro-batches. `options` are those of `gcsim.record`. With
+    `self.network(inputs)`; "" is the module itself, as in `self(inputs)`. An iteration is an
+    optimizer step with all its micro-batches. `options` are those of `gcsim.record`. With
     `then_stop` the training ends when the trace is complete. A training that raises leaves nothing;
     one after a complete trace is not recorded. Raises `InputError` as `gcsim.record`.
     """
@@ -40,7 +40,7 @@ class RecordGradients(Recorder, _Callback):  # type: ignore[misc]  # Any to a ty
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """The optimiser may have stepped, or micro-batches are added up still."""
+        """Count an optimizer step, unless micro-batches are still being accumulated."""
         if trainer.global_step == self._steps:
             return
         self._steps = trainer.global_step
@@ -49,20 +49,20 @@ class RecordGradients(Recorder, _Callback):  # type: ignore[misc]  # Any to a ty
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """A training that was shorter gives a shorter trace."""
+        """Finish the trace; a training that ends early gives a shorter one."""
         self.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Nothing half-written stays."""
+        """Discard the unfinished trace."""
         self.end(exception)
 
 
 class CompressGradients(Deployer, _Callback):  # type: ignore[misc]
-    """Exchange the gradients of a training by a compressor, as `gcsim.ddp_hook`.
+    """Exchange the gradients of a training with a compressor, like `gcsim.ddp_hook`.
 
-    Takes the arguments of `gcsim.ddp_hook` and raises `InputError` as it does, also where the
-    strategy is not DDP, or there is one process and nothing is exchanged. The trainer's
-    `GradScaler` is the hook's. Each `fit` wraps the module anew, and begins without memory.
+    Takes the arguments of `gcsim.ddp_hook` and raises `InputError` as it does, also if the strategy
+    is not DDP or a single process exchanges nothing. The hook uses the trainer's `GradScaler`. Each
+    `fit` wraps the module anew and starts without memory.
     """
 
     def __init__(self, compressor: Any, **options: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gcsim.compressors.registry import compressor_class
 from gcsim.errors import InputError, Problem, TraceError
-from gcsim.files import cache_folder, held, remove_left, remove_unused, temporary_folder
+from gcsim.files import cache_folder, in_use, remove_left, remove_unused, temporary_folder
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.running.keys import gradients_key
 from gcsim.scenarios.scenario import LiveGradients, RecordedGradients, Scenario, SyntheticGradients
@@ -206,7 +206,7 @@ def _held(scenario: Scenario, source: LiveGradients, second_moments: bool) -> He
 def _kept(path: Path, stack: ExitStack) -> Trace | None:
     """Open and lock the cached gradients of an earlier run; None if missing or damaged."""
     with suppress(OSError):
-        stack.enter_context(held(path))
+        stack.enter_context(in_use(path))
         os.utime(path)  # marks the entry as just used
         try:
             return Trace.open(path)
@@ -222,7 +222,7 @@ def _keep(folder: Path, path: Path, stack: ExitStack) -> Path:
         return folder
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(held(folder))
+        stack.enter_context(in_use(folder))
         folder.rename(path)  # fails if the disk is full or another run was faster
         _make_room(path)
         return path

@@ -92,7 +92,7 @@ def settled(fit: LinkFit, place: str) -> LinkFit:
             hint="another --algorithm, --collective, --ranks or --devices-per-node may fit; or the "
             "times include more than the collective (waiting, a busy host)",
         )
-    if fit.goodput_told:
+    if fit.goodput_known:
         return _possible(fit, place)
     if fit.line_rate is None:
         raise InputError(

@@ -78,7 +78,7 @@ class LinkFit:
     steps: str  # the same for other figures by size
 
     @property
-    def goodput_told(self) -> bool:
+    def goodput_known(self) -> bool:
         """Whether the sizes determine the goodput."""
         return all(estimate.low is not None for estimate in self.estimates)
 

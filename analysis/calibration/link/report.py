@@ -55,7 +55,7 @@ def warnings(fit: LinkFit) -> Iterator[str]:
             f"the fit misses {plural(len(far), 'size')} of {len(fit.points)} by more than "
             f"{FAR_OFF:.0%}: {named}{more}; {hint}"
         )
-    if not fit.goodput_told:
+    if not fit.goodput_known:
         yield (
             "these sizes do not determine the goodput; measure longer messages (the efficiency is "
             "the catalogue's, with its range)"
@@ -88,7 +88,7 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
         f"date: {date}",
         f"command: {command}",
     ]
-    return entry_text(fit.link, source=source, comments=comments, estimate=not fit.goodput_told)
+    return entry_text(fit.link, source=source, comments=comments, estimate=not fit.goodput_known)
 
 
 def entry_text(link: Link, *, source: str, comments: Sequence[str], estimate: bool = False) -> str:

@@ -1,1 +1,1 @@
-"""`gcsim calibrate`: what is measured becomes an entry that a scenario can name."""
+"""`gcsim calibrate`: turn measurements into entries that a scenario can name."""

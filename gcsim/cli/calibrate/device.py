@@ -1,4 +1,4 @@
-"""`gcsim calibrate device`: from this machine to a device that a scenario can name."""
+"""`gcsim calibrate device`: measure this machine as a device that a scenario can name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _BATCH = 32
 
 
-class Where(StrEnum):
-    """Part that is measured."""
+class Target(StrEnum):
+    """Target that is measured."""
 
     auto = "auto"
     cpu = "cpu"
@@ -32,7 +32,7 @@ class Where(StrEnum):
 def calibrate_device_command(
     *,
     output: Annotated[Path, option("-o --output FILE", "The YAML file to write.")],
-    device: Annotated[Where, option("--device", "auto: a GPU if there is one.")] = (Where.auto),
+    device: Annotated[Target, option("--device", "auto: a GPU if there is one.")] = (Target.auto),
     name: Annotated[str | None, option("--name NAME", "Default: the file's name.")] = None,
     threads: Annotated[
         int | None, option("--threads", "Threads on a CPU. Default: torch's number.", min=1)
@@ -87,34 +87,34 @@ def calibrate_device_command(
             command=command,
         )
     measured = calibration.device
-    beside = {
+    others = {
         "sums": _sums(calibration.sums),
         "framework": calibration.setting or "torch has no Gloo here",
     }
     if calibration.copies:
         bus = as_bus(calibration.copies)
-        beside["bus"] = f"{bus} over Gloo ({in_words(calibration.copies)})"
-        beside["device sums"] = _sums(calibration.additions)
+        others["bus"] = f"{bus} over Gloo ({in_words(calibration.copies)})"
+        others["device sums"] = _sums(calibration.additions)
     write_device(
-        measured, output, _HEAD + "".join(f"{key:11} {text}\n" for key, text in beside.items())
+        measured, output, _HEAD + "".join(f"{key:11} {text}\n" for key, text in others.items())
     )
     if not quiet:
         note(
             *_lines(measured),
-            *(f"  {_BESIDE[key]}: {text}" for key, text in beside.items()),
+            *(f"  {_OTHERS[key]}: {text}" for key, text in others.items()),
             f"written: {output}",
         )
         change = f"cluster.device={output}"
         note_next(["run", "alexnet_32node", "--set", change], "use it")
 
 
-_BESIDE = {
+_OTHERS = {
     "sums": "Gloo's summation",
     "framework": "DDP around an exchange",
     "bus": "copies",
     "device sums": "summation on the device",
 }
-"""Measurements beside the device, which belong elsewhere in a scenario."""
+"""Measurements that do not belong to the device but elsewhere in a scenario."""
 _HEAD = """A device, measured. cluster.device of a scenario takes this file's path.
 kernels     by class: what is metered without a measurement of its own
 primitives  by kernel: bytes of one launch and its time; lines between the points
@@ -123,7 +123,7 @@ stages      by method on a GPU: factors on the times of its host and of its kern
 
 
 def _sums(rates: Mapping[str, float]) -> str:
-    """Rates in a scenario's form."""
+    """Return rates in a scenario's notation."""
     if not rates:
         return "torch has no Gloo here"
     told = ", ".join(f"{dtype}: {rate / 1e6:.3g} MB/s" for dtype, rate in rates.items())

@@ -1,4 +1,4 @@
-"""`gcsim calibrate link`: from measurements to a link that a scenario can name."""
+"""`gcsim calibrate link`: fit measurements to a link that a scenario can name."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def calibrate_link_command(
             algorithm=algorithm,
         ),
     )
-    fit_and_tell(
+    fit_and_report(
         readings,
         output=output,
         name=name,
@@ -91,7 +91,7 @@ def calibrate_link_command(
     )
 
 
-def fit_and_tell(
+def fit_and_report(
     readings: Sequence[Reading],
     *,
     output: Path | None,
@@ -102,7 +102,7 @@ def fit_and_tell(
 ) -> None:
     """Fit, print the report, and write the link's file.
 
-    Raises `InputError` for an unknown link or algorithm, and when the file cannot be written.
+    Raises `InputError` for an unknown link or algorithm, or if the file cannot be written.
     """
     from datetime import UTC, datetime
 

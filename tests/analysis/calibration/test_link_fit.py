@@ -215,7 +215,7 @@ def test_short_messages_alone_do_not_tell_the_goodput() -> None:
     sizes = [8, 16, 32, 64]
     draw = random.Random(1)
     found = fit(measured([1e-3 * (1 + draw.random() / 50) for _ in sizes], sizes), inside=INSIDE)
-    assert not found.goodput_told
+    assert not found.goodput_known
     assert any("the goodput; measure longer messages" in w for w in warnings(found))
     # the latency lies between nothing and what explains the shortest message alone
     (latency,) = (e for e in found.estimates if e.figure == "latency")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gcsim.files import held
+from gcsim.files import in_use
 from gcsim.scenarios import run as running
 from gcsim.scenarios.result import FROM_CACHE
 from gcsim.scenarios.running import gradients
@@ -129,7 +129,7 @@ def test_kept_gradients_stay_within_their_bound_and_the_oldest_go_first(
     size = gradients._nbytes(first)
     monkeypatch.setattr(gradients, "KEPT_BYTES", 3 * size + size // 2)
     others = [run(seed) for seed in (1, 2)]
-    with held(first):
+    with in_use(first):
         newest = run(3)
         assert kept(tmp_path) == sorted([first, others[1], newest])
     last = run(4)
