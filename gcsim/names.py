@@ -77,13 +77,13 @@ def entry_named(
     Parameters
     ----------
     word, kind
-            The user's word, and the noun of the entries for messages: "device".
-        titles
-            Title and aliases by entry name.
-        others
-            A further sentence for the hint if no entry matches.
-        akin
-            Function that tells whether an entry may be called similar.
+        The user's word, and the noun of the entries for messages: "device".
+    titles
+        Title and aliases by entry name.
+    others
+        A further sentence for the hint if no entry matches.
+    akin
+        Function that tells whether an entry may be called similar.
 
     Raises `InputError` if no entry or more than one matches the word.
     """

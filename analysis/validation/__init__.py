@@ -1,6 +1,6 @@
-"""Suites of measurements, and how far predictions are from them.
+"""Suites of measurements, and the errors of predictions for them.
 
-A suite of one's own needs, beside catalogue and simulator:
+Your own suite needs these names besides the catalogue and the simulator:
 
     from gcsim.analysis.validation import Bound, Factor, Findings, Point, Suite
 """

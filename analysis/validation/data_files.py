@@ -1,4 +1,4 @@
-"""Data files of the suites: rows, without the comment that states their source."""
+"""Data files of the suites: their rows, without comments, and citations."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _read(path: Path) -> list[Row]:
 
 @cache
 def cited(folder: Path) -> dict[str, Row]:
-    """Lines of a folder's `sources.csv`, by key."""
+    """Return the lines of a folder's `sources.csv`, by key."""
     return {row["key"]: row for row in _read(folder / "sources.csv")}
 
 
 def citation(folder: Path, key: str, where: str) -> str:
-    """Citation of a row: its line of `sources.csv`, and the place in it."""
+    """Return the citation of a row: its entry in `sources.csv`, with the place in that source."""
     found = cited(folder)[key]
     parts = (found["citation"], where, found["url"], found["date"], found["confidence"])
     return ", ".join(part for part in parts if part)
@@ -36,8 +36,8 @@ def citation(folder: Path, key: str, where: str) -> str:
 def layer_table(
     files: tuple[Path, ...], model: str, batch: int, tokens: int
 ) -> tuple[ModelFacts, list[tuple[int, ...]]]:
-    """Facts of a model, and shapes of its tensors in forward order (elements, or rows and columns:
-    "3x96"), from the first file with its layers. Raises `InputError` if there is none."""
+    """Return a model's facts and the shapes of its tensors in forward order (elements, or rows and
+    columns: "3x96"), from the first file that has its layers. Raises `InputError` if none has."""
     layers: list[Layer] = []
     shapes: dict[int, tuple[int, ...]] = {}
     for row in _layers(files).get(model, ()):
@@ -69,7 +69,7 @@ def layer_table(
 
 @cache
 def _layers(files: tuple[Path, ...]) -> dict[str, list[Row]]:
-    """Layers by model."""
+    """Return the layers by model."""
     found: dict[str, list[Row]] = {}
     for path in files:
         found = grouped(_read(path), lambda row: row["model"]) | found

@@ -1,8 +1,8 @@
-"""Choices that follow a prediction: beats dense, yes or no; and the fastest method.
+"""Choices based on predictions: whether a method beats dense training, and which is fastest.
 
-A setting's points are one model on one cluster with several methods. Methods are judged against a
-measured dense exchange, unless their own point served a fit; the fastest is looked for among all.
-Measurements closer than `TIE` decide nothing and are counted apart.
+The points of a setting are one model on one cluster with several methods. A method is compared with
+a measured dense exchange, unless its own point was used in a fit; the fastest method is searched
+among all points. Measurements closer than `TIE` decide nothing and are counted separately.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from gcsim.analysis.validation.suite import Point
 from gcsim.simulator.training import DENSE
 
 TIE = 0.02
-"""Relative difference below which two measurements tie: repeated runs of the published benchmarks
-differ by 1 to 2 %."""
+"""Relative difference below which two measurements tie, since repeated runs of the published
+benchmarks differ by 1 to 2 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """Choices between points."""
+    """Numbers of right and wrong choices between points."""
 
     right: int
-    wrong: tuple[Point, ...]  # methods whose prediction and measurement disagree on beating dense
+    wrong: tuple[Point, ...]  # methods whose prediction and measurement differ on beating dense
     ties: int
-    faster: int  # decided ones that are faster than dense
-    unfitted_right: int  # right choices of the catalogue alone
+    faster: int  # decided methods that are faster than dense
+    unfitted_right: int  # right choices with the catalogue alone
     unfitted_decided: int
     fastest_right: int
-    """Settings whose predicted fastest method is within `TIE` of the measured one."""
+    """Settings in which the predicted fastest method is within `TIE` of the measured one."""
     fastest: int  # settings with at least three methods
     regret: float
-    """Mean over those settings of how much slower the predicted fastest is than the measured."""
+    """Mean over those settings of the relative time lost by choosing the predicted fastest."""
 
     @property
     def decided(self) -> int:
-        """Choices between a method and dense."""
+        """Number of choices between a method and dense."""
         return self.right + len(self.wrong)
 
     @property
     def commoner(self) -> int:
-        """Choices that are right if the commoner answer is always given, without any knowledge."""
+        """Number of right choices when always giving the more frequent answer."""
         return max(self.faster, self.decided - self.faster)
 
     @property
@@ -52,7 +52,7 @@ class Decisions:
 
 
 def decisions(points: Sequence[Point]) -> Decisions | None:
-    """Choices between the points; None without any."""
+    """Return the choices between the points; None if there are none."""
     right, ties, fastest_right, fastest = 0, 0, 0, 0
     faster, unfitted_right, unfitted_decided = 0, 0, 0
     wrong: list[Point] = []
@@ -98,11 +98,11 @@ def decisions(points: Sequence[Point]) -> Decisions | None:
 
 
 def by_setting(points: Sequence[Point]) -> dict[str, list[Point]]:
-    """Points of several methods, by setting."""
+    """Return the points of settings with several methods, by setting."""
     chosen = (point for point in points if point.setting and point.method)
     return grouped(chosen, lambda point: point.setting)
 
 
 def _gain(reference: float, own: float, point: Point) -> float:
-    """Speed over the reference's."""
+    """Return the speed relative to the reference."""
     return reference / own if point.less_is_better else own / reference

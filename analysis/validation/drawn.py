@@ -1,7 +1,7 @@
-"""Training steps in drawn worlds, as `gcsim run` draws them, but for factors on whole steps.
+"""Training steps in drawn worlds, drawn as in `gcsim run` but without factors on whole steps.
 
-Figures with a range are drawn together (`scenarios/uncertainty/worlds.py`). Draws depend on an
-input's name alone, so points are wrong together as in one run.
+Inputs with a range are drawn together (`scenarios/uncertainty/worlds.py`). Draws depend only on an
+input's name, so errors of points are correlated as within one run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gcsim.traces.profile import ModelFacts, TrafficProfile
 
 DRAWS = 10
 _SEED = 0
-_HELD: dict[object, CollectiveTimes] = {}  # times by cluster, records and inputs, shared by suites
+_HELD: dict[object, CollectiveTimes] = {}  # by cluster, records and inputs, shared by suites
 
 
 def in_worlds(
@@ -40,7 +40,7 @@ def in_worlds(
     compute: Mapping[str, ComputeTimes],
     exact: float,
 ) -> NDArray[np.float64]:
-    """Seconds by world of a step of `exact` seconds; `compute` as of `uncertain_inputs`."""
+    """Return a step's seconds by world; `exact`: as stated, `compute`: as in `uncertain_inputs`."""
     inputs = uncertain_inputs(cluster, training, compute)
     worlds = draw(inputs, DRAWS, _SEED)
     carried = as_collectives(profile, cluster)
@@ -63,7 +63,7 @@ def in_worlds(
 def passes_of(
     compute: ComputeTimes, facts: ModelFacts, device: Device, precision: Precision
 ) -> dict[str, ComputeTimes]:
-    """Passes as the catalogue states them, and at the ends of the device's ranges."""
+    """Return the passes as the catalogue states them, and at both ends of the device's ranges."""
     stated = float(step_time(facts, device, precision).seconds)
     found = {"stated": compute}
     for end in ("fastest", "slowest"):
@@ -74,7 +74,7 @@ def passes_of(
 
 
 def without(work: str, device: Device, model: ModelFacts, precision: Precision) -> Device:
-    """The device without the model's steps cited from this work; itself if there are none."""
+    """Return the device without steps of the model that cite `work`; unchanged without any."""
     key = model.name, precision, model.tokens
     times = device.measured.get(key)
     if times is None:

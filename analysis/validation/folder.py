@@ -1,4 +1,4 @@
-"""A suite in a folder (see `rows.py`): every row is a scenario and a number."""
+"""A suite in a folder (`rows.py`): every row is a scenario with a measured number."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _CLOSE = 1e-3
 
 
 def suite_of(path: Path, name: str, find: Callable[[], Findings] | None = None) -> Suite:
-    """The suite in a folder, under this name; `find` if its rows are no scenarios. Raises
-    `InputError` if its files are no suite."""
+    """Return the suite in a folder, under this name; `find` is for a suite whose rows are not
+    scenarios. Raises `InputError` if the files do not form a suite."""
     document, file = row_files.read_suite(path)
     page = row_files.read_page(path)
     return Suite(
@@ -54,12 +54,12 @@ def suite_of(path: Path, name: str, find: Callable[[], Findings] | None = None) 
 
 @dataclass(eq=False)
 class Folder:
-    """A suite's files and predictions."""
+    """Files and predictions of a suite."""
 
     path: Path
     document: Document
     file: row_files.SuiteFile
-    values: dict[str, float] = field(default_factory=dict)  # fitted values so far
+    values: dict[str, float] = field(default_factory=dict)  # values fitted so far
     _runs: dict[str, Stated] = field(default_factory=dict)
     _drawn: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
@@ -73,20 +73,20 @@ class Folder:
     def runs(
         self, row: row_files.Row, *, catalogue: bool = False, steps: bool = False
     ) -> list[Stated]:
-        """Runs that a row waits for; the longest decides. Empty if unknown to the catalogue alone,
-        with stated steps or without."""
+        """Return the runs that a row waits for, the longest of which counts. Empty if the catalogue
+        alone does not know one of them. `steps`: with the measured step stated."""
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
         found = [self._run(row, variant, catalogue, steps) for variant in variants]
         unknown = any(group.get("unknown") for group in self._groups(row))
         return [] if catalogue and (unknown or not all(map(_known, found))) else found
 
     def _groups(self, row: row_files.Row) -> list[row_files.Changes]:
-        """Changes of the defaults, in order."""
+        """Return the row's changes of the defaults, in order."""
         names = (row["group"] or row["series"]).split(" + ")
         return [self.file.groups.get(name) or {} for name in names]
 
     def _changes(self, row: row_files.Row, catalogue: bool) -> Iterator[tuple[str, Any]]:
-        """Keys and values that replace defaults; of a key the last one counts."""
+        """Yield keys and values that replace defaults; the last value of a key counts."""
         kind = "catalogue" if catalogue else "fitted"
         yield from _flat(self.file.catalogue if catalogue else self.file.fitted)
         for group in self._groups(row):
@@ -106,7 +106,7 @@ class Folder:
             if text[:1] == "?":
                 known = not catalogue or (steps and self._is_given(text))
                 text = self._fitted(row, key, text) if known else ""
-                if key.startswith(_HOST):  # put into the run, which need not be read again
+                if key.startswith(_HOST):  # set on the run, which need not be read again
                     prices |= {key.removeprefix(_HOST): text.split()[0]} if text else {}
                     continue
             elif text[:1] == "@":
@@ -133,7 +133,7 @@ class Folder:
         return self._runs[name]
 
     def _defaults(self) -> Document:
-        """The scenario of a row that changes nothing."""
+        """Return the scenario of a row without changes."""
         values, keys = self._places
         return Document(
             name=self.document.name,
@@ -145,7 +145,7 @@ class Folder:
 
     @cached_property
     def _places(self) -> list[dict[Keys, str]]:
-        """Places of the scenario's values and keys."""
+        """Return the places of the scenario's values and keys in the file."""
         return [
             {key[1:]: place for key, place in places.items() if key[:1] == ("scenario",)}
             for places in (self.document.values, self.document.keys)
@@ -156,7 +156,7 @@ class Folder:
         return layer_table(files, model, batch, tokens)
 
     def _fitted(self, row: row_files.Row, key: str, text: str) -> str:
-        """Replace `?NAME` by its value; empty before it is fitted."""
+        """Replace `?NAME` by its value; returns "" before it is fitted."""
         factors = text[1:].split("*")
         names = [one for one in factors if not _NUMBER.fullmatch(one)]
         number = math.prod(float(one) for one in factors if one not in names)
@@ -174,7 +174,7 @@ class Folder:
         return all(name in self._fits and self._fits[name].given for name in names)
 
     def given(self, row: row_files.Row, text: str) -> float:
-        """Seconds of the rows in "@ROW @OTHER", as `row` refers to them."""
+        """Return the seconds of the rows in "@ROW @OTHER", which `row` refers to."""
         return statistics.median(self.measured(other) for other in self._referred(row, text))
 
     def _referred(self, row: row_files.Row, text: str) -> list[row_files.Row]:
@@ -192,14 +192,14 @@ class Folder:
     # --- seconds and published values -----------------------------------------------------------
 
     def measured(self, row: row_files.Row) -> float:
-        """Seconds of an iteration."""
+        """Return the measured seconds per iteration."""
         value = row.number("measured")
         if row.unit == "s":
             return value / row.number("iterations", 1)
         return self._samples(row) / value
 
     def published(self, row: row_files.Row, seconds: float) -> float:
-        """Seconds of an iteration in the row's unit."""
+        """Convert seconds per iteration to the row's unit."""
         if row.unit == "s":
             return seconds * row.number("iterations", 1)
         return self._samples(row) / seconds
@@ -215,7 +215,7 @@ class Folder:
     # --- fits -------------------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Find the fitted values in turn, those of the same rows together."""
+        """Fit the values in order; values with the same rows are fitted together."""
         if self._beside is not None:
             self._beside.fit()
             self.values |= self._beside.values
@@ -229,7 +229,7 @@ class Folder:
 
     @cached_property
     def _fits(self) -> dict[str, row_files.FitSection]:
-        """Fits of this suite and of the one beside it."""
+        """Fits of this suite and of the suite that it builds on."""
         return (self._beside._fits if self._beside else {}) | self.file.fit
 
     def _together(self, served: list[row_files.Row], names: list[str]) -> None:
@@ -248,7 +248,7 @@ class Folder:
     # --- findings ---------------------------------------------------------------------------------
 
     def findings(self) -> Findings:
-        """Points of all rows that are not left out."""
+        """Return the points of all rows that are not left out, and all other results."""
         self.fit()
         compared = [row for row in self.rows if not row["left_out"]]
         given = {
@@ -286,7 +286,7 @@ class Folder:
             )  # fmt: skip
 
     def _in_catalogue(self, text: str, row: row_files.Row) -> float | None:
-        """The catalogue's value at a fitted key."""
+        """Return the catalogue's value for a fitted key."""
         stands = (key for key, own in self._changes(row, catalogue=False) if own == text)
         value: Any = self._run(row, {}, catalogue=True)
         for word in next(stands, "").replace(".bandwidth", ".rate").split("."):
@@ -306,7 +306,7 @@ class Folder:
         if any(one.stated_step is None for one in own):
             own = []
         others = self._without(source, known) if step else []
-        if any(one.stated_step is not None for one in others):  # by both
+        if any(one.stated_step is not None for one in others):  # if both state it
             others = []
         return Point(
             name=row["name"],
@@ -339,16 +339,16 @@ class Folder:
         )
 
     def _worlds(self, row: row_files.Row, runs: Sequence[Stated]) -> tuple[float, ...]:
-        """Published values in drawn worlds; empty if the row is no step of a cluster."""
+        """Return published values in drawn worlds; empty if the row is not a training step."""
         if any(one.traffic.grouping == "none" or one.cluster.workers == 1 for one in runs):
             return ()
         seconds = np.max([self._drawing(one) for one in runs], axis=0).tolist()
         return tuple(self.published(row, one) for one in seconds)
 
     def _drawing(self, run: Stated) -> NDArray[np.float64]:
-        """Seconds in all worlds, shared by rows of one run."""
+        """Return the seconds in all worlds, cached per run."""
         if id(run) not in self._drawn:
-            # with a range, if of nothing: collectives' times are those of the catalogue's passes
+            # a range of almost zero: collectives' times are those of the catalogue's passes
             compute = {"stated": run.passes, "slowest": run.passes.scaled(Fraction(100001, 100000))}
             if run.stated_step is None:
                 compute = passes_of(
@@ -360,13 +360,13 @@ class Folder:
         return self._drawn[id(run)]
 
     def _without(self, source: str, runs: Sequence[Stated]) -> list[Stated]:
-        """Runs on devices without the source's own steps; empty if no other source has any."""
+        """Return the runs on devices without the source's own steps; empty if no other has any."""
         work = work_of(source, "")
         found = [self._others(work, one) if work else one for one in runs]
         return found if all(map(_known, found)) else []
 
     def _others(self, work: str, run: Stated) -> Stated:
-        """A run without what the source has said."""
+        """Return a run without the statements of its source."""
         name = f"{id(run)} without {work}"
         if name not in self._runs:
             precision = run.training.timed_as
@@ -390,14 +390,14 @@ def _known(run: Stated) -> bool:
 
 
 def _placed(row: row_files.Row, problem: Problem) -> Problem:
-    """The problem at its cell's place, if it is a row's."""
+    """Return the problem with the place of its cell, if it belongs to a row."""
     if not problem.place.startswith("--set "):
         return problem
     return replace(problem, place=row.place(problem.place.removeprefix("--set ")))
 
 
 def _flat(changes: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values; what is like another begins anew."""
+    """Yield dotted keys and values; a mapping with `like` replaces the former one."""
     for key, value in changes.items():
         if isinstance(value, Mapping):
             if "like" in value:
@@ -412,9 +412,9 @@ def nearest(
     measured: Sequence[float],
     within: Sequence[tuple[float, float]],
 ) -> list[float]:
-    """Values, to 0.1 %, whose predictions are nearest to all measurements. Least squares of the
-    logarithms of predicted over measured, over the values' logarithms: one value by Brent's method,
-    several by Gauss and Newton's, with errors beyond 10 % counting less than their squares."""
+    """Return the values, to 0.1 %, whose predictions are nearest to all measurements. Least squares
+    of log(predicted / measured) over the logarithms of the values: Brent's method for one value,
+    Gauss-Newton for several, with less weight on errors beyond 10 %."""
     from scipy.optimize import least_squares, minimize_scalar
 
     def misses(logarithms: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Judgement of a suite: its bounds, and whether its fit was honest."""
+"""Judgement of a suite: whether its bounds hold, and whether its fit is legitimate."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from gcsim.analysis.validation.statistics import Errors, by_series, errors, judg
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InputError
 
-MOST_FITTED = 1 / 3  # share of a series' points that may serve a fit
-LEAST_ROWS = 2  # least measurements behind a fitted factor; one alone is met whatever is believed
-MOST_FACTORS = 2 / 3  # most fitted factors per measurement that served
+MOST_FITTED = 1 / 3  # largest share of a series' points that may be used in a fit
+LEAST_ROWS = 2  # least measurements per fitted factor; a single one is always matched
+MOST_FACTORS = 2 / 3  # most fitted factors per measurement used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A bound and the value reached."""
+    """A bound, the value reached, and whether the bound holds."""
 
     bound: Bound
     reached: float
     points: int  # number of points, decisions or statements
     kept: bool
-    unfitted: float | None = None  # the catalogue's own median
+    unfitted: float | None = None  # median with the catalogue alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A suite's outcome."""
+    """Outcome of a suite."""
 
     suite: Suite
     findings: Findings
-    series: dict[str, Errors]  # errors by series, without those entirely fitted
+    series: dict[str, Errors]  # errors by series, without series used entirely in fits
     lines: dict[str, Errors]
-    """Lines of the report: a series, or the parts of a mixture (`report/series.py`)."""
+    """Errors by line of the report: a series, or the parts of a mixture (`report/series.py`)."""
     overall: Errors | None  # errors of times and rates; bytes are inputs of predictions
     decisions: Decisions | None
     bounds: tuple[Kept, ...]
-    seconds: float  # duration of the prediction here
+    seconds: float  # time that the predictions took
 
     @property
     def kept(self) -> bool:
-        """Whether no bound is broken."""
+        """Whether all bounds hold."""
         return all(bound.kept for bound in self.bounds)
 
 
 def run_suite(suite: Suite) -> Report:
-    """Predict a suite's points and judge them. Raises `InputError` if more than a third of a
-    series serves the fit, a factor is fitted on one point or more than two on three, names repeat,
-    or a value is not positive and finite."""
+    """Predict a suite's points and judge them. Raises `InputError` if more than a third of a series
+    is used in the fit, a factor is fitted on one point or more than two factors on three, names
+    repeat, or a value is not positive and finite."""
     start = time.perf_counter()
     findings = suite.find()
     return judge(suite, findings, time.perf_counter() - start)
 
 
 def judge(suite: Suite, findings: Findings, seconds: float = 0.0) -> Report:
-    """Judge existing findings, as `run_suite` does."""
+    """Judge existing findings as `run_suite` does."""
     points = findings.points
     series = by_series(points)
     _check(suite, points, series)
@@ -112,15 +112,15 @@ def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]
 
 
 def _check_freedom(suite: Suite, findings: Findings) -> None:
-    """Check the number of fitted factors, without `Factor.given`. If no point serves a fit, they
-    explain a miss and are in no prediction."""
+    """Check the number of fitted factors, without `Factor.given`. If no point is used in a fit, the
+    factors only explain a miss and are in no prediction."""
     served = sum(point.fitted for point in findings.points)
     solved = [factor for factor in findings.factors if not factor.given] if served else []
     for factor in solved:
         if factor.points < LEAST_ROWS:
             count = plural(factor.points, "point")
             raise _wrong(suite, f"{factor.name!r} of {factor.series!r} is fitted on {count}")
-    # a row that gives a step of one device tells nothing else
+    # a row that gives the step of one device has no other information
     alone = sum(factor.given and factor.points == 1 for factor in findings.factors)
     rows = max([served - alone, *(factor.points for factor in solved)])
     if len(solved) > MOST_FACTORS * rows:
@@ -132,7 +132,7 @@ def _check_freedom(suite: Suite, findings: Findings) -> None:
 
 
 def _without_points(bound: Bound, findings: Findings) -> Kept | None:
-    """A bound on what is no point."""
+    """Judge a bound on findings other than points."""
     if bound.statistic == "statements":
         own = findings.statements
         right = [one for one in own if one.exact and one.agrees != one.wrong]
@@ -182,7 +182,7 @@ def _judge(suite: Suite, bound: Bound, findings: Findings, series: dict[str, lis
 
 
 def _agreeing(bound: Bound, found: Sequence[Agreement]) -> Kept:
-    """Bound on false alarms or on pairs, of the tasks' own settings or, by its series, of all."""
+    """Judge a bound on false alarms or pairs, in a task's own settings or (`IN_ALL`) in all."""
     own = [one for one in found if (one.compared == IN_ALL) == (bound.series == (IN_ALL,))]
     if bound.statistic == "alarms":
         count = sum(one.reported for one in own)

@@ -1,15 +1,15 @@
-"""Steps and gains of a source, predicted without its statements: coverage, P(faster than dense).
+"""Leave-one-source-out test of steps and gains: coverage of ranges, P(faster than dense).
 
-Every training step is predicted by the catalogue alone in drawn worlds, and again with its passes
+Every training step is predicted in drawn worlds with the catalogue alone, and again with its passes
 stated. Factors on whole steps (`scenarios/uncertainty/discrepancy.py`) widen these ranges. Their
-widths are split-conformal in spirit (Dunn, Wasserman and Ramdas, "Distribution-free prediction sets
-for two-layer hierarchical models", JASA 2023): a width is the least that has 80 % of the weight of
-all other sources, each of equal weight, inside the middle 80 %. In turn:
+widths resemble split conformal prediction (Dunn, Wasserman and Ramdas, "Distribution-free
+prediction sets for two-layer hierarchical models", JASA 2023): a width is the least that puts 80 %
+of the weight of all other sources, equal for each, inside the middle 80 %. In this order:
 
-- of a compressor, from ratios of two methods' steps, with stated passes;
-- of all compressors, from gains over dense, with stated passes: too few sources have dense and
+- for a compressor, from ratios of two methods' steps, with stated passes;
+- for all compressors, from gains over dense, with stated passes: too few sources have dense and
   compressed steps of known devices;
-- of all methods, from steps: with stated passes, and with the catalogue's.
+- for all methods, from steps: with stated passes, and with the catalogue's.
 
 A source is a repository or a suite; its rates of the device are left out as well.
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from gcsim.analysis.validation.judge import Report
 
 Values = NDArray[np.float64]
-LEAST, MOST = 0.7, 0.9  # required coverage of steps, each source alike
-CLOSE = 1.05  # ratio of widths up to which the file is not stale
+LEAST, MOST = 0.7, 0.9  # required coverage of steps, averaged over sources
+CLOSE = 1.05  # ratio of widths up to which the file counts as current
 COMMAND = "python -m tests.benchmarks.discrepancy"
 _SHARE = 0.8
 _EDGE = (1 - _SHARE) / 2
@@ -55,13 +55,13 @@ _WORK = (re.compile(r"github\.com/([\w.-]+/[\w.-]+)"), re.compile(r"([\w-]+/[\w.
 
 
 def work_of(citation: str, otherwise: str) -> str:
-    """Repository in a citation, or `otherwise`."""
+    """Return the repository in a citation, or `otherwise`."""
     found = (pattern.search(citation) for pattern in _WORK)
     return next((match[1] for match in found if match), otherwise)
 
 
 def with_factors(point: Point, suite: str, kind: str) -> tuple[float, ...]:
-    """Seconds by world of a point's method by the catalogue alone, with others' factors."""
+    """Return a method's seconds by world with the catalogue alone and other sources' factors."""
     known = shipped().without(work_of(point.source, suite))
     found = discrepancy.inputs(known, stated=False, kinds=[kind])
     by = discrepancy.factors(draw(found, len(point.worlds), 0), found, kind)
@@ -71,37 +71,37 @@ def with_factors(point: Point, suite: str, kind: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Miss:
-    """A measurement beside its prediction in drawn worlds."""
+    """Deviation of a measurement from its prediction, in drawn worlds."""
 
     source: str
     logs: Values
-    """Logarithm of measured over predicted seconds, of a method or over another's, by world."""
-    compressed: bool = False  # whether a step is compressed
-    measured: float = 0.0  # logarithm of a measured gain
+    """Log of measured over predicted seconds by world, of a method or of its ratio to another."""
+    compressed: bool = False  # whether the step has compression
+    measured: float = 0.0  # logarithm of the measured gain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Misses:
-    """Misses of one kind of passes."""
+    """Misses with one kind of passes (stated, or from the catalogue)."""
 
     steps: tuple[Miss, ...]
     gains: tuple[Miss, ...]  # compressed steps over dense ones
     pairs: tuple[Miss, ...]  # compressed steps over others of the same setting
 
     def of(self, keep: Iterable[str]) -> Misses:
-        """Misses of some sources."""
+        """Return the misses of these sources."""
         names = set(keep)
         parts = (self.steps, self.gains, self.pairs)
         return Misses(*(tuple(one for one in each if one.source in names) for each in parts))
 
     @property
     def sources(self) -> list[str]:
-        """Sources of the steps, in order of their first ones."""
+        """Sources of the steps, in order of first occurrence."""
         return list(dict.fromkeys(one.source for one in self.steps))
 
 
 def misses(reports: Sequence[Report], *, stated: bool) -> Misses:
-    """Misses of all points that served no fit, with stated or the catalogue's passes."""
+    """Return the misses of all points not used in fits, with stated or the catalogue's passes."""
     steps: list[Miss] = []
     settings: dict[tuple[str, str], list[tuple[Point, Miss]]] = {}
     for report in reports:
@@ -136,8 +136,8 @@ def _over(one: tuple[Point, Miss], other: tuple[Point, Miss]) -> Miss:
 
 
 def widths(catalogue: Misses, stated: Misses) -> Widths:
-    """Widths from all these."""
-    compressor = width(stated.pairs) ** math.sqrt(0.5)  # two of them differ
+    """Return the widths that these misses require."""
+    compressor = width(stated.pairs) ** math.sqrt(0.5)  # a ratio of two methods has two
     own = _quantiles(compressor)
     compressed = width([_beside(one, own) for one in stated.gains])
     both = _both(compressed, compressor)
@@ -149,8 +149,8 @@ def widths(catalogue: Misses, stated: Misses) -> Widths:
 
 
 def width(found: Sequence[Miss]) -> float:
-    """Least factor f with which 80 % of the misses, each source of equal weight, lie within the
-    middle 80 % of the worlds multiplied by log-even factors of width f; 1 without misses."""
+    """Return the least factor f for which 80 % of the misses, each source of equal weight, are
+    within the middle 80 % of the worlds times log-uniform factors of width f; 1 without misses."""
     if not found:
         return 1.0
     counts = Counter(one.source for one in found)
@@ -165,7 +165,7 @@ def width(found: Sequence[Miss]) -> float:
 
 
 def places(logs: Values, factor: float) -> Values:
-    """Share of worlds, with factors of this width, below each measurement `[misses]`."""
+    """Return, per miss, the share of worlds times factors of this width below the measurement."""
     below = np.clip(0.5 + (0.5 - _EDGE) * logs / max(math.log(factor), 1e-9), 0, 1)
     found: Values = below.mean(axis=-1)
     return found
@@ -176,13 +176,13 @@ def _within(found: Values) -> NDArray[np.bool_]:
 
 
 def _quantiles(factor: float) -> Values:
-    """Even logarithms of factors of this width."""
+    """Return evenly spaced logarithms of factors of this width."""
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     return (shares - 0.5) / (0.5 - _EDGE) * math.log(factor)
 
 
 def _both(compressed: float, compressor: float) -> Values:
-    """The same of a product of two."""
+    """Return evenly spaced quantiles of the logarithm of a product of two such factors."""
     each = np.sort(np.add.outer(_quantiles(compressed), _quantiles(compressor)).ravel())
     return each[_QUANTILES // 2 :: _QUANTILES]
 
@@ -194,32 +194,32 @@ def _beside(miss: Miss, drawn: Values) -> Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A source, predicted with widths from the others."""
+    """A source, predicted with widths from the other sources."""
 
     source: str
     steps: int
-    error: float  # median absolute error of the estimates of steps
-    moved: float  # the same with predictions moved by the others' median miss
-    steps_held: float  # share of the steps in their 80 % ranges
+    error: float  # median absolute error of the predicted steps
+    moved: float  # the same after correction by the median miss of the other sources
+    steps_held: float  # share of the steps within their 80 % ranges
     gains: int
     gains_held: float
     pays: tuple[tuple[float, bool], ...]
-    """P(faster than dense) and whether it paid, for measured gains beyond a tie."""
+    """P(faster than dense) and whether it was faster, for measured gains beyond a tie."""
 
 
 def brier(pays: Sequence[tuple[float, bool]]) -> float:
-    """Mean squared difference of probabilities from 0 or 1; 0 without any."""
+    """Return the mean squared difference of probabilities and outcomes; 0 without any."""
     return statistics.fmean((said - did) ** 2 for said, did in pays) if pays else 0.0
 
 
 def base_rate(pays: Sequence[tuple[float, bool]]) -> float:
-    """Brier score of always saying the share that pays, unknown beforehand."""
+    """Return the Brier score of always predicting the share that pays, unknown beforehand."""
     share = statistics.fmean(did for _, did in pays) if pays else 0.0
     return share * (1 - share)
 
 
 def reliability(pays: Sequence[tuple[float, bool]]) -> Iterator[tuple[float, float, int, float]]:
-    """Range of probabilities, their number, and the share that paid."""
+    """Yield range of probabilities, number of predictions in it, and share that paid."""
     ends = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
     for low, high in pairwise(ends):
         own = [did for said, did in pays if low <= said < high]
@@ -231,7 +231,7 @@ _LAST: deque[tuple[list[Report], dict[str, list[LeftOut]]]] = deque(maxlen=1)
 
 
 def left_out(reports: Sequence[Report]) -> dict[str, list[LeftOut]]:
-    """Sources by kind of passes, with the catalogue's widths without them."""
+    """Return the sources by kind of passes, each predicted with widths from the others."""
     for known, found in _LAST:
         if len(known) == len(reports) and all(map(operator.is_, known, reports)):
             return found
@@ -280,7 +280,7 @@ def _left_out(found: Misses, source: str, *, stated: bool) -> LeftOut:
 
 
 def fault(reports: Sequence[Report]) -> str:
-    """Fault of the file or of the steps' coverage, after a run of every suite; else empty."""
+    """Return the fault of the file or of the coverage after a run of every suite, else ""."""
     if not set(SUITES) <= {report.suite.name for report in reports}:
         return ""
     now = widths(*(misses(reports, stated=stated) for stated in (False, True)))

@@ -1,14 +1,14 @@
-"""Figures of a validation: points, the distribution of errors, and scaling curves.
+"""Figures of a validation: scatter plots, the distribution of errors, and scaling curves.
 
-Points have logarithmic axes: an error of 10 % is as far from the diagonal at a microsecond as at a
-minute. Those that served a fit are hollow.
+Scatter plots have logarithmic axes, so that an error of 10 % is equally far from the diagonal at a
+microsecond and at a minute. Points used in a fit are hollow.
 
-In the distribution a line is the share of points up to an absolute error: coloured for each suite
-with its fitted factors, black for all, dashed for all with the catalogue alone; without bytes and
-points that served a fit.
+In the distribution, a line is the share of points up to an absolute error: coloured per suite with
+its fitted factors, black for all, dashed for all with the catalogue alone. Bytes and points used in
+a fit are omitted.
 
-Curves are measured and predicted, a panel per cluster; throughputs per worker, which would be flat
-without losses.
+Scaling curves show measured and predicted values, with a panel per cluster; throughputs are per
+worker, so a curve without losses is flat.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from gcsim.analysis.validation.suite import Point
 from gcsim.errors import InternalError
 from gcsim.simulator.training import DENSE
 
-BAND = 0.1  # relative error at the grey band's edge
+BAND = 0.1  # relative error at the edge of the grey band
 NAMES = {"s": "time [s]", "samples/s": "throughput [samples/s]", "bytes": "size [B]", "x": "[x]"}
-"""Titles of an axis, by unit."""
+"""Axis titles, by unit."""
 _LINE_INCHES = 0.15
-_MANY = 14  # number of series above which a legend has two columns
+_MANY = 14  # number of series from which a legend has two columns
 
 
 def scatter_figure(reports: Sequence[Report]) -> Figure:
-    """Predicted against measured, a panel for each suite and unit, a colour for each series."""
+    """Draw predicted against measured, with a panel per suite and unit and a colour per series."""
     groups = [
         (report, unit, points)
         for report in reports
@@ -51,7 +51,7 @@ def scatter_figure(reports: Sequence[Report]) -> Figure:
     ]
     if not groups:
         raise InternalError("a scatter of nothing")
-    groups.sort(key=lambda group: -_lines(group[2]))  # legends of a row are as long
+    groups.sort(key=lambda group: -_lines(group[2]))  # then legends of a row have similar lengths
     columns = min(3, len(groups))
     rows = math.ceil(len(groups) / columns)
     legend = [
@@ -80,7 +80,7 @@ def scatter_figure(reports: Sequence[Report]) -> Figure:
 
 
 def _lines(points: Sequence[Point]) -> int:
-    """Lines of the legend."""
+    """Return the number of lines of the legend."""
     series = len(by_series(points))
     return math.ceil(series / 2) if series > _MANY else series
 
@@ -126,19 +126,19 @@ def _scatter(axes: Axes, report: Report, unit: str, points: Sequence[Point], und
 
 
 def _looks() -> Iterator[tuple[str, str]]:
-    """Colour and marker; markers change when colours are used up."""
+    """Yield colours and markers; the marker changes when all colours are used."""
     return cycle((colour, marker) for marker, colour in product(style.MARKERS, style.COLOURS))
 
 
-_LEAST, _MOST = 1e-3, 10.0  # range of drawn errors; smaller ones stand at the left edge
+_LEAST, _MOST = 1e-3, 10.0  # range of errors in the plot; smaller ones are at the left edge
 _TICKS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _DASHES: tuple[Any, ...] = ("solid", (0, (1.2, 1.0)))
-"""Dashes of the first and the second round of the suites' colours."""
+"""Dash styles for the first and the second use of the suites' colours."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 def errors_figure(reports: Sequence[Report]) -> Figure:
-    """One axes for all suites."""
+    """Draw the distribution of errors of all suites."""
     with style.settings():
         figure = style.new_figure(8.6, 4.3)
         axes = figure.add_axes((0.085, 0.13, 0.6, 0.78))
@@ -187,7 +187,7 @@ def _rising(axes: Axes, errors: Sequence[float], **look: Any) -> None:
         axes.step([_LEAST, *ordered, _MOST], [0.0, *heights, 1.0], where="post", **look)
 
 
-_LINEAR = 8  # ratio of the largest to the smallest value up to which an axis is linear from 0
+_LINEAR = 8  # ratio of largest to smallest value up to which an axis is linear from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class _Look:
 
 
 def has_curves(report: Report) -> bool:
-    """Whether a suite's points form curves."""
+    """Whether a suite has points that form curves."""
     return bool(_on_curves(report))
 
 
@@ -207,7 +207,7 @@ def _on_curves(report: Report) -> list[Point]:
 
 
 def curves_figure(report: Report) -> Figure:
-    """Small multiples: measured (markers) and predicted (lines), a panel per cluster."""
+    """Draw small multiples: measured (markers) and predicted (lines), with a panel per cluster."""
     panels = grouped(_on_curves(report), lambda point: point.panel)
     looks = _curve_looks(list(dict.fromkeys(p.curve for own in panels.values() for p in own)))
     columns = min(4 if len(panels) > 6 else 3, len(panels))
@@ -233,8 +233,8 @@ def curves_figure(report: Report) -> Figure:
 
 
 def _curve_looks(names: Sequence[str]) -> dict[str, _Look]:
-    """Colour and dashes of curves; the dense exchange is black."""
-    # neighbours differ in dashes, too: lines that lie on each other both show
+    """Return colour and dashes of curves; the dense exchange is black."""
+    # neighbours also differ in dashes, so that both of two coinciding lines are visible
     markers = cycle(marker for marker in style.MARKERS for _ in style.COLOURS)
     drawn = zip(cycle(style.COLOURS), cycle(style.DASHES), markers, strict=False)
     return {
@@ -262,7 +262,7 @@ def _panel(axes: Axes, name: str, points: Sequence[Point], looks: dict[str, _Loo
                 markerfacecolor="white" if fitted else look.colour, markeredgewidth=0.8,
             )  # fmt: skip
     _panel_axes(axes, points)
-    # a place of its own: else ticks are laid out once more to find one
+    # a fixed place: matplotlib would lay out ticks again to find one
     axes.set_title(name, fontsize=9 if len(name) <= 34 else 8, y=1.0)
     throughput = points[0].unit == "samples/s"
     axes.set_ylabel("samples/s per worker" if throughput else NAMES[points[0].unit], fontsize=8)
@@ -279,7 +279,7 @@ def _panel_axes(axes: Axes, points: Sequence[Point]) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(0, max(heights) * 1.08)
-        # no factor in a corner, where the title stands
+        # no offset in the corner, which is the title's place
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     places = sorted({point.x or 0.0 for point in points})
     few = places if len(places) <= 7 else places[:: math.ceil(len(places) / 6)]

@@ -1,4 +1,4 @@
-"""Table of the suites: a new one is a folder in `suites/` and a line here."""
+"""Table of the suites; a new suite needs a folder in `suites/` and a line here."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SUITES = (
     "regret",
     "accuracy",
 )
-"""Suites in the report's order. The folder of one whose rows are no scenarios has a `suite.py` with
-its `SUITE`, imported on use."""
+"""Suites in the report's order. A suite whose rows are not scenarios has a `suite.py` that defines
+`SUITE`, imported on use."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[Suite]:
-    """Suites of these names or in these folders, or the whole table. Raises `InputError` for an
-    unknown or ambiguous name, and for files that are no suite."""
+    """Return the suites of these names or folders, or the whole table. Raises `InputError` for an
+    unknown or ambiguous name, and for files that do not form a suite."""
     found = [_suite(name) for name in dict.fromkeys(names or SUITES)]
     twice = {suite.name for suite in found if [one.name for one in found].count(suite.name) > 1}
     if twice:
@@ -49,7 +49,7 @@ def chosen(names: Sequence[str] = ()) -> list[Suite]:
 
 @cache
 def _shipped(name: str) -> Suite:
-    """A suite of the table."""
+    """Return a suite of the table."""
     from gcsim.analysis.validation.folder import suite_of
 
     folder = Path(__file__).parent / "suites" / name.replace("-", "_")
@@ -61,7 +61,7 @@ def _shipped(name: str) -> Suite:
 
 @cache
 def _found(name: str) -> Findings:
-    """Findings of a suite of the table, predicted once."""
+    """Return the findings of a suite of the table, predicted once."""
     return _shipped(name).find()
 
 

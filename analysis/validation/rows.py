@@ -1,31 +1,31 @@
-"""The files of a suite in a folder: defaults in YAML, a measured row each in CSV, a page.
+"""Files of a suite in a folder: defaults in YAML, a CSV with a row per measurement, a page.
 
 `suite.yaml`:
 
     title: ...
     scenario: {...}          # defaults of every row, as `gcsim.scenarios.stated` reads them
-    beside: FOLDER           # another suite, whose fitted values are this one's too
-    layers: [FILE]           # tables of layers, in which models are looked for in turn
+    beside: FOLDER           # another suite, whose fitted values also apply here
+    layers: [FILE]           # tables of layers, searched in turn for models
     groups: {NAME: {...}}    # changes for the rows of a group (column `group`, else the series;
                              # several as "one + other"); `longest: [{}, {...}]` changes them for
                              # several predictions of which the longest counts; `unknown: true`
-                             # of what the catalogue alone knows nothing of
+                             # if the catalogue alone does not know the group
     fitted: {...}            # changes for the prediction with fitted values; also in a group
     catalogue: {...}         # changes for the prediction by the catalogue alone; also in a group
     fit: {NAME: {title: ..., low: 0.1, high: 1, unit: GB/s}}    # in turn; of the same rows together
-    left_out: {KEY: {what: ..., rule: ..., count: 3}}    # rows with this in column `left_out`, and
-                                                         # so many that are not in the file
-    in_ranges: false         # its steps widen no factors on whole steps (`leaving_out.py`)
+    left_out: {KEY: {what: ..., rule: ..., count: 3}}    # rows with KEY in column `left_out`, and
+                                                         # the number of others, not in the file
+    in_ranges: false         # its steps do not widen factors on whole steps (`leaving_out.py`)
     bounds: [{name: ..., series: [...], limit: 0.1}]
 
-In `rows.csv` a column that is none of `COLUMNS` changes the key of its name as `--set` does; those
-that begin with `_` are for people. In the place of a value may stand `@ROW` (the seconds that the
-row of this name or id measured; the median of several, "@ROW @OTHER"), `?NAME` (a fitted value, or
-a product `?NAME*OTHER*161`) and, in the YAML, `$COLUMN` (the row's own cell). The prediction by the
-catalogue alone leaves out @ and ?.
+In `rows.csv` a column that is not in `COLUMNS` changes the key of its name as `--set` does; columns
+that begin with `_` are comments. A value may also be `@ROW` (the measured seconds of the row with
+this name or id; the median of several, "@ROW @OTHER"), `?NAME` (a fitted value, or a product
+`?NAME*OTHER*161`) or, in the YAML, `$COLUMN` (the row's own cell). The prediction with the
+catalogue alone omits @ and ?.
 
-`page.md` says what was measured (`## Measured`), what factors are fitted on (`## Fitted`) and what
-explains the errors that are left (`## Missing`). `sources.csv` cites what column `source` names.
+`page.md` has paragraphs on the measurements (`## Measured`), the points of the fits (`## Fitted`)
+and the causes of remaining errors (`## Missing`). `sources.csv` cites the values of `source`.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ COLUMNS = frozenset({
     "id", "name", "group", "series", "measured", "unit", "samples", "iterations", "workers",
     "source", "where", "setting", "method", "panel", "curve", "x", "fits", "left_out",
 })  # fmt: skip
-"""samples: of an iteration, else of all workers (of bytes: the share that is counted, else all);
-iterations: of the seconds, else one; workers: if others are simulated; fits: names of `fit` that
-the row serves, or another word if a table of layers rests on it."""
+"""samples: per iteration, else of all workers (of bytes: share that counts, else all); iterations:
+in the measured seconds, else one; workers: if others are simulated; fits: names in `fit` that use
+the row, or another word if a table of layers is based on it."""
 _NEEDED = ("name", "measured")
 _UNITS: tuple[Unit, ...] = ("s", "samples/s", "bytes")
-"""Units beside seconds; bytes are those of a worker's iteration."""
+"""Units of measurements; bytes are per worker and iteration."""
 _HEADING = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
-Changes = dict[str, Any]  # keys of a scenario, maybe dotted, and values
+Changes = dict[str, Any]  # keys of a scenario, possibly dotted, and values
 
 
 class FitSection(Section):
-    """A value to fit."""
+    """A value to be fitted."""
 
     title: str
     low: float
     high: float
     unit: str = ""
     series: str = "all"
-    given: bool = False  # stated by a user for the own machine: shown, not counted as a fit
+    given: bool = False  # stated by a user for the own machine: shown, but no fit
     catalogue: float | None = None
-    """Value without a fit, if the key is no figure of the cluster or the training."""
+    """Value without a fit, if the key is not a figure of the cluster or the training."""
 
 
 class LeftOutSection(Section):
-    """Rows that are not compared."""
+    """Rows that are not compared, and the reason."""
 
     what: str
     rule: str
@@ -83,7 +83,7 @@ class LeftOutSection(Section):
 
 
 class SuiteFile(Section):
-    """Contents of `suite.yaml`."""
+    """Content of `suite.yaml`."""
 
     title: str
     figure_x: str = ""
@@ -101,7 +101,7 @@ class SuiteFile(Section):
 
 
 def schema_json() -> dict[str, Any]:
-    """JSON schema of `suite.yaml`, for editors; no scenario key is required, as rows add some."""
+    """Return the JSON schema of `suite.yaml` for editors; it requires no scenario key."""
     dialect = "https://json-schema.org/draft/2020-12/schema"
     suite, run = SuiteFile.model_json_schema(), StatedFile.model_json_schema()
     run.pop("required")
@@ -112,7 +112,7 @@ def schema_json() -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A measurement."""
+    """A row of the CSV: a measurement."""
 
     cells: Mapping[str, str]
     file: Path
@@ -122,12 +122,12 @@ class Row:
         return self.cells.get(column) or ""
 
     def place(self, column: str = "") -> str:
-        """`file:line`, and the number of a column if the row has it."""
+        """Return `file:line`, with the column's number if the row has it."""
         own = f":{list(self.cells).index(column) + 1}" if column in self.cells else ""
         return f"{self.file}:{self.line}{own}"
 
     def number(self, column: str, default: float | None = None) -> float:
-        """A cell as a number; raises `InputError` if it is none."""
+        """Return a cell as a number; raises `InputError` if it is not one."""
         text = self[column]
         if not text and default is not None:
             return default
@@ -139,18 +139,18 @@ class Row:
 
     @property
     def changes(self) -> dict[str, str]:
-        """Keys of the scenario and their values."""
+        """Keys of the scenario that the row sets, with their values."""
         own = {key: text for key, text in self.cells.items() if key not in COLUMNS and text}
         return {key: text for key, text in own.items() if key[0] != "_"}
 
     @property
     def fits(self) -> list[str]:
-        """Fitted values that it serves."""
+        """Names of the fitted values that use this row."""
         return self["fits"].split()
 
     @property
     def unit(self) -> Unit:
-        """Unit of the measurement; raises `InputError` if it is none of `Unit`."""
+        """Unit of the measurement; raises `InputError` for any other than those of `Unit`."""
         for one in _UNITS:
             if one == (self["unit"] or "s"):
                 return one
@@ -159,7 +159,7 @@ class Row:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Rows of a CSV, without comments; raises `InputError` if a required column is missing."""
+    """Read the rows of a CSV without comments; raises `InputError` if it lacks a needed column."""
     lines = [
         (number, line)
         for number, line in enumerate(read_text(file, str(file)).splitlines(), 1)
@@ -173,13 +173,13 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def read_suite(folder: Path) -> tuple[Document, SuiteFile]:
-    """A folder's YAML; raises `InputError` with every mistake and its place."""
+    """Read a folder's YAML; raises `InputError` with every mistake and its place."""
     document = read_file(folder / "suite.yaml")
     return document, checked(SuiteFile, document)
 
 
 def read_page(folder: Path) -> dict[str, str]:
-    """Paragraphs by heading of a folder's page."""
+    """Return the paragraphs of a folder's page, by heading."""
     path = folder / "page.md"
     found = dict(_HEADING.findall(read_text(path, str(path)) if path.exists() else ""))
     return {heading: " ".join(text.split()) for heading, text in found.items()}

@@ -1,4 +1,4 @@
-"""Errors of some points: medians, percentiles, bias, and the worst by name."""
+"""Errors of a set of points: medians, percentiles, bias, and the worst points."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Relative errors of points that served no fit."""
+    """Relative errors of points that were not used in a fit."""
 
     points: int
     median: float  # median of the absolute errors
     p90: float  # their 90th percentile, interpolated between order statistics
-    bias: float  # median of the signed errors; above 0 predicts too much
-    unfitted_median: float | None  # `median` by the catalogue alone, over the points it can predict
+    bias: float  # median of the signed errors; above 0 if predictions are too large
+    unfitted_median: float | None  # `median` with the catalogue alone, over points it can predict
     unfitted_p90: float | None
     worst: tuple[Point, ...]  # largest absolute error first
 
 
 def judged(points: Sequence[Point]) -> list[Point]:
-    """The points that served no fit."""
+    """Return the points that were not used in a fit."""
     return [point for point in points if not point.fitted]
 
 
 def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
-    """Errors of the points that served no fit, if any."""
+    """Return the errors of the points that were not used in a fit, if there are any."""
     own = judged(points)
     if not own:
         return None
@@ -52,12 +52,12 @@ def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
 
 
 def by_series(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """Points by series, in the order of their first points."""
+    """Return the points by series, in order of first occurrence."""
     return grouped(points, lambda point: point.series)
 
 
 def grouped(entries: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Entries by key, in the order of the keys' first ones."""
+    """Group entries by key, in order of first occurrence of the keys."""
     found: dict[K, list[T]] = {}
     for entry in entries:
         found.setdefault(key(entry), []).append(entry)

@@ -1,1 +1,1 @@
-"""Reports of a validation: tables, page, JSON."""
+"""Reports of a validation: tables, Markdown page, JSON."""

@@ -1,8 +1,8 @@
-"""Points of a line of a report: a series, or its parts if its median would stand for none of them.
+"""Lines of a report: a series, or its parts if its overall median would represent none of them.
 
-A series is cut between two numbers of ranks or two sizes that read apart if the points below and
-above, at least `SIDE` each, have biases of opposite signs beyond `CLEAR`: they would cancel. The
-cut with the largest difference comes first; parts are cut again.
+A series is cut between two numbers of ranks, or two sizes that print differently, if the points
+below and above, at least `SIDE` each, have biases of opposite sign beyond `CLEAR`, which would
+cancel. The cut with the largest difference comes first; the parts are cut again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from gcsim.analysis.validation.statistics import grouped, judged
 from gcsim.analysis.validation.suite import Point
 
-SIDE = 6  # least points on either side of a cut: a bias of fewer is chance
+SIDE = 6  # least points on either side of a cut: the bias of fewer may be chance
 CLEAR = 0.03  # least bias that counts: repeated measurements differ by 1 to 3 %
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Cut of a series in two."""
+    """A cut of a series into two parts."""
 
     axis: str  # "ranks" or "size"
     below: tuple[Point, ...]
@@ -36,7 +36,7 @@ AXES: Mapping[str, Callable[[Point], float]] = {
 
 
 def lines(series: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """Each series by its name, or its parts by theirs, in order: "all-reduce, 2-4 ranks"."""
+    """Return each series by name, or its parts by theirs, in order: "all-reduce, 2-4 ranks"."""
     found: dict[str, list[Point]] = {}
     for name, points in series.items():
         for axes, part in _parts(judged(points), frozenset()):
@@ -46,7 +46,7 @@ def lines(series: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
 
 
 def cuts(points: Sequence[Point]) -> Iterator[Cut]:
-    """All places at which judged points are a mixture of opposite biases."""
+    """Yield all cuts that separate judged points of opposite bias."""
     for axis, value in AXES.items():
         ordered = sorted(points, key=value)
         for place in range(SIDE, len(ordered) - SIDE + 1):
@@ -59,14 +59,14 @@ def cuts(points: Sequence[Point]) -> Iterator[Cut]:
 
 
 def by_value(points: Sequence[Point], axis: str) -> dict[float, list[Point]]:
-    """Points of each number of ranks, or of each decade of sizes, ascending."""
+    """Return points by number of ranks, or by decade of size, ascending."""
     value = AXES[axis]
     ordered = sorted(points, key=value)
     return grouped(ordered, lambda one: _decade(value(one)) if axis == "size" else value(one))
 
 
 def span(axis: str, part: Sequence[Point]) -> str:
-    """Range of a part's ranks or sizes: "2-4 ranks"."""
+    """Return the range of a part's ranks or sizes: "2-4 ranks"."""
     values = [AXES[axis](point) for point in part]
     low, high = min(values), max(values)
     if axis == "ranks":
@@ -75,7 +75,7 @@ def span(axis: str, part: Sequence[Point]) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Size in words: "10 kB"."""
+    """Format a size: "10 kB"."""
     nbytes = _shown(nbytes)
     unit, one = next((unit, one) for unit, one in _UNITS if nbytes >= one or one == 1)
     return f"{nbytes / one:g} {unit}"
@@ -84,7 +84,7 @@ def size(nbytes: float) -> str:
 def _parts(
     points: Sequence[Point], axes: frozenset[str]
 ) -> Iterator[tuple[frozenset[str], list[Point]]]:
-    """Parts between cuts, and the axes of their cuts."""
+    """Yield the parts between cuts, with the axes of their cuts."""
     first = max(cuts(points), key=lambda cut: cut.apart, default=None)
     if first is None:
         if points:
@@ -95,7 +95,7 @@ def _parts(
 
 
 def _shown(nbytes: float) -> float:
-    """Three digits of a size: sizes that read alike are one."""
+    """Round a size to three digits, so that sizes that print alike are equal."""
     return float(f"{nbytes:.3g}")
 
 
@@ -104,5 +104,5 @@ def _bias(points: Sequence[Point]) -> float:
 
 
 def _decade(nbytes: float) -> float:
-    """The power of ten at or below a size."""
+    """Return the largest power of ten up to a size; 0 below one byte."""
     return 10 ** (len(str(int(nbytes))) - 1) if nbytes >= 1 else 0

@@ -1,4 +1,4 @@
-"""Words and cells of a validation's page: errors, bounds, choices, and legends of its tables."""
+"""Words and cells of a validation's page: errors, bounds, choices, and legends of the tables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gcsim.analysis.validation.statistics import grouped
 
 
 def percent(share: float) -> str:
-    """Percent without its sign, which stands in the heading: "0.3", "7.2", "123"."""
+    """Format percent without the sign, which is in the heading: "0.3", "7.2", "123"."""
     value = abs(share) * 100
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def signed(share: float) -> str:
-    """A number with its sign: "+1.2", "-0.4"."""
+    """Format percent with plus or minus: "+1.2", "-0.4"."""
     return ("-" if share < 0 else "+") + percent(share)
 
 
@@ -32,7 +32,7 @@ _SMALLER = {
 
 
 def value(number: float, unit: str) -> str:
-    """Value in a unit for people: "12.3 ms", "4.70 GB/s", "812 samples/s"."""
+    """Format a value with its unit: "12.3 ms", "4.70 GB/s", "812 samples/s"."""
     units = _SMALLER.get(unit, ((unit, 1.0),))
     name, size = next((one for one in units if number >= one[1]), units[-1])
     return f"{significant(number / size)} {name}".strip()
@@ -42,7 +42,7 @@ BOUNDS = ("bound", "reached", "required", "kept")
 
 
 def bound_cells(kept: Kept) -> tuple[str, ...]:
-    """A bound, the value reached, the one required, and whether it is kept."""
+    """Return a bound, the value reached, the one required, and whether the bound holds."""
     bound, count = kept.bound, kept.points
     limit = f"{bound.limit * 100:g} %"
     share = f"{percent(kept.reached)} %"
@@ -69,7 +69,7 @@ POINTS = ("measurement", "measured", "predicted", "error [%]", "source")
 
 
 def point_rows(points: Sequence[suites.Point]) -> Iterator[tuple[str, ...]]:
-    """Each measurement beside its prediction; one that served a fit has no error."""
+    """Yield each measurement with its prediction; one used in a fit has no error."""
     for point in points:
         error = "fit" if point.fitted else signed(point.error)
         values = value(point.measured, point.unit), value(point.predicted, point.unit)
@@ -77,13 +77,13 @@ def point_rows(points: Sequence[suites.Point]) -> Iterator[tuple[str, ...]]:
 
 
 def _linked(source: str) -> str:
-    """A citation as a link, if it has an address."""
+    """Return a citation as a link, if it has an address."""
     words, _, address = source.partition(", http")
     return f"[{words}](http{address.split(',')[0]})" if address else source
 
 
 def fit_text(findings: suites.Findings) -> str:
-    """The fit's freedom, in a sentence."""
+    """Return a sentence on the number of fitted factors and points."""
     served = sum(point.fitted for point in findings.points)
     given = sum(factor.given for factor in findings.factors)
     text = f"fitted: {plural(len(findings.factors) - given, 'factor')}"
@@ -93,7 +93,7 @@ def fit_text(findings: suites.Findings) -> str:
 
 
 def ordering_text(one: suites.Ordering) -> str:
-    """Expected and found order and the pairs that disagree, in a sentence."""
+    """Return a sentence on expected order, computed order, and pairs that disagree."""
     expected = " > ".join(" = ".join(group) for group in one.expected)
     found = sorted(one.values.items(), key=lambda item: -item[1])
     values = ", ".join(f"{name} {significant(value)}" for name, value in found)
@@ -105,7 +105,7 @@ def ordering_text(one: suites.Ordering) -> str:
 
 
 def decisions_text(found: Decisions) -> str:
-    """The number of right choices, in a sentence."""
+    """Return a sentence on the number of right choices."""
     parts = []
     if found.decided:
         text = f"{found.right} of {found.decided} right (faster than dense, yes or no)"
@@ -142,7 +142,7 @@ LEFT_OUT_LEGEND = (
 
 
 def left_out_rows(found: Sequence[LeftOut]) -> Iterator[tuple[str, ...]]:
-    """Cells of each source, and in all."""
+    """Yield the cells of each source, then of all."""
 
     def held(share: float, count: int) -> str:
         return f"{100 * share:.0f}" if count else "-"
@@ -167,7 +167,7 @@ def left_out_rows(found: Sequence[LeftOut]) -> Iterator[tuple[str, ...]]:
 
 
 def reliability_rows(found: Sequence[LeftOut]) -> Iterator[tuple[str, ...]]:
-    """Cells by predicted probability."""
+    """Yield the cells by range of predicted probability."""
     for low, high, count, share in reliability([each for one in found for each in one.pays]):
         yield f"{100 * low:.0f} to {100 * high:.0f} %", str(count), f"{100 * share:.0f}"
 
@@ -181,7 +181,7 @@ REGRET_LEGEND = (
 
 
 def regret_rows(regrets: Sequence[suites.Regret]) -> Iterator[tuple[str, ...]]:
-    """Rule, settings, mean, worst, and the mean of Use; a row before each source."""
+    """Yield rule, settings, mean, worst, and the mean of Use; each source starts with its name."""
     before = ""
     for one in regrets:
         if one.source != before:
@@ -209,7 +209,7 @@ AGREEMENT_LEGEND = (
 
 
 def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str, ...]]:
-    """A row per task, then those of its own settings and of all."""
+    """Yield a row per task, then rows of its own settings and of all."""
     before = ""
     for one in agreements:
         if one.task != before:
@@ -230,7 +230,7 @@ TOLD_APART = ("setting", *_ORDERS)
 
 
 def told_apart_rows(agreement: suites.Agreement) -> Iterator[tuple[str, ...]]:
-    """A setting's pairs that the seeds tell apart, the published better method first."""
+    """Yield a setting's pairs that the seeds separate, the published better method first."""
     for setting, pairs in grouped(agreement.pairs, lambda pair: pair.setting).items():
         cells = [_over(pair for pair in pairs if pair.verdict == one) for one in _ORDERS]
         if any(cells):
@@ -238,20 +238,20 @@ def told_apart_rows(agreement: suites.Agreement) -> Iterator[tuple[str, ...]]:
 
 
 def _over(pairs: Iterable[suites.Pair]) -> str:
-    """Pairs in a cell: "dense > topk, qsgd; topk > qsgd"."""
+    """Return pairs as a cell: "dense > topk, qsgd; topk > qsgd"."""
     better = grouped(pairs, lambda pair: pair.better)
     return "; ".join(f"{one} > {', '.join(p.worse for p in own)}" for one, own in better.items())
 
 
 def alarm_lines(agreements: Sequence[suites.Agreement]) -> Iterator[str]:
-    """False alarms of each task by name."""
+    """Yield the false alarms of each task by name."""
     for one in agreements:
         if one.alarms:
             yield f"False alarms of {one.task} ({one.compared}): {', '.join(one.alarms)}"
 
 
 def named(point: suites.Point) -> str:
-    """A point with its error and both values."""
+    """Return a point's name, error and both values."""
     return (
         f"{point.name}: {signed(point.error)} % ({value(point.predicted, point.unit)} for "
         f"{value(point.measured, point.unit)})"

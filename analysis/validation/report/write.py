@@ -1,9 +1,9 @@
-"""Files of a validation: the page, tables and figures, all of them whole, or none.
+"""Files of a validation: page, tables and figures, written together or not at all.
 
-validation.md    the page; validation.json  everything; points.csv  a line per point, with its
-citation; pairs.csv  a line per pair of methods whose accuracies are compared; errors.png  how large
-errors are; scatter.png  predicted against measured; SUITE.png  scaling curves, where a suite has
-them. A file that would be empty is left out.
+validation.md: the page; validation.json: everything; points.csv: a line per point, with its
+citation; pairs.csv: a line per pair of methods whose accuracies are compared; errors.png:
+distribution of errors; scatter.png: predicted against measured; SUITE.png: scaling curves, if the
+suite has any. A file that would be empty is omitted.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Maker = Callable[[Path], None]  # writes a file
+Maker = Callable[[Path], None]  # function that writes a file
 
 
 def points_csv(reports: Sequence[Report]) -> str:
-    """All points with full precision, after a column of suites."""
+    """Return all points as CSV in full precision, the suite in the first column."""
     rows = [
         {"suite": report.suite.name, **_point_row(point)}
         for report in reports
@@ -53,8 +53,8 @@ def points_csv(reports: Sequence[Report]) -> str:
 
 
 def pairs_csv(reports: Sequence[Report]) -> str:
-    """All pairs of methods of every task with their figures in full precision."""
-    # the last one of a task is of all fields, if it is compared with them
+    """Return all pairs of methods of every task as CSV, in full precision."""
+    # a task's last agreement is on all fields, if it is compared with them
     widest = {one.task: one for report in reports for one in report.findings.agreements}
     rows = [
         {
@@ -77,8 +77,8 @@ def pairs_csv(reports: Sequence[Report]) -> str:
 
 
 def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
-    """Write all files into `folder`, made if missing. Raises `InputError` if the disk is full or
-    the folder cannot be written; earlier files then stay."""
+    """Write all files into `folder`, which is created if missing. Raises `InputError` if the disk
+    is full or the folder not writable; earlier files then remain."""
     tables_of = {"points.csv": points_csv(reports), "pairs.csv": pairs_csv(reports)}
     files: dict[str, str | Maker] = {
         "validation.md": "\n".join(page(reports)) + "\n",
@@ -90,7 +90,7 @@ def write(reports: Sequence[Report], folder: Path) -> tuple[Path, ...]:
 
 
 def figures(reports: Sequence[Report]) -> dict[str, Maker]:
-    """Drawing functions by name of the file."""
+    """Return functions that draw the figures, by file name."""
     from gcsim.analysis.validation.plots import (
         curves_figure,
         errors_figure,
@@ -115,7 +115,7 @@ def figures(reports: Sequence[Report]) -> dict[str, Maker]:
 
 
 def write_together(files: Mapping[Path, str | Maker]) -> tuple[Path, ...]:
-    """Write texts and drawings, all renamed to their places once complete."""
+    """Write texts and drawings, renamed to their final names once all are complete."""
     with ExitStack() as renamed_together:
         for path, content in files.items():
             temporary = renamed_together.enter_context(replacing(path))
@@ -132,12 +132,12 @@ ERRORS = (
     "and p90, the 90th percentile, are of the absolute error; the bias is the median of the signed "
     "error, above 0 where predictions are too large."
 )
-FEW = 100  # most points of a suite whose page lists all; points.csv has those of every suite
-_SAME_WORK = 40  # common leading characters of two citations of one work
+FEW = 100  # up to this many points the page lists all; points.csv has those of every suite
+_SAME_WORK = 40  # common leading characters of two citations of the same work
 
 
 def page(reports: Sequence[Report], images: str = "") -> Iterator[str]:
-    """Lines of Markdown; `images` is the folder of the figures, relative to the page."""
+    """Yield lines of Markdown; `images` is the folder of the figures, relative to the page."""
     yield from _block("# Validation: predicted against measured")
     yield from _block(
         f"Written by `gcsim validate` (`{_COMMAND}`). Every measurement is of a real run, with its "
@@ -214,7 +214,7 @@ def _suite(report: Report, images: str) -> Iterator[str]:
 
 
 def _outcome(report: Report) -> Iterator[str]:
-    """Tables and sentences of the page that a terminal shows, too."""
+    """Yield the tables and sentences that the page and a terminal share."""
     findings = report.findings
     if report.lines:
         rows = [(name, *_cells(errors)) for name, errors in report.lines.items()]
@@ -237,7 +237,7 @@ def _outcome(report: Report) -> Iterator[str]:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """Sentences on what is no number of a table."""
+    """Yield sentences on results that no table shows."""
     findings = report.findings
     for alarms in tables.alarm_lines(findings.agreements):
         yield f"{alarms}."
@@ -257,8 +257,8 @@ def _notes(report: Report) -> Iterator[str]:
 def shown(
     reports: Sequence[Report], width: int, *, verbose: bool = False
 ) -> Iterator[RenderableType]:
-    """Parts of the page on a terminal of `width` cells: outcome of each suite, with `verbose` after
-    its measurements, then all in all."""
+    """Yield the page for a terminal of `width` cells: outcome of each suite (with `verbose` after
+    its measurements), then the overview."""
     for report in reports:
         title = f"**{report.suite.name}**: {report.suite.title}"
         points = report.findings.points if verbose else ()
@@ -269,7 +269,7 @@ def shown(
 
 
 def _on_terminal(lines: Sequence[str], width: int) -> Iterator[RenderableType]:
-    """Markdown without its marks; headings of numbers fold, cells do not."""
+    """Yield Markdown as plain text; headings of numeric columns fold, cells do not."""
     for is_table, own in groupby(lines, key=lambda line: line.startswith("|")):
         if not is_table:
             for line in own:
@@ -291,11 +291,11 @@ def _on_terminal(lines: Sequence[str], width: int) -> Iterator[RenderableType]:
 
 
 _MARKS = re.compile(r"\*+|\[([^]]*)\]\([^)]*\)")
-_NUMBER = 16  # characters of the longest cell of a column of numbers
+_NUMBER = 16  # characters of the longest cell in a column of numbers
 
 
 def _spread(points: Sequence[Point]) -> Iterator[str]:
-    """The bias of each line by ranks and by size, where there are several."""
+    """Yield the bias of each line by ranks and by size, if there are several of either."""
     rows = []
     for name, own in lines(by_series(points)).items():
         cells = []
@@ -385,7 +385,7 @@ def _sources(report: Report) -> Iterator[str]:
 
 
 def _in_common(sources: Sequence[str]) -> str:
-    """Common part of one work's citations, cut after its last comma."""
+    """Return the common start of one work's citations, up to its last separator."""
     first, last = min(sources), max(sources)
     same = [one == other for one, other in zip(first, last, strict=False)]
     common = first[: same.index(False)] if False in same else first[: len(same)]
@@ -396,20 +396,20 @@ def _in_common(sources: Sequence[str]) -> str:
 
 
 def _block(*lines: str) -> Iterator[str]:
-    """A paragraph, a heading, a table or a list, with an empty line after it."""
+    """Yield a paragraph, heading, table or list, followed by an empty line."""
     yield from lines
     yield ""
 
 
 def _folded(summary: str, *lines: str) -> Iterator[str]:
-    """Lines shown on demand."""
+    """Yield lines that are shown on demand."""
     yield from _block(f"<details><summary>{summary}</summary>")
     yield from _block(*lines)
     yield from _block("</details>")
 
 
 def to_json(reports: Sequence[Report]) -> str:
-    """Plain JSON, the same for equal results but for `wall`."""
+    """Return JSON, the same for equal results except for `wall`."""
     content = {
         "gcsim_version": __version__,
         "kept": all(report.kept for report in reports) and not fault(reports),
@@ -460,7 +460,7 @@ def _report(report: Report) -> dict[str, Any]:
 
 
 def _point_row(point: Point) -> dict[str, Any]:
-    """A point with its errors, plain values."""
+    """Return a point with its errors as plain values."""
     own = {name: each for name, each in asdict(point).items() if not name.endswith("worlds")}
     return {**own, "error": point.error, "unfitted_error": point.unfitted_error}
 
