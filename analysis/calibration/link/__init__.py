@@ -1,1 +1,1 @@
-"""Link that reproduces measurements: model, solver, report; or direct, without collectives."""
+"""Fit of a link to measured collectives, or a link from direct measurements of two hosts."""

@@ -22,19 +22,19 @@ from gcsim.scenarios import catalog
 from gcsim.simulator.network.links import Link
 
 ASSUMED = "pcie3_x16"
-MOST_ERROR = 0.5  # median relative error of an acceptable fit
+MOST_ERROR = 0.5  # largest median relative error of an acceptable fit
 _BUSES = ("pcie3_x16", "pcie4_x16", "pcie5_x16", "nvlink1", "nvlink2", "nvlink3", "nvlink4")
 _FAST = tuple(
     Link(name="fast", bandwidth=Fraction(rate), latency=Fraction(0))
     for rate in (10**11, 4 * 10**11, 10**12)
 )
-"""Networks of next to no cost: libraries choose by rate, not always the shortest."""
-_BEYOND = 1.5  # factor on measured time that proves the bus wrong
+"""Networks that cost almost nothing: a library chooses by rate, not always the fastest way."""
+_BEYOND = 1.5  # multiple of the measured time that proves the bus wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """Link between a machine's devices, and its reason."""
+    """Link between the devices of a machine, and why it is used."""
 
     link: Link
     why: str
@@ -51,7 +51,7 @@ def inside_of(stated: str | None, readings: Sequence[Reading]) -> Inside:
 
 
 def check_inside(points: Sequence[Measurement], inside: Inside) -> None:
-    """Raise `InputError` where the bus alone exceeds a measured time."""
+    """Raise `InputError` if the bus alone takes longer than a measured time."""
     within = _within(points)
     if not within or (wrong := _contradicted(within, inside.link)) is None:
         return
@@ -68,12 +68,12 @@ def check_inside(points: Sequence[Measurement], inside: Inside) -> None:
 
 
 def _within(points: Sequence[Measurement]) -> list[Measurement]:
-    """Measurements of several machines with several devices each."""
+    """Return the measurements of several machines with several devices each."""
     return [p for p in points if 1 < p.devices_per_node < p.ranks and p.collective != "send"]
 
 
 def _contradicted(points: Sequence[Measurement], inside: Link) -> tuple[Measurement, float] | None:
-    """Longest message and its time over the bus alone, if in contradiction."""
+    """Return the longest message and its least time over the bus alone, if they contradict."""
     longest = max(points, key=lambda point: point.nbytes)
     model = Model([longest], inside)
     least = min(float(model.seconds(network)[0]) for network in _FAST)
@@ -81,7 +81,7 @@ def _contradicted(points: Sequence[Measurement], inside: Link) -> tuple[Measurem
 
 
 def settled(fit: LinkFit, place: str) -> LinkFit:
-    """The fit, with the catalogue's efficiency where only the line rate is known. Raises
+    """Return the fit, with the catalogue's efficiency if only the line rate is known. Raises
     `InputError` for a median error above `MOST_ERROR`, an undetermined goodput without a line rate,
     or an impossible one."""
     if fit.median_error > MOST_ERROR:
@@ -125,12 +125,12 @@ def _possible(fit: LinkFit, place: str) -> LinkFit:
     return fit
 
 
-_FORM = re.compile(r"pcie|sxm\d*|\d+gb")  # words of names that tell boards of one chip apart
+_FORM = re.compile(r"pcie|sxm\d*|\d+gb")  # words in names that distinguish boards of one chip
 _CARD = {"pcie", "nvl"}
 
 
 def bus_of(driver_name: str) -> str | None:
-    """Link between two such GPUs, if known."""
+    """Return the link between two such GPUs, if known."""
     words = set(re.findall(r"[a-z0-9]+", driver_name.lower()))
     card = not words.isdisjoint(_CARD)
     found: list[tuple[int, bool, str]] = []

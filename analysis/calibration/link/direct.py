@@ -1,9 +1,9 @@
-"""Link from a throughput and round trips between two hosts, without any collective.
+"""Link from throughput and round trips between two hosts, without any collective.
 
-iperf3 measures the rate of long messages one way, ping the latency without the programs: the other
-kernel answers. So a latency's range is from half of the shortest round trip to half of the long
-ones plus the software's share, the width of the catalogue's range for Ethernet of that rate, which
-also gives all unmeasured figures.
+iperf3 measures the one-way rate of long messages. ping measures a latency that lacks the programs'
+share, since the kernel of the other host replies. The range of the latency is therefore from half
+of the shortest round trip to half of the long ones plus the software's share: the width of the
+range in the catalogue's Ethernet of that rate, which also provides all unmeasured figures.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from gcsim.scenarios import catalog
 from gcsim.simulator.network.links import Link, Range
 
 _ETHERNET = ("100mbit_ethernet", "1gbe", "10gbe", "25gbe", "40gbe", "100gbe")
-"""Catalogue entries for unmeasured figures."""
+"""Catalogue entries that provide unmeasured figures."""
 _DIGITS = 5
 _SLOWEST, FASTEST = 125.0, 1.25e12
-"""Possible bytes per second between two hosts: 1 kbit/s to 10 Tbit/s."""
+"""Slowest and fastest plausible bytes per second between two hosts: 1 kbit/s to 10 Tbit/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectLink:
-    """The link, with explanations of its figures."""
+    """The link, with the origin of its figures."""
 
     link: Link
     figures: tuple[tuple[str, str, str, str], ...]  # name, value, range, origin
 
 
 def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -> DirectLink:
-    """Link of goodputs and latencies, of several the median with their whole range. `line_rate` in
-    bytes per second. Raises `InputError` without a goodput or line rate."""
+    """Return the link from goodputs and latencies; of several, the median and their whole range.
+    `line_rate` is in bytes per second. Raises `InputError` without a goodput or line rate."""
     goodput = _together([one.goodput for one in readings if one.goodput])
     latency = _together([one.latency for one in readings if one.latency])
     files = ", ".join(reading.file for reading in readings)
@@ -86,7 +86,7 @@ def direct(readings: Sequence[Reading], *, line_rate: float | None, name: str) -
 
 
 def ethernet_like(line_rate: float) -> Link:
-    """Catalogue's Ethernet nearest to a rate in bytes per second."""
+    """Return the catalogue's Ethernet nearest to a rate in bytes per second."""
     return min(
         (catalog.link(known) for known in _ETHERNET),
         key=lambda known: abs(math.log(float(known.bandwidth) / line_rate)),
@@ -94,7 +94,7 @@ def ethernet_like(line_rate: float) -> Link:
 
 
 def report_direct(found: DirectLink, readings: Sequence[Reading]) -> Iterator[str]:
-    """Lines of the report."""
+    """Yield the lines of the report."""
     files = ", ".join(f"{reading.file} ({reading.tool})" for reading in readings)
     yield from wrapped(f"{found.link.name}: from {files}; no collective was measured")
     yield ""
@@ -108,7 +108,7 @@ def report_direct(found: DirectLink, readings: Sequence[Reading]) -> Iterator[st
 
 
 def entry_direct(found: DirectLink, readings: Sequence[Reading], *, date: str, command: str) -> str:
-    """YAML file of the link, with comments on its origin."""
+    """Return the YAML file of the link, with comments on its origin."""
     files = ", ".join(f"{reading.file} ({reading.tool})" for reading in readings)
     figures = [
         f"{name} {value}" + (f" ({spread})" if spread else "") + (f": {how}" if how else "")
@@ -124,7 +124,7 @@ def entry_direct(found: DirectLink, readings: Sequence[Reading], *, date: str, c
 
 
 def compared(link: Link, readings: Sequence[Reading]) -> Iterator[str]:
-    """Direct measurements against the fitted link's figures."""
+    """Compare direct measurements with the fitted link's figures, a sentence each."""
     for reading in readings:
         if reading.goodput is not None:
             fitted = rate(float(link.bandwidth * link.efficiency))
@@ -151,7 +151,7 @@ def _values(spread: Spread) -> tuple[float, float, float]:
 
 
 def _range(values: Sequence[Fraction]) -> Range | None:
-    """Range around the first value, if it is not a point."""
+    """Return the range of the values; None if they are all equal."""
     low, high = min(values), max(values)
     return None if low == high else (low, high)
 

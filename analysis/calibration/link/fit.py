@@ -1,15 +1,15 @@
 """Fit of the link with which the simulator reproduces measured collectives.
 
-The link with the nearest times (`link/solver.py`) to the medians of repeats. A figure beyond
-latency and goodput (an overhead per message; another latency or goodput from a size on, which
-counts as a figure) must lower the Bayesian information criterion, n ln(loss / n) + k ln n, by more
-than 10 (very strong evidence: Kass and Raftery 1995, J. Am. Stat. Assoc. 90, sec. 3.2; many sizes
-are tried).
+The fit takes the link whose times are nearest (`link/solver.py`) to the medians of repeats. A
+figure besides latency and goodput (an overhead per message; another latency or goodput from some
+size on, which counts as a figure) must lower the Bayesian information criterion, n ln(loss / n) + k
+ln n, by more than 10: very strong evidence (Kass and Raftery 1995, J. Am. Stat. Assoc. 90, sec.
+3.2), as many sizes are tried.
 
-Intervals hold 95 % by the covariance at the minimum, s^2 (J^T W J)^-1 with the loss's weights W,
-and Student's t; errors count as independent, sizes of steps as known. A time is between 0 and what
-alone explains the shortest message; at its limit (a latency of 0) it has the upper bound it would
-have beside the other figures.
+Intervals have 95 % confidence, from the covariance at the minimum, s^2 (J^T W J)^-1 with the loss's
+weights W, and Student's t. Errors count as independent, sizes of steps as known. A time is between
+0 and what explains the shortest message by itself; a time at its limit (a latency of 0) gets the
+upper bound that it would have next to the other figures.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from gcsim.analysis.calibration.link.solver import EXACT, Problem, Solution, lat
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link, Range
 
-STRONG = 10.0  # least reduction of the criterion by a figure
+STRONG = 10.0  # least reduction of the criterion that justifies a figure
 MOST_STEPS = 3
-LEAST_BETWEEN = 3  # sizes on each side of a step
-FAR_OFF = 0.2  # relative error of a size that is warned of
+LEAST_BETWEEN = 3  # least number of sizes on each side of a step
+FAR_OFF = 0.2  # relative error of a size from which a warning names it
 DIGITS = 5
 CONFIDENCE = 0.95
 
-_INSEPARABLE = 0.9999  # cosine of two figures' effects that nothing tells apart
+_INSEPARABLE = 0.9999  # cosine above which the effects of two figures cannot be separated
 _FINALISTS = 2
-_UNKNOWN = 3.0  # interval of a goodput's logarithm that says nothing: a factor of 20 either way
-_FLAT = 1e-9  # relative change of all times by a figure's scale below which it has no effect
+_UNKNOWN = 3.0  # half-width of a log goodput's interval that says nothing: a factor of 20
+_FLAT = 1e-9  # relative change of all times by a figure's scale that counts as no effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure with its interval."""
+    """A fitted figure with its interval."""
 
     figure: shapes.Figure
-    from_bytes: int  # smallest message for which it holds
+    from_bytes: int  # smallest message to which it applies
     value: float  # seconds, or bytes per second
     low: float | None
-    high: float | None  # None: a goodput undetermined by the sizes
+    high: float | None  # None: the sizes do not determine the goodput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A size, as measured and as fitted."""
+    """A size, measured and fitted."""
 
     measurement: Measurement  # median of the repeats
     repeats: int
@@ -61,40 +61,40 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Relative error of the fit over the measurement."""
+        """Relative error of the fit."""
         return self.fitted / self.measurement.seconds - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """Fitted link, its measurements and quality."""
+    """The fitted link, its measurements and its quality."""
 
     link: Link
     estimates: tuple[Estimate, ...]
     points: tuple[Point, ...]
     measured: int  # lines of the files, repeats included
     line_rate: float | None  # bytes per second, if known
-    overhead: str  # why the overhead per message is, or is not, included
+    overhead: str  # why the overhead per message is included or not
     steps: str  # the same for other figures by size
 
     @property
     def goodput_known(self) -> bool:
-        """Whether the sizes determine the goodput."""
+        """Whether the measured sizes determine the goodput."""
         return all(estimate.low is not None for estimate in self.estimates)
 
     @property
     def median_error(self) -> float:
-        """Median of the sizes' absolute relative errors."""
+        """Median of the absolute relative errors over the sizes."""
         return statistics.median(abs(point.error) for point in self.points)
 
     @property
     def worst(self) -> Point:
-        """Size missed by most."""
+        """Size with the largest error."""
         return max(self.points, key=lambda point: abs(point.error))
 
     @property
     def far_off(self) -> list[Point]:
-        """Sizes missed by more than `FAR_OFF`."""
+        """Sizes with an error above `FAR_OFF`."""
         return [point for point in self.points if abs(point.error) > FAR_OFF]
 
 
@@ -105,11 +105,11 @@ def fit(
     line_rate: float | None = None,
     name: str = "calibrated",
 ) -> LinkFit:
-    """Link over which the simulator reproduces the measurements, at least three sizes, best.
+    """Fit the link over which the simulator best reproduces the measurements, at least three sizes.
 
-    `inside`: link between a machine's devices, where several machines have several; `line_rate`:
-    bytes per second, if known, for an efficiency. Raises `InputError` when an algorithm cannot
-    carry out a measured collective.
+    `inside`: link between a machine's devices, if several machines have several; `line_rate`: bytes
+    per second, if known, to compute an efficiency. Raises `InputError` if an algorithm cannot carry
+    out a measured collective.
     """
     medians = _medians(measurements)
     for algorithm in {point.algorithm for point, _ in medians}:
@@ -211,7 +211,7 @@ def _falls(gain: float) -> str:
 
 
 def _candidates(shape: shapes.Shape, sizes: Sequence[int]) -> Iterator[shapes.Shape]:
-    """The shape with one step more, between two sizes of messages."""
+    """Yield the shape with one more step, between two message sizes."""
     known = sorted(set(sizes))
     taken = [step.from_bytes for step in shape.steps]
     for below, above in itertools.pairwise(known):
@@ -230,7 +230,7 @@ def _candidates(shape: shapes.Shape, sizes: Sequence[int]) -> Iterator[shapes.Sh
 
 
 def _extended(solution: Solution, shape: shapes.Shape) -> shapes.Vector:
-    """Figures of a solution, the new step's as for the messages below it."""
+    """Return the figures of a solution; a new step starts with those of smaller messages."""
     known = dict(zip(solution.shape.names, solution.x, strict=True))
     values: dict[shapes.Figure, float] = {}
     found = []
@@ -267,7 +267,7 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
 
 
 def _spread(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
-    """Half the interval of figures fitted together; infinite where undetermined."""
+    """Return half the interval of figures fitted together; infinite if undetermined."""
     from scipy.stats import t as student
 
     count, left = len(solution.misses), len(solution.misses) - solution.shape.figures
@@ -277,14 +277,14 @@ def _spread(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
     squares = float(solution.misses @ solution.misses)
     variance = max(squares, count * (EXACT / 10) ** 2) / left
     reach = float(student.ppf((1 + CONFIDENCE) / 2, left))
-    # figures along a direction in which no time changes are not determined
+    # figures along a direction in which no time changes are undetermined
     inverse = (directions / np.maximum(sizes, _FLAT)[:, None]) ** 2
     deviations = np.sqrt(inverse.sum(axis=0) * variance)
     return {n: reach * float(d) for n, d in zip(chosen, deviations, strict=True)}
 
 
 def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None]:
-    """The link's ranges by field: intervals of long messages' figures."""
+    """Return the link's ranges by field: intervals of the figures for long messages."""
     last = {estimate.figure: estimate for estimate in estimates}  # by ascending size
     line = float(link.bandwidth)
     found: dict[str, Range | None] = {}
@@ -300,7 +300,7 @@ def _ranges(link: Link, estimates: Sequence[Estimate]) -> dict[str, Range | None
         ends = known.low, known.high
         stated = getattr(link, field)
         if link.factors and figure == "latency" and known.low == 0:
-            # latencies of all sizes are multiples of this one: the shortest messages tell it
+            # latencies of all sizes are multiples of this one, set by the shortest messages
             first = next(e for e in estimates if e.figure == figure)
             if not first.low or not first.high:
                 continue

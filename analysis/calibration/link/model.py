@@ -1,9 +1,9 @@
-"""Simulated time of a measured collective, over a link that is to be fitted.
+"""Simulated time of a measured collective over the link to be fitted.
 
 All ranks of a homogeneous cluster enter at once. The link is the network, or on a single machine
-its devices' link; nothing is copied through the host. A reduce-scatter counts as an all-gather,
-whose p - 1 steps of n / p bytes it makes backwards, and under Gloo as the all-reduce that PyTorch
-runs instead. A single message takes the link's time.
+the link between its devices; nothing is copied through the host. A reduce-scatter counts as an
+all-gather, whose p - 1 steps of n / p bytes it makes in reverse, and with Gloo as the all-reduce
+that PyTorch runs instead. A single message takes the link's time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NONE = Device(name="none", title="none", kernels={}, effective_flop_rate=1.0, s
 
 
 def check_algorithm(algorithm: str, collectives: Iterable[Collective]) -> None:
-    """Raise `InputError` unless `algorithm` (a transport's or scenario's) can carry these out."""
+    """Raise `InputError` unless `algorithm` (or transport) can carry out these collectives."""
     kinds = {_kind(collective, algorithm) for collective in collectives}
     known: set[str] = set(TRANSPORTS)
     for kind, names in (("all_reduce", _ALL_REDUCE), ("all_gather", _ALL_GATHER)):
@@ -51,22 +51,22 @@ def _kind(collective: Collective, algorithm: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Predicted times of measurements over any link."""
+    """Predicted times of the measurements over any link."""
 
     measurements: Sequence[Measurement]
-    inside: Link  # between a machine's devices, where the network is fitted
+    inside: Link  # between a machine's devices, if the network is fitted
     sums: Sums = Sums()  # noqa: RUF009 (frozen)
-    """Costs of additions; none where the goodput includes them."""
+    """Costs of additions; none if the goodput includes them."""
     host: Host | None = None
     _records: list[CollectiveRecord | None] = field(init=False, default_factory=list)
     _known: dict[Link, Times] = field(init=False, default_factory=dict)
-    """Times by link: a solver revisits links."""
+    """Times by link, cached because a solver revisits links."""
 
     def __post_init__(self) -> None:
         self._records.extend(_record(point) for point in self.measurements)
 
     def seconds(self, link: Link) -> Times:
-        """Times `[n]`, seconds, of the `n` measurements over `link`."""
+        """Return the times `[n]` in seconds of the `n` measurements over `link`."""
         if link not in self._known:
             self._known[link] = self._seconds(link)
         return self._known[link]
@@ -127,8 +127,8 @@ def _record(point: Measurement) -> CollectiveRecord | None:
 
 
 def message_bytes(point: Measurement) -> int:
-    """Approximate bytes of a collective's messages, for size factors: a ring's chunk or block,
-    Gloo's segment; for several sizes the chunk."""
+    """Return the approximate size of a collective's messages, for size factors: a ring's chunk or
+    block, or Gloo's segment; if there are several sizes, the chunk."""
     if point.collective == "send":
         return point.nbytes
     if _kind(point.collective, point.algorithm) == "all_reduce":

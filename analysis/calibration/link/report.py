@@ -1,7 +1,7 @@
-"""Report of a fitted link, and the file that a scenario names.
+"""Report of a fitted link, and its file for a scenario.
 
-The report has every figure with its interval, the errors by size, and warnings; the file a table
-`links:` with one entry, for `cluster.network: FILE`.
+The report has every figure with its interval, the errors by size, and warnings. The file has a
+table `links:` with one entry, for `cluster.network: FILE`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gcsim.scenarios.sections.link import plain_link
 from gcsim.simulator.network.links import Link
 
 _WIDTH = 80
-_SHOWN = 40  # most sizes in the report's table, the worst ones
+_SHOWN = 40  # most sizes in the report's table, those with the largest errors
 
 
 def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
-    """Lines of the report."""
+    """Yield the lines of the report."""
     yield from wrapped(f"{fit.link.name}: {_measured(fit)}")
     yield ""
     yield from table(list(_figures(fit)))
@@ -45,7 +45,7 @@ def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
 
 
 def warnings(fit: LinkFit) -> Iterator[str]:
-    """Faults of the fit, one sentence each."""
+    """Yield weaknesses of the fit, a sentence each."""
     far = fit.far_off
     if far:
         named = ", ".join(f"{_size(point)} by {point.error:+.0%}" for point in far[:6])
@@ -70,7 +70,7 @@ def warnings(fit: LinkFit) -> Iterator[str]:
 
 
 def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str) -> str:
-    """YAML file of the link, with comments on its origin."""
+    """Return the YAML file of the link, with comments on its origin."""
     files = ", ".join(reading.file for reading in readings)
     tools = ", ".join(dict.fromkeys(reading.tool for reading in readings))
     source = (
@@ -92,7 +92,7 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
 
 
 def entry_text(link: Link, *, source: str, comments: Sequence[str], estimate: bool = False) -> str:
-    """YAML file of one link, its comments in front."""
+    """Return the YAML file of one link, with comments above it."""
     section = plain_link(link)
     del section["name"]
     section["bandwidth"] = rate(float(link.bandwidth), digits=12)
@@ -106,12 +106,12 @@ def entry_text(link: Link, *, source: str, comments: Sequence[str], estimate: bo
 
 
 def wrapped(sentence: str) -> list[str]:
-    """Lines of a report."""
+    """Wrap a sentence to lines of a report."""
     return textwrap.wrap(printable(sentence), _WIDTH, subsequent_indent="  ")
 
 
 def _exact_time(text: str, seconds: float) -> str:
-    """Microseconds, if exact."""
+    """Return microseconds if exact, else `text`."""
     micro = f"{seconds * 1e6:.12g}"
     return f"{micro} us" if "e" not in micro else text
 
@@ -130,7 +130,7 @@ def _measured(fit: LinkFit) -> str:
 
 
 def _figures(fit: LinkFit) -> Iterator[tuple[str, ...]]:
-    """Label, value, interval and messages of each figure."""
+    """Yield label, value, interval and message sizes of each figure."""
     for estimate in fit.estimates:
         starts = [other.from_bytes for other in fit.estimates if other.figure == estimate.figure]
         later = [start for start in starts if start > estimate.from_bytes]
@@ -157,7 +157,7 @@ def _value(estimate: Estimate) -> tuple[str, str]:
 
 
 def time_text(seconds: float) -> str:
-    """A time with four digits."""
+    """Format a time with four digits."""
     return "0 us" if seconds < 1e-10 else duration(float(f"{seconds:.4g}"))
 
 
@@ -196,7 +196,7 @@ def _size(point: Point) -> str:
 
 
 def table(rows: Sequence[tuple[str, ...]], *, right: bool = False) -> Iterator[str]:
-    """Columns of equal width, all but the first at the right if `right`."""
+    """Yield columns of equal width; with `right` all but the first are right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [

@@ -1,10 +1,10 @@
-"""Figures of a fitted link, and the `Link` of given values.
+"""Figures of a fitted link as a vector, and the `Link` that they define.
 
-One latency and one goodput, perhaps an overhead per message, and from some sizes on another latency
-or goodput (`Step`), as a vector `x`:
+The figures are one latency and one goodput, possibly an overhead per message, and from some sizes
+on another latency or goodput (`Step`). In the vector `x` they are:
 
-- latencies and overhead over `scale`, at least 0: vanishing times stay in the vector
-- the natural logarithm of goodputs in bytes per second
+- latencies and overhead divided by `scale`, at least 0, so that x = 0 is a valid value
+- natural logarithms of goodputs in bytes per second
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gcsim.simulator.network.links import Link, SizeFactor
 Vector = NDArray[np.float64]
 Figure = Literal["latency", "overhead", "goodput"]
 
-SHORTEST = 1e-9  # least latency, seconds, of a link with size factors: 0 has no multiples
-MOST = 1e6  # largest size factor of a link; a solver tries more on its way
+SHORTEST = 1e-9  # least latency in seconds of a link with size factors: 0 has no multiples
+MOST = 1e6  # largest size factor of a link; a solver may try larger ones
 _DIGITS = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Size from which messages see another latency, goodput, or both."""
+    """Size from which messages have another latency, goodput, or both."""
 
     from_bytes: int
     latency: bool
@@ -38,27 +38,27 @@ class Step:
 
     @property
     def figures(self) -> int:
-        """Number of added figures, the size included."""
+        """Number of figures that the step adds, its size included."""
         return 1 + self.latency + self.goodput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Set of fitted figures."""
+    """Set of figures to fit."""
 
     scale: float  # seconds of a latency of 1 in the vector
     overhead: bool = False
     steps: tuple[Step, ...] = ()  # steps by ascending size
-    line_rate: float | None = None  # bytes per second, if known; goodput over it is the efficiency
+    line_rate: float | None = None  # bytes per second, if known; efficiency is goodput over it
 
     @property
     def figures(self) -> int:
-        """Fitted figures, sizes of steps included."""
+        """Number of fitted figures, sizes of steps included."""
         return 2 + self.overhead + sum(step.figures for step in self.steps)
 
     @property
     def names(self) -> tuple[tuple[Figure, int], ...]:
-        """Name of each value of the vector, and the size from which it holds."""
+        """Name of each value of the vector, with the size from which it applies."""
         return tuple(self._names())
 
     def _names(self) -> Iterator[tuple[Figure, int]]:
@@ -73,12 +73,12 @@ class Shape:
                 yield "goodput", step.from_bytes
 
     def value(self, number: int, x: float) -> float:
-        """Figure in seconds, or bytes per second."""
+        """Return a figure in seconds, or in bytes per second."""
         return math.exp(x) if self.names[number][0] == "goodput" else x * self.scale
 
     def link(self, x: Vector, name: str = "fitted", digits: int | None = None) -> Link:
-        """The link, its figures rounded to `digits`. Long messages see its latency, the fastest its
-        bandwidth times its efficiency, others its factors of them."""
+        """Return the link, its figures rounded to `digits`. Its latency is that of long messages,
+        its bandwidth times efficiency that of the fastest; other sizes have factors on them."""
         found = {
             known: self.value(place, float(x[place])) for place, known in enumerate(self.names)
         }
@@ -116,25 +116,25 @@ def _significant(value: float, digits: int) -> Fraction:
 
 
 def _bits(bytes_per_second: float, digits: int) -> Fraction:
-    """Rounded in bits per second, as people write it."""
+    """Round a rate in bits per second, as people write it."""
     return _significant(bytes_per_second * 8, digits) / 8
 
 
 def rounded_seconds(value: float, digits: int | None) -> Fraction:
-    """Time for a link, to `digits` significant digits if given."""
+    """Return a time for a link, with `digits` significant digits if given."""
     if digits is not None:
         value = float(_significant(value, digits)) if value >= SHORTEST / 10 else 0.0
     return Fraction(round(value * 10**15), 10**15)
 
 
 def rounded_number(value: float, digits: int | None) -> Fraction:
-    """Efficiency or factor for a link, to `digits` significant digits if given."""
+    """Return an efficiency or factor for a link, with `digits` significant digits if given."""
     if digits is not None:
         return _significant(value, digits)
     return Fraction(max(1, round(value * _DIGITS)), _DIGITS)
 
 
 def start(shape: Shape, latency: float, goodput: float) -> Vector:
-    """Vector of a shape without steps."""
+    """Return the vector of a shape without steps."""
     found: list[Any] = [latency / shape.scale, math.log(goodput)]
     return np.array(found + [0.0] * shape.overhead)

@@ -1,9 +1,9 @@
-"""Values of a link's figures that fit the measurements best.
+"""Search for the link's figures that fit the measurements best.
 
-Least squares over logarithms of times, i.e. relative errors: 1 kB counts as much as 1 GB. Errors
-beyond some 10 % count less than their squares (loss "soft_l1", 2 c^2 (sqrt(1 + (r/c)^2) - 1),
-c = 0.1), so that one size with a busy host does not move the link. The simulator predicts the times
-(`link/model.py`).
+The loss is least squares of log times, i.e. of relative errors, so 1 kB counts as much as 1 GB.
+Errors above about 10 % count less than their squares (loss "soft_l1", 2 c^2 (sqrt(1 + (r/c)^2) -
+1), c = 0.1), so that one size measured on a busy host does not move the link. The simulator
+predicts the times (`link/model.py`).
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ from gcsim.analysis.calibration.link.shape import Shape, Vector, start
 from gcsim.analysis.calibration.measurements.collectives import Measurement
 from gcsim.simulator.network.links import Link
 
-LARGE = 0.1  # relative error from which a size pulls less than by its square
-EXACT = 1e-3  # relative error below which nothing improves: clocks, and the figures' digits
+LARGE = 0.1  # relative error from which a size counts less than its square
+EXACT = 1e-3  # relative error below which there is nothing to improve: clocks, rounded figures
 _NUDGE = 1e-3
 _REACH, _LONGEST = 7.0, 1e3
-"""Farthest move from a fit's start: a factor of e^7 in goodput, 1000 times the first guess in
-latency. Beyond, the simulator's clock overflows."""
+"""Bounds around the start of a fit: a factor of e^7 in goodput, 1000 times the first guess in
+latency. Beyond them the simulator's clock overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """Minimum of the loss."""
+    """Minimum of the loss for a shape."""
 
     shape: Shape
     x: Vector
-    loss: float  # minimised loss
-    misses: Vector  # [n] and `slopes` [n, k], weighted so that their squares stand for the loss
+    loss: float  # the minimum
+    misses: Vector  # [n], and `slopes` [n, k]; weighted so that their squares sum to the loss
     slopes: Vector
     measured: Vector  # [n], logarithms of seconds
 
     def criterion(self) -> float:
-        """Information criterion (`criterion_of`)."""
+        """Return the information criterion (`criterion_of`)."""
         return criterion_of(self.loss, len(self.misses), self.shape)
 
 
 def criterion_of(loss: float, n: int, shape: Shape) -> float:
-    """Bayes's, of `n` sizes."""
+    """Return the Bayesian information criterion for `n` sizes."""
     return float(n * np.log(max(loss, n * EXACT**2) / n) + shape.figures * np.log(n))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """Measured times and their predictor."""
+    """Measured times and the model that predicts them."""
 
     model: Model
     measured: Vector  # logarithms of seconds
 
     def misses(self, shape: Shape, x: Vector) -> Vector:
-        """Errors of the times' logarithms, `[n]`."""
+        """Return the errors of the log times, `[n]`."""
         return np.asarray(np.log(self.model.seconds(shape.link(x))) - self.measured)
 
     def slopes(self, shape: Shape, x: Vector) -> Vector:
-        """Forward differences `[n, k]`, since a figure may be at its limit."""
+        """Return forward differences `[n, k]`, not central ones: a figure may be at its limit."""
         here = self.misses(shape, x)
         columns = []
         for number, (figure, _) in enumerate(shape.names):
             step = _NUDGE * (1.0 if figure == "goodput" else max(x[number], 0.05))
-            beside = x.copy()
-            beside[number] += step
-            columns.append((self.misses(shape, beside) - here) / step)
+            moved = x.copy()
+            moved[number] += step
+            columns.append((self.misses(shape, moved) - here) / step)
         return np.stack(columns, axis=1)
 
     def solve(self, shape: Shape, x: Vector) -> Solution:
-        """Minimise the loss from `x`."""
+        """Minimize the loss, starting at `x`."""
         found = self._search(shape, x, 60)
         misses = self.misses(shape, found.x)
         weights = np.sqrt(1 / np.sqrt(1 + (misses / LARGE) ** 2))
@@ -85,7 +85,7 @@ class Problem:
         )
 
     def promise(self, shape: Shape, x: Vector) -> tuple[float, Vector]:
-        """Criterion after a few moves from `x`, and their end, to select steps to try."""
+        """Return criterion and vector after a few iterations from `x`, to select steps to try."""
         found = self._search(shape, x, 4)
         return criterion_of(float(2 * found.cost), len(self.measured), shape), found.x
 
@@ -120,7 +120,7 @@ def latency_and_goodput(
     second = problem.model.seconds(_probe(latency=1.0, rate=1e15))[shortest]
     latency = float(times[shortest] / second)
     rate = 1e9
-    for _ in range(3):  # the sizes of what is sent do not depend on the rate, but the choice may
+    for _ in range(3):  # message sizes do not depend on the rate, but the algorithm may
         rate *= float(problem.model.seconds(_probe(0.0, rate))[longest] / times[longest])
     shape = Shape(scale=max(latency, 1e-7), line_rate=line_rate)
     guesses = [(a, b) for a in (1.0, 0.1) for b in (1.0, 2.0, 0.5)]
@@ -128,7 +128,7 @@ def latency_and_goodput(
     for a, b in guesses:
         found.append(problem.solve(shape, start(shape, a * latency, b * rate)))
         if found[-1].loss < len(points) * EXACT**2:
-            break  # another guess makes nothing better
+            break  # further guesses would not help
     return min(found, key=lambda solution: solution.loss)
 
 

@@ -1,9 +1,9 @@
-"""Rates of additions by type, from all-reduces of several types.
+"""Rates of additions by element type, from all-reduces of several types.
 
-A link is fitted to one type, whose additions its goodput includes. The extra time of another type
-over the same link is its additions': each measurement gives the rate that explains it (by
-bisection, to a thousandth), of which the median counts, with the middle half, or both of two, as
-range. A measurement explained by the link to within `LEAST` says nothing.
+A link is fitted to one type, whose additions are part of its goodput. If another type takes longer
+over the same link, the extra time is that of its additions. Each measurement gives the rate that
+explains it (by bisection, to a thousandth); the median counts, with the middle half (of two, both)
+as its range. A measurement that the link explains to within `LEAST` is not informative.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gcsim.simulator.host import Host, Sums
 from gcsim.simulator.network.links import Link
 
 LEAST = 0.8
-_SLOWEST, _FASTEST = 1e5, 1e12  # bytes per second to try
+_SLOWEST, _FASTEST = 1e5, 1e12  # bytes per second between which bisection searches
 _STEPS = 34
 _DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumRate:
-    """Rate of additions of a type."""
+    """Rate at which elements of a type are added."""
 
     dtype: str
     rate: float  # bytes per second added
     low: float
     high: float
-    points: int  # measurements that say something
+    points: int  # number of informative measurements
 
 
 def by_type(measurements: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
@@ -53,7 +53,7 @@ def _added_on_host(point: Measurement) -> bool:
 
 
 def sums_report(rates: Sequence[SumRate], dtypes: Sequence[str]) -> Iterator[str]:
-    """Report, with the lines for a scenario."""
+    """Yield the report, with the lines for a scenario."""
     told = {rate.dtype for rate in rates}
     for rate in rates:
         bounds = ", ".join(_bandwidth(end) for end in (rate.low, rate.high))
@@ -78,7 +78,7 @@ def fit_sums(
     dtype: str,
     host: Host | None = None,
 ) -> SumRate | None:
-    """Rate of a type over a link fitted to another, if determined."""
+    """Return the rate of a type over a link fitted to another type, if it is determined."""
     own = [point for point in measurements if point.dtype == dtype]
     found = sorted(
         _rate(Model([point], inside, host=host), link)
@@ -98,7 +98,7 @@ def _seconds(model: Model, link: Link) -> float:
 
 
 def _rate(model: Model, link: Link) -> float:
-    """Rate at which the one measurement takes its time."""
+    """Return the rate at which the model's only measurement takes its time."""
     (point,) = model.measurements
     slow, fast = np.log(_SLOWEST), np.log(_FASTEST)
     for _ in range(_STEPS):

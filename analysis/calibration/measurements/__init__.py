@@ -1,1 +1,1 @@
-"""Readers of measured collectives: benchmarks and training's logs, iperf3, ping."""
+"""Readers of measured collectives: from benchmarks, training logs, iperf3 and ping."""

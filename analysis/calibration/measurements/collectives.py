@@ -1,6 +1,6 @@
-"""Measured collectives: ranks, bytes and seconds of each.
+"""Measurements of collectives, with ranks, bytes and seconds, and problems in their files.
 
-All formats (`formats.py`) become `Measurement`s in one convention of sizes:
+All formats (`formats.py`) become `Measurement`s with one definition of size:
 
 | collective     | bytes                                              |
 |----------------|----------------------------------------------------|
@@ -10,7 +10,7 @@ All formats (`formats.py`) become `Measurement`s in one convention of sizes:
 | all_to_all     | that one rank hands over, its own part included    |
 | send           | of one message from one rank to another            |
 
-What measures no collective becomes a `Spread`: the goodput between two hosts, or a latency.
+A file that measures no collective becomes a `Spread`: the goodput between two hosts, or a latency.
 """
 
 from __future__ import annotations
@@ -29,86 +29,86 @@ C10_TYPES = {
     "BFloat16": ("bfloat16", 2), "Long": ("int64", 8), "Int": ("int32", 4), "Char": ("int8", 1),
     "Byte": ("uint8", 1),
 }  # fmt: skip
-"""torch's name and element bytes by c10's name."""
+"""torch's name and bytes per element, by c10's name."""
 
-SHOWN = 5  # wrong lines of a file named one by one
+SHOWN = 5  # most wrong lines of a file that are reported
 LEAST_SIZES = 3
 LARGEST = 1 << 34
-"""16 GiB: no benchmark sends more at once, and a fit simulates each of Gloo's segments."""
+"""16 GiB: no benchmark sends more at once, and a fit simulates every one of Gloo's segments."""
 MOST_RANKS = 100_000
 LONGEST_S = 86_400  # a day
-THIS_MACHINE = ("127.", "::1", "localhost")  # prefixes of addresses that use no network
-_LONGEST = 200  # characters repeated from a file
+THIS_MACHINE = ("127.", "::1", "localhost")  # prefixes of addresses that need no network
+_LONGEST = 200  # most characters that messages repeat from a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Line of a file."""
+    """A measured time, from a line of a file."""
 
     collective: Collective
     ranks: int
-    devices_per_node: int = 1  # ranks of a machine; if all, no network was measured
-    nbytes: int  # bytes, as in the table above
+    devices_per_node: int = 1  # ranks per machine; if it is all ranks, no network was measured
+    nbytes: int  # size as defined in the table above
     seconds: float
     element: int = 4  # bytes per element of a reduced vector
-    dtype: str = "float32"  # their type, by torch's name
-    algorithm: str = "textbook"  # transport, which chooses, or algorithm
+    dtype: str = "float32"  # type of the elements, by torch's name
+    algorithm: str = "textbook"  # an algorithm, or a transport that chooses one
     place: str  # `file:line`, or the file and an entry of its JSON
-    call: str = ""  # number of the training's collective, in files by rank
+    call: str = ""  # identifies the training's collective in files of several ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Directly measured figure, and its range."""
+    """A directly measured figure, and its range."""
 
     value: float
     low: float
     high: float
-    how: str  # kind and sample of the figure
+    how: str  # kind of figure and of sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Contents of a file."""
+    """Content of a file."""
 
     file: str
-    tool: str  # program that wrote it, with version if stated
+    tool: str  # program that wrote it, with the version if stated
     measurements: tuple[Measurement, ...] = ()
     goodput: Spread | None = None  # bytes per second of long messages between two hosts
     latency: Spread | None = None  # seconds between two hosts, one way
     line_rate: float | None = None  # bytes per second of the network NIC, if stated
     device: str = ""  # GPU's name by its driver, if stated
-    notes: tuple[str, ...] = ()  # notes for a reader of the fit
-    placed: bool = True  # whether the file tells ranks of a machine, or its form has one on each
+    notes: tuple[str, ...] = ()  # notes that the report shows
+    placed: bool = True  # whether it shows the ranks of each machine, or the format has one on each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """User's statements in place of, or beside, a file's."""
+    """Facts stated by the user, which replace or complete those of a file."""
 
-    ranks: tuple[int, ...] = ()  # only these; the number where a file has none
+    ranks: tuple[int, ...] = ()  # select only these; or the number, if a file has none
     devices_per_node: int | None = None
-    collective: Collective | None = None  # for files that name none
+    collective: Collective | None = None  # for files that do not name it
     algorithm: str | None = None
 
 
 @dataclass(slots=True)
 class Mistakes:
-    """Problems of a file, the first few told one by one."""
+    """Problems of a file, of which only the first few are reported."""
 
     name: str
     found: list[Problem] = field(default_factory=list)
 
     def add(self, line: int, message: str, hint: str = "") -> None:
-        """Add a problem of a line, counted from 1."""
+        """Add a problem in a line, counted from 1."""
         self.at(f"{self.name}:{line}", message, hint)
 
     def at(self, place: str, message: str, hint: str = "") -> None:
-        """Add a problem of a JSON entry."""
+        """Add a problem at another place, such as a JSON entry."""
         self.found.append(Problem(place=place, message=message, hint=hint))
 
     def raise_any(self) -> None:
-        """Raise `InputError` if there are any."""
+        """Raise `InputError` if there are any problems."""
         if not self.found:
             return
         more = len(self.found) - SHOWN
@@ -119,7 +119,7 @@ class Mistakes:
 
 
 def as_collective(word: str) -> Collective | None:
-    """A tool's collective: `AllReduce`, `all-reduce` and `allreduce` are one."""
+    """Return the collective of a tool's word: `AllReduce`, `all-reduce` and `allreduce` are one."""
     plain = word.lower().replace("-", "").replace("_", "").replace(" ", "")
     for known in COLLECTIVES:
         if known.replace("_", "") == plain:
@@ -132,14 +132,14 @@ MEASURE_AGAIN = "times of wrong results mean nothing: fix the cause and measure 
 
 
 def refused_table(place: str, wanted: Iterable[str], found: Iterable[str]) -> InputError:
-    """Error for a table that lacks headings."""
+    """Return the error for a table that lacks headings."""
     had = ", ".join(word for word in found if word)[:_LONGEST] or "none"
     message = f"the table needs the headings {', '.join(wanted)}; found: {had}"
     return InputError(message, place=place)
 
 
 def unknown_collective(word: str) -> tuple[str, str]:
-    """Message and hint for a collective that gcsim does not simulate."""
+    """Return message and hint for a collective that gcsim does not simulate."""
     return (
         f"{word!r:.40} is not a collective that gcsim simulates",
         f"known: {', '.join(COLLECTIVES)}; leave the others out",
@@ -147,7 +147,7 @@ def unknown_collective(word: str) -> tuple[str, str]:
 
 
 def number(text: str) -> float | None:
-    """Finite decimal number as tools print it; else None."""
+    """Return a finite decimal number as tools print it; else None."""
     try:
         value = float(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Measured collectives as a CSV, and its faults.
+"""Reader of measured collectives in CSV.
 
-    # backend: gloo                      '#' lines are for people; the keys below are read
+    # backend: gloo                      '#' lines are comments; the keys below are read
     # devices_per_node: 1
     # line_rate: 10 Gbit/s
     # device: NVIDIA H100 80GB HBM3     as the driver names it
@@ -27,18 +27,18 @@ HEADINGS = re.compile(
     rf"(?<![\w,])(?:(?:{'|'.join((*COLUMNS, *_OPTIONAL))})[ \t]*,[ \t]*){{2,}}", re.IGNORECASE
 )
 ELEMENTS = dict(collectives.C10_TYPES.values())
-"""Bytes per element of Gloo's types."""
+"""Bytes per element of the supported types."""
 
 
 def recognised(text: str) -> bool:
-    """Whether the first line that is no comment is such a header."""
+    """Whether the first line that is not a comment is such a header."""
     header = next((line for line in text.splitlines() if _counts(line)), "")
     words = {word.strip().lower() for word in header.split(",")}
     return len(words & set(COLUMNS)) >= 3
 
 
 def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
-    """Read a CSV; `InputError` with every wrong line (the first few)."""
+    """Read a CSV; raises `InputError` with every wrong line (the first few)."""
     facts = _facts(text)
     lines = [(count, line) for count, line in enumerate(text.splitlines(), 1) if _counts(line)]
     if not lines:
@@ -110,7 +110,7 @@ def _point(
 
 
 def _facts(text: str) -> dict[str, str]:
-    """`# key: value` lines."""
+    """Return the values of `# key: value` lines."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         key, colon, value = line.lstrip("# ").partition(":")

@@ -1,4 +1,4 @@
-"""DeepSpeed's communication log: `log_summary()`, or its verbose lines.
+"""Reader of DeepSpeed's communication log: of `log_summary()`, or its verbose lines.
 
     Comm. Op            Message Size        Count               Total Latency(ms)   Avg ...
     all_reduce
@@ -6,11 +6,11 @@
 
     [INFO] [logging.py:69:log_dist] [Rank 0] comm op: all_reduce | time (ms): 9.46 | msg size: ...
 
-The last table counts, which includes earlier ones, with `show_straggler=True` its part without the
-wait for the slowest rank; verbose lines where there is no table. Times have two decimals of a
-millisecond, sizes two of a unit (of 1024): short messages are coarse. The number of ranks n follows
-from busbw over algbw, (n - 1) / n in all versions, for the whole job even in a subgroup. Sizes are
-one rank's input: an all-gather's is multiplied by n. Other operations are left out.
+The last table is used, as it includes earlier ones; with `show_straggler=True` its part without the
+wait for the slowest rank; without a table the verbose lines. Times have two decimals of a
+millisecond, sizes two of a unit (of 1024): short messages are imprecise. The number of ranks n
+follows from busbw over algbw, (n - 1) / n in all versions, for the whole job even in a subgroup.
+Sizes are one rank's input: an all-gather's is multiplied by n. Other operations are skipped.
 
 Source: DeepSpeed, deepspeed/utils/comms_logging.py (`append`, `log_all`, `convert_size`) and
 deepspeed/comm/comm.py (`timed_op`), 0.7 to 0.18.
@@ -37,10 +37,10 @@ _COLLECTIVES: dict[str, collectives.Collective] = {
     "all_to_all": "all_to_all",
     "all_to_all_single": "all_to_all",
 }
-"""Collectives by DeepSpeed's name of the operation."""
+"""Collectives by DeepSpeed's names of operations."""
 _WANTED = ("Comm. Op", "Message Size", "Count", "Avg Latency(ms)", "busbw_avg (Gbps)")
 _SPLIT = ("Comm. Op", "Message Size", "Count", "Avg comm lat(ms)")
-"""Headings of the part without the wait for the slowest rank."""
+"""Headings of the table without the wait for the slowest rank."""
 HEADINGS = re.compile(r"Comm\. Op[ \t]+Message Size\b")
 _VERBOSE = re.compile(
     r"comm op: (\w+)(?: \| \[Caller Func: [^\]]*\])? \| time \(ms\): (\S+) \| "
@@ -53,12 +53,12 @@ _OPERATION = re.compile(
 )
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP]?)B")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
-_COARSE = 0.05  # milliseconds below which two decimals are off by a tenth and more
+_COARSE = 0.05  # milliseconds below which two decimals are off by at least a tenth
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Operation of one size."""
+    """An operation with one size."""
 
     line: int
     operation: str
@@ -69,16 +69,16 @@ class _Row:
 
 
 def recognised(text: str) -> bool:
-    """Whether the summary's headings or a verbose line are there."""
+    """Whether the summary's headings or a verbose line are present."""
     return any(HEADINGS.search(line) or _VERBOSE.search(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
-    """Read a log; `InputError` with every wrong line, or unknown ranks."""
+    """Read a log; raises `InputError` with every wrong line, or for an unknown number of ranks."""
     mistakes = collectives.Mistakes(name)
     tables, verbose = _rows(name, text, mistakes)
     mistakes.raise_any()
-    # the last summary, and where it was split, its second part
+    # the last summary; if it was split, its second part
     last = max((place for place, rows in enumerate(tables) if rows), default=None)
     rows = verbose if last is None else tables[last]
     told = [row for table in tables for row in table] + verbose
@@ -122,7 +122,7 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
 def _rows(
     name: str, text: str, mistakes: collectives.Mistakes
 ) -> tuple[list[list[_Row]], list[_Row]]:
-    """Tables in order, and verbose lines; other ranks may print between."""
+    """Return tables in order, and verbose lines; output of other ranks may be between them."""
     tables: list[list[_Row]] = []
     verbose: list[_Row] = []
     headings: list[str] = []
@@ -177,7 +177,7 @@ def _row(
 
 
 def _bytes(text: str) -> int | None:
-    """Bytes of `678.86 MB`, whose units are 1024s."""
+    """Return the bytes of `678.86 MB`, in units of 1024."""
     found = _SIZE.fullmatch(text.strip())
     return (
         round(float(found[1]) * (1 << _UNITS[found[2]])) if found and len(found[1]) < 12 else None
@@ -185,13 +185,13 @@ def _bytes(text: str) -> int | None:
 
 
 def _ranks(name: str, rows: Sequence[_Row], stated: collectives.Stated) -> int:
-    """Number of ranks, stated or from bandwidths: busbw is (n - 1) / n of algbw."""
+    """Return the number of ranks, stated or from bandwidths: busbw is (n - 1) / n of algbw."""
     if len(stated.ranks) == 1:
         return stated.ranks[0]
     told = list(_counts(rows))
     if told:
         count = statistics.mode(told)
-        # two decimals of the bandwidths must tell n from n + 1
+        # two decimals of the bandwidths must distinguish n from n + 1
         if count >= 2:
             return count
     raise InputError(
@@ -202,7 +202,7 @@ def _ranks(name: str, rows: Sequence[_Row], stated: collectives.Stated) -> int:
 
 
 def _counts(rows: Sequence[_Row]) -> Iterator[int]:
-    """Numbers of ranks by lines whose two decimals tell n from n + 1."""
+    """Yield ranks from lines whose two decimals suffice to distinguish n from n + 1."""
     for row in rows:
         if row.operation not in _COLLECTIVES or not row.algbw > row.busbw > 0:
             continue

@@ -1,14 +1,14 @@
-"""Collectives in a dump of PyTorch's flight recorder, as JSON.
+"""Reader of collectives in a JSON dump of PyTorch's flight recorder.
 
     {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
      "entries": [{"process_group": ["0", "default_pg"], "profiling_name": "nccl:all_reduce",
      "input_sizes": [[6553600]], "input_dtypes": ["Float"], "output_sizes": [[6553600]],
      "state": "completed", "is_p2p": false, "duration_ms": 5.31, ...}, ...], ...}
 
-`duration_ms` exists where NCCL was timed (TORCH_NCCL_ENABLE_TIMING=1): the kernel's time on its
-stream, the wait for later ranks included, so of several ranks' dumps the shortest counts
-(`reading.py`). The watchdog's times are of its rounds, a tenth of a second apart, and useless;
-Gloo's entries have neither. Only JSON is read: the recorder's own files are pickles.
+`duration_ms` exists if NCCL was timed (TORCH_NCCL_ENABLE_TIMING=1): the kernel's time on its
+stream, including the wait for later ranks, so of several ranks' dumps the shortest counts
+(`reading.py`). The watchdog's times are those of its polling, a tenth of a second apart, and
+useless; Gloo's entries have neither. Only JSON is read, as the recorder's own files are pickles.
 
 Source: pytorch/pytorch, torch/csrc/distributed/c10d/FlightRecorder.hpp, FlightRecorderDetail.hpp
 (`dump_json`), ProcessGroupNCCL.cpp (names), dump versions 2.4 to 2.10.
@@ -36,17 +36,17 @@ _NAMES: dict[str, tuple[collectives.Collective, str]] = {
     "_reduce_scatter_base": ("reduce_scatter", "input"),
     "all_to_all": ("all_to_all", "input"),
 }
-"""Collective and its tensors of bytes, by the name after `nccl:`."""
+"""Collective, and the tensors that define its size, by the name after `nccl:`."""
 _SHOWN = 6
 
 
 def recognised(body: Any) -> bool:
-    """Whether it has a dump's keys, and no profile's."""
+    """Whether it has the keys of a dump but not those of a profile."""
     return isinstance(at(body, "pg_config"), dict) and at(body, EVENTS) is None
 
 
 def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
-    """Read a dump; `InputError` for nothing timed, or unknown ranks."""
+    """Read a dump; raises `InputError` without any time, or for an unknown number of ranks."""
     listed = entries(body, "entries")
     mistakes = collectives.Mistakes(name)
     points: list[collectives.Measurement] = []
@@ -125,7 +125,7 @@ def _untimed(name: str, seen: str, body: Any) -> InputError:
 
 
 def _size(entry: Any, which: str) -> tuple[int, str | None]:
-    """Bytes of all input or output tensors, and c10's name of a common type."""
+    """Return the bytes of all input or output tensors, and c10's name of their common type."""
     types = {one for one in entries(entry, f"{which}_dtypes") if isinstance(one, str)}
     dtype = types.pop() if len(types) == 1 else None
     if dtype not in collectives.C10_TYPES:
@@ -140,13 +140,13 @@ def _size(entry: Any, which: str) -> tuple[int, str | None]:
 
 
 def _call(entry: Any) -> str:
-    """Process group and number in it, equal on all ranks."""
+    """Return process group and sequence number, which are equal on all ranks."""
     told = (at(entry, "process_group", 0), at(entry, "collective_seq_id"), at(entry, "op_id"))
     return "" if None in told else " ".join(map(str, told))
 
 
 def _ranks(body: Any, entry: Any) -> int | None:
-    """Ranks of the entry's process group: `"ranks": "[0, 1]"`."""
+    """Return the number of ranks in the entry's process group: `"ranks": "[0, 1]"`."""
     groups = at(body, "pg_config")
     if not isinstance(groups, dict):
         return None

@@ -1,7 +1,7 @@
-"""Formats of measurements: a new one is a file and a line here.
+"""Table of formats of measurements; a new format needs a module and a line here.
 
 Each module has `recognised`, `parse` (file's name, content, `Stated`), and `HEADINGS` if its table
-may follow a prefix. They are imported on use, so that the command line stays quick.
+may follow a prefix. Modules are imported on use, which keeps the command line fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _HERE = __name__.rpartition(".")[0]
 
 
 class Format(NamedTuple):
-    """Reader of a format, and its title."""
+    """Reader of a format, the content it accepts, and its title."""
 
     module: str
     takes: tuple[Kind, ...]
@@ -39,4 +39,4 @@ _FORMATS: tuple[tuple[str, str, tuple[Kind, ...], str], ...] = (
 FORMATS: dict[str, Format] = {
     name: Format(f"{_HERE}.{module}", takes, told) for name, module, takes, told in _FORMATS
 }
-"""Formats by the name for `--format`."""
+"""Formats by their names for `--format`."""

@@ -1,4 +1,4 @@
-"""Output of Gloo's benchmark, and its faults.
+"""Reader of the output of Gloo's benchmark.
 
     Device:      tcp, pci=0000:04:00.0, iface=enp4s0, speed=40000, addr=[10.10.10.1]
     Algorithm:   new_allreduce_ring
@@ -7,9 +7,9 @@
        elements   min (us)   p50 (us)   p99 (us)   max (us)   avg (GB/s)    samples
         1048576       4040       4698       6128      12366        0.823       1000
 
-The median (p50) counts. `speed` is the NIC's line rate in Mbit/s, -1 if unknown. GB/s are 2^30
-bytes of the vector per second, which tells float32 from float16 elements. `allgather_ring` counts
-one rank's elements.
+The median (p50) is used. `speed` is the NIC's line rate in Mbit/s, -1 if unknown. GB/s are 2^30
+bytes of the vector per second, which distinguishes float32 from float16 elements. `allgather_ring`
+counts the elements of one rank.
 
 | algorithm                  | carried out as                                              |
 |----------------------------|-------------------------------------------------------------|
@@ -50,7 +50,7 @@ ALGORITHMS: dict[str, tuple[collectives.Collective, str]] = {
 
 @dataclass(slots=True)
 class _Run:
-    """One run of the benchmark."""
+    """A run of the benchmark."""
 
     line: int
     device: str = ""
@@ -62,12 +62,12 @@ class _Run:
 
 
 def recognised(text: str) -> bool:
-    """Whether its table's headings are there."""
+    """Whether the headings of its table are present."""
     return any(HEADINGS.match(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
-    """Read a log of one or several runs; `InputError` with every wrong line."""
+    """Read a log of one or several runs; raises `InputError` with every wrong line."""
     mistakes = collectives.Mistakes(name)
     runs = [run for run in _runs(text) if run.headings]
     points: list[collectives.Measurement] = []
@@ -171,7 +171,7 @@ def _points(
 def _row(
     run: _Run, line: int, tokens: list[str], mistakes: collectives.Mistakes
 ) -> tuple[int, dict[str, float]] | None:
-    """Numbers by heading, `p50` in seconds."""
+    """Return numbers by heading, with `p50` in seconds."""
     if len(tokens) < len(run.headings):
         mistakes.add(line, f"has {len(tokens)} values, the headings {len(run.headings)}",
                      "the line is cut off")  # fmt: skip
@@ -193,7 +193,7 @@ def _row(
 
 
 def _element(rows: list[tuple[int, dict[str, float]]]) -> int:
-    """Bytes per element, by the largest line's bandwidth: 2 or 4."""
+    """Return the bytes per element, 2 or 4, from the bandwidth of the largest line."""
     told = [row for _, row in rows if row.get("avg (GB/s)", 0) >= 0.05]
     if not told:
         return _DEFAULT_ELEMENT
@@ -203,6 +203,6 @@ def _element(rows: list[tuple[int, dict[str, float]]]) -> int:
 
 
 def _speed(device: str) -> str:
-    """`speed=40000` of a device, if known."""
+    """Return `speed=40000` of a device, if known."""
     value = dict(_OPTION.findall(device)).get("speed", "")
     return value if value.isdigit() and int(value) > 0 else ""

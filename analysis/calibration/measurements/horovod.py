@@ -1,4 +1,4 @@
-"""Collectives in a timeline of Horovod (`HOROVOD_TIMELINE`), and their bytes.
+"""Reader of collectives in a Horovod timeline (`HOROVOD_TIMELINE`).
 
     [
     {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "grad.0"}},
@@ -10,10 +10,10 @@
     {"ph": "E", "ts": 95, "pid": 1},
     {"ph": "E", "ts": 96, "pid": 1, "args": {"dtype": "float32", "shape": "[512, 10]"}}]
 
-A tensor is a process. Its operation ends with its output's type and shape, the only sizes; the time
-is that of the library's collective inside, for which all ranks are ready. Fused tensors share one,
-which begins for them within a tenth of its duration, of all their bytes. Names inside NEGOTIATE are
-the ranks. Operations with several collectives inside (hierarchical ones) are left out.
+A tensor appears as a process. Its operation ends with the output's type and shape, the only sizes.
+The time is that of the library's collective inside, which starts when all ranks are ready. Fused
+tensors share one, of all their bytes, and show its start within a tenth of its duration. Names
+inside NEGOTIATE are ranks. Operations with several collectives inside are skipped.
 
 Source: horovod/horovod, horovod/common/timeline.cc, operations.cc (`PerformOperation`), message.cc
 and common.h (names of activities), 0.16 to 0.28; the last bracket is missing before 0.21.
@@ -45,23 +45,23 @@ _COLLECTIVES: dict[str, collectives.Collective] = {
     "ALLTOALL": "all_to_all",
 }
 _SHAPE = re.compile(r"\[(?:\d{1,12}(?:, \d{1,12})*)?\]")
-_TOGETHER = 0.1  # share of a collective's duration within which it begins for all fused tensors
+_TOGETHER = 0.1  # fused tensors start within this share of their collective's duration
 _MOST_RANKS = 1 << 20
 
 
 @dataclass(slots=True)
 class _Tensor:
-    """State of a tensor."""
+    """State of a tensor while events are read."""
 
     open: list[tuple[str, float]] = field(default_factory=list)
-    """Open phases, with their microsecond."""
+    """Open phases, with their start in microseconds."""
     inside: list[tuple[str, float, float]] = field(default_factory=list)
-    """Library's collectives in the operation under way."""
+    """Collectives of the library inside the open operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """Library's collective as seen by one tensor, in microseconds."""
+    """A collective of the library as one tensor shows it, in microseconds."""
 
     activity: str
     start: float
@@ -81,12 +81,12 @@ class _Timeline:
 
 
 def recognised(content: Any) -> bool:
-    """Whether it is a list, unlike other formats."""
+    """Whether it is a list; no other format is."""
     return isinstance(content, Listed)
 
 
 def parse(name: str, content: Listed, stated: collectives.Stated) -> collectives.Reading:
-    """Read a timeline; `InputError` without sizes or ranks."""
+    """Read a timeline; raises `InputError` without sizes or ranks."""
     timeline = _timeline(content.entries)
     if not timeline.negotiated:
         raise InputError(
@@ -160,7 +160,7 @@ def _timeline(events: Iterator[Any]) -> _Timeline:
 
 
 def _end(timeline: _Timeline, tensor: _Tensor, arguments: Any, number: int) -> None:
-    """End a tensor's operation."""
+    """Finish a tensor's operation."""
     inside, tensor.inside = tensor.inside, []
     if not inside:
         return
@@ -184,7 +184,7 @@ def _end(timeline: _Timeline, tensor: _Tensor, arguments: Any, number: int) -> N
 
 
 def _elements(shape: Any) -> int | None:
-    """Elements of `[512, 10]`; a scalar is `[]`."""
+    """Return the number of elements of `[512, 10]`; a scalar is `[]`."""
     if not isinstance(shape, str) or not _SHAPE.fullmatch(shape):
         return None
     return math.prod(int(size) for size in shape.strip("[]").split(", ") if size)
@@ -211,7 +211,7 @@ def _measured(name: str, timeline: _Timeline, ranks: int) -> Iterator[collective
 
 
 def _fused(spans: list[_Span]) -> Iterator[list[_Span]]:
-    """Groups of tensors that shared a collective."""
+    """Yield groups of tensors that share a collective."""
     group: list[_Span] = []
     for span in sorted(spans, key=lambda span: (span.activity, span.start)):
         if group:

@@ -1,4 +1,4 @@
-"""Throughput measured by iperf3, in its text or its JSON (`-J`).
+"""Reader of throughput measured by iperf3, from its text or JSON (`-J`).
 
     Connecting to host 10.0.0.2, port 5201
     [ ID] Interval           Transfer     Bitrate         Retr  Cwnd
@@ -8,10 +8,10 @@
     [  5]   0.00-10.00  sec  10.9 GBytes  9.38 Gbits/sec   61             sender
     [  5]   0.00-10.04  sec  10.9 GBytes  9.36 Gbits/sec                  receiver
 
-The goodput is what the receiver got over the whole test, of all streams, or else what the sender
-sent; the range, the intervals' 10th to 90th percentile. The median counts of both directions
-(--bidir) and several tests. Bits are thousands, bytes 1024s. Latency is unknown: the JSON's round
-trips are of a connection that fills its own queue.
+The goodput is the rate that the receiver reports for the whole test, summed over streams, or else
+the sender's; its range is the 10th to 90th percentile over the intervals. With both directions
+(--bidir) or several tests the median counts. Bits use prefixes of 1000, bytes of 1024. The latency
+is unknown: round trips in the JSON are those of a connection that fills its own queue.
 
 Source: esnet/iperf, src/iperf_locale.c (formats), src/units.c (units), src/iperf_api.c (JSON), 3.1
 to 3.18. Before 3.2 the heading was Bandwidth.
@@ -46,7 +46,7 @@ _LEAST_INTERVALS = 3
 
 @dataclass(slots=True)
 class _Test:
-    """One run of iperf3, rates in bytes per second."""
+    """A run of iperf3, with rates in bytes per second."""
 
     line: int = 1
     host: str = ""
@@ -54,21 +54,21 @@ class _Test:
     streams: set[str] = field(default_factory=set)
     seconds: float = 0.0
     retransmits: int | None = None
-    round_trip: float | None = None  # seconds, of a connection under load
+    round_trip: float | None = None  # in seconds, of a connection under load
     finals: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Rate of all streams, by direction and counting end."""
+    """Rates of all streams, by direction and by the host that reports them."""
     intervals: dict[str, list[float]] = field(default_factory=dict)  # rates by direction
 
 
 def recognised(content: Any) -> bool:
-    """Whether it is iperf3's table or JSON."""
+    """Whether it is a table or the JSON of iperf3."""
     if isinstance(content, str):
         return any(_TABLE.search(line) for line in content.splitlines())
     return isinstance(at(content, "intervals"), list) and at(content, "start") is not None
 
 
 def parse(name: str, content: Any, stated: collectives.Stated) -> collectives.Reading:
-    """Read one or several tests; `InputError` for UDP, or without a result."""
+    """Read one or several tests; raises `InputError` for UDP, or without a result."""
     del stated  # two hosts, no collective
     text = isinstance(content, str)
     tests = list(_from_text(name, content)) if text else [_from_json(name, content)]

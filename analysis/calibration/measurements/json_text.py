@@ -1,7 +1,7 @@
-"""Content of a JSON file of measurements that gcsim did not write.
+"""Reading of JSON files with measurements that gcsim did not write.
 
-An object is read key by key, keeping of its `traceEvents`, perhaps millions, only the selected
-ones; a list entry by entry by its reader. Readers report missing values.
+An object is read key by key; of its `traceEvents`, perhaps millions, only selected ones are kept. A
+list is read entry by entry by the format's reader. The readers report missing values.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EVENTS = "traceEvents"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """File that is one list, to be read once."""
+    """A file that is one list and can be read only once."""
 
     entries: Iterator[Any]
 
 
 def loaded(name: str, file: Source, kept: Callable[[Any], bool]) -> dict[str, Any] | Listed:
-    """The file's object or list. An object's `traceEvents` that are not `kept` are None. Raises
-    `InputError` with line and column for no JSON, and for other values above 64 MiB."""
+    """Return the file's object or list. `traceEvents` of an object become None unless `kept`.
+    Raises `InputError` with line and column if it is not JSON or has other values above 64 MiB."""
 
     def refuse(what: Fault, at: Where) -> InputError:
         told = "is cut off or not JSON" if what != "is nested too deeply" else what
@@ -65,7 +65,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 def at(value: Any, *keys: str | int) -> Any:
-    """Value under keys, if all are there."""
+    """Return the value under nested keys; None if one is missing."""
     for key in keys:
         if isinstance(key, int):
             value = (
@@ -77,11 +77,11 @@ def at(value: Any, *keys: str | int) -> Any:
 
 
 def entries(value: Any, *keys: str | int) -> list[Any]:
-    """List under keys, empty if missing."""
+    """Return the list under nested keys; empty if missing."""
     found = at(value, *keys)
     return found if isinstance(found, list) else []
 
 
 def whole(value: Any) -> int | None:
-    """Whole number from 0; else None."""
+    """Return a whole number >= 0; else None."""
     return value if type(value) is int and 0 <= value < 1 << 62 else None

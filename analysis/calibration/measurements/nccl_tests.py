@@ -1,10 +1,10 @@
-"""Output of nccl-tests, and its faults.
+"""Reader of the output of nccl-tests.
 
-Tables have a line per size under headings `size count type`, with `redop` and `root` before the
-time in some versions. Times are microseconds, out of place, or else in place. A size is the largest
-buffer's: of `all_gather` and `reduce_scatter` that of all ranks, while `count` is one rank's.
-NCCL's own log lines are skipped. Lines `# Rank  0 ...` tell ranks and machines; the program's name,
-or else the columns, the collective.
+Tables have a line per size below the headings `size count type`, in some versions with `redop` and
+`root` before the time. Times are in microseconds, out of place if available, else in place. A size
+is that of the largest buffer: for `all_gather` and `reduce_scatter` all ranks' data, while `count`
+is one rank's. NCCL's own log lines are skipped. Lines `# Rank  0 ...` show ranks and machines; the
+program's name, or else the columns, shows the collective.
 
 Source: NVIDIA/nccl-tests, src/common.cu, src/util.cu and doc/PERFORMANCE.md; logs of versions from
 2019 to 2.20 in its issues and in those of NVIDIA/nccl.
@@ -43,14 +43,14 @@ ELEMENTS = {
     "half": 2, "bfloat16": 2, "float": 4, "int32": 4, "uint32": 4, "int": 4,
     "double": 8, "int64": 8, "uint64": 8,
 }  # fmt: skip
-"""Bytes per element, by the tool's type."""
+"""Bytes per element, by the tool's name of the type."""
 TORCH = {"char": "int8", "half": "float16", "float": "float32", "int": "int32", "double": "float64"}
-"""Names that differ from torch's."""
+"""torch's names of types, where they differ."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run: ranks, headings, lines."""
+    """A run: ranks, headings, lines."""
 
     line: int
     program: str = ""
@@ -61,16 +61,16 @@ class _Run:
     headings: list[str] = field(default_factory=list)
     table: int = 0  # line of the headings
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
-    failed: tuple[int, str] | None = None  # line and number of values that are out of bounds
+    failed: tuple[int, str] | None = None  # line and number of values out of bounds
 
 
 def recognised(text: str) -> bool:
-    """Whether the tool's options or headings are there."""
+    """Whether the tool's options or headings are present."""
     return any(_OPTIONS.search(line) or HEADINGS.search(line) for line in text.splitlines())
 
 
 def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
-    """Read a log of one or several runs; `InputError` with every wrong line."""
+    """Read a log of one or several runs; raises `InputError` with every wrong line."""
     mistakes = collectives.Mistakes(name)
     runs, tool = _runs(text, mistakes)
     if not any(run.rows for run in runs):
@@ -113,15 +113,15 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
 
 @dataclass(slots=True)
 class _Log:
-    """Facts from the lines so far."""
+    """Facts from the lines read so far."""
 
     runs: list[_Run] = field(default_factory=list)
     program: str = ""
     tests: str = ""
     library: str = ""
 
-    def told(self, line: str) -> None:
-        """Record names and versions anywhere in a line."""
+    def note(self, line: str) -> None:
+        """Record a name or version from anywhere in a line."""
         if found := _VERSION.match(line):
             self.tests = found[1]
         if found := _LIBRARY.search(line):
@@ -130,14 +130,14 @@ class _Log:
             self.program = programs[-1]
 
     def run_at(self, line: int) -> _Run:
-        """Run under way, or a new one."""
+        """Return the current run, or a new one."""
         if not self.runs:
             self.runs.append(_Run(line=line, program=self.program))
         return self.runs[-1]
 
     @property
     def tool(self) -> str:
-        """Name and version, and the library's."""
+        """Name and version of the tool and of NCCL."""
         tool = "nccl-tests" + (f" {self.tests}" if self.tests else "")
         return tool + (f", NCCL {self.library}" if self.library else "")
 
@@ -145,7 +145,7 @@ class _Log:
 def _runs(text: str, mistakes: collectives.Mistakes) -> tuple[list[_Run], str]:
     log = _Log()
     for count, line in enumerate(map(str.strip, text.splitlines()), 1):
-        log.told(line)
+        log.note(line)
         if options := _OPTIONS.match(line):
             # processes that do not know of each other print the options once each
             if not log.runs or log.runs[-1].rows or log.runs[-1].headings:
@@ -173,7 +173,7 @@ def _runs(text: str, mistakes: collectives.Mistakes) -> tuple[list[_Run], str]:
 def places(
     place: str, hosts: Mapping[int, str], groups: int, per_process: int, stated: collectives.Stated
 ) -> tuple[int, int]:
-    """Ranks in all and of a machine, from the host of each rank; `InputError` if missing."""
+    """Return ranks in all and per machine, given each rank's host; `InputError` if unknown."""
     each = Counter(hosts.values())
     wrong: tuple[str, str] | None = None
     if groups > 1:
@@ -209,7 +209,7 @@ def _places(name: str, run: _Run, stated: collectives.Stated) -> tuple[int, int]
 
 
 class _WrongLine(Exception):  # noqa: N818  # becomes a problem of the file
-    """Fault of a line, with remedy."""
+    """Fault of a line, with a remedy."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -223,7 +223,7 @@ def _point(
     stated: collectives.Stated,
     place: str,
 ) -> collectives.Measurement:
-    """Measurement of a line; raises `_WrongLine`."""
+    """Return the measurement in a line; raises `_WrongLine`."""
     clean = "run the test again with NCCL_DEBUG=WARN, or remove the line"
     if row is None:
         raise _WrongLine("the line is cut off, or another one runs into it", clean)
@@ -253,8 +253,8 @@ def _point(
 
 
 def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None:
-    """Values by heading, of two equal ones the first; None when some are missing. Without reduction
-    some versions leave `redop` empty."""
+    """Return values by heading, the first of two equal headings; None if values are missing.
+    Without a reduction, some versions leave `redop` empty."""
     keys = list(headings)
     short = 3 < len(tokens) < len(keys)
     if short and "redop" in keys and collectives.number(tokens[3]) is not None:
@@ -278,7 +278,7 @@ def _by_heading(tokens: list[str], headings: list[str]) -> dict[str, str] | None
 def _collective(
     row: dict[str, str], run: _Run, whole: bool, stated: collectives.Stated
 ) -> collectives.Collective:
-    """Collective of a row; `whole`: `count` is the whole size's. Raises `_WrongLine`."""
+    """Return a row's collective; `whole`: `count` covers the whole size. Raises `_WrongLine`."""
     if stated.collective is not None:
         return stated.collective
     if run.program:

@@ -1,4 +1,4 @@
-"""Files that nccl-tests writes with `-J FILE`, and their faults.
+"""Reader of files that nccl-tests writes with `-J FILE`.
 
     {"version":2,"start_time":"2025-11-03 10:12:01","args":["./build/all_reduce_perf", ...],
      "env":[...],"nccl_version":22809,
@@ -8,8 +8,8 @@
      "out_of_place":{"time":48.1,"alg_bw":21.8,"bus_bw":38.1,"nwrong":0.0},"in_place":{...},
      "actual_iterations":20,"experiment_name":"all_reduce_perf"}, ...], ...}
 
-Times are microseconds, out of place if measured. One device is listed per process, which has
-nthreads * ngpus ranks.
+Times are in microseconds, out of place if measured. Each process, which has nthreads * ngpus ranks,
+lists one device.
 
 Source: NVIDIA/nccl-tests, src/util.cu (JSON_FILE_VERSION 1 and 2), 2.17 to 2.18.
 """
@@ -27,12 +27,12 @@ _WANTED = ("size", "type", "out_of_place or in_place with a time")
 
 
 def recognised(body: Any) -> bool:
-    """Whether its keys are there."""
+    """Whether its keys are present."""
     return isinstance(at(body, "results"), list) and at(body, "nccl_version") is not None
 
 
 def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
-    """Read the file; `InputError` with every wrong entry (the first few)."""
+    """Read the file; raises `InputError` with every wrong entry (the first few)."""
     results = entries(body, "results")
     if not results:
         keys = body if isinstance(body, dict) else ()
@@ -108,7 +108,7 @@ def _point(
 
 
 def _program(body: Any, entry: Any) -> str:
-    """`all_reduce` of `./build/all_reduce_perf`."""
+    """Return `all_reduce` for `./build/all_reduce_perf`."""
     for told in (at(body, "args", 0), at(entry, "experiment_name")):
         if isinstance(told, str) and "_perf" in told:
             return told.rpartition("/")[2].partition("_perf")[0]
@@ -116,7 +116,7 @@ def _program(body: Any, entry: Any) -> str:
 
 
 def _ranks(name: str, body: Any, stated: collectives.Stated) -> tuple[int, int]:
-    """Ranks in all and of a machine."""
+    """Return the number of ranks in all and per machine."""
     each = (whole(at(body, "config", "nthreads")) or 1) * (whole(at(body, "config", "ngpus")) or 1)
     devices = entries(body, "config", "devices")
     hosts = enumerate(str(at(one, "hostname")) for one in devices for _ in range(each))
@@ -125,5 +125,5 @@ def _ranks(name: str, body: Any, stated: collectives.Stated) -> tuple[int, int]:
 
 
 def _dotted(version: int) -> str:
-    """22809 is 2.28.9 (`NCCL_VERSION`, from 2.9 on)."""
+    """Format 22809 as 2.28.9 (`NCCL_VERSION`, from 2.9 on)."""
     return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"

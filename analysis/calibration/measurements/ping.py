@@ -1,4 +1,4 @@
-"""Round trips measured by ping.
+"""Reader of round trips measured by ping.
 
     PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.
     64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.145 ms
@@ -6,10 +6,10 @@
     5 packets transmitted, 5 received, 0% packet loss, time 4098ms
     rtt min/avg/max/mdev = 0.037/0.059/0.145/0.042 ms
 
-The latency is half of the median round trip (a few packets wait for a busy host and move the mean
-of ten by a factor), its range half of the minimum to half of the 90th percentile. A run's first
-reply, which often waits for ARP, is left out if others follow. With `-q`: half of the average, and
-of avg + mdev.
+The latency is half of the median round trip (a few packets that wait for a busy host can change a
+mean of ten by a factor); its range is half of the minimum to half of the 90th percentile. A run's
+first reply, which often waits for ARP, is skipped if others follow. With `-q` the latency is half
+of the average, and its upper end half of avg + mdev.
 
 Source: iputils, ping/ping_common.c (`gather_statistics`, `finish`), 2012 to 2025. BusyBox and macOS
 print the same lines with `seq=` and `round-trip`.
@@ -31,8 +31,8 @@ _SUMMARY = re.compile(r"(?:rtt|round-trip) min/avg/max(?:/(?:m|std)dev)? = ([\d.
 _COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
 _DAMAGED = re.compile(r"wrong data byte #\d+|\(BAD CHECKSUM\)")
 _LIKE_PING = re.compile(r"\b(?:icmp_)?seq=\d+ ttl=\d+ |\bPING \S+ \(", re.ASCII)
-_LEAST = 3  # round trips of a run from which the first is left out
-_LONGEST = 3600e3  # milliseconds: an hour is no round trip
+_LEAST = 3  # round trips in a run from which the first is skipped
+_LONGEST = 3600e3  # milliseconds: a round trip never takes an hour
 
 
 def recognised(text: str) -> bool:
@@ -41,7 +41,7 @@ def recognised(text: str) -> bool:
 
 
 def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Reading:
-    """Read one or several runs; `InputError` without any reply."""
+    """Read one or several runs; raises `InputError` without any reply."""
     del stated  # two hosts, no collective
     mistakes = collectives.Mistakes(name)
     runs: list[list[float]] = [[]]
@@ -93,7 +93,7 @@ def _half(value: float, low: float, high: float, how: str) -> collectives.Spread
 
 
 def _milliseconds(words: list[str], line: int, mistakes: collectives.Mistakes) -> list[float]:
-    """Numbers of a line; others are mistakes."""
+    """Return the numbers in a line; anything else is a mistake."""
     values = [collectives.number(word) for word in words]
     good = [value for value in values if value is not None and 0 < value <= _LONGEST]
     least = 3 if len(words) > 1 else 1

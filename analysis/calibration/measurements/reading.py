@@ -1,10 +1,10 @@
-"""Readings of files of measurements, each by the one format that claims it.
+"""Reading of files of measurements, each by the only format that recognises it.
 
-A file, plain or gzip, that begins as JSON is read as a stream (`json_text.py`), others as text
-without the additions of launchers, terminals and mails: control sequences, and the prefix before a
-table's headings (`0: ` of `srun -l`, `[1,0]<stdout>:` of Open MPI, kubectl's time stamp, `> ` of a
-quote, an indent) on all lines that begin in its shape (words, numbers and blanks may differ, signs
-may not). Lines keep their numbers.
+A file, plain or gzip, that begins as JSON is read as a stream (`json_text.py`), any other as text.
+From text, additions of launchers, terminals and mails are removed: control sequences, and the
+prefix before a table's headings (`0: ` of `srun -l`, `[1,0]<stdout>:` of Open MPI, kubectl's time
+stamp, `> ` of a quote, an indent) on all lines with a prefix of the same shape (words, numbers and
+blanks may differ, punctuation may not). Line numbers stay correct.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gcsim.json_stream import opened
 from gcsim.traces.kineto import json_stream
 
 Content = str | dict[str, Any] | Listed
-_SHOWN = 60  # characters of an unclaimed content
+_SHOWN = 60  # characters shown of unrecognised content
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[]{[\"]|$))")
-"""Object, or list of something: `[1,0]<stdout>:` and `[INFO]` begin text."""
+"""An object, or a non-trivial list: `[1,0]<stdout>:` and `[INFO]` begin text."""
 
 
 def read(
@@ -59,7 +59,7 @@ def read(
 
 
 def _last_to_come(readings: Sequence[collectives.Reading]) -> list[collectives.Reading]:
-    """Time of the last rank to come, which did not wait, if several ranks' files are given."""
+    """Keep of several ranks' files the time of the last rank to arrive, which did not wait."""
     shortest: dict[collectives.Measurement, collectives.Measurement] = {}
     for point in (point for reading in readings for point in reading.measurements):
         known = shortest.setdefault(_shared(point), point)
@@ -76,7 +76,7 @@ def _last_to_come(readings: Sequence[collectives.Reading]) -> list[collectives.R
 
 
 def _shared(point: collectives.Measurement) -> collectives.Measurement:
-    """Facts equal on all ranks; none for a benchmark's line."""
+    """Return the facts that are equal on all ranks; a benchmark's line stays distinct."""
     return replace(point, seconds=1.0, place="" if point.call else point.place)
 
 
@@ -122,7 +122,7 @@ def _read(path: Path, file_format: str, stated: collectives.Stated) -> collectiv
 
 
 def claimed(content: Content) -> dict[str, Content]:
-    """Formats of a content, each with the content without its prefixes."""
+    """Return the formats that recognise a content, each with the content without prefixes."""
     kind = _kind(content)
     found: dict[str, Content] = {}
     for name, one in FORMATS.items():
@@ -158,8 +158,8 @@ def _without_prefix(content: Content, name: str) -> Content:
 
 @contextmanager
 def contents(path: Path) -> Iterator[Content]:
-    """Contents of a file, a JSON list's entries on demand; `InputError` where unreadable, too
-    large, or known to hold no measurement."""
+    """Yield the content of a file, with entries of a JSON list on demand; raises `InputError` if it
+    is unreadable, too large, or known to hold no measurements."""
     name = str(path)
     with opened(path, lambda what: InputError(what, place=name)) as (file, head):
         if json_stream.is_pickle(head):
@@ -242,16 +242,16 @@ def _listed(counts: Iterable[int]) -> str:
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x07")
 """ECMA-48: CSI sequences, operating system commands, single functions."""
 _PIECE = re.compile(r"\d+|[^\W\d_]\w*|[ \t]+|.")
-_LONGEST = 200  # characters of a prefix
+_LONGEST = 200  # most characters of a prefix
 
 
 def _plain(text: str) -> str:
-    """Text without a terminal's control sequences."""
+    """Return text without a terminal's control sequences."""
     return _CONTROL.sub("", text) if "\x1b" in text or "\x07" in text else text
 
 
 def without_prefix(text: str, headings: re.Pattern[str]) -> str:
-    """Text whose lines lose the prefix before `headings`."""
+    """Return text whose lines lose the prefix that precedes `headings`."""
     lines = text.splitlines()
     shapes: dict[str, None] = {}
     for line in lines:

@@ -1,15 +1,15 @@
-"""Collectives in a trace of PyTorch's profiler (Kineto), as kernels of NCCL.
+"""Reader of collectives in a trace of PyTorch's profiler (Kineto), from NCCL's kernels.
 
     {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
      "ts": 5041.2, "dur": 5310.0, "args": {"Collective name": "allreduce", "dtype": "Float",
      "In msg nelems": 6553600, "Out msg nelems": 6553600, "Group size": 16,
      "Process Group Name": "0", "Seq": 12, ...}}, ...], ...}
 
-`dur` is the kernel's time on its stream, microseconds, with the wait for later ranks, beside
-computing kernels. `In msg nelems` and `Out msg nelems` are this rank's elements: an all-gather's
-output, a reduce-scatter's input is the whole vector. Of numbered collectives (`Seq`, since 2026) in
-several ranks' traces the shortest counts (`reading.py`). Coalesced collectives, without sizes, and
-unequal parts (`all_to_allv`) are left out.
+`dur` is the kernel's time on its stream in microseconds, with the wait for later ranks, while other
+kernels compute. `In msg nelems` and `Out msg nelems` are this rank's elements; an all-gather's
+output and a reduce-scatter's input are the whole vector. If several ranks' traces number
+collectives (`Seq`, since 2026), the shortest time counts (`reading.py`). Coalesced collectives,
+which have no sizes, and unequal parts (`all_to_allv`) are skipped.
 
 Source: pytorch/kineto, libkineto/src/output_json.cpp (what a kernel takes from
 `record_param_comms`); pytorch/pytorch, torch/csrc/profiler/util.cpp (`saveNcclMeta`),
@@ -34,11 +34,11 @@ _NAMES: dict[str, tuple[collectives.Collective, str]] = {
     "_reduce_scatter_base": ("reduce_scatter", "In msg nelems"),
     "all_to_all": ("all_to_all", "In msg nelems"),
 }
-"""Collective and its elements of bytes, by `Collective name`."""
+"""Collective, and the key of its number of elements, by `Collective name`."""
 
 
 def recognised(body: Any) -> bool:
-    """Whether it is an object of events."""
+    """Whether it is an object with events."""
     return isinstance(at(body, EVENTS), list)
 
 
@@ -48,8 +48,8 @@ def kept(event: Any) -> bool:
 
 
 def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Reading:
-    """Read a trace; `InputError` without an NCCL kernel of known size."""
-    del stated  # the trace tells the ranks
+    """Read a trace; raises `InputError` without an NCCL kernel of known size."""
+    del stated  # the trace has the ranks
     mistakes = collectives.Mistakes(name)
     points: list[collectives.Measurement] = []
     left_out: Counter[str] = Counter()
