@@ -118,7 +118,7 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
         fits = "surely fits and " if sure else ""
         both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the draws"
         least = f"the {how} that {fits}meets {both}"
-        most = f"no setting meets {both}; this one does so in"
+        most = f"no setting meets {both}; this one does in"
         yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(doubted(met))}'}"
     if choice.point.row.fits == "perhaps":
         yield "which may not fit in its memory"
