@@ -46,7 +46,7 @@ from gcsim.scenarios.sections.file import (
 )
 from gcsim.scenarios.sections.groups import bring_to_form, cost_of_node
 from gcsim.scenarios.sections.model_table import untrainable
-from gcsim.scenarios.sections.named_files import put_in
+from gcsim.scenarios.sections.named_files import insert_files
 from gcsim.scenarios.sections.recorded import without_a_trace
 from gcsim.scenarios.sections.resolve import resolved
 from gcsim.simulator.training import DENSE
@@ -129,7 +129,7 @@ def scenario_of(
     if seed is not None:
         document.data["seed"] = seed
         document.keys[("seed",)] = document.values[("seed",)] = "--seed"
-    files, unreadable = put_in(document, path)
+    files, unreadable = insert_files(document, path)
     problems += unreadable
     file, faults = check(ScenarioFile, document)
     compressors, mistakes = _compressors(document)

@@ -21,12 +21,12 @@ Times = NDArray[np.int64]  # picoseconds by rank
 PS_PER_SECOND = 10**12
 LIMIT = 2**62  # picoseconds, 53 days: later times are refused, so that a sum of two fits 64 bits
 COLLECTIVE_LIMIT = LIMIT // 4  # picoseconds, 13 days: a sum of a few such times fits 64 bits
-NO_COST = Fraction(0)  # seconds per byte of what is free
+NO_COST = Fraction(0)  # seconds per byte of a free operation
 _ROOM = f"more than the {COLLECTIVE_LIMIT / PS_PER_SECOND / 86400:.0f} days that the clock can hold"
 
 
 class TooLongError(InputError):
-    """A time that the clock has no room for."""
+    """A time that exceeds the clock."""
 
 
 def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
@@ -35,7 +35,7 @@ def picoseconds(seconds: float | Decimal | Fraction) -> Picoseconds:
 
 
 def reading(time: float) -> Picoseconds:
-    """A SimPy environment's `now`; `InternalError` if it has become a float."""
+    """Return a SimPy environment's `now` as an integer; `InternalError` if it is a float."""
     if not isinstance(time, int):
         raise InternalError(f"the clock shows {time!r}, which is no whole number of picoseconds")
     return time

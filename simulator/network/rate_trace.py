@@ -94,7 +94,7 @@ class RateTrace:
         carried = sum((rate * (end - start) for start, end, rate in self._body), Fraction(0))
         return carried / self._period
 
-    def through(self, start: Picoseconds, nbytes: Fraction | int) -> Picoseconds:
+    def finish(self, start: Picoseconds, nbytes: Fraction | int) -> Picoseconds:
         """Time at which `nbytes` >= 0 from `start` >= 0 on are through; `start` for 0."""
         if nbytes < 0 or start < 0:
             raise InternalError(f"{nbytes} bytes from {start} ps on a trace, which begins at 0")

@@ -586,9 +586,9 @@ def test_local_steps_share_one_exchange(steps: int) -> None:
 def test_an_exchange_waits_for_its_share_of_the_backward_pass() -> None:
     """The bucket that is ready after 5 of 20 ms and waits for a third of the rest starts at 10."""
     passes = ComputeTimes(forward=0, backward=20, parts=(5, 5), provenance="")
-    assert passes.waiting(Fraction(1, 3)).parts == (10, 3)
-    assert passes.waiting(Fraction(0)) == passes
-    assert passes.waiting(Fraction(1)).parts == (20, 0)
+    assert passes.delayed(Fraction(1, 3)).parts == (10, 3)
+    assert passes.delayed(Fraction(0)) == passes
+    assert passes.delayed(Fraction(1)).parts == (20, 0)
 
     def at(overlap: Overlap | None = None, exposed: Fraction = Fraction(0)) -> float:
         training = Training(overlap=overlap, exposed=exposed)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from gcsim.traces.recording.model_traces import record_live
 from gcsim.traces.storage.manifest import MANIFEST, manifest_text, read_manifest
 from gcsim.traces.storage.store import Trace, recorded_passes
 from tests.command import gcsim as in_this_process
+from tests.process import printed
 from tests.simulator.traffic import traffic
 
 SCENARIO = """\
@@ -166,8 +165,7 @@ def test_check_and_the_manifest_need_no_torch(scenario: Path, tmp_path: Path) ->
         f"check_trace(load_scenario({str(scenario)!r}))\n"
         "print('fine')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "fine\n", done.stderr
+    assert printed("-c", code) == "fine\n"
 
 
 # --- a profile -----------------------------------------------------------------------------------
