@@ -371,7 +371,7 @@ def _running_maximum(values: Times, best: Times) -> None:
 
 _Row = NDArray[np.int64]
 _STILL, _MOVING, _NEVER_STEADY = 0, 1, -1
-"""Which rank's previous state is compared with a rank's: its own, its predecessor's, none."""
+"""Rank whose previous state a state is compared with: the same, the predecessor, none."""
 
 
 @loop
