@@ -3,13 +3,14 @@
 ZeRO (arXiv:1910.02054, section 5) shards the optimizer's state and float32 master weights over the
 workers, its second stage also gradients, its third (FSDP) also weights, of which the root unit and
 two blocks are gathered at a time. Weights are float32; mixed precision adds a 2-byte copy for the
-matrix products; 16-bit weights have a float32 master. Gradients are counted once, and again for
-DDP's buckets unless they are views of these. Adam keeps two floats per parameter, momentum one, and
-SGD after a method with its own momentum none. A method keeps its state, and an exchange takes at
-most six floats per element of the largest bucket (`tests/compressors/test_memory.py`). Activations
-come from a formula (`traces/models/transformer.py`), from counts by autograd's hooks (half of that
-with fused kernels), or from the outputs in a table of layers. Logits are stored, cast, normalised
-and differentiated as float32; a fused loss stores only them and their gradient, without a cast.
+matrix products, which alone is whole in the second stage; 16-bit weights have a float32 master.
+Gradients are counted once, and again for DDP's buckets unless they are views of these. Adam keeps
+two floats per parameter, momentum one, and SGD after a method with its own momentum none. A method
+keeps its state, and an exchange takes at most six floats per element of the largest bucket
+(`tests/compressors/test_memory.py`). Activations come from a formula
+(`traces/models/transformer.py`), from counts by autograd's hooks (half of that with fused kernels),
+or from the outputs in a table of layers. Logits are stored, cast, normalised and differentiated as
+float32; a fused loss stores only them and their gradient, without a cast.
 
 Two parts are estimates: CUDA context with NCCL's buffers (4 MiB per channel and direction,
 NCCL_BUFFSIZE), and the allocator's slack. The other parts add up to TorchTitan's eight published
@@ -133,10 +134,11 @@ def states(
 ) -> Iterator[Part]:
     """Yield the weights, optimizer state and gradients of a worker."""
     half, number = training.gradients != "fp32", _ZERO.index("zero3" if stage == "hsdp" else stage)
-    copies = _HALF * (training.timed_as == "fp16" and not half and number < 3)
+    copied = training.timed_as == "fp16" and not half
     adam = {"adam": 2, "momentum": 1, "none": 0}[training.optimizer_state or "adam"]
     for name, nbytes, divided_from in (
-        ("weights", (_HALF if half else _FLOAT) + copies, 3),
+        ("weights", _HALF if half else _FLOAT, 2 if copied else 3),
+        ("16-bit weights", _HALF * (copied and number < 3), 3),
         ("masters", _FLOAT * half, 1),
         ("optimizer", _FLOAT * adam, 1),
         ("gradients", training.gradient_bytes, 2),

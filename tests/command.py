@@ -16,9 +16,6 @@ from typer.testing import CliRunner, Result
 from gcsim.cli.app import _command, _main, app
 
 Finished = subprocess.CompletedProcess[str]
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""For runs of minutes, beside which others run; profiles are kept by the number of threads, and
-those of the main job are looked for by tests that have one."""
 _SHOWS = ("GCSIM_DEBUG", "COLUMNS")
 
 

@@ -110,15 +110,15 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
     sure = choice.point.work.sure and not all(one.point.work.sure for one in plan.front)
     if plan.deadline is None and plan.budget is None:
         cheapest = f"the cheapest{' that surely fits' if sure else ''}"
-        yield f"{machines(choice)}, {cheapest} (--deadline or --budget chooses otherwise)"
+        yield f"{machines(choice)}, {cheapest} (--deadline or --budget may choose another)"
     else:
         met = plan.met(choice)
         limits = [name for name in ("deadline", "budget") if getattr(plan, name) is not None]
         how = "fastest" if limits == ["budget"] else "cheapest"
         fits = "surely fits and " if sure else ""
-        both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the worlds"
+        both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the draws"
         least = f"the {how} that {fits}meets {both}"
-        most = f"no setting meets {both}; this one does in"
+        most = f"no setting meets {both}; this one does so in"
         rest = least if met >= SURE else f"{most} {percent(as_probability(met))}"
         yield f"{machines(choice)}, {rest}"
     if choice.point.row.fits == "perhaps":

@@ -373,7 +373,7 @@ def _of_size(text: str, model: str | None) -> str:
     raise InputError(
         f"no single model of the catalogue has {text} parameters, and a size alone does not say in "
         f"which layers they are; the nearest are {named} (--model)",
-        hint="record some iterations of yours (gcsim.record), then gcsim advise my_trace; or write "
+        hint="record some iterations (gcsim.record), then gcsim advise my_trace; or write "
         "its layers: model: {layers: my_net.csv} in a scenario",
     )
 
@@ -396,7 +396,7 @@ def _missing(said: Mapping[str, Any], called: Callable[[str], str]) -> list[Prob
     problems: list[Problem] = []
     if "group" in said and "network" in needed:
         needed.remove("network")
-        hint = f"write @ NETWORK behind each device ({_GROUP_EXAMPLE}), or {called('network')}"
+        hint = f"write @ NETWORK after each device ({_GROUP_EXAMPLE}), or {called('network')}"
         problems.append(Problem(place=called("group"), message="no network", hint=hint))
     return problems + [
         Problem(

@@ -24,7 +24,7 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
             yield _answer(words, f"--set {setting}", setting)
     sharded = asked.scenario.training.sharded
     if not asked.states_loop and not sharded:
-        for name, words in (("ddp", "PyTorch, as the hook needs"), ("own", "no overlap")):
+        for name, words in (("ddp", "PyTorch, which the hook needs"), ("own", "no overlap")):
             if (setting := f"training.loop={name}") not in asked.supposed:
                 yield _answer(words, f"--loop {name}", setting)
     if cluster.nodes > 1 and not cluster.groups:

@@ -223,7 +223,7 @@ def planned(
         if found := [one for site in at if (one := search.misfit(site))]:
             unfit.append((offer, found[-1]))
         else:
-            few = f"{offer.gpus} GPUs per node, and {search.samples:,} samples per step"
+            few = f"{offer.gpus} GPUs per node, but {search.samples:,} samples per step"
             left_out.append((offer, f"{few}; would help: --batch"))
     return Plan(
         job=job,

@@ -117,27 +117,28 @@ def _misfits(
     facts = trace.facts
     if not scenario.model.layers and facts.name != scenario.model.name:
         yield (
-            f"holds gradients of {facts.name!r}, the scenario trains {scenario.model.name!r}",
+            f"holds gradients of {facts.name!r}, but the scenario trains {scenario.model.name!r}",
             f"set model: {facts.name if facts.name in MODELS else RECORDED} or record another "
             "trace",
         )
     elif differs := misfit(scenario.model, trace.parameters):
         owner = "table" if scenario.model.layers else "model"
         yield (
-            f"is a trace of another model, {facts.name!r}, than the {owner}: {differs}",
+            f"is a trace of {facts.name!r}, not of the scenario's {owner}: {differs}",
             "give the table the trace's tensors, or set model: recorded"
             if scenario.model.layers
-            else "record it under a name of its own",
+            else "record it under its own name",
         )
     if facts.samples_per_worker != scenario.batch_size:
         yield (
-            f"was recorded with {facts.samples_per_worker} samples per worker, the scenario has "
-            f"batch_size {scenario.batch_size}",
+            f"was recorded with {facts.samples_per_worker} samples per worker, but the scenario "
+            f"has batch_size {scenario.batch_size}",
             f"set batch_size: {facts.samples_per_worker} or record again",
         )
     if source.workers is not None and source.workers > trace.workers:
         yield (
-            f"holds gradients of {trace.workers} workers, the scenario asks for {source.workers}",
+            f"holds gradients of {trace.workers} workers, but the scenario asks for "
+            f"{source.workers}",
             f"set gradients.workers to at most {trace.workers} or record more",
         )
     needing = [

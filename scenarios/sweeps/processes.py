@@ -148,7 +148,7 @@ class _Worker:
         said = self._said.read().decode(errors="replace").strip()
         if code in (-signal.SIGKILL, -signal.SIGTERM):
             name = signal.Signals(-code).name
-            hint = "if memory was short, give the command again with fewer --jobs"
+            hint = "if memory was short, repeat the command with fewer --jobs"
             return Failure(problems=(Problem(message=f"its process got {name}", hint=hint),))
         how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         why = said.rpartition("\n")[2]

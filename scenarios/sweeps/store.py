@@ -125,7 +125,7 @@ def stored(folder: Path, points: Sequence[Point], codes: Sequence[str]) -> dict[
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         message = (
-            f"holds points of another grid or scenario, which this sweep has not: {others[0]}{more}"
+            f"holds points of another grid or scenario that this sweep lacks: {others[0]}{more}"
         )
         raise InputError(message, place=str(folder), hint=f"add these values, or {ELSEWHERE}")
     return found

@@ -279,8 +279,8 @@ def in_whole_rounds(wanted: int, length: int) -> int:
     if length <= most:
         return min(rounds, max(ceil(wanted / length), MOST_ITERATIONS // length)) * length
     _LOG.warning(
-        "warning: the kinds of step repeat after %d iterations, of which those after the first %d "
-        "have no part in the means",
+        "warning: the kinds of step repeat after %d iterations, but the means include only the "
+        "first %d",
         length,
         most,
     )
@@ -301,8 +301,8 @@ def last_in_whole_passes(ends: Times, length: int, trace: Picoseconds) -> int:
 
 def _warn_of_trace(iterations: int, covered: Picoseconds, trace: Picoseconds) -> None:
     _LOG.warning(
-        "warning: %d iterations are %.3g s of a rate trace of %.3g s: the rest of it has no part "
-        "in the means",
+        "warning: %d iterations cover %.3g s of a rate trace of %.3g s; the means leave out the "
+        "rest",
         iterations,
         seconds(covered),
         seconds(trace),

@@ -286,7 +286,7 @@ def test_a_round_that_is_too_long_is_said_to_be(
     assert [number(most) for most in (1000, 150, 149, 30)] == [150, 150, 120, 30]
     assert not caplog.text
     assert number(29) == 29
-    assert "repeat after 30 iterations, of which those after the first 29" in caplog.text
+    assert "repeat after 30 iterations, but the means include only the first 29" in caplog.text
 
 
 def test_moments_are_encoding_and_delay_the_bucket() -> None:

@@ -58,7 +58,7 @@ class RingProgram:
     backwards: bool = False  # place k is rank p - 1 - k, else rank k
     pieces: NDArray[np.int64]  # [p, pieces]: bytes of each piece of each block, or `NOTHING`
     phases: tuple[tuple[int, int], ...]
-    """Per phase: first block, relative to the place, and number of blocks sent."""
+    """First block of each phase, relative to the place, and the number of blocks sent."""
     in_flight: int
     announced: bool
     links: tuple[Link, ...]  # link from each place to the next

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +17,7 @@ from gcsim.compressors.coding.scans import finite_part, not_finite
 from gcsim.compressors.registry import REGISTRY
 from tests.compressors.gpu.conftest import whole_methods, wrap_launches
 from tests.compressors.gpu.test_methods import MORE, QUICK
+from tests.process import printed
 
 TYPES = {
     torch.float32: "*fp32", torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64",
@@ -56,13 +54,9 @@ def test_kernels_compile_and_neither_fuse_nor_approximate(
     chosen = {launch for alike in kinds.values() for launch in (alike[0], alike[-1])}
     noted = tmp_path / "launches.json"
     noted.write_text(f"[{', '.join(sorted(chosen))}]")
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("compiling.py"), noted, str(capability)],
-        env={**os.environ, "TRITON_INTERPRET": "0"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    compiled = [json.loads(line) for line in done.stdout.splitlines()]
+    script = Path(__file__).with_name("compiling.py")
+    said = printed(script, noted, capability, TRITON_INTERPRET="0")
+    compiled = [json.loads(line) for line in said.splitlines()]
     assert len(compiled) == len(chosen)
     for name, instructions in compiled:
         for each in instructions:

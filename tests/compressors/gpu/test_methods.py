@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -18,6 +16,7 @@ from gcsim.compressors.conformance import CHECKS
 from gcsim.compressors.segments import Segments
 from gcsim.compressors.sparsification.by_threshold import adacomp
 from tests.compressors.gpu.conftest import ON_HOST, equal, host_copies, kernels, whole_methods
+from tests.process import printed
 
 SHAPES = ((30, 9), (1,), (0, 3), (2100,))
 QUICK: list[tuple[str, dict[str, Any]]] = [("ef_signsgd", {}), ("threshold", {"threshold": 0.5})]
@@ -135,8 +134,7 @@ def test_no_part_of_gcsim_imports_triton_where_there_is_no_gpu() -> None:
         "assert all(compressor_class(name) for name in REGISTRY)\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0] == 'triton'))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert printed("-c", code) == "[]\n"
 
 
 @pytest.mark.long

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,9 @@ from gcsim.compressors.reference import powersgd as torch_powersgd
 from gcsim.compressors.reference.quantization import LEAST_SCALE, ranges, read_ranges
 from gcsim.errors import InputError
 from tests.compressors.shared import Draw
+from tests.process import OVER_LOOPBACK, printed
 
 WORKER = Path(__file__).with_name("hooks_worker.py")
-ROOT = WORKER.parents[3]
 SHAPES = [(16, 24), (7,), (8, 3, 3, 3), (16, 24), (30, 20), ()]
 MATRICES = [(16, 24), (8, 3, 3, 3), (16, 24), (30, 20), (3,), (5, 4)]
 STEPS, START, PERIOD = 7, 2, 3
@@ -52,14 +49,7 @@ def hooks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Results of the real hooks, by rank."""
     folder = tmp_path_factory.mktemp("hooks")
     torch.save({"shapes": MATRICES, "gradients": gradients()}, folder / "job.pt")
-    environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, WORKER, folder], env=environment, capture_output=True, text=True,
-        timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    printed(WORKER, folder, **OVER_LOOPBACK)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

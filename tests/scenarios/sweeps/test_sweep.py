@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +32,7 @@ from gcsim.scenarios.sweeps.processes import LocalWorkers, Workers, default_jobs
 from gcsim.scenarios.sweeps.store import read_sweep
 from gcsim.scenarios.sweeps.sweep import Stage1
 from gcsim.scenarios.sweeps.tasks import Done, Failure, Outcome, Task, failure
+from tests.process import printed
 
 SCENARIO = """\
 name: small
@@ -318,10 +317,7 @@ def test_a_script_needs_no_main_guard_and_finds_the_users_compressor(tmp_path: P
         "found = gcsim.sweep('small.yaml', grid)\n"
         "print(sorted({row.label for row in found.rows}), len(found.failed))\n"
     )
-    shown = subprocess.run(
-        [sys.executable, "script.py"], capture_output=True, text=True, check=False
-    )
-    assert shown.stdout == "['Same', 'dense', 'topk'] 0\n", shown.stderr
+    assert printed("script.py") == "['Same', 'dense', 'topk'] 0\n"
 
 
 @pytest.mark.long

@@ -7,10 +7,9 @@ what links say of themselves and the random draws. Comparisons are `==` in picos
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +26,7 @@ from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Link
 from gcsim.simulator.network.paths import path, share_link
 from tests.simulator.links import CONSTANT, KINDS
-from tests.simulator.world import BUS, NETWORK, link, times
-
-Wait = Generator[simpy.Event, Any, None]
-
+from tests.simulator.world import BUS, NETWORK, Wait, link, times
 
 MANY = [link(Fraction(10**12, 100 + 7 * n), Fraction(n, 10**12)) for n in range(24)]
 

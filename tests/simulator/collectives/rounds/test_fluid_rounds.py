@@ -28,7 +28,6 @@ from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
     Algorithm,
     Case,
     Rank,
-    Wait,
     World,
     around,
     cases,
@@ -37,7 +36,7 @@ from tests.simulator.collectives.rounds.test_logarithmic_collectives import (
 )
 from tests.simulator.links import CONSTANT, SIZED
 from tests.simulator.sharing.fluid_oracle import Medium, Rate, begins, connection
-from tests.simulator.world import BUS, NETWORK, link
+from tests.simulator.world import BUS, NETWORK, Wait, link
 
 
 class FluidWorld(World):

@@ -10,10 +10,9 @@ the random draws. Comparisons are `==` in picoseconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import simpy
@@ -42,9 +41,8 @@ from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Uplink
 from gcsim.simulator.network.paths import across_uplink, path, share_link
 from tests.simulator.links import CONSTANT, RANDOM, SIZED, TIMED
-from tests.simulator.world import BUS, NETWORK, PS, link, times
+from tests.simulator.world import BUS, NETWORK, PS, Wait, link, times
 
-Wait = Generator[simpy.Event, Any, None]
 Held = dict[int, frozenset[int]]
 """Chunk to the ranks whose contributions are in it."""
 
