@@ -118,7 +118,7 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
         fits = "surely fits and " if sure else ""
         both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the draws"
         least = f"the {how} that {fits}meets {both}"
-        most = f"no setting meets {both}; this one does so in"
+        most = f"no setting meets {both}; this one does in"
         rest = least if met >= SURE else f"{most} {percent(as_probability(met))}"
         yield f"{machines(choice)}, {rest}"
     if choice.point.row.fits == "perhaps":
