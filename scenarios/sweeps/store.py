@@ -179,13 +179,13 @@ _HINT = "gcsim sweep writes it when all points are done; repeat the command to c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Done:
+class _StoredPoint:
     point: dict[str, Any]
     file: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Failed:
+class _FailedPoint:
     point: dict[str, Any]
     bug: bool
     problems: tuple[str, ...]
@@ -193,14 +193,14 @@ class _Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _StoredSweep:
     grid: dict[str, tuple[Any, ...]]
     versions: dict[str, str]
-    points: tuple[_Done, ...]
-    failed: tuple[_Failed, ...]
+    points: tuple[_StoredPoint, ...]
+    failed: tuple[_FailedPoint, ...]
 
 
-_STORED = TypeAdapter(_Stored)
+_STORED = TypeAdapter(_StoredSweep)
 
 
 def is_sweep(path: Path) -> bool:
