@@ -50,7 +50,7 @@ from gcsim.scenarios.findings import (
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import measured_run
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
 from gcsim.scenarios.trained.evidence import evidence_of, for_and_against
@@ -225,7 +225,7 @@ def advice(
         return made and replace(made, open=tuple(_open(engine, asking, questions)))
 
     name = _name(engine.scenario, result, engine.keys, engine.passes, questions) if cache else ""
-    made = kept.findings(name, estimated) if name else estimated()
+    made = result_cache.findings(name, estimated) if name else estimated()
     result = replace(result, advice=made)
     found = replace(found, result=result, verdict=largest_verdict(result))
     one_reduction = engine.scenario.training.sharded  # of all units
@@ -253,7 +253,7 @@ def advised_run(
     if not cache:
         return replace(result, advice=estimated())
     name = _name(scenario, result, keys, measured_passes(scenario, profiles[0]))
-    return replace(result, advice=kept.findings(name, estimated))
+    return replace(result, advice=result_cache.findings(name, estimated))
 
 
 def _trained(scenario: Scenario, result: Result) -> Result:
@@ -275,7 +275,7 @@ def _name(
     trained = [(row.label, row.seeds_at_target, row.speedups_to_target) for row in result.rows]
     files = (Path(__file__), Path(selection.__file__))
     rest = [repr(trained), repr(questions), *(file.read_text(encoding="utf-8") for file in files)]
-    return kept.result_key(scenario, ["advice", *keys, *rest], passes)
+    return result_cache.result_key(scenario, ["advice", *keys, *rest], passes)
 
 
 def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress) -> Findings | None:

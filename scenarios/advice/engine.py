@@ -16,7 +16,7 @@ from gcsim.scenarios.advice.question import Question, name_of, shipped_profile
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import Result, Row
 from gcsim.scenarios.run import simulated_run, traffic_profiles
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.running.gradients import check_trace
 from gcsim.scenarios.running.keys import profile_keys
 from gcsim.scenarios.scenario import (
@@ -195,8 +195,8 @@ class Engine:
         scenario = replace(scenario, compressors=tuple(choices))
         keys = [one.key for one in methods]
         apart = _APART if sources else _ROWS
-        name = kept.result_key(scenario, [apart, *keys], self.passes) if self._cache else ""
-        found = kept.load(name) if name else None
+        name = result_cache.result_key(scenario, [apart, *keys], self.passes) if self._cache else ""
+        found = result_cache.load(name) if name else None
         if found is not None:
             return found
         started = time.perf_counter()
@@ -211,7 +211,7 @@ class Engine:
             prices=self._prices,
         )
         if name:
-            kept.save(name, found, time.perf_counter() - started)
+            result_cache.save(name, found, time.perf_counter() - started)
         return found
 
 

@@ -33,8 +33,8 @@ from gcsim.errors import InputError, Problem
 from gcsim.files import json_text, lock, open_lock, replacing, replacing_together, require_one_run
 from gcsim.json_file import LARGEST, broken, read_object
 from gcsim.scenarios.result import SCHEMA, Result, row_from
-from gcsim.scenarios.running.kept import simulation_code
 from gcsim.scenarios.running.keys import input_files, own_compressor, own_model, own_model_code
+from gcsim.scenarios.running.result_cache import simulation_code
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps import point_file

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from gcsim.compressors.registry import REGISTRY, check_parameters
 from gcsim.files import cache_folder
 from gcsim.scenarios.load import load_scenario
-from gcsim.scenarios.running import kept
+from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.traces.training import shipped
 from gcsim.traces.training.plan import Optimizer
@@ -57,8 +57,10 @@ def on_shipped_tasks(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, 
         return ()
     folders = shipped.FOLDER, cache_folder() / "trajectories"
     files = [(path, path.stat().st_mtime_ns) for folder in folders for path in folder.glob("*")]
-    name = kept.name_of(kind=kind, given=given, trajectories=sorted(files))
-    return kept.remembered(name, TypeAdapter(tuple[TaskOutcome, ...]), lambda: _on_all(kind, given))
+    name = result_cache.key_of(kind=kind, given=given, trajectories=sorted(files))
+    return result_cache.cached(
+        name, TypeAdapter(tuple[TaskOutcome, ...]), lambda: _on_all(kind, given)
+    )
 
 
 def _on_all(kind: str, given: Mapping[str, Any]) -> tuple[TaskOutcome, ...]:
