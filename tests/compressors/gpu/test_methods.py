@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -47,23 +48,27 @@ MORE: list[tuple[str, dict[str, Any]]] = [
 """Defaults are in `test_every_method.py`."""
 
 
+def exchanged(
+    name: str, shapes: Sequence[tuple[int, ...]], on_kernels: bool, **parameters: Any
+) -> tuple[list[Tensor], list[int]]:
+    """Updates and payloads of two steps of two workers, and bytes of what came to the host."""
+    workers = Team(name, shapes, **parameters)
+    generator, found = torch.Generator().manual_seed(3), []
+    with whole_methods() if on_kernels else nullcontext(), host_copies() as seen:
+        for step in range(2):
+            gradients = torch.randn(2, workers.layout.numel, generator=generator)
+            found += workers.step(gradients.unbind(), step)
+            found += [each for sent in workers.listener.as_sent for each in sent]
+    return found, seen
+
+
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [*QUICK, *(pytest.param(*each, marks=pytest.mark.long) for each in MORE)],
 )
 def test_payloads_and_updates_are_the_loops(name: str, parameters: dict[str, Any]) -> None:
-    def run(on_kernels: bool) -> tuple[list[Tensor], list[int]]:
-        workers = Team(name, SHAPES, workers=2, **parameters)
-        generator, found = torch.Generator().manual_seed(3), []
-        with whole_methods() if on_kernels else nullcontext(), host_copies() as seen:
-            for step in range(2):
-                gradients = torch.randn(2, workers.layout.numel, generator=generator)
-                found += workers.step(gradients.unbind(), step)
-                found += [each for sent in workers.listener.as_sent for each in sent]
-        return found, seen
-
-    expected, _ = run(False)
-    found, seen = run(True)
+    expected, _ = exchanged(name, SHAPES, False, **parameters)
+    found, seen = exchanged(name, SHAPES, True, **parameters)
     assert equal(found, expected)
     assert max(seen) <= ON_HOST
 
