@@ -220,5 +220,5 @@ def draw_all(
 def _require_own(path: Path, own: str) -> None:
     """Raise `InputError` if a file of results exists and is not `own`."""
     if path.exists() and path.read_text(encoding="utf-8") != own:
-        message = "another run has replaced this run's results, whose figures are not drawn"
-        raise InputError(message, place=str(path), hint="give each run a folder of its own with -o")
+        message = "another run has replaced this run's results, so no figures are drawn"
+        raise InputError(message, place=str(path), hint="give each run its own folder with -o")

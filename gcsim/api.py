@@ -201,7 +201,7 @@ def advise(
         devices' memory, by how much, and what would fit.
     """
     from gcsim.analysis.advice.advice import advice
-    from gcsim.scenarios.advice.asked import Words, asked, asked_of
+    from gcsim.scenarios.advice.asked import Words, asked, question_about
     from gcsim.scenarios.scenario import Scenario
 
     words = Words(
@@ -213,7 +213,7 @@ def advise(
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={value}" for key, value in overrides.items()]
     if isinstance(scenario, Scenario):
-        question = asked_of(scenario, words, overrides, seed)
+        question = question_about(scenario, words, overrides, seed)
     else:
         source = None if scenario is None else os.fspath(scenario)
         question = asked(source, words, overrides, seed)

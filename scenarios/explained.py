@@ -24,7 +24,7 @@ from gcsim.scenarios.running.simulate import as_carried
 from gcsim.scenarios.scenario import CompressorChoice, Scenario
 from gcsim.simulator.clock import PS_PER_SECOND
 from gcsim.simulator.cluster import Cluster
-from gcsim.simulator.collectives.dispatch import algorithm_of, sizes_sent, taking_part
+from gcsim.simulator.collectives.dispatch import algorithm_of, participants, sizes_sent
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.devices.training_time import ComputeTimes
 from gcsim.simulator.plans import Planner, kinds_of
@@ -148,7 +148,7 @@ def _coding(
 ) -> tuple[float, float, float]:
     """Seconds of a mean iteration: framework's code, encoding, decoding."""
     passes = ComputeTimes(forward=0, backward=0, parts=(), provenance="")
-    around = Planner(cluster, passes, training, prices).around(profile)
+    around = Planner(cluster, passes, training, prices).exchange_code_times(profile)
     framework, spent = Fraction(0), {"encode": Fraction(0), "decode": Fraction(0)}
     for weight, bucket, exchange in weighted(profile):
         for kind, compute in zip(kinds_of(exchange), exchange.computes, strict=True):
@@ -215,7 +215,7 @@ def _kernels(profile: TrafficProfile, cluster: Cluster, prices: PriceList) -> tu
                 (
                     Fraction(launched * cost.launches),
                     Fraction(moved * cost.nbytes, parts),
-                    priced.beside(queueing=stretch.queueing) / PS_PER_SECOND,
+                    priced.in_stretch(queueing=stretch.queueing) / PS_PER_SECOND,
                 )
             ):
                 found[place] += weight * number
@@ -246,7 +246,7 @@ def _collectives(profile: TrafficProfile, cluster: Cluster) -> tuple[Carried, ..
     for weight, bucket, exchange in weighted(profile):
         for place, record in enumerate(exchange.collectives):
             title = algorithm_of(record, cluster).title if cluster.workers > 1 else ""
-            part = taking_part(record, cluster)
+            part = participants(record, cluster)
             sent = sum(sizes_sent(record, part.workers)) / part.workers
             sums[bucket, place, record.kind, title] += float(weight) * sent
     return tuple(

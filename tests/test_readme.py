@@ -232,6 +232,6 @@ def test_choices_told_are_those_of_the_validation() -> None:
     ]
     right, decided = (sum(int(line[at]) for line in lines) for at in (0, 1))
     right_alone, decided_alone = (sum(one[at] for one in bare) for at in (0, 1))
-    assert f"in {right} of {decided} cases." in TRUST
-    assert f"where it decides: in {right_alone} of {decided_alone}, where" in TRUST
-    assert f"in {right_alone} of {decided_alone} cases from the catalogue alone" in README
+    assert f"in {right} of {decided} cases whether" in TRUST
+    assert f"right in {right_alone} of the {decided_alone} cases that it can decide" in TRUST
+    assert f"gcsim is right in {right_alone} of {decided_alone} cases;" in README

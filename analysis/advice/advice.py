@@ -30,12 +30,13 @@ from gcsim.analysis.report.table import bottleneck
 from gcsim.analysis.report.trust import is_safe
 from gcsim.analysis.report.wording import listed, short
 from gcsim.files import json_text
-from gcsim.scenarios.advice.asked import SUPPOSED_LOOP, Asked, Words, asked_of
-from gcsim.scenarios.advice.break_even import break_even, no_one_rate, rate_key
+from gcsim.scenarios.advice.asked import SUPPOSED_LOOP, Asked, Words, question_about
+from gcsim.scenarios.advice.break_even import break_even, no_break_even
 from gcsim.scenarios.advice.changes import changes, limits
 from gcsim.scenarios.advice.engine import Engine, Known
 from gcsim.scenarios.advice.open_questions import WHICH_WAY, is_choice, of_the_bus, open_questions
 from gcsim.scenarios.advice.other_code import other_code
+from gcsim.scenarios.advice.slowest_link import slowest_link
 from gcsim.scenarios.checks.fits import checkpointed, gib, span
 from gcsim.scenarios.findings import Answer, BreakEven, Change, Findings, Limits, Open, OtherCode
 from gcsim.scenarios.progress import Progress, SilentProgress
@@ -236,7 +237,9 @@ def advised_run(
 
     def estimated() -> Findings | None:
         methods = list(map(Known, keys, profiles))
-        engine = Engine(asked_of(scenario, Words()), cache=cache, progress=watcher, known=methods)
+        engine = Engine(
+            question_about(scenario, Words()), cache=cache, progress=watcher, known=methods
+        )
         return _findings(engine, found, watcher)
 
     if not cache:
@@ -273,11 +276,14 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
         return None
     faster = _faster(found.verdict)
     known, missed = for_and_against(engine.scenario, faster)
-    evidence = Findings(known=known, missed=missed, no_one_rate=no_one_rate(engine.scenario))
+    link = slowest_link(engine.asked)
+    assert link is not None  # noqa: S101 - several workers
+    why_not = no_break_even(engine)
+    evidence = Findings(known=known, missed=missed, slowest=link.name, no_break_even=why_not)
     result = replace(found.result, advice=evidence)
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     named = _named(found)
-    ranked = _bisected(found) if rate_key(engine.scenario) else ()
+    ranked = () if why_not else _bisected(found)
     with watcher.task("advice", len(ranked) + bool(ranked) + 2) as task:
         ends = break_even(engine, ranked, named, task.advance)
         saved = changes(engine, named)

@@ -27,8 +27,8 @@ from gcsim.analysis.report.selection import largest_verdict
 from gcsim.errors import InputError, did_you_mean
 from gcsim.files import replacing
 from gcsim.scenarios.advice.asked import Asked
-from gcsim.scenarios.advice.break_even import links_together, rate_key
 from gcsim.scenarios.advice.engine import Engine
+from gcsim.scenarios.advice.slowest_link import nearest_link
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.uncertainty.ranges import interval
@@ -108,14 +108,15 @@ def _axis(text: str, scenario: Scenario) -> Axis:
     cluster = scenario.cluster
     own: float | None = None
     key, title, unit, share = name, name, "", 1
-    holder = "network" if cluster.nodes > 1 else "intra_node"
-    link = cluster.network if cluster.nodes > 1 else cluster.intra_node
-    if name in ("bandwidth", "latency") and rate_key(scenario) is None:
+    near = nearest_link(cluster)
+    link, holder = near.link, near.holders[0].removeprefix("cluster.")
+    single = cluster.workers > 1 and not cluster.groups and not near.no_one_rate
+    if name in ("bandwidth", "latency") and not single:
         message = f"the {holder} of this scenario has no single {name} to change"
         raise InputError(message, place="--map", hint="try --map nodes,gpus")
     if name == "bandwidth":
         key, title, unit = f"cluster.{holder}.bandwidth", f"{holder}: bandwidth", "bit/s"
-        own, share = 8 * float(link.bandwidth), links_together(scenario)
+        own, share = 8 * float(link.bandwidth), near.count
     elif name == "latency":
         key, title, unit = f"cluster.{holder}.latency", f"{holder}: latency", "s"
         own = float(link.latency)
@@ -187,7 +188,9 @@ def mapped(asked: Asked, text: str, *, progress: Progress | None = None) -> Map:
             found = engine.rows((x.setting(value), y.setting(other)), labels, draws=draws)
             if found is None:
                 problem = f"{x.setting(value)} with {y.setting(other)} cannot be run"
-                raise InputError(problem, place="--map", hint="run gcsim run --set to see why")
+                raise InputError(
+                    problem, place="--map", hint="run it with gcsim run --set to see why"
+                )
             task.advance(4 if draws else 1)
             rows = [found[label] for label in labels]
             if not draws:

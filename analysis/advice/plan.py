@@ -21,7 +21,7 @@ from gcsim.scenarios.checks.fits import Misfit, gib
 from gcsim.scenarios.planning.choice import SURE, Drawn, Measurement, Plan
 from gcsim.scenarios.planning.offers import Offer
 from gcsim.scenarios.trained.evidence import optimizer_of
-from gcsim.simulator.luck import doubted
+from gcsim.simulator.luck import as_probability
 
 SCHEMA = 1
 _DAY = 24
@@ -110,16 +110,17 @@ def _choice(plan: Plan, choice: Drawn) -> Iterator[str]:
     sure = choice.point.work.sure and not all(one.point.work.sure for one in plan.front)
     if plan.deadline is None and plan.budget is None:
         cheapest = f"the cheapest{' that surely fits' if sure else ''}"
-        yield f"{machines(choice)}, {cheapest} (--deadline or --budget chooses otherwise)"
+        yield f"{machines(choice)}, {cheapest} (--deadline or --budget may choose another)"
     else:
         met = plan.met(choice)
         limits = [name for name in ("deadline", "budget") if getattr(plan, name) is not None]
         how = "fastest" if limits == ["budget"] else "cheapest"
         fits = "surely fits and " if sure else ""
-        both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the worlds"
+        both = f"the {' and '.join(limits)} in at least {percent(SURE)} of the draws"
         least = f"the {how} that {fits}meets {both}"
         most = f"no setting meets {both}; this one does in"
-        yield f"{machines(choice)}, {least if met >= SURE else f'{most} {percent(doubted(met))}'}"
+        rest = least if met >= SURE else f"{most} {percent(as_probability(met))}"
+        yield f"{machines(choice)}, {rest}"
     if choice.point.row.fits == "perhaps":
         yield "which may not fit in its memory"
     yield f"check with: {command(plan, choice)}\n"

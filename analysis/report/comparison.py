@@ -21,7 +21,7 @@ from gcsim.scenarios.result import Row
 from gcsim.scenarios.trained.bands import sooner
 from gcsim.scenarios.uncertainty.close_pairs import ERRORS
 from gcsim.scenarios.uncertainty.ranges import interval
-from gcsim.simulator.luck import Luck, doubted, error_of_difference, probability_shorter
+from gcsim.simulator.luck import Luck, as_probability, error_of_difference, probability_shorter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def _ring_or_tree(one: Row, other: Row) -> list[float]:
 def probability_faster(one: Row, other: Row) -> float:
     """Probability that `one` is faster: its share of the draws, where luck may turn each."""
     if _trained(one, other):
-        return doubted(np.mean(sooner(one, other) > 1))
+        return as_probability(np.mean(sooner(one, other) > 1))
     return probability_shorter(worlds(one), worlds(other), _error(one, other))
 
 

@@ -349,7 +349,7 @@ class Folder:
         """Seconds in all worlds, shared by rows of one run."""
         if id(run) not in self._drawn:
             # with a range, if of nothing: collectives' times are those of the catalogue's passes
-            compute = {"stated": run.passes, "slowest": run.passes.times(Fraction(100001, 100000))}
+            compute = {"stated": run.passes, "slowest": run.passes.scaled(Fraction(100001, 100000))}
             if run.stated_step is None:
                 compute = passes_of(
                     run.passes, run.profile.model, run.cluster.device, run.training.timed_as

@@ -33,13 +33,13 @@ def advise(
     nics: Annotated[str | None, option("--nics N", "NICs per node. Default: 1.")] = None,
     group: Annotated[
         list[str] | None,
-        option("--group NODES", 'Unlike nodes, e.g. "4 x 8 a100 @ 100gbe". Repeatable.'),
+        option("--group NODES", 'One kind of nodes, e.g. "4 x 8 a100 @ 100gbe". Repeatable.'),
     ] = None,
     network: Annotated[
         str | None, option("--network LINK", '"25 Gbit/s", or a name from gcsim list links.')
     ] = None,
     parameters: Annotated[
-        str | None, option("--parameters N", "Size instead of --model, e.g. 110M.")
+        str | None, option("--parameters N", "A size instead of --model, e.g. 110M.")
     ] = None,
     precision: Annotated[
         str | None, option("--precision NAME", "fp32, tf32, fp16 or bf16.")
@@ -58,10 +58,11 @@ def advise(
         str | None, option("--checkpointing NAME", "none, selective or full.")
     ] = None,
     batch_size: Annotated[
-        str | None, option("--batch-size N", "Samples per GPU. Default: 32, or 4096 tokens.")
+        str | None, option("--batch-size N", "Samples per GPU. Default: 32, or 4,096 tokens.")
     ] = None,
     cost: Annotated[
-        str | None, option("--cost-per-hour X", "Price per node, to show savings in money.")
+        str | None,
+        option("--cost-per-hour X", "Price per node and hour, to show savings in money."),
     ] = None,
     per_bucket: Annotated[
         bool, option("--per-bucket", "Also show the gain of one method per bucket.")

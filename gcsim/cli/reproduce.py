@@ -21,8 +21,7 @@ def reproduce(
     data: Annotated[
         Path | None,
         option(
-            "--data FOLDER",
-            "Train ResNet-20 on a folder of images: train/CLASS/*.png, test/CLASS/*.png.",
+            "--data FOLDER", "Train ResNet-20 on your images: train/CLASS/*.png, test/CLASS/*.png."
         ),
     ] = None,
     steps: Annotated[
@@ -30,7 +29,7 @@ def reproduce(
     ] = None,
     jobs: JobsOption = None,
     small: Annotated[
-        bool, option("--quick", "Reduced size, in seconds; its verdicts mean little.")
+        bool, option("--quick", "Reduced size, takes seconds; its verdicts mean little.")
     ] = False,
     output: Annotated[Path | None, option("-o --output DIR", "Default: runs/NAME.")] = None,
     as_json: JsonOption = False,

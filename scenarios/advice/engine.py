@@ -27,7 +27,7 @@ from gcsim.scenarios.scenario import (
     SyntheticGradients,
 )
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.simulator.devices.clocks import with_one_of_each
+from gcsim.simulator.devices.clocks import with_shared_objects
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.traces.profile import TrafficProfile
 from gcsim.traces.stage1 import cache as profile_cache
@@ -49,7 +49,7 @@ class Known:
     profile: TrafficProfile
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "profile", with_one_of_each(self.profile))
+        object.__setattr__(self, "profile", with_shared_objects(self.profile))
 
 
 class Engine:

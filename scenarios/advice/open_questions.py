@@ -23,20 +23,20 @@ def open_questions(asked: Asked) -> Iterator[Answer]:
             setting = f"cluster.intra_node={bus}_{way}"
             yield _answer(words, f"--set {setting}", setting)
     sharded = asked.scenario.training.sharded
-    if not asked.says_loop and not sharded:
-        for name, words in (("ddp", "PyTorch, as the hook needs"), ("own", "no overlap")):
+    if not asked.states_loop and not sharded:
+        for name, words in (("ddp", "PyTorch, which the hook needs"), ("own", "no overlap")):
             if (setting := f"training.loop={name}") not in asked.supposed:
                 yield _answer(words, f"--loop {name}", setting)
     if cluster.nodes > 1 and not cluster.groups:
         yield from _of_the_network(asked)
-    for ends in () if sharded or asked.says("training", "between") else _ENDS:
+    for ends in () if sharded or asked.states_setting("training", "between") else _ENDS:
         if 1 < cluster.ranks_in(ends) < cluster.workers:
             words = f"the GPUs of a {ends[:-1]} sum first, then the {ends} exchange"
             yield _answer(words, f"--set {_BETWEEN}{ends}", f"{_BETWEEN}{ends}")
     precision = asked.scenario.training.precision
-    if not asked.says("training", "precision") and SUPPOSED_HALF not in asked.supposed:
+    if not asked.states_setting("training", "precision") and SUPPOSED_HALF not in asked.supposed:
         yield _answer("", "--precision fp16", "training.precision=fp16")
-    elif precision in ("fp16", "bf16") and not asked.says("training", "gradients"):
+    elif precision in ("fp16", "bf16") and not asked.states_setting("training", "gradients"):
         setting = f"training.gradients={precision}"
         yield _answer("gradients stored so", f"--set {setting}", setting)
 
@@ -51,7 +51,7 @@ def _of_the_network(asked: Asked) -> Iterator[Answer]:
     link = cluster.at_one_nic.network
     if carrier(cluster.collectives.transport, link.name).endswith("TCP"):
         wired = ETHERNET.match(link.name)
-        if wired and not asked.says("cluster", "network", "limited"):
+        if wired and not asked.states_setting("cluster", "network", "limited"):
             words = "tc or the provider caps the bandwidth and drops bursts"
             yield _answer(words, "--limited", "cluster.network.limited=true")
         remote = f"{entry_name(link)}_roce"

@@ -27,7 +27,7 @@ from gcsim.scenarios.planning.search import Job, Point, Search, undominated
 from gcsim.scenarios.progress import Progress, SilentProgress
 from gcsim.scenarios.result import UncertainInput
 from gcsim.scenarios.uncertainty.ranges import interval
-from gcsim.simulator.luck import doubted
+from gcsim.simulator.luck import as_probability
 
 SURE = 0.8  # share of drawn worlds in which the choice meets deadline and budget, if any point does
 _MOVES = 0.2
@@ -88,8 +88,8 @@ class Plan:
         """Probability of meeting the deadline, and the budget; None where there is none."""
         deadline, budget = self.deadline, self.budget
         return (
-            None if deadline is None else doubted((one.hours <= deadline).mean()),
-            None if budget is None else doubted((one.money <= budget).mean()),
+            None if deadline is None else as_probability((one.hours <= deadline).mean()),
+            None if budget is None else as_probability((one.money <= budget).mean()),
         )
 
     @property
@@ -223,7 +223,7 @@ def planned(
         if found := [one for site in at if (one := search.misfit(site))]:
             unfit.append((offer, found[-1]))
         else:
-            few = f"{offer.gpus} GPUs per node, and {search.samples:,} samples per step"
+            few = f"{offer.gpus} GPUs per node, but {search.samples:,} samples per step"
             left_out.append((offer, f"{few}; would help: --batch"))
     return Plan(
         job=job,

@@ -157,7 +157,7 @@ class Search:
             questions = self._questions()
         first = questions[0][1]
         self.supposed = first.supposed
-        if first.says("training", "strategy"):
+        if first.states_setting("training", "strategy"):
             self._strategies = (first.scenario.training.strategy,)
         engine = Engine(first, progress=self.progress, tell=self.tell)
         for choice in first.scenario.compressors:

@@ -276,11 +276,13 @@ class _Faults:
         """Raise `InputError` for problems, of single values or combinations."""
         if self._found:
             raise InputError(
-                self._told(Problem(place=place, message=message, hint=hint), where, combined)
+                self._with_values(Problem(place=place, message=message, hint=hint), where, combined)
                 for (place, message, hint), where in self._found.items()
             )
 
-    def _told(self, problem: Problem, where: Sequence[Sequence[Value]], combined: bool) -> Problem:
+    def _with_values(
+        self, problem: Problem, where: Sequence[Sequence[Value]], combined: bool
+    ) -> Problem:
         """The problem with its value, or combination of values."""
         place, message = problem.place, problem.message
         if not place.startswith("--set"):

@@ -233,7 +233,7 @@ def _stored(key: str) -> str:
         return _path(key).read_text(encoding="utf-8")
     except FileNotFoundError:
         hint = "set GCSIM_CACHE_DIR to a folder with space"
-        message = "profiles cannot be kept here, and a sweep needs them"
+        message = "profiles cannot be stored here, but a sweep needs them"
         raise InputError(message, place=str(cache_folder()), hint=hint) from None
 
 

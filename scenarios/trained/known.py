@@ -27,7 +27,7 @@ from gcsim.scenarios.trained.runs import plan_of, unsupported
 from gcsim.scenarios.trained.search import Tried, known_of
 from gcsim.scenarios.uncertainty.ranges import interval
 from gcsim.simulator.devices.pricing import PriceList
-from gcsim.simulator.luck import doubted
+from gcsim.simulator.luck import as_probability
 from gcsim.traces.training.trajectory import Trajectory
 
 OTHER = 0.1  # least relative difference of bytes at which trajectories are priced
@@ -199,7 +199,7 @@ def _with_range(row: Row, dense: Row) -> Row:
         row,
         speedup_to_target_low=float(low),
         speedup_to_target_high=float(high),
-        probability_pays_to_target=doubted(np.mean(draws > 1)),
+        probability_pays_to_target=as_probability(np.mean(draws > 1)),
     )
 
 

@@ -299,7 +299,7 @@ def _finite(speedup: float) -> float | None:
 def until(found: Trajectory, steps: int | None, clock: Clock) -> np.ndarray:
     """Seconds until a number of steps, `[2, worlds]`: of estimates and of ranges."""
     place = [one.step for one in found.evaluations].index(steps) if steps is not None else -1
-    both = np.array([clock.elapsed(found, widened=ranges)[place] for ranges in (False, True)])
+    both = np.array([clock.elapsed(found, widened_draws=ranges)[place] for ranges in (False, True)])
     return both if steps is not None else np.full_like(both, math.inf)
 
 

@@ -40,7 +40,7 @@ class Call:
     server_time: Picoseconds = 0
     """Push-pull: each server's computation from last push to first pull; tree merge: one merge."""
 
-    at_hand: Fabric | None = None  # fabric of the cluster, if known
+    known_fabric: Fabric | None = None  # fabric of the cluster, if known
 
     @cached_property
     def nbytes(self) -> int:
@@ -64,7 +64,7 @@ class Call:
     @property
     def fabric(self) -> Fabric:
         """Links between any ranks."""
-        return Fabric.of(self.cluster) if self.at_hand is None else self.at_hand
+        return Fabric.of(self.cluster) if self.known_fabric is None else self.known_fabric
 
     def ring_links(self, *, backwards: bool = False) -> tuple[Link, ...]:
         """Hop from each rank to its successor (`backwards`: predecessor), node by node. Inside a

@@ -58,11 +58,11 @@ class ShardExchange(CollectiveRecord):
 
 def algorithm_of(record: CollectiveRecord, cluster: Cluster) -> Algorithm:
     """Algorithm that `Cluster.collectives` assigns to a request by kind, size and ranks."""
-    part = taking_part(record, cluster)
+    part = participants(record, cluster)
     return _algorithm(record, sizes_sent(record, part.workers), part)
 
 
-def taking_part(record: CollectiveRecord, cluster: Cluster) -> Cluster:
+def participants(record: CollectiveRecord, cluster: Cluster) -> Cluster:
     """The cluster of the ranks in a request's scope: all, a node's or rack's, or one of each."""
     parts = _parts(record, cluster)
     match record.scope:
@@ -97,7 +97,7 @@ def of_all_ranks(
 
 def traffic_of(record: CollectiveRecord, cluster: Cluster) -> Traffic:
     """Traffic of the processes in a collective of more than one worker."""
-    part = taking_part(record, cluster)
+    part = participants(record, cluster)
     call = call_of(record, part, Fabric.of(part))
     if part.workers == 1:
         return Traffic.none(cluster.workers, cluster.devices_per_node)
@@ -185,7 +185,7 @@ class CollectiveMemo:
         the result to the others. As the engine asks for, no rank leaves before the last entry: a
         part that is early waits for the others before it encodes."""
         if record.scope not in self._parts:
-            self._parts[record.scope] = CollectiveMemo.of(taking_part(record, self.cluster))
+            self._parts[record.scope] = CollectiveMemo.of(participants(record, self.cluster))
         carry_out, whole = self._parts[record.scope], replace(record, scope="all")
         by_part = starts.reshape(_parts(record, self.cluster), -1)  # [parts, ranks]
         if record.scope in {"node", "rack"}:
@@ -264,7 +264,7 @@ class _Request:
         begin = starts + to_host
         finishes = self.collective(begin, key)
         if self.host is not None:
-            finishes = self.host.finishes(begin, finishes, self.host_work)
+            finishes = self.host.exit_times(begin, finishes, self.host_work)
         finishes = finishes + back
         if np.minimum.reduce(finishes) < np.maximum.reduce(starts):
             raise InternalError(
@@ -286,7 +286,7 @@ def call_of(
         variable=record.variable,
         cluster=cluster,
         server_time=server_time,
-        at_hand=fabric,
+        known_fabric=fabric,
     )
 
 

@@ -84,12 +84,12 @@ class DoubleTreeAllReduce:
         bytes; reducing costs `gamma` seconds per byte."""
         piece = max(element, piece - piece % element)
         self._fabric, self._gamma = fabric, gamma
-        self._cuts = [_Cut.of(half, piece) for half in chunks(nbytes, 2, element)]
+        self._cuts = [_PieceSizes.of(half, piece) for half in chunks(nbytes, 2, element)]
         self._height = max(tree.height for tree in trees_of_ranks(fabric.nodes, fabric.devices))
         known, self._together = _classes_together(fabric), None
         if known is not None:
             classes, paths = known
-            up, down = map(fabric.along, paths)
+            up, down = map(fabric.hops_on, paths)
             if not (up.random or up.timed or down.random or down.timed):
                 self._together = self._passes(classes, (up, down))
         self.nbytes = 4096 if self._together else 800 * fabric.ranks
@@ -98,7 +98,9 @@ class DoubleTreeAllReduce:
         size = self._fabric.nodes, self._fabric.devices
         timed, pieces = any(each.timed for each in hops), max(cut.full for cut in self._cuts) + 1
         up, down = (
-            _Way(hops=each, stream=_ends_of_trees(*size, upwards)[2], pieces=pieces, timed=timed)
+            _Direction(
+                hops=each, stream=_ends_of_trees(*size, upwards)[2], pieces=pieces, timed=timed
+            )
             for each, upwards in zip(hops, (True, False), strict=True)
         )
         return _Passes(classes, self._cuts, (up, down), self._gamma, self._height)
@@ -207,8 +209,8 @@ class _Passes:
     def __init__(
         self,
         classes: Classes,
-        cuts: Sequence[_Cut],
-        ways: tuple[_Way, _Way],
+        cuts: Sequence[_PieceSizes],
+        ways: tuple[_Direction, _Direction],
         gamma: Fraction,
         height: int,
     ) -> None:
@@ -238,9 +240,14 @@ class _Passes:
 class _PieceByPiece:
     """One half of the vector on its tree."""
 
-    def __init__(self, side: Side, cut: _Cut, up: _Way, down: _Way, gamma: Fraction) -> None:
+    def __init__(
+        self, side: Side, cut: _PieceSizes, up: _Direction, down: _Direction, gamma: Fraction
+    ) -> None:
         self._side, self._cut = side, cut
-        self._up, self._down = _Taken(up, side.hop_up, cut), _Taken(down, side.hop_down, cut)
+        self._up, self._down = (
+            _PieceFlow(up, side.hop_up, cut),
+            _PieceFlow(down, side.hop_down, cut),
+        )
         self.adding = side.children * round(gamma * cut.piece * PS_PER_SECOND)
         self._adding_last = side.children * round(gamma * cut.last * PS_PER_SECOND)
         self._summed: Times
@@ -277,10 +284,10 @@ class _PieceByPiece:
         return np.maximum(held[side.own], forwarded)
 
 
-class _Taken:
+class _PieceFlow:
     """One way, as pieces go along each class's hop."""
 
-    def __init__(self, way: _Way, hops: Ranks, cut: _Cut) -> None:
+    def __init__(self, way: _Direction, hops: Ranks, cut: _PieceSizes) -> None:
         self.timed, self._way, self._hops, self._cut = way.timed, way, hops, cut
         self._times: dict[int, tuple[Times, Times]] = {}
         for nbytes in (cut.piece, cut.last):
@@ -304,7 +311,7 @@ class _Taken:
             yield end - begin, serialization, flight, last
 
 
-def _up_in_worlds(side: Side, cut: _Cut, up: PathPrices) -> tuple[Times, Times]:
+def _up_in_worlds(side: Side, cut: _PieceSizes, up: PathPrices) -> tuple[Times, Times]:
     """`_PieceByPiece.reduce` by cluster: times `[clusters, classes]`, and when the root has each
     piece, `[clusters, pieces]`."""
     worlds = len(up.latency)
@@ -316,7 +323,7 @@ def _up_in_worlds(side: Side, cut: _Cut, up: PathPrices) -> tuple[Times, Times]:
 
 
 def _down_in_worlds(
-    side: Side, cut: _Cut, down: PathPrices, left: Sequence[Times], sums: Times
+    side: Side, cut: _PieceSizes, down: PathPrices, left: Sequence[Times], sums: Times
 ) -> Times:
     """`_PieceByPiece.broadcast` by cluster."""
     held: Times = np.maximum(*(times[:, own] for times, own in zip(left, side.turn, strict=True)))
@@ -327,14 +334,14 @@ def _down_in_worlds(
     return np.maximum(held[:, side.own], forwarded)
 
 
-def _both(cut: _Cut, prices: PathPrices, hops: Ranks) -> tuple[Times, Times, Times, Times]:
+def _both(cut: _PieceSizes, prices: PathPrices, hops: Ranks) -> tuple[Times, Times, Times, Times]:
     """Serialisation and flight `[clusters, classes]` of a full piece, then of the last; 0 for the
     root's missing hop."""
     crossed = (hops >= 0).astype(np.int64)
     serialization, latency, of_last, latency_of_last = (
         question(nbytes)[:, hops] * crossed
         for nbytes in (cut.piece, cut.last)
-        for question in (prices.serialization, prices.later)
+        for question in (prices.serialization, prices.latencies)
     )
     return serialization, latency, of_last, latency_of_last
 
@@ -421,7 +428,7 @@ def _go_down(  # noqa: PLR0917 - compiled: arrays by position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
+class _PieceSizes:
     """Half of the vector: equal pieces and a last one, which may be shorter."""
 
     full: int
@@ -429,13 +436,13 @@ class _Cut:
     last: int
 
     @staticmethod
-    def of(nbytes: int, piece: int) -> _Cut:
+    def of(nbytes: int, piece: int) -> _PieceSizes:
         full = max(0, -(-nbytes // piece) - 1)
-        return _Cut(full=full, piece=piece, last=nbytes - full * piece)
+        return _PieceSizes(full=full, piece=piece, last=nbytes - full * piece)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Way:
+class _Direction:
     """Hops up both trees, or down."""
 
     hops: Hops
@@ -469,7 +476,7 @@ class _Way:
         crossed = numbers >= 0
         some = numbers[crossed]
         message = self.stream[some] * self.pieces + pieces
-        found[:, crossed] = self.hops.some(some).draw_jitter(nbytes, key=key, message=message)
+        found[:, crossed] = self.hops.select(some).draw_jitter(nbytes, key=key, message=message)
         return found
 
 

@@ -57,7 +57,7 @@ class HierarchicalAllReduce:
         host); reducing costs `gamma` seconds per byte.
         """
         self._nodes, self._staging = max(1, len(links)), staging
-        self._inside = _Inside(local, nbytes, round(gamma * nbytes * PS_PER_SECOND))
+        self._inside = _IntraNode(local, nbytes, round(gamma * nbytes * PS_PER_SECOND))
         self._ring = None
         if self._nodes > 1:
             self._ring = ring_allreduce(nbytes, links, element=element, gamma=gamma)
@@ -75,7 +75,7 @@ class HierarchicalAllReduce:
         return finishes
 
 
-class _Inside:
+class _IntraNode:
     """Transfers of a vector between a node's devices and its leader, one after the other."""
 
     def __init__(self, local: Link, nbytes: int, reduction: Picoseconds) -> None:

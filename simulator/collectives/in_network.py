@@ -30,7 +30,7 @@ from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduc
 from gcsim.simulator.fabric.link_table import LinkTable
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import Traffic
-from gcsim.simulator.network.paths import framed
+from gcsim.simulator.network.paths import with_framing
 
 
 class InNetwork:
@@ -58,7 +58,7 @@ class InNetwork:
         self._hops = leaders.hops(ranks, np.roll(ranks, -1)) if leaders.nodes > 1 else None
         self._bus = LinkTable()
         self._switched = share is not None and self._devices > 1
-        self._bus.add(framed(call.cluster.intra_node, share or Fraction(1), Fraction(0)))
+        self._bus.add(with_framing(call.cluster.intra_node, share or Fraction(1), Fraction(0)))
         self.nbytes = 4096 + (0 if tree is None else tree.nbytes)
 
     def __call__(self, starts: Times, key: int = 0) -> Times:

@@ -16,11 +16,13 @@ from gcsim.simulator.collectives.dispatch import algorithm_name, call_of
 from gcsim.simulator.collectives.rings.allgather import ring_allgather
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.collectives.rings.messages import classes
-from gcsim.simulator.fabric.in_worlds import Column, InWorlds
+from gcsim.simulator.fabric.in_worlds import Column, PathsInWorlds
 from gcsim.simulator.fabric.rounds import Fabric
 
 
-def last_exits(record: CollectiveRecord, worlds: InWorlds, algorithm: str = "") -> Column | None:
+def last_exits(
+    record: CollectiveRecord, worlds: PathsInWorlds, algorithm: str = ""
+) -> Column | None:
     """Last exit `[clusters]` by an algorithm ("": the stated cluster's choice), picoseconds; None
     unless it is a ring or tree of NCCL's over the network, whose tuner sees the same rates on all
     clusters, and nothing else takes time."""
@@ -34,8 +36,8 @@ def last_exits(record: CollectiveRecord, worlds: InWorlds, algorithm: str = "") 
     mode = next((mode for mode in nccl.MODES if mode.name == name), None)
     if mode is None or {each.shape for each in nccl.enabled(kind, cluster)} - {"ring", "tree"}:
         return None
-    base, framing = nccl.told(mode, cluster)
-    fabric, price = call.fabric.framed(framing), partial(worlds.paths, framing=framing)
+    base, framing = nccl.start_delay_and_framing(mode, cluster)
+    fabric, price = call.fabric.with_framing(framing), partial(worlds.paths, framing=framing)
     if mode.shape == "tree":
         last = nccl.tree(call, mode, fabric).last_in_worlds(price)
         return None if last is None else (base + last).astype(np.float64)

@@ -131,7 +131,7 @@ _CORRECTION: dict[Protocol, tuple[int, ...]] = {
 """Tenths of a tree's bandwidth at medium sizes, from 64 bytes by powers of two."""
 
 
-class _Seen(NamedTuple):
+class _TunerView(NamedTuple):
     nodes: int
     devices_per_node: int
     rate: Fraction  # W
@@ -140,12 +140,12 @@ class _Seen(NamedTuple):
     gathered: int  # most devices of a node in an NVLS all-gather
 
     @staticmethod
-    def of(cluster: Cluster, *, equal: bool = True) -> _Seen:
+    def of(cluster: Cluster, *, equal: bool = True) -> _TunerView:
         bus, line = cluster.intra_node, cluster.network
         inside = bus.bandwidth * bus.efficiency if cluster.nvlink else Fraction(0)
         alone = cluster.nodes == 1
         heads = _MOST_GATHERED if alone else min(cluster.nics_per_node, _MOST_GATHERED)
-        return _Seen(
+        return _TunerView(
             nodes=cluster.nodes,
             devices_per_node=cluster.devices_per_node,
             rate=(inside or bus.bandwidth) if alone else line.bandwidth,
@@ -173,9 +173,9 @@ class _Seen(NamedTuple):
         return found
 
 
-def enabled(kind: Kind, cluster: Cluster | _Seen) -> list[Mode]:
+def enabled(kind: Kind, cluster: Cluster | _TunerView) -> list[Mode]:
     """Modes that the tuner chooses from."""
-    seen = cluster if isinstance(cluster, _Seen) else _Seen.of(cluster)
+    seen = cluster if isinstance(cluster, _TunerView) else _TunerView.of(cluster)
     shapes = seen.shapes(kind)
     return [
         mode
@@ -197,11 +197,11 @@ def ring_and_tree(
 ) -> tuple[Mode, Mode | None, Fraction]:
     """The ring and the other mode predicted to be fastest, mostly a tree, and the least
     `ring_over_tree` with which the tuner takes that; None where a ring is all there is."""
-    return _fastest(kind, nbytes, _Seen.of(cluster, equal=equal))
+    return _fastest(kind, nbytes, _TunerView.of(cluster, equal=equal))
 
 
 @lru_cache(maxsize=1 << 14)
-def _fastest(kind: Kind, nbytes: int, seen: _Seen) -> tuple[Mode, Mode | None, Fraction]:
+def _fastest(kind: Kind, nbytes: int, seen: _TunerView) -> tuple[Mode, Mode | None, Fraction]:
     times = [(_seconds(on, kind, nbytes, seen), mode) for mode, on in _enabled_on(kind, seen)]
     ring, trees = (
         [one for one in times if (one[1].shape == "ring") is wanted] for wanted in (True, False)
@@ -214,18 +214,18 @@ def _fastest(kind: Kind, nbytes: int, seen: _Seen) -> tuple[Mode, Mode | None, F
 
 
 @lru_cache(maxsize=1 << 8)
-def _enabled_on(kind: Kind, seen: _Seen) -> list[tuple[Mode, Mode]]:
+def _enabled_on(kind: Kind, seen: _TunerView) -> list[tuple[Mode, Mode]]:
     """Modes to choose from, each also with the tuner's constants on this cluster."""
     return [(mode, _on(mode, seen)) for mode in enabled(kind, seen)]
 
 
 def predicted(mode: Mode, kind: Kind, nbytes: int, cluster: Cluster) -> Fraction:
     """Seconds predicted by the tuner."""
-    seen = _Seen.of(cluster)
+    seen = _TunerView.of(cluster)
     return _seconds(_on(mode, seen), kind, nbytes, seen)
 
 
-def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _Seen) -> Fraction:
+def _seconds(mode: Mode, kind: Kind, nbytes: int, seen: _TunerView) -> Fraction:
     """Seconds of a mode `_on` a cluster."""
     nodes, devices = seen.nodes, seen.devices_per_node
     ranks, rate = nodes * devices, mode.share * seen.rate
@@ -264,7 +264,7 @@ def _levels(nodes: int) -> int:
     return 2 * (nodes.bit_length() - 1)
 
 
-class _Later:
+class _DelayedStart:
     """A collective that every rank begins later."""
 
     def __init__(self, by: Picoseconds, collective: Prepared) -> None:
@@ -277,21 +277,25 @@ class _Later:
 
 def prepare_allreduce(call: Call, mode: Mode) -> Prepared:
     """All-reduce in this mode."""
-    base, framing = told(mode, call.cluster)
-    fabric = call.fabric.framed(framing)
+    base, framing = start_delay_and_framing(mode, call.cluster)
+    fabric = call.fabric.with_framing(framing)
     if mode.shape == "tree":
-        return _Later(base, tree(call, mode, fabric))
+        return _DelayedStart(base, tree(call, mode, fabric))
     if mode.shape != "ring":
         return _by_switch(call, mode)
-    return _Later(base, ring_allreduce(call.nbytes, fabric.ring_links(), element=call.element))
+    return _DelayedStart(
+        base, ring_allreduce(call.nbytes, fabric.ring_links(), element=call.element)
+    )
 
 
 def prepare_allgather(call: Call, mode: Mode) -> Prepared:
     """All-gather in this mode; unequal blocks travel whole."""
     if mode.shape == "nvls":
         return _gathered_by_switch(call, mode)
-    base, framing = told(mode, call.cluster)
-    return _Later(base, ring_allgather(call.sent, call.fabric.framed(framing).ring_links()))
+    base, framing = start_delay_and_framing(mode, call.cluster)
+    return _DelayedStart(
+        base, ring_allgather(call.sent, call.fabric.with_framing(framing).ring_links())
+    )
 
 
 def allreduce_traffic(call: Call, mode: Mode) -> Traffic:
@@ -342,7 +346,7 @@ def _gathered_by_switch(call: Call, mode: Mode) -> InNetwork:
 def _leaders(call: Call, mode: Mode, share: Fraction) -> Fabric:
     """A rank per node, at a share of the network's rate."""
     leaders = Fabric.of(replace(call.cluster, devices_per_node=1))
-    return leaders.framed(Framing(share=share, network=mode.net))
+    return leaders.with_framing(Framing(share=share, network=mode.net))
 
 
 def tree(call: Call, mode: Mode, fabric: Fabric) -> DoubleTreeAllReduce:
@@ -370,9 +374,9 @@ def tree_piece(protocol: Protocol, nbytes: int, cluster: Cluster) -> int:
     return piece
 
 
-def _on(mode: Mode, cluster: Cluster | _Seen) -> Mode:
+def _on(mode: Mode, cluster: Cluster | _TunerView) -> Mode:
     """Mode with the tuner's latencies and share of the rate on this cluster."""
-    seen = cluster if isinstance(cluster, _Seen) else _Seen.of(cluster)
+    seen = cluster if isinstance(cluster, _TunerView) else _TunerView.of(cluster)
     bus, net, share = mode.nvlink if seen.inside else mode.bus, mode.net, mode.share
     if mode.shape == "ring" and seen.nodes > 1:
         bus = max(bus, _POSTING * (3 if mode.protocol == "simple" else 1))
@@ -385,14 +389,14 @@ def _on(mode: Mode, cluster: Cluster | _Seen) -> Mode:
     return replace(mode, bus=bus, net=net, share=share)
 
 
-def _most_by_ll(seen: _Seen) -> Fraction:
+def _most_by_ll(seen: _TunerView) -> Fraction:
     """Most bytes per second of LL: of Hopper (NVLS) or Ampere in a node, of an Intel host else."""
     if seen.nodes == 1:
         return Fraction(141 if seen.adds[0] else 877, 1 if seen.adds[0] else 10) * 10**9
     return Fraction(39 if seen.nodes == 2 else Fraction(204, 10)) * 10**9
 
 
-def told(mode: Mode, cluster: Cluster) -> tuple[Picoseconds, Framing]:
+def start_delay_and_framing(mode: Mode, cluster: Cluster) -> tuple[Picoseconds, Framing]:
     """Delay of the ranks' start, and what the protocol adds to paths. A cap on LL between nodes is
     no share of the rate inside them."""
     on, alone = _on(mode, cluster), cluster.nodes == 1

@@ -31,13 +31,13 @@ import numpy as np
 from gcsim.simulator.clock import COLLECTIVE_LIMIT, Picoseconds, Times, too_long
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.network.paths import slowed
+from gcsim.simulator.network.paths import share_link
 
 
 def copy_link(cluster: Cluster) -> Link:
     """Link between each device and its node's memory while all devices copy."""
     sharing = cluster.devices_per_node if cluster.shared_bus else 1
-    return slowed(cluster.intra_node, sharing)
+    return share_link(cluster.intra_node, sharing)
 
 
 def copy_time(nbytes: int, link: Link) -> Picoseconds:

@@ -118,7 +118,7 @@ def with_exchanges(
     return replace(profile, phases=tuple(phases))
 
 
-def with_one_of_each(profile: TrafficProfile) -> TrafficProfile:
+def with_shared_objects(profile: TrafficProfile) -> TrafficProfile:
     """The profile with one object for equal exchanges, computations and collectives: what is known
     of an object need not be looked up by its value, which takes longer than to price it."""
     same: dict[Any, Any] = {}

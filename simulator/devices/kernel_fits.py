@@ -61,7 +61,7 @@ def curve(points: Sequence[tuple[int, float]]) -> Curve:
             pooled[-2].seconds >= pooled[-1].seconds or pooled[-2].nbytes >= pooled[-1].nbytes
         ):
             last = pooled.pop()
-            pooled[-1] = pooled[-1].with_(last)
+            pooled[-1] = pooled[-1].merged(last)
     return tuple((block.nbytes, block.seconds) for block in pooled)
 
 
@@ -103,7 +103,7 @@ class _Block:
             sum(math.log(seconds) for _, seconds in points),
         )
 
-    def with_(self, other: _Block) -> _Block:
+    def merged(self, other: _Block) -> _Block:
         return _Block(
             self.count + other.count,
             self.log_bytes + other.log_bytes,

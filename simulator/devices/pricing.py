@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 
 from gcsim.compressors.kernels import KernelClass, KernelCost, worked
 from gcsim.compressors.queued import QUEUED, queued
@@ -51,7 +52,7 @@ class _Rate:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PricedBy:
     """Picoseconds of a price by their source."""
 
@@ -68,12 +69,12 @@ class PricedBy:
             self.host + other.host,
         )
 
-    def times(self, factor: Fraction | int) -> PricedBy:
+    def scaled(self, factor: Fraction | int) -> PricedBy:
         """All times `factor`."""
         each = (self.primitives, self.classes, self.estimates, self.host)
         return PricedBy(*(factor * one for one in each))
 
-    @property
+    @cached_property
     def device(self) -> Fraction:
         """Picoseconds of the kernels."""
         return self.primitives + self.classes + self.estimates
@@ -83,15 +84,15 @@ class PricedBy:
         """Whether the host's clock is the longer."""
         return self.host > self.device
 
-    def beside(self, *, queueing: bool) -> Fraction:
+    def in_stretch(self, *, queueing: bool) -> Fraction:
         """Picoseconds in a stretch whose host's clock is the longer (`queueing`), or is not."""
         longer, shorter = (self.host, self.device) if queueing else (self.device, self.host)
         return longer + UNHIDDEN * shorter
 
-    @property
+    @cached_property
     def total(self) -> Fraction:
         """Picoseconds of one stretch."""
-        return self.beside(queueing=self.queueing)
+        return self.in_stretch(queueing=self.queueing)
 
 
 class PriceList:
@@ -99,7 +100,7 @@ class PriceList:
 
     def __init__(self, device: Device) -> None:
         self._device, self._stages = device.name, device.stages
-        self._beside: list[tuple[Device, PriceList]] = []
+        self._of_other_devices: list[tuple[Device, PriceList]] = []
         self._rates = {kind: _Rate.of(rate) for kind, rate in device.kernels.items()}
         self._estimated = {kind for kind, rate in device.kernels.items() if rate.estimate}
         self._host = [
@@ -131,22 +132,22 @@ class PriceList:
         if key not in self._known:
             price = self._exact(compute.fixed, servers)
             if compute.per_payload:
-                price += self._exact(compute.per_payload, servers).times(payloads)
+                price += self._exact(compute.per_payload, servers).scaled(payloads)
             if compute.per_part:
                 parts = [replace(c, launches=c.launches * payloads) for c in compute.per_part]
                 price += self._exact(parts, servers)
             clocks = clocks_of(compute, self._stages)
             if clocks is not None:
-                price = replace(price.times(clocks.device), host=price.host * clocks.host)
+                price = replace(price.scaled(clocks.device), host=price.host * clocks.host)
             self._known[key] = compute, price, round(price.total)
         return self._known[key]
 
-    def beside(self, device: Device) -> PriceList:
+    def for_device(self, device: Device) -> PriceList:
         """Prices of another device of the cluster, kept for the next to ask."""
-        known = next((prices for other, prices in self._beside if other is device), None)
+        known = next((prices for other, prices in self._of_other_devices if other is device), None)
         if known is None:
             known = PriceList(device)
-            self._beside.append((device, known))
+            self._of_other_devices.append((device, known))
         return known
 
     def _exact(self, costs: Iterable[KernelCost], servers: int) -> PricedBy:
@@ -216,13 +217,13 @@ def price_sources(profile: TrafficProfile, prices: PriceList, workers: int) -> d
     sums = PricedBy()
     for compute, weight in mean_step(profile):
         price = prices.priced_by(compute, workers)
-        kernels = price.times(UNHIDDEN if price.queueing else 1)
+        kernels = price.scaled(UNHIDDEN) if price.queueing else price
         queued = price.total - kernels.device
         sums += (
             PricedBy(primitives=price.total)
             if isinstance(compute, TimedStage)
             else replace(kernels, estimates=kernels.estimates + queued)
-        ).times(weight)
+        ).scaled(weight)
     return {
         "measured_kernels": float(sums.primitives / PS_PER_SECOND),
         "measured_classes": float(sums.classes / PS_PER_SECOND),

@@ -120,7 +120,7 @@ def _unknown(model: ModelFacts, device: Device, precision: Precision) -> InputEr
         missing = f"the kinds of the layers of {model.name!r}"
     return InputError(
         f"neither a measured rate of {model.name!r} on {device.name!r} at {precision} "
-        f"nor {missing} are known",
+        f"nor {missing} is known",
         place="compute",
         hint="state the measured forward and backward times under `compute`; known on this "
         f"device: {'; '.join(_known(device))}",

@@ -36,14 +36,14 @@ class ComputeTimes:
     estimate: bool = False  # this model was not measured on this device, by the user or the source
     figures: tuple[tuple[str, float], ...] = ()
     """The catalogue's coefficients behind it, by name with unit."""
-    others: tuple[ComputeTimes, ...] = ()
+    other_groups: tuple[ComputeTimes, ...] = ()
     """Passes on the devices of the cluster's other groups, in order."""
 
     def of_group(self, number: int) -> ComputeTimes:
         """Passes of a group of nodes; without groups, of all."""
-        if not self.others:
+        if not self.other_groups:
             return self
-        return self.others[number - 1] if number else replace(self, others=())
+        return self.other_groups[number - 1] if number else replace(self, other_groups=())
 
     @property
     def total(self) -> Picoseconds:
@@ -55,7 +55,7 @@ class ComputeTimes:
         """Backward work after the last bucket."""
         return self.backward - sum(self.parts)
 
-    def times(self, factor: Fraction) -> ComputeTimes:
+    def scaled(self, factor: Fraction) -> ComputeTimes:
         """The passes `factor` times as long."""
         if factor == 1:
             return self
@@ -67,7 +67,7 @@ class ComputeTimes:
             parts=tuple(end - start for start, end in pairwise(ends)),
         )
 
-    def waiting(self, share: Fraction) -> ComputeTimes:
+    def delayed(self, share: Fraction) -> ComputeTimes:
         """The passes with each bucket delayed by this share of the rest of the backward pass."""
         if not share:
             return self

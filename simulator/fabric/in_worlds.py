@@ -39,8 +39,8 @@ def plain(cluster: Cluster) -> bool:
 class PathPrices:
     """Picoseconds `[clusters, paths]`."""
 
-    each: NDArray[np.float64]  # per byte
-    once: NDArray[np.float64]  # per message
+    per_byte: NDArray[np.float64]  # per byte
+    per_message: NDArray[np.float64]  # per message
     latency: Times
     links: Sequence[Sequence[Link]] = ()  # the paths, where some have size factors
 
@@ -52,8 +52,8 @@ class PathPrices:
             return np.array([[float(figure(link)) for link in own] for own in links])
 
         return PathPrices(
-            each=table(lambda link: PS_PER_SECOND / link.rate),
-            once=table(lambda link: link.overhead * PS_PER_SECOND),
+            per_byte=table(lambda link: PS_PER_SECOND / link.rate),
+            per_message=table(lambda link: link.overhead * PS_PER_SECOND),
             latency=table(lambda link: link.latency_for(0)).astype(np.int64),
             links=links if any(link.factors for own in links for link in own) else (),
         )
@@ -62,18 +62,21 @@ class PathPrices:
         """Time for which a message occupies its sender."""
         if self.links:
             return self._asked(Link.serialization, nbytes)
-        rounded: Times = np.rint(self.once + nbytes * self.each).astype(np.int64)
+        rounded: Times = np.rint(self.per_message + nbytes * self.per_byte).astype(np.int64)
         return rounded
 
-    def later(self, nbytes: int) -> Times:
+    def latencies(self, nbytes: int) -> Times:
         """Latency of a message."""
         return self._asked(Link.latency_for, nbytes) if self.links else self.latency
 
-    def some(self, rows: Sequence[int]) -> PathPrices:
+    def select(self, rows: Sequence[int]) -> PathPrices:
         """Prices on some of the clusters."""
         links = [self.links[row] for row in rows] if self.links else ()
         return PathPrices(
-            each=self.each[rows], once=self.once[rows], latency=self.latency[rows], links=links
+            per_byte=self.per_byte[rows],
+            per_message=self.per_message[rows],
+            latency=self.latency[rows],
+            links=links,
         )
 
     def _asked(self, question: Callable[[Link, int], int], nbytes: int) -> Times:
@@ -81,7 +84,7 @@ class PathPrices:
         return np.array(found, dtype=np.int64)
 
 
-class InWorlds:
+class PathsInWorlds:
     """A `plain` cluster with other figures."""
 
     def __init__(self, cluster: Cluster, figures: Figures) -> None:
@@ -133,7 +136,7 @@ class InWorlds:
         line = table("bandwidth") * table("efficiency") * np.multiply(free, part)
         each = np.array([sharers for _, sharers in asked]) * PS_PER_SECOND / line
         return PathPrices(
-            each=np.maximum(each, least),
-            once=table("overhead") * PS_PER_SECOND,
+            per_byte=np.maximum(each, least),
+            per_message=table("overhead") * PS_PER_SECOND,
             latency=np.rint((table("latency") + more) * PS_PER_SECOND).astype(np.int64),
         )

@@ -36,7 +36,7 @@ from gcsim.simulator.clock import PS_PER_SECOND, Times, picoseconds
 from gcsim.simulator.cluster import Racks
 from gcsim.simulator.fabric.link_table import Bytes, Kinds, LinkTable, Ranks
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.network.paths import framed, path, slowed, through
+from gcsim.simulator.network.paths import across_uplink, path, share_link, with_framing
 
 MANY = 64  # different paths in a round
 _KEPT = 1 << 19  # messages of rounds whose paths are kept
@@ -56,7 +56,7 @@ class Framing:
 
     def of(self, link: Link, extra: Fraction, *, inside: bool) -> Link:
         """Link as seen by the protocol's payload."""
-        return framed(link, self.share_inside if inside else self.share, extra)
+        return with_framing(link, self.share_inside if inside else self.share, extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class RoundPaths:
             senders=senders, receivers=receivers, table=self.table, kinds=kinds, latencies=latencies
         )
 
-    def along(self, paths: Sequence[Sequence[int]]) -> Hops:
+    def hops_on(self, paths: Sequence[Sequence[int]]) -> Hops:
         """A hop for each path, without ends."""
         nobody = np.full(len(paths), -1, dtype=np.int64)
         kinds = (self._numbers_of(paths),)
@@ -247,7 +247,7 @@ class RoundPaths:
         if name not in self._known:
             link = path(self._links[out], self._links[into], sharing, meeting)
             for (_, cable), least, uplink in zip(self._levels, self._least, uplinks, strict=True):
-                link = through(link, cable, uplink, least) if uplink else link
+                link = across_uplink(link, cable, uplink, least) if uplink else link
             crosses = out >= self._first_card
             extra = self._framing.network if crosses else self._framing.inside
             self._known[name] = self.table.add(self._framing.of(link, extra, inside=not crosses))
@@ -259,7 +259,7 @@ class RoundPaths:
     def _link(self, link: Link, share: int | Fraction, *, inside: bool) -> int:
         name = id(link), share, inside
         if name not in self._known:
-            framed_link = self._framing.of(slowed(link, share), Fraction(0), inside=inside)
+            framed_link = self._framing.of(share_link(link, share), Fraction(0), inside=inside)
             self._known[name] = self.table.add(framed_link)
         return self._known[name]
 
@@ -376,7 +376,7 @@ class Hops:
         delay = self.draw_jitter(nbytes, key=key, message=message)
         return left, left + self.latency(nbytes) + delay
 
-    def some(self, chosen: Integers) -> Hops:
+    def select(self, chosen: Integers) -> Hops:
         """Chosen messages, `[n]`."""
         return Hops(
             senders=self.senders[chosen],

@@ -94,7 +94,7 @@ class Fabric:
         found = self._paths.ends()
         return None if found is None else (self._paths.table, *found)
 
-    def framed(self, framing: Framing) -> Fabric:
+    def with_framing(self, framing: Framing) -> Fabric:
         """The fabric under a protocol."""
         if framing not in self._framed:
             self._framed[framing] = Fabric(**self._of, framing=framing)
@@ -120,9 +120,9 @@ class Fabric:
         for fabrics of one `form`."""
         return self._paths.alike_messages(senders, receivers)
 
-    def along(self, paths: Sequence[Sequence[int]]) -> Hops:
+    def hops_on(self, paths: Sequence[Sequence[int]]) -> Hops:
         """A hop for each of these paths, without ends."""
-        return self._paths.along(paths)
+        return self._paths.hops_on(paths)
 
     def exchange(
         self,

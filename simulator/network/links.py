@@ -193,7 +193,7 @@ class Link(Setting):
         goodput = self.goodput_of(nbytes)
         if not isinstance(goodput, RateTrace):
             return start + self._duration(nbytes)
-        return goodput.through(start + self._overhead, nbytes)
+        return goodput.finish(start + self._overhead, nbytes)
 
     def to_depart(self, nbytes: int) -> tuple[Fraction, Picoseconds, RateTrace | Fraction]:
         """Terms of `departure`: picoseconds between grants (0: none); picoseconds from a grant

@@ -46,7 +46,7 @@ def path(out: Link, into: Link, leaving: int = 1, entering: int = 1) -> Link:
     messages share `out`'s rate, `entering` that of `into`. Raises `InputError` when nothing would
     ever get through, or two traces repeat together only after very many changes."""
     if out == into and out.up is None and leaving == entering:
-        return slowed(out, leaving)
+        return share_link(out, leaving)
     first, last = _outward_leg(out), _inward_leg(into)
     names = (_shared_name(leg.name, by) for leg, by in ((first, leaving), (last, entering)))
     shared = _share(first.goodput, leaving), _share(last.goodput, entering)
@@ -86,7 +86,9 @@ def inward(link: Link) -> Link:
 
 
 @lru_cache(maxsize=_KEPT)
-def through(link: Link, uplink: Link, share: int | Fraction, least: int | Fraction = 1) -> Link:
+def across_uplink(
+    link: Link, uplink: Link, share: int | Fraction, least: int | Fraction = 1
+) -> Link:
     """The path `link` across `uplink`, of whose rate a message gets 1 / `share`, and alone
     1 / `least`. The smaller rate and larger loss count; the uplink's latency, overhead and jitter
     are added once."""
@@ -114,7 +116,7 @@ def through(link: Link, uplink: Link, share: int | Fraction, least: int | Fracti
 
 
 @lru_cache(maxsize=_KEPT)
-def slowed(link: Link, sharing: int | Fraction) -> Link:
+def share_link(link: Link, sharing: int | Fraction) -> Link:
     """The link shared by `sharing` >= 1 messages."""
     _check_share(sharing)
     if sharing == 1:
@@ -130,11 +132,11 @@ def slowed(link: Link, sharing: int | Fraction) -> Link:
 
 
 @lru_cache(maxsize=_KEPT)
-def framed(link: Link, part: Fraction, latency: Fraction) -> Link:
+def with_framing(link: Link, part: Fraction, latency: Fraction) -> Link:
     """The link seen by payloads that get a part of its rate, with extra latency."""
     if part == 1 and not latency:
         return link
-    seen = slowed(link, 1 / part)
+    seen = share_link(link, 1 / part)
     alone = times_factor(link.alone or link.line_goodput, part)
     return seen.derived(latency=link.latency + latency, alone=alone if link.factors else None)
 

@@ -58,7 +58,7 @@ class RateTrace:
             (any(rate < 0 for rate in rates), "a rate is negative", "that of an outage is 0"),
             (
                 bool(rates) and self.after == "hold" and rates[-1] == 0,
-                "the last rate, which holds for ever, is 0",
+                "the last rate, which holds forever, is 0",
                 "nothing would get through after it: let the trace repeat, or end above 0",
             ),
             (
@@ -94,7 +94,7 @@ class RateTrace:
         carried = sum((rate * (end - start) for start, end, rate in self._body), Fraction(0))
         return carried / self._period
 
-    def through(self, start: Picoseconds, nbytes: Fraction | int) -> Picoseconds:
+    def finish(self, start: Picoseconds, nbytes: Fraction | int) -> Picoseconds:
         """Time at which `nbytes` >= 0 from `start` >= 0 on are through; `start` for 0."""
         if nbytes < 0 or start < 0:
             raise InternalError(f"{nbytes} bytes from {start} ps on a trace, which begins at 0")
@@ -130,7 +130,7 @@ class RateTrace:
             raise InputError(
                 f"rates that change {len(found) + rounds * len(body)} times in "
                 f"{float(end):g} s, before they repeat together",
-                hint="let the durations of the two traces be multiples of each other",
+                hint="make one trace's duration a multiple of the other's",
             )
         for turn in range(1, rounds + 1):
             found += [(start + turn * self._period, rate) for start, rate in body]

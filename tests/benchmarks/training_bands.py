@@ -111,7 +111,7 @@ def seconds(scenario: Scenario, one: Tried, clock: Clock) -> list[float | None]:
             found.append(None)
             continue
         place = [each.step for each in trajectory.evaluations].index(steps)
-        drawn = clock.elapsed(trajectory, widened=True)[place]
+        drawn = clock.elapsed(trajectory, widened_draws=True)[place]
         found.append(float(drawn[number % len(drawn)]))
     return found
 

@@ -174,7 +174,7 @@ def test_an_interrupt_is_one_line_and_exit_130(tmp_path: Path) -> None:
     out, err = running.communicate(timeout=600)
     assert running.returncode == 130
     assert out == ""
-    assert err == ("interrupted; finished trainings are stored: repeat the command to continue\n")
+    assert err == "interrupted; finished training runs are stored: repeat the command to continue\n"
     assert not (tmp_path / "runs").exists()
 
 

@@ -144,7 +144,7 @@ def test_a_method_that_the_scenario_has_not_is_run_with_its_defaults(scenario: S
     here = Path.cwd()
     done = gcsim("explain", "fp16", "--scenario", "s.yaml", folder=here)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("scenario: s (--scenario takes another)")
+    assert done.stderr.startswith("scenario: s (--scenario chooses another)")
     assert done.stdout.startswith("fp16 on ")
     stated = gcsim(
         "explain", "{kind: topk, ratio: 10 %}", "--scenario", "s.yaml", "--json", "-q", folder=here

@@ -89,7 +89,9 @@ def test_other_code_costs_what_its_entry_says_and_queues_no_launch_of_gcsims(
     prices = PriceList(scenario.cluster.device)
     none = ComputeTimes(forward=0, backward=0, parts=(0,), provenance="")
     planner = Planner(scenario.cluster, none, scenario.training, prices)
-    own, horovods = ([float(t) / 1e6 for t in planner.around(one)] for one in profiles[1:])
+    own, horovods = (
+        [float(t) / 1e6 for t in planner.exchange_code_times(one)] for one in profiles[1:]
+    )
     checks = sum(float(prices.priced_by(one, 1).host) / 1e6 for one in (CHECKS, STEP_CHECKS))
     assert own == pytest.approx([10 * 10 + 100 + checks])
     assert horovods == pytest.approx([10 * 64 + 100])

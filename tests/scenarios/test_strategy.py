@@ -185,7 +185,7 @@ def test_weights_that_nobody_gathers_so_are_refused(
     tmp_path: Path, strategy: str, override: str, hint: str
 ) -> None:
     (found,) = problems(tmp_path, SCENARIO.replace("zero1", strategy), override)
-    assert f"with strategy {strategy}: no weights are gathered so" in found
+    assert f"with strategy {strategy}: it does not gather weights that way" in found
     assert found.endswith(hint)
 
 

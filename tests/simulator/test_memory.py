@@ -48,6 +48,13 @@ def test_the_stages_of_zero_take_their_published_bytes(stage: Strategy, gigabyte
     assert of_one == [16_000] * len(STAGES)
 
 
+def test_weights_that_stay_gathered_are_in_16_bits() -> None:
+    """ZeRO's second stage as `fully_shard(reshard_after_forward=False)` with a policy of bfloat16:
+    of float32 weights, gradients and Adam each worker has its part."""
+    held = states(1000, Training(precision="bf16"), 8, "zero2")
+    assert sum(part.low for part in held) == 2 * 1000 + (4 + 4 + 8) * 1000 / 8
+
+
 def test_a_second_copy_of_the_weights_is_shared_by_the_devices_of_a_node() -> None:
     plain = Training(precision="bf16", strategy="zero3")
     held = [

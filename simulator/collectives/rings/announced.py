@@ -172,7 +172,7 @@ class AnnouncedRing:
             yield first, last, jitter
 
 
-class NothingSent:
+class EmptyCollective:
     """Empty collective: ranks leave when all have entered (Gloo's: at once)."""
 
     nbytes = 0

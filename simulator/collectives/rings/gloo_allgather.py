@@ -27,16 +27,18 @@ import numpy as np
 
 from gcsim.simulator.clock import Times
 from gcsim.simulator.collectives.call import Call, Prepared
-from gcsim.simulator.collectives.rings.announced import AnnouncedRing, NothingSent
+from gcsim.simulator.collectives.rings.announced import AnnouncedRing, EmptyCollective
 from gcsim.simulator.collectives.rings.messages import classes
 from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.host import Traffic
 from gcsim.simulator.network.links import Link
 
 
-def gloo_ring_allgather(sizes: Sequence[int], links: Sequence[Link]) -> AnnouncedRing | NothingSent:
+def gloo_ring_allgather(
+    sizes: Sequence[int], links: Sequence[Link]
+) -> AnnouncedRing | EmptyCollective:
     """Prepare an all-gather of `sizes[r]` bytes from rank r, over `links[r]` to rank r + 1."""
-    return AnnouncedRing(program(sizes), links) if any(sizes) else NothingSent()
+    return AnnouncedRing(program(sizes), links) if any(sizes) else EmptyCollective()
 
 
 def program(sizes: Sequence[int]) -> Program:
@@ -49,7 +51,7 @@ def program(sizes: Sequence[int]) -> Program:
     return Program(sizes=tuple(distinct), pieces=blocks[:, None], sends_first=True)
 
 
-class _Apart:
+class _LatencyApart:
     """All-gather of two ranks that never enter within a latency: the later, or rank 1, counts as a
     latency later. Threads of two machines are no closer, and their behaviour depends on it."""
 
@@ -69,7 +71,7 @@ class _Apart:
 def prepare(call: Call) -> Prepared:
     """Gather over all devices, node by node."""
     if len(call.sent) == 2:
-        return _Apart(call.sent, call.ring_links())
+        return _LatencyApart(call.sent, call.ring_links())
     return gloo_ring_allgather(call.sent, call.ring_links())
 
 

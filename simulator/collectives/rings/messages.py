@@ -123,7 +123,7 @@ class Messages:
         """Time from start to departure by size and link, flat."""
         if not self.timed:
             return self.serialisation.reshape(-1)
-        table: Any = Asked(self) if self.table is None else self.table
+        table: Any = LinkDepartures(self) if self.table is None else self.table
         return cast("NDArray[np.int64]", table)
 
     def run(self, compiled: F) -> F:
@@ -166,7 +166,7 @@ class Messages:
         clock.check_time(now + rounds * self.slowest + worst)
 
 
-class Asked:
+class LinkDepartures:
     """Departures by size and link class: `start + asked[place]` is when a message has left."""
 
     def __init__(self, messages: Messages) -> None:

@@ -113,7 +113,7 @@ class PreparedRing:
         these prices; nothing is reduced."""
         sizes = self._messages.nbytes.tolist()
         serialization = np.stack([prices.serialization(size) for size in sizes], axis=1)
-        latency = np.stack([prices.later(size) for size in sizes], axis=1)
+        latency = np.stack([prices.latencies(size) for size in sizes], axis=1)
         if self._closed is not None:
             starts = np.zeros(self.ranks, dtype=np.int64)
             rows = zip(serialization[..., 0].tolist(), latency[..., 0].tolist(), strict=True)

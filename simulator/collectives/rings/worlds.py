@@ -27,7 +27,7 @@ from gcsim.simulator.collectives.rings.announced_loop import last_exits
 from gcsim.simulator.collectives.rings.messages import classes, common_period
 from gcsim.simulator.collectives.rings.program import Program
 from gcsim.simulator.collectives.staging import copy_link
-from gcsim.simulator.fabric.in_worlds import Column, InWorlds, PathPrices
+from gcsim.simulator.fabric.in_worlds import Column, PathPrices, PathsInWorlds
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.host import DTYPES, PRICES, Host
 
@@ -44,18 +44,18 @@ class Prices:
     host: Mapping[str, Column]  # picoseconds, by `PRICES`
     gamma: Callable[[str], Column]  # picoseconds per byte added, by type
 
-    def some(self, rows: Sequence[int]) -> Prices:
+    def select(self, rows: Sequence[int]) -> Prices:
         """Prices on some of the clusters."""
         return replace(
             self,
-            hops={backwards: prices.some(rows) for backwards, prices in self.hops.items()},
-            copies=self.copies.some(rows),
+            hops={backwards: prices.select(rows) for backwards, prices in self.hops.items()},
+            copies=self.copies.select(rows),
             host={price: values[rows] for price, values in self.host.items()},
             gamma=lambda dtype: self.gamma(dtype)[rows],
         )
 
 
-def one_by_one(clusters: Sequence[Cluster]) -> Prices:
+def prices_of_clusters(clusters: Sequence[Cluster]) -> Prices:
     """Prices of clusters of one shape."""
     fabrics = [Fabric.of(cluster) for cluster in clusters]
     kinds, hops = {}, {}
@@ -82,7 +82,7 @@ def one_by_one(clusters: Sequence[Cluster]) -> Prices:
     )
 
 
-def at_once(worlds: InWorlds) -> Prices:
+def prices_in_worlds(worlds: PathsInWorlds) -> Prices:
     """Prices of a cluster with other figures."""
     cluster = worlds.cluster
     fabric = Fabric.of(cluster)
@@ -94,7 +94,7 @@ def at_once(worlds: InWorlds) -> Prices:
     def gamma(dtype: str) -> Column:
         named = dtype if dtype in DTYPES else "float32"
         if getattr(cluster.sums, named) is None:
-            return np.zeros(len(worlds.copies.each))
+            return np.zeros(len(worlds.copies.per_byte))
         return PS_PER_SECOND * (1 / worlds.figure("sums", named))
 
     return Prices(
@@ -113,9 +113,9 @@ class RingWorlds:
         """`cluster`: the first; `price` is asked at the first ring: most transports have none."""
         self._cluster, self._fabric, self._price = cluster, Fabric.of(cluster), price
 
-    def some(self, rows: Sequence[int]) -> RingWorlds:
+    def select(self, rows: Sequence[int]) -> RingWorlds:
         """Rings on some of the clusters."""
-        return RingWorlds(self._cluster, lambda: self._prices.some(rows))
+        return RingWorlds(self._cluster, lambda: self._prices.select(rows))
 
     @cached_property
     def _prices(self) -> Prices:
@@ -146,9 +146,9 @@ class RingWorlds:
     def _copied(self, sizes: Sequence[int]) -> Times:
         """Copies between device and host, `[clusters, sizes]`."""
         if not self._cluster.collectives.stages:
-            return np.zeros((len(self._prices.copies.each), len(sizes)), dtype=np.int64)
+            return np.zeros((len(self._prices.copies.per_byte), len(sizes)), dtype=np.int64)
         copy, (places, ranks) = self._prices.copies, classes(sizes)
-        times = [copy.serialization(n) + copy.later(n) for n in places]
+        times = [copy.serialization(n) + copy.latencies(n) for n in places]
         copies: Times = np.concatenate(times, axis=1)[:, ranks]
         return copies
 
@@ -159,7 +159,7 @@ class RingWorlds:
         if program.backwards:
             kinds = kinds[::-1]
         elif starts.shape[1] == 2:
-            starts = self._apart(starts, hops.later(0)[:, kinds])
+            starts = self._apart(starts, hops.latencies(0)[:, kinds])
         ranks, period = len(kinds), common_period(program.alike, kinds, starts[0])
         each = np.array(program.sizes, dtype=np.int64)
         reception, gamma = np.zeros(len(starts)), np.zeros(len(starts))
@@ -168,14 +168,14 @@ class RingWorlds:
         taken = np.rint(reception[:, None] * each).astype(np.int64)
         sizes = program.sizes
         serialization = np.stack([hops.serialization(n) for n in sizes], axis=1)
-        latency = np.stack([hops.later(n) for n in sizes], axis=1) + taken[:, :, None]
+        latency = np.stack([hops.latencies(n) for n in sizes], axis=1) + taken[:, :, None]
         found = np.empty(len(starts), dtype=np.int64)
         paths = Paths(
             kinds=np.ascontiguousarray(kinds[:period]),
             nbytes=each,
             serialization=serialization.reshape(len(starts), -1),
             latency=latency.reshape(len(starts), -1),
-            back=np.ascontiguousarray(hops.later(0)[:, kinds[:period]]),
+            back=np.ascontiguousarray(hops.latencies(0)[:, kinds[:period]]),
             reductions=np.rint(gamma[:, None] * each).astype(np.int64),
         )
         last_exits(
@@ -188,7 +188,7 @@ class RingWorlds:
 
     @staticmethod
     def _apart(starts: Times, latency: Times) -> Times:
-        """Make two ranks gather at least a latency apart (`gloo_allgather._Apart`)."""
+        """Make two ranks gather at least a latency apart (`gloo_allgather._LatencyApart`)."""
         rows, first = np.arange(len(starts)), (starts[:, 0] > starts[:, 1]).astype(np.int64)
         apart = starts.copy()
         soonest = starts[rows, first] + np.maximum(1, latency[rows, first])

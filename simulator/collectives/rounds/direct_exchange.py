@@ -99,7 +99,7 @@ class DirectExchange:
         return 64 * self._fabric.ranks + sum(more)
 
 
-class InTurn:
+class TwoExchanges:
     """Two exchanges in sequence."""
 
     def __init__(self, first: DirectExchange, then: DirectExchange) -> None:

@@ -87,7 +87,7 @@ def carry_messages(starts: Times, messages: Sequence[Message], cluster: Cluster)
     if cluster.host is None or len(starts) == 1:
         return finishes
     work = cluster.host.work(messages_traffic(messages, cluster))
-    return cluster.host.finishes(starts, finishes, work)
+    return cluster.host.exit_times(starts, finishes, work)
 
 
 class _Exchange:

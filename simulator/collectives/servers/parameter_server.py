@@ -299,7 +299,7 @@ class _Flows:
         for at in [kind for kind in kinds if kind.workers]:
             self._add_local(at)
             for home in hosts:
-                for above, homes, nodes in at.apart(home):
+                for above, homes, nodes in at.distances(home):
                     self._add_remote(at, home, homes, nodes, above)
 
     def _add_remote(self, at: NodeKind, home: NodeKind, homes: int, nodes: int, above: int) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from gcsim.errors import InternalError
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.network.links import Link
-from gcsim.simulator.network.paths import inward, outward, path, through
+from gcsim.simulator.network.paths import across_uplink, inward, outward, path
 from gcsim.simulator.sharing.model import Capacity, never_less
 
 Loads = dict[Hashable, int]  # flows on one link, by class of links
@@ -72,7 +72,7 @@ class Topology:
         else:
             raise InternalError("a flow between two access points")
         for (_, uplink), least in zip(self._levels[:above], self._least[:above], strict=True):
-            link = through(link, uplink, 1, least)
+            link = across_uplink(link, uplink, 1, least)
         if any(least > 1 for least in self._least[:above]):
             self._one_uplink.add(link)
         return link
@@ -140,7 +140,7 @@ class NodeKind:
         """All nodes of this kind."""
         return self.sizes[-1]
 
-    def apart(self, other: NodeKind) -> Iterator[tuple[int, int, int]]:
+    def distances(self, other: NodeKind) -> Iterator[tuple[int, int, int]]:
         """Levels of uplinks between a machine of this kind and one of the other's, with the numbers
         of the other's and of this kind's that a machine of either has at that distance."""
         last = len(self.sizes) - 2

@@ -360,7 +360,7 @@ def test_a_wait_that_neither_rate_nor_latency_explains_has_another_cause(
         compute_s=3.0, encode_s=0.0, decode_s=0.0, bytes_s=bytes_s, latency_s=latency_s,
         waits_s=97.0,
     )  # fmt: skip
-    found = sections.limited("dense", limits, "network", "Gloo's calls", sections.HOOKS)
+    found = sections.limited("dense", limits, "network", "", "Gloo's calls", sections.HOOKS)
     wanted = f"dense spends 97 % of its time waiting for the {said}"
     assert found.replace("\u00a0", " ") == wanted
 
@@ -375,7 +375,7 @@ def test_dense_training_has_hooks_and_copies_and_does_not_encode() -> None:
         (sections.COPIES, "x spends 7 % of its time copying weights and gradients"),
         (None, "x spends 4 % of its time encoding, 3 % decoding"),
     ):
-        found = sections.limited("x", limits, "network", "", code)
+        found = sections.limited("x", limits, "network", "", "", code)
         assert found.replace("\u00a0", " ") == said
 
 
@@ -401,7 +401,7 @@ def test_the_rest_of_a_wait_is_named_after_the_cluster(
     words: dict[str, Any], changes: list[str], said: str
 ) -> None:
     scenario = asked(None, Words(model="lenet", network="1gbe", **words), changes).scenario
-    assert sections.other_causes(scenario.resolved, "network") == said
+    assert sections.other_causes(scenario.resolved, "network", "") == said
 
 
 def test_the_slowest_group_is_named() -> None:
@@ -412,7 +412,7 @@ def test_the_slowest_group_is_named() -> None:
     times = [one["forward_s"] + one["backward_s"] for one in (slow, fast)]
     (said,) = [one for one in found.summary().splitlines() if one.startswith("Groups")]
     assert f"t4 nodes compute {times[0] / times[1]:.3g}x as long as v100's, which wait" in said
-    assert "Break-even    not computed, nor twice the bandwidth: the groups" in found.summary()
+    assert "Break-even    not computed: the groups of nodes differ" in found.summary()
     by_speed = next(one for one in found.findings.changes if "speed" in one.words)
     even = advice(asked(None, words, (*few, *by_speed.overrides)))
     now, then = (

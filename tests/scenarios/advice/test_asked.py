@@ -11,7 +11,7 @@ import pytest
 
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked, asked_of, number, option
+from gcsim.scenarios.advice.asked import Words, asked, number, option, question_about
 from gcsim.scenarios.advice.open_questions import open_questions
 from gcsim.scenarios.load import load_scenario
 from gcsim.scenarios.sections.network_words import network_of
@@ -323,7 +323,10 @@ def test_bfloat16_has_the_times_of_half_precision_and_gradients_are_asked_for_so
 ) -> None:
     question = asked(None, replace(WORDS, precision="bf16"), called=option)
     assert question.scenario.training.timed_as == "fp16"
-    assert "--precision: warning: training.precision = 'bf16': v100 gets the" in caplog.text
+    assert (
+        "--precision: warning: training.precision = 'bf16': no times are known for v100"
+        in caplog.text
+    )
     assert "--set training.gradients=bf16" in [one.option for one in open_questions(question)]
 
 
@@ -352,7 +355,7 @@ def test_words_beside_a_scenario_take_the_place_of_its_settings() -> None:
 
 def test_a_loaded_scenario_is_asked_for_as_its_file() -> None:
     loaded = load_scenario("lenet_2node")
-    found = asked_of(loaded, Words()).scenario
+    found = question_about(loaded, Words()).scenario
     assert (found.cluster, found.compressors) == (loaded.cluster, loaded.compressors)
 
 

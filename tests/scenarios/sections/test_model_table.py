@@ -230,7 +230,7 @@ def test_a_trace_of_the_same_tensors_serves_a_table(tmp_path: Path) -> None:
         table + "extra,3,0\n": "it has no tensor 'extra', the table has",
     }
     for changed, said in others.items():
-        with pytest.raises(TraceError, match="is a trace of another model") as caught:
+        with pytest.raises(TraceError, match="not of the scenario's table") as caught:
             check_trace(load(tmp_path, changed, *changes))
         assert said in str(caught.value)
 

@@ -144,7 +144,7 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
             "intra_node: nvlink4",
             "intra_node: pcie5_x16\n  collectives: {all_reduce: nccl_nvls_simple}",
             "no switch of cluster.intra_node (pcie5_x16) adds; nccl_ring_simple, or a link whose "
-            "switch adds: cluster.intra_node: nvlink4",
+            "switch sums: cluster.intra_node: nvlink4",
         ),
         (
             "intra_node: nvlink4",
@@ -154,7 +154,7 @@ def test_only_nccl_searches_for_channels(tmp_path: Path, caplog: pytest.LogCaptu
         (
             "intra_node: nvlink4",
             "intra_node: nvlink4\n  collectives: {all_gather: nccl_nvls_simple}",
-            "NCCL has it between nodes if their network sums (SHARP), and for a gather if each",
+            "NCCL has it between nodes if their network sums (SHARP) and, for a gather, if each",
         ),
         (
             "network: infiniband_ndr",
@@ -175,11 +175,11 @@ def test_mistakes(tmp_path: Path, old: str, new: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("device", "bus", "devices", "hint"),
     [
-        ("a100_sxm_80gb", "nvlink3", 8, "a device whose link adds, such as h100_sxm"),
-        ("a40", "pcie4_x16", 8, "a device whose link adds, such as h100_sxm"),
-        ("gtx_1080_ti", "pcie3_x16", 8, "a device whose link adds, such as h100_sxm"),
-        ("b200", "pcie5_x16", 8, "a link whose switch adds: cluster.intra_node: nvlink5"),
-        ("h100_sxm", "pcie5_x16", 1, "several devices in a node, whose switch adds"),
+        ("a100_sxm_80gb", "nvlink3", 8, "a device whose link sums, such as h100_sxm"),
+        ("a40", "pcie4_x16", 8, "a device whose link sums, such as h100_sxm"),
+        ("gtx_1080_ti", "pcie3_x16", 8, "a device whose link sums, such as h100_sxm"),
+        ("b200", "pcie5_x16", 8, "a link whose switch sums: cluster.intra_node: nvlink5"),
+        ("h100_sxm", "pcie5_x16", 1, "several devices in a node, whose switch sums"),
     ],
 )
 def test_what_would_have_a_switch_that_adds_is_a_link_of_the_board(
@@ -210,7 +210,7 @@ def test_what_would_have_a_switch_that_adds_is_a_link_of_the_board(
         (
             "v100",
             "{like: nvlink2, switch_adds: 0.5}",
-            "v100 has nvlink2, whose switch does not add; write nvlink2",
+            "v100 has nvlink2, whose switch does not sum; write nvlink2",
         ),
     ],
 )

@@ -244,7 +244,7 @@ def test_a_trace_without_times_is_told(scenario: Path) -> None:
 def test_another_model_is_told_the_word_for_it(scenario: Path) -> None:
     text = SCENARIO.replace("model: recorded", "model: lenet").replace("{recorded: true}", "null")
     (said,) = problems(scenario, text)
-    assert "holds gradients of 'Mine', the scenario trains 'lenet'; set model: recorded" in said
+    assert "holds gradients of 'Mine', but the scenario trains 'lenet'; set model: recorded" in said
 
 
 # --- buckets -------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_other_buckets_are_warned_of_once_with_both(
         for _ in range(2):
             check_trace(load_scenario(scenario))
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "exchanged there in 2 buckets (0.00322, 0.0248 MB)" in warning
+    assert "has its gradients in 2 buckets (0.00322, 0.0248 MB)" in warning
     assert "`ddp` makes 1 bucket (0.028 MB)" in warning
 
 

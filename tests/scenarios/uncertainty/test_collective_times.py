@@ -43,7 +43,7 @@ def test_times_are_those_of_the_simulation_of_each_world(changes: list[str], mos
     inputs = uncertain_inputs(scenario.cluster, scenario.training, {"stated": COMPUTE})
     inputs = [one for one in inputs if moves_links(one)]
     assert len(inputs) >= 2
-    worlds = draw(inputs, 64, seed=0).beside_stated(inputs)
+    worlds = draw(inputs, 64, seed=0).with_stated(inputs)
     clusters = [with_nodes(cluster_in(world, scenario.cluster, inputs), NODES) for world in worlds]
     drawn = Drawn(scenario.cluster, scenario.training, inputs, worlds)
     times = CollectiveTimes(drawn, NODES, RECORDS)

@@ -22,7 +22,7 @@ from gcsim.simulator.collectives.hierarchical import HierarchicalAllReduce
 from gcsim.simulator.collectives.rounds.rounds import phase_key
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.simulator.network.paths import path, through
+from gcsim.simulator.network.paths import across_uplink, path
 from tests.simulator.collectives.rings.wire import Ring
 from tests.simulator.links import KINDS
 from tests.simulator.world import BUS, NETWORK, PS, Wait, cluster, link, skews, times
@@ -212,9 +212,9 @@ def test_leaders_take_their_nodes_paths_one_flow_each() -> None:
     starts = times([17 * rank for rank in range(12)])
     hops = [
         path(PLAIN[0], slow),
-        through(path(slow, PLAIN[0]), uplink, 1),
+        across_uplink(path(slow, PLAIN[0]), uplink, 1),
         PLAIN[0],
-        through(PLAIN[0], uplink, 1),
+        across_uplink(PLAIN[0], uplink, 1),
     ]
     # the devices take the bus one by one, and a leader copies alone
     expected = HierarchicalAllReduce(

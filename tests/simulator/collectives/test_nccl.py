@@ -21,7 +21,7 @@ from gcsim.simulator.collectives.double_tree_allreduce import DoubleTreeAllReduc
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.paths import across_uplink, path, share_link
 from tests.simulator import world
 from tests.simulator.collectives.rings.wire import Ring
 from tests.simulator.world import skews, times
@@ -244,10 +244,10 @@ def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
     on = replace(
         cluster(4, 2, network=network), nics={1: late}, racks=Racks(nodes=2, uplink=uplink)
     )
-    told, share, base = on_the_wire(mode)
+    start_delay_and_framing, share, base = on_the_wire(mode)
 
     def seen(of: Link, extra: str) -> Link:
-        slower = slowed(of, 1 / share)
+        slower = share_link(of, 1 / share)
         return replace(slower, latency=slower.latency + Fraction(extra) / 10**6)
 
     starts, nbytes = times([r * 1_000_003 for r in range(8)]), 400_004
@@ -256,17 +256,23 @@ def test_a_protocol_takes_its_share_of_any_path(mode: nccl.Mode) -> None:
     if mode.shape == "ring":
         over = (
             path(network, late),
-            through(path(late, network), uplink, 1),
+            across_uplink(path(late, network), uplink, 1),
             network,
-            through(network, uplink, 1),
+            across_uplink(network, uplink, 1),
         )
-        hops = [hop for of in over for hop in (seen(BUS, told[1]), seen(of, told[0]))]
+        hops = [
+            hop
+            for of in over
+            for hop in (seen(BUS, start_delay_and_framing[1]), seen(of, start_delay_and_framing[0]))
+        ]
         expected = ring_allreduce(nbytes, hops, element=4)(starts + base, 77)
         assert finishes.tolist() == expected.tolist()
     else:
         # where nobody shares anything, a tree of framed links is a tree of those links
         pair = replace(on, nodes=2, devices_per_node=1, nics={}, racks=None)
-        fabric = Fabric(nodes=2, devices=1, nics=[seen(network, told[0])], buses=[BUS])
+        fabric = Fabric(
+            nodes=2, devices=1, nics=[seen(network, start_delay_and_framing[0])], buses=[BUS]
+        )
         piece = nccl.tree_piece(mode.protocol, nbytes, pair)
         expected = DoubleTreeAllReduce(nbytes, fabric, piece=piece, element=4)(
             starts[:2] + base, 77

@@ -23,7 +23,7 @@ from gcsim.simulator.cluster import (
 from gcsim.simulator.collectives.dispatch import CollectiveMemo, execute
 from gcsim.simulator.collectives.rings.allreduce import ring_allreduce
 from gcsim.simulator.network.links import Jitter, Link
-from gcsim.simulator.network.paths import path, slowed
+from gcsim.simulator.network.paths import path, share_link
 from gcsim.simulator.network.rate_trace import RateTrace
 from tests.simulator.world import BUS, NETWORK, cluster, reduce, zeros
 
@@ -131,7 +131,7 @@ def test_nobody_gains_from_a_slower_link(
 ) -> None:
     def worse(link: Link) -> Link:
         if what == "rate":
-            return slowed(link, 3)
+            return share_link(link, 3)
         return replace(link, latency=link.latency + Fraction(7, 10**6))
 
     network = replace(NETWORK, shared=stations)

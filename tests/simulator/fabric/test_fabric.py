@@ -18,7 +18,7 @@ from gcsim.simulator.fabric.link_table import LinkTable, scaled
 from gcsim.simulator.fabric.round_paths import Framing
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.links import Link, SizeFactor, Uplink
-from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.paths import across_uplink, path, share_link
 from tests.simulator.world import PS, times
 
 FAST = Link(name="fast", bandwidth=Fraction(10**10), latency=3 * PS)
@@ -171,7 +171,8 @@ def test_a_protocol_takes_its_share_of_every_path() -> None:
     )
     racks = Racks(nodes=1, uplink=SLOW)
     fabric = Fabric(nodes=2, devices=2, nics=[FAST], buses=[BUS], racks=racks)
-    serialization, latency = messages(fabric.framed(framing), times([0, 1]), times([1, 2]), 10**6)
+    framed = fabric.with_framing(framing)
+    serialization, latency = messages(framed, times([0, 1]), times([1, 2]), 10**6)
     assert serialization == [2 * 10**7, 2 * 10**9]
     assert latency == [1 + 5, 3 + 7 + 11]
 
@@ -305,7 +306,7 @@ def test_a_ring_takes_the_bus_inside_a_node_and_the_path_between_nodes() -> None
 def test_only_one_hop_of_a_ring_leaves_each_rack() -> None:
     racks = Racks(nodes=2, uplink=SLOW)
     fabric = Fabric(nodes=5, devices=1, nics=[FAST], buses=[BUS], racks=racks)
-    over = through(FAST, SLOW, 1)
+    over = across_uplink(FAST, SLOW, 1)
     assert fabric.ring_links() == (FAST, over, FAST, over, over)
     one_bus = Fabric(nodes=2, devices=3, nics=[FAST], buses=[BUS], shared_bus=True)
-    assert one_bus.ring_links() == (slowed(BUS, 2), slowed(BUS, 2), FAST) * 2
+    assert one_bus.ring_links() == (share_link(BUS, 2), share_link(BUS, 2), FAST) * 2

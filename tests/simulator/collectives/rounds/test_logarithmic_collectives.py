@@ -39,7 +39,7 @@ from gcsim.simulator.collectives.rounds.tree_merge import tree_merge
 from gcsim.simulator.fabric.rounds import Fabric
 from gcsim.simulator.network.jitter import draw_jitter
 from gcsim.simulator.network.links import Jitter, Link, Uplink
-from gcsim.simulator.network.paths import path, slowed, through
+from gcsim.simulator.network.paths import across_uplink, path, share_link
 from tests.simulator.links import CONSTANT, RANDOM, SIZED, TIMED
 from tests.simulator.world import BUS, NETWORK, PS, Wait, link, times
 
@@ -137,7 +137,7 @@ class World:
         x, y = a // devices, b // devices
         if x == y:
             share = self.share(label, "bus", x) if case.shared_bus else 1
-            return slowed(case.buses[x], share)
+            return share_link(case.buses[x], share)
         out, into = case.nics[x], case.nics[y]
         sharing = [self.share(label, "out", x), self.share(label, "in", y)]
         for place, nic in enumerate((out, into)):
@@ -146,7 +146,7 @@ class World:
         found = path(out, into, *sharing)
         if case.racks is not None and x // case.racks.nodes != y // case.racks.nodes:
             there = self.share(label, "leaves", x // case.racks.nodes)
-            found = through(
+            found = across_uplink(
                 found,
                 case.racks.uplink,
                 max(there, self.share(label, "reaches", y // case.racks.nodes)),

@@ -138,7 +138,7 @@ def test_the_host_carries_every_message() -> None:
     assert messages_traffic(messages, of).ends.tolist() == [4, 1, 1, 1, 1]
     alone = int(carry_messages(starts, messages, with_cards([RATE] * 5)).max())
     slow = int(carry_messages(starts, messages, of).max())
-    assert slow == host.together(alone, 4 * 10**9)
+    assert slow == host.combined_time(alone, 4 * 10**9)
 
 
 def test_devices_of_a_node_do_not_use_its_card() -> None:
