@@ -11,7 +11,7 @@ worlds. Between them,
 - where NCCL takes a ring in some worlds and a tree in others, both are simulated, and each world
   has its own;
 - over sizes, except Gloo's rings: few of a kind are simulated, by the algorithm of each size, and
-  the ratio to the stated time, simulated for all, is linear between the two nearest.
+  the time, linear in bytes between the two nearest, is scaled to the stated one, simulated for all.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ class CollectiveTimes:
         below, above = self._anchors[_kind(record)].neighbours(record)
         stated, low, high = _bytes(record), _bytes(below), _bytes(above)
         share = (stated - low) / (high - low) if high > low else 0.0
-        ratios = self._of(below, server_time, algorithm)
+        found = self._of(below, server_time, algorithm)
         if share:
-            ratios = (1 - share) * ratios + share * self._of(above, server_time, algorithm)
-        times: Column = self._simulated(0, record, server_time, algorithm) * ratios / ratios[0]
+            found = (1 - share) * found + share * self._of(above, server_time, algorithm)
+        times: Column = self._simulated(0, record, server_time, algorithm) * found / found[0]
         return times
 
     def _ring(self, record: CollectiveRecord) -> Column | None:
