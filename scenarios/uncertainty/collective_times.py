@@ -11,8 +11,8 @@ its stated value, and in some drawn worlds. The others are interpolated:
 - If NCCL chooses a ring in some worlds and a tree in others, both are evaluated, and each world has
   its own.
 - Over sizes (except for Gloo's rings), up to `SIZES` per kind are evaluated in all worlds, by the
-  algorithm of each size; the ratio to the stated duration, which is simulated for every size, is
-  interpolated linearly.
+  algorithm of each size. Durations are linear in bytes between two of them, and scaled to the
+  stated duration, which is simulated for every size.
 """
 
 from __future__ import annotations
@@ -140,10 +140,10 @@ class CollectiveTimes:
         below, above = self._anchors[_kind(record)].neighbours(record)
         stated, low, high = _bytes(record), _bytes(below), _bytes(above)
         share = (stated - low) / (high - low) if high > low else 0.0
-        ratios = self._of(below, server_time, algorithm)
+        found = self._of(below, server_time, algorithm)
         if share:
-            ratios = (1 - share) * ratios + share * self._of(above, server_time, algorithm)
-        times: Column = self._simulated(0, record, server_time, algorithm) * ratios / ratios[0]
+            found = (1 - share) * found + share * self._of(above, server_time, algorithm)
+        times: Column = self._simulated(0, record, server_time, algorithm) * found / found[0]
         return times
 
     def _ring(self, record: CollectiveRecord) -> Column | None:
