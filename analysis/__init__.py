@@ -1,1 +1,1 @@
-"""Presentation of results: tables, plots, timelines and the answer in a sentence."""
+"""Presentation of results: reports, tables, figures, timelines, advice, and validation."""

@@ -1,39 +1,39 @@
-"""A trace of sample iterations for Perfetto and chrome://tracing.
+"""Trace of sample iterations for Perfetto and chrome://tracing.
 
-A process is one method on the whole cluster, a track one resource of one rank. All methods start at
-zero. Perfetto sorts processes by their number of slices, and tracks by their number. Beyond `LIMIT`
+A process is one method on the whole cluster, a track is one resource of one rank. All methods start
+at zero. Perfetto sorts processes by their number of slices, tracks by their number. Above `LIMIT`
 spans, only the ranks of each method's first node and the rank that ends last are kept, as
-`otherData` says; counters still cover all ranks.
+`otherData` states; counters still cover all ranks.
 
 Source: "Trace Event Format" (Google, 2016); Perfetto, src/trace_processor/importers/json.
 
-Arrows show whom a rank waited for. A collective begins when the last rank has entered it; the slice
-that ended on that rank at this instant (a job of a stream, or a collective) gets an arrow to the
-slice `transfer` of each rank that waited. Of several last ranks it is the lowest; where all enter
-at once there is none. An arrow is a pair of flow events with a number of its own. Perfetto draws it
-on a click on either slice, from end to start; chrome://tracing draws all.
+Arrows show which rank the others waited for. A collective begins when the last rank has entered it.
+The slice that ended on that rank at this time (a job of a stream, or a collective) gets an arrow to
+the slice `transfer` of each rank that waited. Of several last ranks the lowest counts; if all enter
+at once there is no arrow. An arrow is a pair of flow events with its own number. Perfetto draws it
+on a click on either slice; chrome://tracing draws all.
 
 Slices on the tracks of a rank:
 
-- input loader: the making of each batch, and within it the device's wait for it.
+- input loader: preparation of each batch, and within it the device's wait for the batch.
 - compute stream: forward, backward, encode, decode, optimizer.
-- side stream: encode and decode, if they have their own.
+- side stream: encode and decode, if they run on a separate stream.
 - communicator, and its second slot if two collectives run at a time: each collective, and within it
   the wait for the last rank, if any, and the rest.
 
-Categories are `Span.kind`. Viewers colour slices by their name without its numbers. Arguments name
-their units. Times are whole nanoseconds, as Perfetto's: it rounds start and length of a slice
-separately, so finer ones would make consecutive slices overlap and drop one.
+Categories are `Span.kind`. Viewers colour slices by their name without numbers. Arguments contain
+their units. Times are whole nanoseconds like Perfetto's: it rounds start and length of a slice
+separately, so with finer times it would see consecutive slices overlap and drop one.
 
-Counters are over all ranks of a method:
+Counters cover all ranks of a method:
 
 - computing ranks: their compute or side stream is busy.
-- exchanging ranks: those in a collective; of these the waiting ones, while some rank is missing.
-- rate of all messages of the collectives under way, those within a node included: a collective's
-  bytes over the time from its first entry to its last exit, an average that no link need have. What
-  is left of an earlier collective once ranks are in the next counts as the earlier one's alone.
+- exchanging ranks: those in a collective; the waiting ones are those whose collective lacks a rank.
+- rate of all messages of current collectives, those within a node included: a collective's bytes
+  over the time from its first entry to its last exit, an average that no link need have. The rest
+  of an earlier collective, once ranks are in the next one, counts as part of the earlier one only.
 
-With more than `MOST` changes in an iteration, values are means over as many equal parts of it.
+With more than `MOST` changes in an iteration, values are means over this many equal parts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import Result, Span, Timeline
 
-LIMIT = 60_000  # spans of a trace
+LIMIT = 60_000  # most spans of a trace
 
 HOW = (
     "Open this file in https://ui.perfetto.dev (it stays on your machine) or chrome://tracing. "
@@ -62,7 +62,7 @@ HOW = (
 
 
 def chrome_trace(result: Result) -> str:
-    """Timelines of `result` as trace-event JSON, one event a line; deterministic."""
+    """Return the timelines of `result` as trace-event JSON, one event per line; deterministic."""
     largest = at_largest(result)[0]
     cut = sum(span.ranks for timeline in result.timelines for span in timeline.spans) > LIMIT
     about = {
@@ -90,7 +90,7 @@ def chrome_trace(result: Result) -> str:
 
 
 def _events(timeline: Timeline, number: int, node_size: int, *, cut: bool) -> Iterator[Event]:
-    """Events of one method: names, then activities, by time."""
+    """Yield the events of one method: first names, then activities by time."""
     if not timeline.spans:
         return
     kept = _kept(timeline, node_size) if cut else {span.rank for span in timeline.spans}
@@ -106,23 +106,23 @@ def _events(timeline: Timeline, number: int, node_size: int, *, cut: bool) -> It
 
 
 def _kept(timeline: Timeline, node_size: int) -> set[int]:
-    """The first node's ranks and the rank that ends last (ties: the lowest)."""
+    """Return the first node's ranks and the rank that ends last (the lowest of several)."""
     last = max(timeline.spans, key=lambda span: (span.end_s, -span.rank))
     return {*range(node_size), last.rank}
 
 
 def _by_time(event: dict[str, Any]) -> tuple[float, float]:
-    """Sort key: a longer event before events within it, and before an arrow's end on it."""
+    """Return a sort key: a longer event before those within it and before an arrow's end on it."""
     return event["ts"], -event.get("dur", 0)
 
 
 _NAME = "waited for"
 
-_ARROWS = 10**6  # more arrows than a method has; Perfetto takes whole numbers only
+_ARROWS = 10**6  # exceeds the arrows of a method; Perfetto needs whole numbers
 
 
 def _arrows(method: Method) -> list[Event]:
-    """Two events per arrow, between the shown ranks."""
+    """Return two events per arrow between shown ranks."""
     sources = _sources(method)
     found: list[Event] = []
     for span in method.spans:
@@ -131,7 +131,7 @@ def _arrows(method: Method) -> list[Event]:
         if source is None or last <= nanoseconds(span.start_s):
             continue
         same = {"id": _ARROWS * method.number + len(found) // 2}
-        # within the slice, the last instant at which no other one has begun
+        # within the slice: the last time before another one begins
         leaves = max(nanoseconds(source.start_s), nanoseconds(source.end_s) - 1)
         found.append({**_end(method, source, "s", leaves), **same})
         found.append({**_end(method, span, "f", last), **same, "bp": "e"})
@@ -143,7 +143,7 @@ def _end(method: Method, span: Span, phase: str, time: int) -> Event:
 
 
 def _sources(method: Method) -> dict[int, Span]:
-    """Span that ended as a collective's last rank entered, by collective, if shown."""
+    """Return, by collective, the span that ended when its last rank entered, if shown."""
     by_end: dict[tuple[int, int], Span] = {}
     entries: dict[tuple[int, int], Span] = {}
     for span in method.spans:
@@ -171,12 +171,12 @@ _TITLES: dict[tuple[str, int], str] = {
     ("communicator", 0): "communicator",
     ("communicator", 1): "communicator 2",
 }
-"""Tracks by resource and slot, from top to bottom; a rank has those it uses."""
+"""Tracks by resource and slot, from top to bottom; a rank only has those that it uses."""
 _WAIT, _TRANSFER = "wait for last rank", "transfer"
 
 _PLACES = {track: place for place, track in enumerate(_TITLES)}
 _FIRST_THREAD, _THREADS = 1000, 10
-"""Threads of rank r, from 1000 + 10 r: a process's number is a main thread's to Perfetto."""
+"""Thread numbers of rank r start at 1000 + 10 r: Perfetto's main thread has the process's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class Method:
     """A process of the trace."""
 
     number: int
-    spans: tuple[Span, ...]  # spans of the shown ranks
+    spans: tuple[Span, ...]  # spans of the ranks that are shown
     timeline: Timeline
 
 
@@ -200,14 +200,14 @@ def _tracks(method: Method) -> tuple[list[Event], list[Event]]:
 
 
 def _metadata(method: Method, kind: str, thread: int = 0, **args: object) -> Event:
-    """Event with a fact about a method or one of its threads."""
+    """Return an event that states a fact about a method or one of its threads."""
     return {"name": kind, "ph": "M", "ts": 0, "pid": method.number, "tid": thread, "args": args}
 
 
 def _event(
     method: Method, span: Span, phase: str, start: int, *, name: str, category: str
 ) -> Event:
-    """Fields of all events on a span's track; `start` in nanoseconds."""
+    """Return the fields of all events on a span's track; `start` is in nanoseconds."""
     return {
         "name": name,
         "cat": category,
@@ -219,17 +219,17 @@ def _event(
 
 
 def nanoseconds(seconds: float) -> int:
-    """The nearest one."""
+    """Round seconds to whole nanoseconds."""
     return round(seconds * 1e9)
 
 
 def microseconds(nanoseconds: int) -> float:
-    """Microseconds in the format's form, with three decimals."""
+    """Return microseconds in the format's notation, with three decimals."""
     return nanoseconds / 1000
 
 
 def last_entry(span: Span) -> int:
-    """Time at which the last rank entered a span's collective, in nanoseconds."""
+    """Return the time in nanoseconds at which the last rank entered a span's collective."""
     return nanoseconds(span.start_s + span.waited_s)
 
 
@@ -276,7 +276,7 @@ def _last(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}{more}" if ranks else ""
 
 
-MOST = 400  # values of a counter
+MOST = 400  # most values of a counter
 
 _COMPUTE, _EXCHANGE, _WAITING = "computing", "exchanging", "waiting"
 _MESSAGES = "mean message rate"
@@ -285,7 +285,7 @@ _Interval = tuple[int, int, float]  # start and end in nanoseconds, and amount
 
 
 def _counters(method: Method) -> Iterator[Event]:
-    """Counters of all ranks of a method, by counter and time."""
+    """Yield the counters of all ranks of a method, by counter and time."""
     spans = method.timeline.spans
     end = max(map(_leaves, spans))
     exchanges = [span for span in spans if span.collective is not None]
@@ -313,7 +313,7 @@ def _leaves(span: Span) -> int:
 
 
 def _once_a_rank(spans: Iterable[Span], end_of: Callable[[Span], int]) -> Iterator[_Interval]:
-    """Time in which a rank does at least one of these."""
+    """Yield the times in which a rank does at least one of these."""
     by_rank: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for span in spans:
         by_rank[span.rank, span.ranks].append((nanoseconds(span.start_s), end_of(span)))
@@ -343,7 +343,7 @@ def _rates(method: Method, exchanges: Iterable[Span]) -> Iterator[_Interval]:
 
 
 def _values(intervals: list[_Interval], end: int) -> list[tuple[int, float]]:
-    """Sum of the amounts under way, with starts, until the end; empty without intervals."""
+    """Return the sum of the current amounts, with start times, until the end; empty if none."""
     if not intervals:
         return []
     start = np.array([interval[0] for interval in intervals])

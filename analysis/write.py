@@ -1,8 +1,8 @@
-"""Files of a run: its results, and figures of them.
+"""Files of a run: its results and figures.
 
-Results are written under temporary names and renamed together once complete, before the first
-figure is drawn; a figure that cannot be drawn costs only itself. Figures and the timeline of a
-known result come from the cache: they take longer than all else then.
+Results are written under temporary names and renamed together when complete, before the first
+figure is drawn; a figure that fails does not affect the others. For a result that is already known,
+the figures and the timeline come from the cache, since they take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gcsim.scenarios.running import result_cache
 from gcsim.scenarios.sweeps.result import SweepResult
 from gcsim.traces.stage1.cache import version
 
-Writer = Callable[[Any, Path], None]  # function that writes a result, or a figure of it, to a path
+Writer = Callable[[Any, Path], None]  # writes a result, or a figure of it, to a path
 
 
 def to_csv(result: Result) -> str:
-    """Rows with full precision; fields are empty where there is no dense row to compare to."""
+    """Return the rows as CSV in full precision; comparisons are empty without a dense row."""
     return csv_text(Result.columns(), result.records())
 
 
 def to_yaml(result: Result) -> str:
-    """The scenario with every default filled in, keys in order, ready to run again."""
+    """Return the scenario with all defaults filled in, keys in order, ready to run again."""
     return document.write(result.scenario)
 
 
 def as_text(make: Callable[[Any], str]) -> Writer:
-    """Writer of a result from a function that returns its text."""
+    """Make a writer from a function that returns a result's text."""
 
     def produce(result: Any, path: Path) -> None:
         path.write_text(make(result), encoding="utf-8", newline="\n")
@@ -48,7 +48,7 @@ def as_text(make: Callable[[Any], str]) -> Writer:
 
 
 def drawn(figure: str, form: str = "png") -> Writer:
-    """Writer of a picture drawn by `module:function`; matplotlib is imported on use."""
+    """Make a writer of a figure drawn by `module:function`; matplotlib is imported on use."""
 
     def produce(result: Any, path: Path) -> None:
         from gcsim.analysis.plots.style import save
@@ -60,7 +60,7 @@ def drawn(figure: str, form: str = "png") -> Writer:
 
 
 def once(writers: Mapping[str, Writer], result: Result) -> dict[str, Writer]:
-    """Writers of the same files, from the cache if they were written of this result before."""
+    """Return writers of the same files that use the cache if they were written of this result."""
     code = [result_cache.code_of("analysis"), result_cache.simulation_code()]
     text = json.dumps([result.lasting(), *code, version("matplotlib"), version("numpy")])
 
@@ -97,16 +97,16 @@ ASKED_FOR = {
     "breakdown": "gcsim.analysis.plots.breakdown:breakdown_figure",
     "pareto": "gcsim.analysis.plots.pareto:pareto_figure",
 }
-"""Pictures that `gcsim plot` draws of a run."""
+"""Figures of a run that `gcsim plot` draws."""
 OF_SWEEP = {
     "winner": "gcsim.analysis.plots.sweep:winner_figure",
     "speedup": "gcsim.analysis.plots.sweep:gain_figure",
 }
-"""Pictures of a sweep; the first over two keys or more."""
+"""Figures of a sweep; the first needs two keys or more."""
 
 
 def for_paper(form: str) -> Writer:
-    """Writer of a table or of references by this function of `report/paper.py`, imported on use."""
+    """Make a writer for this function of `report/paper.py`, which is imported on use."""
 
     def produce(result: Any, path: Path) -> None:
         paper = import_module("gcsim.analysis.report.paper")
@@ -121,11 +121,11 @@ TABLES: dict[str, dict[str, Writer]] = {
 }
 REPORT = "report.html"
 FORMS = ("png", "svg", "pdf")
-FAULTS_ONLY = {"faults.png"}  # pictures only of a scenario with `training.faults`
+FAULTS_ONLY = {"faults.png"}  # only drawn for a scenario with `training.faults`
 
 
 def write_results(result: Result, folder: Path, *, cache: bool = False) -> tuple[Path, ...]:
-    """Write a run's results into `folder`, the timeline from the `cache` if it is there; see
+    """Write a run's results into `folder`, the timeline from the `cache` if possible; see
     `write_all`."""
     stems = {Path(name).stem for name in (*FIGURES, *ASKED_FOR)}
     figures = [f"{stem}.{form}" for stem in sorted(stems) for form in FORMS]
@@ -138,11 +138,11 @@ def write_results(result: Result, folder: Path, *, cache: bool = False) -> tuple
 def draw_figures(
     result: Result, folder: Path, *, command: str = "", cache: bool = False
 ) -> tuple[Path, ...]:
-    """Draw a run's figures into `folder`, or take them from the `cache`; see `draw_all`. The report
-    comes first; it names its `command`."""
+    """Draw a run's figures into `folder` or take them from the `cache`; see `draw_all`. The report,
+    which shows `command`, is written first."""
     left_out = FAULTS_ONLY if result.faulty is None else set()
     figures = {name: draw for name, draw in FIGURES.items() if name not in left_out}
-    if cache and result.faulty is None:  # `results.json` does not hold all of faults
+    if cache and result.faulty is None:  # `results.json` lacks some data of faults
         figures = once(figures, result)
     report = as_text(lambda shown: run_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **figures}, beside="results.json")
@@ -174,9 +174,9 @@ def draw_sweep(result: SweepResult, folder: Path, form: str) -> tuple[Path, ...]
 def write_all(
     result: Any, folder: Path, texts: Mapping[str, Writer], figures: Iterable[str]
 ) -> tuple[Path, ...]:
-    """Write `texts` of a result, by name of the file, into `folder`, made if missing. Earlier
-    `figures` there are removed, as they show another result. Raises `InputError` if the disk is
-    full or the folder cannot be written; earlier files then stay."""
+    """Write the files `texts` (writers by name) of a result into `folder`, which is created if
+    missing. Earlier `figures` in it are removed, since they show another result. Raises
+    `InputError` if the disk is full or the folder not writable; earlier files then remain."""
     with alone_in(folder), replacing_together(folder) as temporary:
         for name, make in texts.items():
             make(result, temporary(name))
@@ -188,11 +188,11 @@ def write_all(
 def draw_all(
     result: Any, folder: Path, figures: Mapping[str, Writer], beside: str | None = None
 ) -> tuple[Path, ...]:
-    """Draw figures of a result into `folder`, by name of the file.
+    """Draw figures of a result into `folder`; `figures` has writers by file name.
 
-    `beside` names the result's own file: figures never stand beside another run's results. Raises
-    `InputError` if that file is another run's by now, the disk is full or the folder cannot be
-    written, and, after drawing all others, `InternalError` naming those that failed.
+    `beside` names the result's own file, so that no figures accompany another run's results. Raises
+    `InputError` if that file is another run's by now, the disk is full or the folder is not
+    writable, and, after drawing all others, `InternalError` with the figures that failed.
     """
     paths = [folder / name for name in figures]
     own = None if beside is None else result.to_json()
@@ -218,7 +218,7 @@ def draw_all(
 
 
 def _require_own(path: Path, own: str) -> None:
-    """Raise `InputError` if a file of results exists and is not `own`."""
+    """Raise `InputError` if a results file exists and is not `own`."""
     if path.exists() and path.read_text(encoding="utf-8") != own:
         message = "another run has replaced this run's results, so no figures are drawn"
         raise InputError(message, place=str(path), hint="give each run its own folder with -o")

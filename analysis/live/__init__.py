@@ -1,1 +1,1 @@
-"""Predictions against measurements on this machine: real Gloo ranks in network namespaces."""
+"""Predictions and measurements on this machine: real Gloo ranks in network namespaces."""

@@ -1,7 +1,7 @@
-"""This machine before a prediction: name and load; costs of kernels, passes, messages.
+"""Calibration of this machine before the predictions: costs of kernels, passes and messages; load.
 
-None of it is judged: kernels run in this process, passes on one rank alone, and the host's costs
-come from collectives of other sizes at another rate.
+No bound judges these: kernels run in this process, passes on one rank alone, and the host's costs
+come from collectives with other sizes and another rate.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from gcsim.analysis.live.plan import AloneTask, CollectiveTask, Plan, Round, Str
 from gcsim.scenarios.progress import Progress
 from gcsim.traces.stage1.machine import usable
 
-SECONDS = 120.0  # time limit of each part; they take ten or less
+SECONDS = 120.0  # time limit of each part; each takes ten seconds or less
 _KERNELS = 4.0  # seconds for the compressors' own kernels
 _SIDES = (95, 375, 1060, 1500)
-_ALONE = 50  # steps
+_ALONE = 50  # steps of a rank alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Seconds of one rank's passes, DDP's work included, while others use cores and memory."""
+    """Seconds of one rank's passes, with DDP's work, while other ranks use cores and memory."""
 
     forward: float
     backward: float
     optimizer: float
-    variation: float = 0.0  # standard deviation over mean of their sum, from step to step
+    variation: float = 0.0  # standard deviation over mean of their sum, across steps
     hooks: Mapping[str, float] = field(default_factory=dict)
-    """Extra time of a step with a method's hook, by label, without exchange: kernels of one
+    """Extra seconds of a step with a method's hook but without exchange, by label: kernels of one
     payload, Python, the hook's thread, copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Collective of a calibration round."""
+    """A collective measured for calibration."""
 
     ranks: int
     rate: int
@@ -50,7 +50,7 @@ class Sample:
 
 
 def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
-    """This machine as a `Device`: kernels by class, and of compressors; one thread."""
+    """Calibrate this machine as a `Device`: kernels by class, and of compressors; one thread."""
     from gcsim.compressors.lazy_torch import torch
     from gcsim.scenarios.calibration.device import primitive_curves
     from gcsim.scenarios.calibration.kernel_classes import SIZES, class_rates, time_cases
@@ -92,7 +92,7 @@ def calibrate_kernels(compressors: Sequence[str], progress: Progress) -> Any:
 
 
 def calibrate_passes(plan: Plan, trace: Path, progress: Progress) -> Passes:
-    """A rank's passes, with gradients of a round's ranks recorded in `trace`."""
+    """Measure a rank's passes; record the gradients of a round's ranks in `trace`."""
     task = AloneTask(
         steps=_ALONE, workers=plan.most_ranks, trace=str(trace), methods=plan.training
     )  # fmt: skip
@@ -113,8 +113,8 @@ def calibrate_passes(plan: Plan, trace: Path, progress: Progress) -> Passes:
 
 
 def calibrate_links(plan: Plan, progress: Progress) -> dict[int, float]:
-    """Bytes per second that one of two ranks receives while sending as much, by link rate. A
-    machine that pauses beyond the shaper's burst loses that time."""
+    """Measure the bytes per second that one of two ranks receives while it sends as much, by link
+    rate. If the machine pauses for longer than the shaper's burst, that time is lost."""
     found = {}
     with progress.task("live: links", len(plan.links)) as watched:
         for one in plan.links:
@@ -129,7 +129,7 @@ def calibrate_links(plan: Plan, progress: Progress) -> dict[int, float]:
 
 
 def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
-    """Collectives on fast links, which wait for the host."""
+    """Measure collectives on links so fast that the host is the bottleneck."""
     found = []
     for one in plan.calibration:
         with (
@@ -157,16 +157,16 @@ def calibrate_messages(plan: Plan, progress: Progress) -> list[Sample]:
     return found
 
 
-_KINDS = 8  # kinds of processor time
+_KINDS = 8  # kinds of processor time that are read
 
 
 def cores() -> int:
-    """Cores of this process."""
+    """Return the number of cores that this process may use."""
     return len(usable())
 
 
 def machine() -> str:
-    """Processor, cores, kernel and torch in words."""
+    """Return processor, cores, kernel and torch in words."""
     from gcsim.compressors.lazy_torch import torch
     from gcsim.scenarios.calibration.machine import processor
 
@@ -174,7 +174,7 @@ def machine() -> str:
 
 
 def busy_share(seconds: float = 1.0) -> float | None:
-    """Share of processor time that others use, in [0, 1], if known."""
+    """Return the share of processor time that others use, in [0, 1], if known."""
     before = _ticks()
     time.sleep(seconds)
     after = _ticks()
@@ -184,21 +184,21 @@ def busy_share(seconds: float = 1.0) -> float | None:
 
 
 def stolen() -> tuple[int, int] | None:
-    """Processor time since boot given to others by the hypervisor, and in all, in ticks of all
-    cores (proc(5), /proc/stat), if known."""
+    """Return the processor time since boot that the hypervisor gave to others, and the total, in
+    ticks of all cores (proc(5), /proc/stat), if known."""
     counts = _counts()
     return None if counts is None else (counts[7], sum(counts))
 
 
 def _ticks() -> tuple[int, int] | None:
-    """Busy and total ticks since boot."""
+    """Return busy and total ticks since boot."""
     counts = _counts()
     return None if counts is None else (sum(counts) - counts[3] - counts[4], sum(counts))
 
 
 def _counts() -> list[int] | None:
-    """Times of all cores since boot: user, nice, system, idle, waiting, interrupts (2), stolen;
-    guests are in the first two."""
+    """Return times of all cores since boot: user, nice, system, idle, waiting, interrupts (2),
+    stolen; guests are part of the first two."""
     try:
         first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Start, watch and end of ranks: a process each, of a round's tasks; bounded in time."""
+"""Launch of a round's ranks, a process each: start, supervision with a time limit, and end."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from gcsim.analysis.live.namespaces import Network
 
 _POLL = 0.05
-_STORE_PORT = 29400  # free in a namespace of its own
+_STORE_PORT = 29400  # always free in a separate namespace
 
 
 class Loopback:
-    """This machine itself as a place for ranks: no limits, no rights needed."""
+    """This machine as the place of ranks: no limits, and no rights needed."""
 
     interface = "lo"
 
     def address(self, rank: int) -> str:
-        """The same for all."""
+        """Return the address of a rank, here the same for all."""
         return "127.0.0.1"
 
     def command(self, rank: int, command: Sequence[str]) -> list[str]:
-        """The command, unchanged."""
+        """Return the command unchanged."""
         return list(command)
 
 
@@ -45,9 +45,9 @@ class Times:
     """Measured seconds of a task."""
 
     seconds: tuple[float, ...]
-    """Collective: each repeat from the announced start to the last rank's end; training: each step,
-    from one last end to the next."""
-    replicas_agree: bool = True  # training: all ranks end with equal parameters, bit for bit
+    """Per repeat of a collective: from the announced start until the last rank ends. Per training
+    step: from the last rank's end of one step to the next."""
+    replicas_agree: bool = True  # whether all ranks end with bitwise equal parameters
 
 
 def run_tasks(
@@ -59,9 +59,9 @@ def run_tasks(
     seconds: float,
     advance: Callable[[int], None] = lambda number: None,
 ) -> list[list[dict[str, Any]]]:
-    """Run a round's tasks on its ranks; return their outputs by task and rank. `advance` gets the
-    number of each finished task. After `seconds` everything is ended. Raises `InputError` with a
-    failed rank's last words, or when time is over; no rank is left then."""
+    """Run a round's tasks on its ranks and return their outputs by task and rank. `advance` is
+    called with the number of each finished task. After `seconds` all ranks are killed. Raises
+    `InputError` with a failed rank's last error line, or on timeout; no rank remains then."""
     with temporary_folder("gcsim-live-") as folder:
         plan = folder / "plan.json"
         plan.write_text(as_json(one, batch=batch, seed=seed), encoding="utf-8")
@@ -90,8 +90,8 @@ def run_tasks(
 
 
 def environment(interface: str) -> dict[str, str]:
-    """Environment of a rank: one thread, Gloo on that interface, nothing of another launcher's,
-    above all LOCAL_WORLD_SIZE, with which torch would take the ranks for one machine's."""
+    """Return the environment of a rank: one thread, Gloo on this interface, no variables of other
+    launchers. With their LOCAL_WORLD_SIZE, torch would place all ranks on one machine."""
     left_out = {"LOCAL_WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE"}
     kept = {key: value for key, value in os.environ.items() if key not in left_out}
     here = str(Path(version.__file__).resolve().parent.parent)
@@ -115,21 +115,21 @@ class _Rank:
                 stdin=subprocess.DEVNULL,
                 stdout=self._out,
                 stderr=errors,
-                start_new_session=True,  # Ctrl-C is for the one that started it
+                start_new_session=True,  # Ctrl-C is for the parent
             )
 
     def lines(self) -> int:
-        """Number of printed lines."""
+        """Return the number of complete lines it printed."""
         with self._log.with_suffix(".out").open(encoding="utf-8") as out:
             return sum(line.endswith("\n") for line in out)
 
     def last_words(self) -> str:
-        """End of its error output."""
+        """Return the last line of its error output."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else f"exit code {self.process.returncode}"
 
     def end(self) -> None:
-        """End it at once, if alive."""
+        """Kill it if it is alive."""
         with suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
@@ -162,10 +162,10 @@ def _watch(
 
 
 def times_of(of_ranks: Sequence[Mapping[str, Any]]) -> Times:
-    """Times of a task, from its ranks' files."""
+    """Return the times of a task from its ranks' files."""
     starts = of_ranks[0]["starts"]
     ends = [max(ends) for ends in zip(*(one["ends"] for one in of_ranks), strict=True)]
-    if len(starts) == 1 < len(ends):  # steps, one after the other
+    if len(starts) == 1 < len(ends):  # consecutive steps
         starts = [starts[0], *ends[:-1]]
     return Times(
         seconds=tuple(end - start for start, end in zip(starts, ends, strict=True)),

@@ -1,21 +1,19 @@
-"""The live suite, from nothing to its report.
+"""The live suite, from calibration to report.
 
 calibrate this machine ─► predict everything ─► predictions.json ─► measure ─► judge
 
-Predictions are on the disk before the first rank is started that is judged, and are read back from
-there.
+The predictions are on disk before the first measured rank starts, and are read back from there.
 
-Compressors run in stage 1 on the gradients of the training that is then measured.
+Compressors run in stage 1 on gradients of the training that is measured later.
 
 The costs of this machine's host are fitted on a few collectives that no bound judges. Each measured
-time T, beside what the network alone would take, tells how much work W the host had
-(`Host.together`, solved for W). Where nothing is copied afterwards, W is linear in the costs of a
-call, a message and a byte, so that non-negative least squares gives them. What is left of the
-others' times then gives the cost of a copied byte. Residuals count relative to T, as errors are
-judged.
+time T, with the time that the network alone would take, determines the host's work W
+(`Host.together`, solved for W). If nothing is copied afterwards, W is linear in the costs of a
+call, a message and a byte, which non-negative least squares then gives. The residuals of the other
+times give the cost of a copied byte. Residuals are relative to T, as errors are when judged.
 
-They are wider than those of measurements that were made in peace: other programs take the same
-cores, and a virtual machine's clock and cores are its host's.
+The bounds are wider than for measurements on idle machines: other programs use the same cores, and
+a virtual machine's clock and cores belong to its host.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ from gcsim.simulator.training import DENSE
 from gcsim.traces.profile import TrafficProfile
 
 MEASUREMENTS = "measurements.json"
-_PATIENCE = 6.0  # factor on a round's predicted time, beside the ranks' start
+_PATIENCE = 6.0  # multiple of a round's predicted time that is allowed, plus the ranks' start
 _START = 60.0
 
 
@@ -68,7 +66,7 @@ def run_live(
         raise InputError(problems)
     watcher, chosen = progress or SilentProgress(), plan or default_plan(quick=quick)
     begun = time.perf_counter()
-    with network(1, 10**9):  # what cannot be made is said before minutes are spent
+    with network(1, 10**9):  # a missing capability is reported before minutes are spent
         pass
     with stoppable():
         host, samples = _predict(chosen, folder / predict.PREDICTIONS, watcher)
@@ -166,7 +164,7 @@ def _write_measurements(measured: Mapping[str, Times], path: Path) -> None:
 
 
 def _traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, TrafficProfile]:
-    """Profiles by label of the plan's methods; `trace` has as many workers as ranks."""
+    """Return the profiles of the plan's methods by label; `trace` has one worker per rank."""
     import yaml
 
     from gcsim.scenarios.load import load_scenario
@@ -182,7 +180,7 @@ def _traffic_profiles(plan: Plan, trace: Path, progress: Progress) -> dict[str, 
 
 
 def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[str, Any]:
-    """Scenario for the traffic alone; its cluster does not matter."""
+    """Return a scenario that only measures traffic; its cluster does not matter."""
     return {
         "name": "live",
         "model": "recorded",
@@ -203,12 +201,12 @@ def _scenario(plan: Plan, tasks: Sequence[TrainingTask], trace: Path) -> dict[st
 
 
 _DIGITS = 6
-_BYTES = 10**6  # costs per million bytes are of the others' size, which conditions the fit
+_BYTES = 10**6  # costs per million bytes are of similar size to the others, for conditioning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Measured collective."""
+    """A measured collective."""
 
     record: CollectiveRecord
     cluster: Cluster  # without a host
@@ -216,7 +214,7 @@ class Observation:
 
 
 def fit_host(observations: Sequence[Observation], cores: int) -> Host:
-    """Host of all ranks, on one machine of `cores` cores."""
+    """Fit the host that all ranks share, a machine with this number of cores."""
     from scipy.optimize import nnls
 
     free = Host(cores=cores, per_message=Fraction(0), ranks="all")
@@ -261,7 +259,7 @@ def _digits(value: float) -> Fraction:
 
 
 def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
-    """Largest W with `host.together(alone, W)` at most `total`, or 0."""
+    """Return the largest W for which `host.together(alone, W)` is at most `total`, or 0."""
     works = range(max(total, 0) + 1)  # T(N, W) is at least W
     return max(0, bisect_right(works, total, key=partial(host.combined_time, alone)) - 1)
 
@@ -269,7 +267,7 @@ def work_of(host: Host, alone: Picoseconds, total: Picoseconds) -> Picoseconds:
 def _points(
     predicted: Sequence[predict.Predicted], measured: Mapping[str, Times]
 ) -> tuple[Point, ...]:
-    """Medians of measurements, beside the predictions."""
+    """Return the medians of measurements as points with their predictions."""
     source = f"measured here on {date.today().isoformat()}: {machine()}"
     found = []
     for one in predicted:
@@ -314,8 +312,8 @@ def _factors(host: Host, samples: Sequence[Sample]) -> tuple[Factor, ...]:
 def _live_suite(
     plan: Plan, findings: Findings, others: float | None, stolen: float | None = None
 ) -> Suite:
-    """Suite of these findings; `others` as `machine.busy_share`, `stolen`: share of processor time
-    lost to other virtual machines."""
+    """Make the suite of these findings. `others` is from `busy_share`; `stolen`: share of processor
+    time lost to other virtual machines."""
     present = Counter(point.series for point in findings.points)
     calibration = sum(len(one.tasks) for one in plan.calibration)
     busy = "" if others is None else f" Other programs took {others:.0%} of them just before."
@@ -370,12 +368,12 @@ _LIMITS: tuple[tuple[str, tuple[str, ...], float, float | None], ...] = (
     ("training steps, 100 Mbit/s", ("training steps, 100 Mbit/s",), 0.20, 0.08),
     ("training steps, 1 Gbit/s", ("training steps, 1 Gbit/s",), 0.25, 0.12),
 )
-_FEWEST = 4  # least points of a bounded median: one with two modes spoils fewer
-_DECISIONS = 0.8  # share of decisions, of training
+_FEWEST = 4  # least points behind a bounded median: fewer are spoiled by one with two modes
+_DECISIONS = 0.8  # required share of right decisions in training
 
 
 def bounds(series: Mapping[str, int]) -> tuple[Bound, ...]:
-    """Bounds of the measured series, by their numbers of points."""
+    """Return the bounds for the measured series, given their numbers of points."""
     found = [
         Bound(name, tuple(one for one in wanted if one in series), limit=limit, target=target)
         for name, wanted, limit, target in _LIMITS

@@ -1,23 +1,23 @@
-"""Network namespaces of the ranks, one each, joined by a switch with shaped ports.
+"""Network namespaces, one per rank, connected by a switch with rate-limited ports.
 
     rank 0 [net0]──veth──[port0] ┐
     rank 1 [net0]──veth──[port1] ├ a bridge, in one more namespace
     rank 2 [net0]──veth──[port2] ┘
 
 Sends are shaped at the rank's end (`net0`), receives at the switch's (`port`): full duplex.
-Everything is inside the new namespaces: the machine's own interfaces, routes and settings are
-untouched, and addresses cannot clash. Namespaces are named by their maker's process number and
-start; they are removed when the context is left, those of killed processes by the next maker.
+Everything is inside the new namespaces: the machine's own interfaces, routes and settings stay
+untouched, and addresses cannot clash. Names of namespaces contain their maker's process number and
+start time. They are removed when the context ends, those of killed processes by the next maker.
 
-`tc tbf` passes bytes at the rate, and a burst for free after an idle link. With segmentation
-offload a frame has up to 64 KB, 5 ms of data at 100 Mbit/s, which an equal burst would let through
-at each start; a smaller burst alone would make the kernel cut frames in software, on the measured
+`tc tbf` passes bytes at the rate, and a burst at once after an idle period. With segmentation
+offload a frame has up to 64 KB, 5 ms of data at 100 Mbit/s, and an equal burst would let it pass at
+each start. With only a smaller burst the kernel would segment frames in software, on the measured
 processor. So frames are limited to about a millisecond, and the burst is one frame.
 
-A frame is charged with its segments' Ethernet, IP and TCP headers: 66 bytes to 1448 of data (TCP
-time stamps, MTU 1500), without the 24 bytes of preamble, checksum and gap on a real wire. A
-receiver's acknowledgements use the same bucket, one per frame (counted here: 1.1 at 100 Mbit/s, 1.3
-at 50): 66 bytes more.
+A frame is charged with its segments' Ethernet, IP and TCP headers: 66 bytes per 1448 of data (TCP
+time stamps, MTU 1500), without the 24 bytes of preamble, checksum and gap of a real wire. The
+receiver's acknowledgements use the same bucket: 66 bytes per frame (1.1 times at 100 Mbit/s, 1.3 at
+50).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from gcsim.signals import shielded, stoppable
 
 NIC = "net0"  # network interface inside each rank's namespace
 CONTROLS = ("cubic", "reno")
-"""Congestion controls, the first one allowed in a namespace. Linux ships with the first and always
-allows the second; a model-based one (BBR) would shape traffic again."""
+"""Congestion controls; the first that a namespace allows is used. Linux defaults to the first and
+always allows the second; a model-based one (BBR) would itself shape traffic."""
 MOST_RANKS = 64
 _SECONDS = 20.0  # time limit of a command
 _NAME = re.compile(r"gcsim-(\d+)-(\d+)-\d+-(?:\d+|switch)")
@@ -50,9 +50,9 @@ _counter = itertools.count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Existing namespaces."""
+    """Existing namespaces and their network."""
 
-    ranks: tuple[str, ...]  # their names
+    ranks: tuple[str, ...]  # names of their namespaces
     shape: Shape
     control: str  # TCP's congestion control
 
@@ -60,16 +60,16 @@ class Network:
 
     @staticmethod
     def address(rank: int) -> str:
-        """IPv4 without prefix."""
+        """Return a rank's IPv4 address, without prefix length."""
         return f"10.91.0.{rank + 1}"
 
     def command(self, rank: int, command: Sequence[str]) -> list[str]:
-        """Command that runs `command` in a rank's namespace, in the same process."""
+        """Return a command that runs `command` in a rank's namespace, in the same process."""
         return ["ip", "netns", "exec", self.ranks[rank], *command]
 
 
 def missing() -> list[Problem]:
-    """Requirements that this machine visibly lacks."""
+    """Return the requirements that this machine evidently lacks."""
     if platform.system() != "Linux":
         return [
             Problem(
@@ -101,9 +101,9 @@ def missing() -> list[Problem]:
 
 @contextmanager
 def network(ranks: int, rate: int) -> Iterator[Network]:
-    """Namespaces of `ranks` ranks on links of `rate` bits per second, each direction. Raises
-    `InputError` where rights, tools or kernel parts are missing, after removing what was made.
-    SIGTERM and SIGHUP leave the context as Ctrl-C does."""
+    """Make namespaces for `ranks` ranks on links of `rate` bits per second in each direction.
+    Raises `InputError` if rights, tools or kernel modules are missing, after cleaning up. SIGTERM
+    and SIGHUP leave the context as Ctrl-C does."""
     problems = missing()
     if problems:
         raise InputError(problems)
@@ -137,8 +137,8 @@ def remove_stale() -> list[str]:
 
 
 def run(command: Sequence[str]) -> str:
-    """Output of a command, `InputError` with its message on failure; in its own session, so that
-    Ctrl-C does not cut it short."""
+    """Return the output of a command; raises `InputError` with its message if it fails. It runs in
+    its own session, so that Ctrl-C does not interrupt it."""
     done = _call(command)
     if done.returncode:
         raise InputError(
@@ -188,7 +188,7 @@ def _make_rank(name: str, rank: int, switch: str, shape: Shape) -> None:
 
 
 def _quiet(name: str) -> None:
-    """Disable IPv6, which would chat."""
+    """Disable IPv6, which sends unsolicited packets."""
     _set(name, "ipv6/conf/all/disable_ipv6", "1")
 
 
@@ -202,14 +202,14 @@ def _pin_control(names: Sequence[str]) -> str:
 
 
 def _set(name: str, key: str, value: str) -> bool:
-    """Set a namespace's network parameter; return whether it has the value."""
+    """Set a network parameter of a namespace; return whether it has the value."""
     script = 'echo "$1" > "$2" && read -r now < "$2" && [ "$now" = "$1" ]'
     shell = ["sh", "-c", script, "sh", value, f"/proc/sys/net/{key}"]
     return _call(["ip", "netns", "exec", name, *shell]).returncode == 0
 
 
 def _remove(names: Sequence[str]) -> None:
-    """Remove existing namespaces, with their interfaces."""
+    """Remove those of the namespaces that exist, with their interfaces."""
     there = _names() if names else set()
     failed: list[Problem] = []
     for name in names:
@@ -238,28 +238,28 @@ def _started(process: int) -> str:
 
 SEGMENT = 1448  # bytes of data in a full segment
 CHARGED = 1514  # bytes charged for it
-_FEWEST, _MOST = 4, 44  # segments of a frame: fewer, and interrupts rule; more, the kernel refuses
+_FEWEST, _MOST = 4, 44  # segments per frame: fewer interrupt too often, more are refused
 _FRAME_SECONDS = Fraction(1, 1000)
 _HEADERS = CHARGED - SEGMENT
-_QUEUE_SECONDS = Fraction(1, 10)  # longest queue; more is dropped
+_QUEUE_SECONDS = Fraction(1, 10)  # longest queue; further frames are dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Limits of a NIC, each direction."""
+    """Limits of a NIC in each direction."""
 
-    rate: int  # bits per second, as charged
-    segments: int  # segments of the longest frame
+    rate: int  # bits per second, with headers
+    segments: int  # segments in the longest frame
 
     @staticmethod
     def of(rate: int) -> Shape:
-        """Shape for a rate in bits per second."""
+        """Return the shape for a rate in bits per second."""
         segments = round(rate * _FRAME_SECONDS / 8 / CHARGED)
         return Shape(rate=rate, segments=min(_MOST, max(_FEWEST, segments)))
 
     @property
     def frame(self) -> int:
-        """Bytes of the longest frame with one copy of the headers: `gso_max_size`."""
+        """Bytes of the longest frame with one copy of the headers (`gso_max_size`)."""
         return self.segments * SEGMENT + _HEADERS
 
     @property
@@ -269,16 +269,16 @@ class Shape:
 
     @property
     def queue(self) -> int:
-        """Bytes that may wait at a NIC beside the burst."""
+        """Bytes that may queue at a NIC in addition to the burst."""
         return max(4 * self.burst, int(self.rate * _QUEUE_SECONDS / 8))
 
     @property
     def efficiency(self) -> Fraction:
-        """Data over charged bytes, of a rank that sends and receives at full rate."""
+        """Data over charged bytes, for a rank that sends and receives at full rate."""
         return Fraction(self.segments * SEGMENT, self.segments * CHARGED + _HEADERS)
 
     def options(self) -> list[str]:
-        """Arguments of `tc qdisc replace dev ... root`."""
+        """Return the arguments of `tc qdisc replace dev ... root`."""
         return [
             "tbf", "rate", f"{self.rate}bit",
             "burst", str(self.burst), "limit", str(self.burst + self.queue),

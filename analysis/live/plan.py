@@ -1,6 +1,6 @@
-"""Collectives and training steps of the ranks, as plain data.
+"""Collectives and training steps that the ranks run, as plain data.
 
-A round is a set of ranks on links of one rate, which does its tasks in order.
+In a round, a set of ranks on links of one rate does its tasks in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sign with error feedback": ("ef_signsgd", {}),
     "PowerSGD rank 2": ("powersgd", {"rank": 2}),
 }
-"""Compressors of the trainings, any that DDP can carry, with parameters, by label."""
+"""Compressors for the training tasks, all of which DDP can run, with parameters, by label."""
 _QUICK = ("dense", "top-k 1 %")
 _LARGE = ("dense", "fp16")
 _TIMES_MORE = 4
@@ -32,10 +32,10 @@ _STREAM_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTask:
-    """The same collective several times, after a warm-up."""
+    """A collective that is repeated several times after a warm-up."""
 
     kind: CollectiveKind
-    nbytes: int  # bytes from each rank
+    nbytes: int  # per rank
     repeats: int
 
     @property
@@ -46,7 +46,7 @@ class CollectiveTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamTask:
-    """Messages both ways between two ranks at once, after a warm-up: the link's goodput."""
+    """Simultaneous messages both ways between two ranks, which measure a link's goodput."""
 
     nbytes: int  # in each direction
     repeats: int
@@ -58,10 +58,10 @@ class StreamTask:
 class TrainingTask:
     """Training with a compressor, after warm-up steps."""
 
-    compressor: str  # name as in a scenario: "topk"
+    compressor: str  # name in a scenario: "topk"
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    label: str  # for people: "top-k 1 %"
-    warm_up: int = 4  # steps; DDP re-forms its buckets after the first
+    label: str  # shown in the report: "top-k 1 %"
+    warm_up: int = 4  # steps; DDP rebuilds its buckets after the first
     steps: int
 
     @property
@@ -72,10 +72,10 @@ class TrainingTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AloneTask:
-    """Training without exchange, on all ranks at once: times of passes and hooks, gradients."""
+    """Training without exchange on all ranks at once: times of passes and hooks, and gradients."""
 
     steps: int
-    workers: int  # workers of the recorded gradients, each with its samples
+    workers: int  # workers whose gradients are recorded, each with its own samples
     trace: str  # folder for the gradients
     methods: tuple[TrainingTask, ...] = ()
     warm_up: int = 4
@@ -88,10 +88,10 @@ Task = CollectiveTask | StreamTask | TrainingTask | AloneTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Tasks of ranks started once."""
+    """Tasks of ranks that are started once."""
 
     ranks: int
-    rate: int  # bits per second of every link, as charged
+    rate: int  # bits per second of every link, with headers
     tasks: tuple[Task, ...]
 
     @property
@@ -102,11 +102,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Measured and judged tasks."""
+    """All tasks: those that are judged, and those for calibration."""
 
     rounds: tuple[Round, ...]
-    calibration: tuple[Round, ...]  # fit the host's costs; not judged
-    links: tuple[Round, ...]  # measure a link of each rate; not judged
+    calibration: tuple[Round, ...]  # to fit the host's costs; not judged
+    links: tuple[Round, ...]  # to measure a link of each rate; not judged
     batch: int  # samples per rank in training
     seed: int = 0
 
@@ -123,12 +123,12 @@ class Plan:
 
     @property
     def most_ranks(self) -> int:
-        """Most ranks of a round with training."""
+        """Largest number of ranks in a round."""
         return max(one.ranks for one in self.rounds)
 
 
 def default_plan(*, quick: bool) -> Plan:
-    """Four minutes of rounds, half a minute if `quick`."""
+    """Return the rounds of about four minutes, or half a minute if `quick`."""
     if quick:
         shapes = [(2, 100)]
         reduced: tuple[int, ...] = (64_000, 1_000_000, 2_000_000)
@@ -141,7 +141,7 @@ def default_plan(*, quick: bool) -> Plan:
         repeats, steps = 5, 10
 
     def times(nbytes: int) -> int:
-        return repeats if nbytes >= _LONG else 3 * repeats  # short ones scatter, and cost little
+        return repeats if nbytes >= _LONG else 3 * repeats  # short ones vary more and cost little
 
     collectives: list[Task] = [
         *(CollectiveTask(kind="all_reduce", nbytes=n, repeats=times(n)) for n in reduced),
@@ -161,7 +161,7 @@ def default_plan(*, quick: bool) -> Plan:
 
 
 def _methods(rate: int, steps: int, quick: bool) -> tuple[TrainingTask, ...]:
-    """More steps of short ones, so that a machine's pauses are seen equally long."""
+    """Return training tasks with more steps of short ones, so that pauses of a machine average."""
     return tuple(
         TrainingTask(
             compressor=kind,
@@ -175,7 +175,7 @@ def _methods(rate: int, steps: int, quick: bool) -> tuple[TrainingTask, ...]:
 
 
 def _calibration(ranks: int) -> Round:
-    """On a link so fast that ranks wait for the host; other sizes and rate than judged."""
+    """Return a round on links so fast that ranks wait for the host; sizes are not those judged."""
     return Round(
         ranks=ranks,
         rate=4 * 10**9,
@@ -192,13 +192,13 @@ def _stream(rate: int) -> Round:
 
 
 def as_json(one: Round, *, batch: int, seed: int) -> str:
-    """JSON for the program of a rank."""
+    """Return the JSON that a rank's program reads."""
     tasks = [{"type": type(task).__name__, **asdict(task)} for task in one.tasks]
     return json.dumps({"batch": batch, "seed": seed, "tasks": tasks})
 
 
 def from_json(text: str) -> tuple[list[Task], int, int]:
-    """Tasks, batch and seed from `as_json`."""
+    """Return tasks, batch and seed from the text of `as_json`."""
     document = json.loads(text)
     kinds = {kind.__name__: kind for kind in (CollectiveTask, StreamTask, TrainingTask, AloneTask)}
     tasks: list[Task] = []

@@ -1,8 +1,8 @@
-"""Predictions of the live suite, written to disk before measuring.
+"""Predictions of the live suite, written to disk before the measurements.
 
 Each task has a name, a series and two predicted times: with this machine as calibrated, and with
 the catalogue alone (`Predicted.unfitted`): Ethernet's goodput and latency, no host, the catalogue's
-kernels. A rank's passes are measured for both, as a user's would be.
+kernels. A rank's passes are measured for both, as a user would measure them.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ from gcsim.simulator.training import Framework, Noise, Training
 from gcsim.traces.profile import PassTimes, TrafficProfile, weighted
 
 PREDICTIONS = "predictions.json"
-LARGE = 1_000_000  # bytes of each rank in a large collective
+LARGE = 1_000_000  # bytes per rank from which a collective is large
 SLOW = 100 * 10**6  # bits per second up to which collectives wait for the link
 ON_HOST: frozenset[Kind] = frozenset({"forward", "backward", "encode", "decode", "optimizer"})
-"""Work of the ranks' processors: all."""
+"""All kinds of work, since all of it runs on the ranks' processors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """Number about to be measured."""
+    """A number that will be measured."""
 
     name: str
     series: str
     ranks: int
     rate: int
-    nbytes: int | None  # collectives: bytes from each rank
-    method: str  # training: compressor's label
+    nbytes: int | None  # for collectives: bytes per rank
+    method: str  # for training: the compressor's label
     seconds: float
     unfitted: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """Figures of this machine, or of the catalogue."""
+    """Figures of this machine, or those of the catalogue."""
 
-    link: Link | None  # for any bandwidth; None: as shaped
+    link: Link | None  # for any bandwidth; None: the shaped link
     host: Host | None
     device: Device
     goodput: Mapping[int, float] = field(default_factory=dict)
-    """Measured bytes per second of shaped links by rate; default: as intended."""
+    """Measured bytes per second of shaped links, by rate; default: the intended rate."""
 
     def cluster(self, ranks: int, rate: int) -> Cluster:
-        """Nodes of one rank each, at a switch."""
+        """Return a cluster of nodes with one rank each, at a switch."""
         meant = Shape.of(rate).efficiency
         seen = Fraction(f"{8 * self.goodput.get(rate, rate) / rate:.4g}")
         link = self.link or shaped_link(min(meant, seen))
@@ -77,14 +77,14 @@ class Knowledge:
             devices_per_node=1,
             device=self.device,
             network=link,
-            intra_node=link,  # nothing passes it
+            intra_node=link,  # not used
             collectives=Collectives(transport="gloo", host_staging=False),
             host=self.host,
         )
 
 
 def shaped_link(efficiency: Fraction) -> Link:
-    """Link of which the shaper leaves that share to data; all latency is the host's."""
+    """Return a link of which the shaper leaves this share to data; all latency is the host's."""
     return Link(
         name="shaped", bandwidth=Fraction(1), latency=Fraction(0), efficiency=efficiency,
         source="tc tbf, which charges Ethernet, IP and TCP headers",
@@ -92,13 +92,13 @@ def shaped_link(efficiency: Fraction) -> Link:
 
 
 def record_of(task: CollectiveTask, ranks: int) -> CollectiveRecord:
-    """Simulator's record of a task; float32."""
+    """Return the simulator's record of a task, with float32 elements."""
     element = 4 if task.kind == "all_reduce" else 1
     return CollectiveRecord(kind=task.kind, sent=(task.nbytes,) * ranks, element=element)
 
 
 def series_of(one: Round, task: object) -> str:
-    """Line of the report for a task."""
+    """Return the report's series for a task."""
     rate = "1 Gbit/s" if one.rate > SLOW else "50, 100 Mbit/s"
     if isinstance(task, CollectiveTask):
         size = ">= 1 MB" if task.nbytes >= LARGE else "< 1 MB"
@@ -113,7 +113,7 @@ def predictions(
     passes: Passes,
     profiles: Mapping[str, TrafficProfile],
 ) -> list[Predicted]:
-    """All numbers of a plan; `profiles`: the methods' traffic by label."""
+    """Predict all numbers of a plan; `profiles`: the methods' traffic by label."""
     found = []
     for one in plan.rounds:
         clusters = [known.cluster(one.ranks, one.rate) for known in (here, catalogue)]
@@ -141,7 +141,7 @@ def predictions(
 
 
 def collective_seconds(task: CollectiveTask, cluster: Cluster) -> float:
-    """Seconds from the common start to the last rank's end."""
+    """Return the seconds from the common start until the last rank ends."""
     starts = np.zeros(cluster.workers, dtype=np.int64)
     finishes = execute(record_of(task, cluster.workers), starts, cluster)
     return int(finishes.max()) / PS_PER_SECOND
@@ -150,9 +150,9 @@ def collective_seconds(task: CollectiveTask, cluster: Cluster) -> float:
 def step_seconds(
     profile: TrafficProfile, cluster: Cluster, passes: Passes, hook: float = 0.0
 ) -> float:
-    """Seconds of a training step in the long run. `hook`: measured extra time of one rank's step
-    alone. What kernels do not explain of it is the framework's; kernels that exceed it are so much
-    faster in place."""
+    """Return the seconds of a training step in the long run. `hook`: measured extra time of one
+    rank's step without exchange. The framework accounts for what kernels do not explain of it; if
+    kernels alone take longer than it, they are made faster by that ratio."""
     alone = kernels_alone(profile, cluster.device)
     if 0 < hook < alone:
         cluster = replace(cluster, device=cluster.device.faster(alone / Fraction(hook)))
@@ -166,11 +166,11 @@ def step_seconds(
         ),
     )  # fmt: skip
     around = max(Fraction(0), Fraction(hook) - alone)
-    code = Framework(per_bucket=around / max(1, len(profile.buckets)))  # dense has a hook, too
+    code = Framework(per_bucket=around / max(1, len(profile.buckets)))  # dense also has a hook
     training = Training(
         hook=code,
         reducer=code,
-        encode_on="communicator",  # the hook's thread exchanges bucket after bucket
+        encode_on="communicator",  # the hook's thread exchanges one bucket at a time
         optimizer=Fraction(passes.optimizer),
         noise=Noise(variation=Fraction(f"{passes.variation:.3g}")),
         on_host=ON_HOST if cluster.host is not None else frozenset(),
@@ -179,7 +179,7 @@ def step_seconds(
 
 
 def kernels_alone(profile: TrafficProfile, device: Device) -> Fraction:
-    """Seconds of a method's kernels in a mean step, with one rank's payload only."""
+    """Return the seconds of a method's kernels in a mean step, with only one rank's payload."""
     prices = PriceList(device)
     total = Fraction(0)
     for share, _, exchange in weighted(profile):
@@ -189,7 +189,7 @@ def kernels_alone(profile: TrafficProfile, device: Device) -> Fraction:
 
 
 def write_predictions(found: Sequence[Predicted], path: Path, known: Mapping[str, object]) -> None:
-    """Write predictions, their instant and basis (`known`), durably."""
+    """Write the predictions, their time and their basis (`known`) durably."""
     document = {
         "made": datetime.now(UTC).isoformat(timespec="microseconds"),
         "known": dict(known),
@@ -199,6 +199,6 @@ def write_predictions(found: Sequence[Predicted], path: Path, known: Mapping[str
 
 
 def read_predictions(path: Path) -> list[Predicted]:
-    """Predictions from `write_predictions`' file."""
+    """Read the predictions in a file from `write_predictions`."""
     document = json.loads(path.read_text(encoding="utf-8"))
     return [Predicted(**one) for one in document["predictions"]]

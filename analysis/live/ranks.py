@@ -1,8 +1,8 @@
 """Program of one rank, `python -m gcsim.analysis.live.ranks`: torch.distributed over Gloo.
 
-A measurement begins at an instant announced by rank 0 on the machine's common clock, and ends with
-the last rank; the launcher joins the ranks' times. A rank ends itself when its time is over or its
-parent is gone.
+A measurement begins at a time that rank 0 announces on the machine's common clock, and ends with
+the last rank; the launcher combines the ranks' times. A rank exits when its time limit is reached
+or its parent is gone.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-AHEAD = 0.02  # seconds from an announcement to its instant
-RECORDED = 2  # iterations with recorded gradients
+AHEAD = 0.02  # seconds between an announcement and the start it announces
+RECORDED = 2  # iterations whose gradients are recorded
 _LEARNING_RATE = 0.01
 _TENTHS_APART = 2.563
-"""Standard deviations in a normal distribution's middle 80 %: a few pauses do not count."""
-clock: Callable[[], float] = time.monotonic  # common to a machine's processes
+"""Width of a normal distribution's middle 80 % in standard deviations: robust against pauses."""
+clock: Callable[[], float] = time.monotonic  # common to all processes of a machine
 
 
 def common_start() -> float:
-    """Wait for an instant announced by rank 0; return it."""
+    """Wait for a start that rank 0 announces; return its time."""
     import torch
     from torch import distributed as dist
 
@@ -52,7 +52,7 @@ def common_start() -> float:
 
 
 def training_steps(task: plan.TrainingTask, batch: int, seed: int) -> dict[str, Any]:
-    """`starts`: as announced, of the first counted step; `ends`: of this rank's steps."""
+    """Run the steps; return the announced start of the first counted one and this rank's ends."""
     from torch import distributed as dist
 
     model = _model(seed)
@@ -68,10 +68,10 @@ def training_steps(task: plan.TrainingTask, batch: int, seed: int) -> dict[str, 
 
 
 def steps_alone(task: plan.AloneTask, batch: int, seed: int) -> dict[str, Any]:
-    """Median seconds of `forward`, `backward` and `optimizer` of DDP on this rank alone, with a
-    hook that returns each bucket at once; `hooks`: extra time of a step with a method's
-    `gcsim.ddp_hook`, by label; `variation` of the steps, standard deviation over median; and a
-    trace of gradients."""
+    """Return median seconds of `forward`, `backward` and `optimizer` of DDP on this rank alone,
+    with a hook that returns each bucket at once; `hooks`: extra seconds of a step with a method's
+    `gcsim.ddp_hook`, by label; `variation` of the steps, standard deviation over median. Also
+    records a trace of gradients."""
     from torch import distributed as dist
 
     rank = dist.get_rank()
@@ -88,7 +88,7 @@ def steps_alone(task: plan.AloneTask, batch: int, seed: int) -> dict[str, Any]:
         for steps in running.values():
             next(steps)
     taken: dict[str, list[tuple[float, float, float]]] = {label: [] for label in running}
-    for _ in range(task.steps):  # in turn: all meet the same machine
+    for _ in range(task.steps):  # in turn, so that all see the same conditions
         for label, steps in running.items():
             taken[label].append(next(steps))
     if rank == 0:
@@ -113,7 +113,7 @@ def steps_alone(task: plan.AloneTask, batch: int, seed: int) -> dict[str, Any]:
 
 
 def _at_once(state, bucket):  # type: ignore[no-untyped-def]
-    """Unannotated, since DDP reads annotations as objects."""
+    """Return the bucket unchanged; unannotated, since DDP checks annotations as objects."""
     import torch
 
     future: torch.futures.Future[Any] = torch.futures.Future()
@@ -136,7 +136,7 @@ def _model(seed: int, group: Any = None) -> Any:
 
 
 def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[float, float, float]]:
-    """Run training steps; yield seconds of forward, backward and optimiser."""
+    """Run training steps; yield seconds of forward, backward and optimizer."""
     import torch
 
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
@@ -153,7 +153,7 @@ def _steps(model: nn.Module, data: tuple[Tensor, Tensor]) -> Iterator[tuple[floa
 
 
 def _record(task: plan.AloneTask, batch: int, seed: int) -> None:
-    """Record the first iterations' gradients of as many workers."""
+    """Record the gradients of the first iterations for all workers."""
     import torch
 
     from gcsim.traces.models.building import build_model
@@ -183,7 +183,7 @@ def _record(task: plan.AloneTask, batch: int, seed: int) -> None:
 
 
 def _equal_everywhere(model: Any) -> bool:
-    """Whether all ranks have equal parameters, bit for bit."""
+    """Whether all ranks have bitwise equal parameters."""
     import torch
     from torch import distributed as dist
 
@@ -210,7 +210,7 @@ _ENTRY = ModelEntry(
 
 
 def build() -> nn.Module:
-    """Untrained network."""
+    """Build the untrained network."""
     from torch import nn
 
     return nn.Sequential(
@@ -220,7 +220,7 @@ def build() -> nn.Module:
 
 
 def _batch(samples: int, *, worker: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A worker's samples float32 `[samples, PIXELS]` and labels int64 `[samples]`, of one task."""
+    """Return a worker's samples float32 `[samples, PIXELS]` and labels int64 `[samples]`."""
     with keyed_generator(seed, "labels of the live task"):
         teacher = torch.randn(_PIXELS, _CLASSES)
     with keyed_generator(seed, "samples of the live task", rank=worker):
@@ -232,10 +232,10 @@ _PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Join the others, do the tasks in order, write the times."""
+    """Join the other ranks, do the tasks in order, and write the times."""
     options = _options(arguments)
     _die_with_parent(options.parent)
-    signal.alarm(options.seconds)  # its default is the end of the process
+    signal.alarm(options.seconds)  # by default it ends the process
     tasks, batch, seed = plan.from_json(options.plan.read_text(encoding="utf-8"))
     import torch
     from torch import distributed as dist
@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = []
     for number, task in enumerate(tasks):
         results.append(_do(task, batch, seed))
-        if options.rank == 0:  # for whoever watches
+        if options.rank == 0:  # for the launcher
             print(number, flush=True)
     write_text(options.results, json.dumps(results))
     dist.barrier()
@@ -299,16 +299,16 @@ def _stream(task: plan.StreamTask) -> Callable[[], object]:
     other = 1 - dist.get_rank()
 
     def both_ways() -> None:
-        coming = dist.irecv(others, other)  # first: Gloo sends what is asked for
+        coming = dist.irecv(others, other)  # first: Gloo sends only what is requested
         dist.send(own, other)
-        if coming is not None:  # None: from a rank outside of the group
+        if coming is not None:  # None: this rank is outside the group
             coming.wait()
 
     return both_ways
 
 
 def _repeated(call: Callable[[], object], repeats: int) -> dict[str, Any]:
-    """`starts`: as announced; `ends`: of this rank; per repeat after the first."""
+    """Return `starts` (announced) and this rank's `ends`, per repeat after the first."""
     call()
     starts, ends = [], []
     for _ in range(repeats):
@@ -319,7 +319,7 @@ def _repeated(call: Callable[[], object], repeats: int) -> dict[str, Any]:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Linux: SIGKILL when the parent process ends."""
+    """Make Linux send SIGKILL when the parent process ends."""
     if not parent or not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)

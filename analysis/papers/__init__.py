@@ -1,1 +1,1 @@
-"""Figures that a paper printed beside reproduced ones."""
+"""Published figures of a paper and their reproductions, side by side."""

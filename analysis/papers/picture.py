@@ -1,4 +1,4 @@
-"""Picture of a reproduced figure: lines are medians over seeds, bands or bars the range."""
+"""Reproduction of a paper's figure: lines are medians over seeds, bands or bars the range."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gcsim.analysis.plots import style
 from gcsim.scenarios.papers.preset import Line, Panel, Reproduction
 from gcsim.simulator.training import DENSE
 
-_ACROSS = 3  # panels in a row, at most
+_ACROSS = 3  # most panels in a row
 _WIDTH, _HEIGHT, _LEGEND = 4.1, 3.5, 1.9  # inches of a panel, and of the legend
-_LETTERS = 10  # letters of the title in an inch
+_LETTERS = 10  # letters of the title per inch
 _BASELINES = ("dense", "SGD", "FP", "no compression", "BaseLine")
-"""Names that the papers give to training without compression: black and solid."""
-_FEW_LINES = 6  # most lines whose bands do not hide one another
-_FEW_PLACES = 7  # most places on the axis that are all named
+"""Names in papers for training without compression: drawn black and solid."""
+_FEW_LINES = 6  # most lines whose bands do not hide each other
+_FEW_PLACES = 7  # most places on the axis that all get a label
 
 
 def figure(found: Reproduction) -> Figure:
-    """All panels of a reproduction."""
+    """Draw all panels of a reproduction."""
     panels = found.outcome.panels
     across = min(_ACROSS, len(panels))
     down = -(-len(panels) // across)

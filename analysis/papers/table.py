@@ -1,4 +1,4 @@
-"""A reproduced table as text of 80 cells with its verdicts, and the files of `gcsim reproduce`."""
+"""Reproduction of a table as text of 80 cells with verdicts, and files of `gcsim reproduce`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ MEANINGS = {
     "GPUs": "images per second on this many",
     "GPUs [ms]": "time of a batch on this many",
 }
-"""Meanings by column, without the number of GPUs before it."""
+"""Meanings by column name, without a leading number of GPUs."""
 _QUICK = "Reduced size: it only shows that everything runs; "
 
 
 def parts(found: Reproduction) -> tuple[RenderableType, ...]:
-    """Text of `gcsim reproduce`: numbers, verdicts, differences from the paper."""
+    """Return the text of `gcsim reproduce`: numbers, verdicts, differences from the paper."""
     outcome = found.outcome
     judged = "its verdicts mean little." if outcome.verdicts else "no verdicts on another model."
     quick = ("", Text(_QUICK + judged)) if found.quick else ()
@@ -62,7 +62,7 @@ def parts(found: Reproduction) -> tuple[RenderableType, ...]:
 
 
 def legend(outcome: Outcome) -> str:
-    """Meanings of the columns."""
+    """Return the meanings of the columns."""
     drawn = max(len(cell.here) for cell in outcome.cells)
     of = f"median of {plural(drawn, outcome.draws)}" if drawn > 1 else "what came out"
     printed = any(cell.printed is not None for cell in outcome.cells)
@@ -73,13 +73,13 @@ def legend(outcome: Outcome) -> str:
 
 
 def meaning_of(column: str) -> str:
-    """A line on a column, the same for all sizes of a cluster."""
+    """Return a line on a column, the same for all cluster sizes."""
     name = column.lstrip("0123456789 ")
     return f"{name.partition(' [')[0]}: {MEANINGS[name]}."
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """Number of confirmed statements, in a sentence."""
+    """Return the number of statements per verdict as a phrase."""
     counts = {
         word: sum(one.agrees == word for one in verdicts)
         for word in ("agrees", "in part", "open", "disagrees")
@@ -122,7 +122,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Table:
 
 
 def _to_csv(found: Reproduction) -> str:
-    """Row, column, printed, and results by seed with spaces between."""
+    """Return CSV of row, column, printed value, and results by seed separated by spaces."""
     columns = ("row", "column", "printed", "here")
     cells = (
         (cell.row, cell.column, cell.printed, " ".join(map(str, cell.here)))
@@ -132,7 +132,7 @@ def _to_csv(found: Reproduction) -> str:
 
 
 def write_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
-    """Write the files of a reproduction (`write_all`), its scenarios runnable."""
+    """Write the files of a reproduction (`write_all`), with its scenarios ready to run."""
     texts: dict[str, Writer] = {
         "reproduction.json": as_text(Reproduction.to_json),
         "numbers.csv": as_text(_to_csv),
@@ -147,7 +147,7 @@ def _scenario(resolved: dict[str, Any]) -> Writer:
 
 
 def draw_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
-    """Draw the pictures of a reproduction (`draw_all`)."""
+    """Draw the figures of a reproduction (`draw_all`)."""
     return draw_all(found, folder, _FIGURES, beside="reproduction.json")
 
 

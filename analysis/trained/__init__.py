@@ -1,1 +1,1 @@
-"""Presentation of training: table, answer, curves, and their files."""
+"""Presentation of training results: table, answer, curves, and their files."""

@@ -1,6 +1,6 @@
-"""Charts of a training's report: curves as in its pictures, and speedups as points with whiskers.
+"""Charts of a training report: curves as in the figures, and speedups as points with whiskers.
 
-Methods that miss the target have charts of their own, on an axis of their own.
+Methods that miss the target have a separate chart with its own axis.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _AROUND = 150  # pixels above and below the rows of speedups
 
 
 def level_of(result: TrainingResult) -> float:
-    """Place of the target on the axis of the measure."""
-    value = float(result.target.split()[1])  # "accuracy 0.97", maybe with what it is a share of
+    """Return the place of the target on the axis of the measure."""
+    value = float(result.target.split()[1])  # "accuracy 0.97", possibly with its base
     return distance(result.measure, 100 * value if result.measure == "accuracy" else value)
 
 
 def chart_sections(result: TrainingResult) -> list[tuple[str, Html]]:
-    """Headings and charts: speedups to the target, and curves over seconds and steps."""
+    """Return headings and charts: speedups to the target, and curves over seconds and steps."""
     groups = groups_of(result)
     found: list[tuple[str, Html]] = []
     if rows := [row for row in ranked(result) if row.speedup_to_target]:
@@ -74,7 +74,7 @@ def _curves(
 
 
 def _gains(rows: Sequence[TrainedRow]) -> Chart:
-    """A point and a whisker for each method at the target, cut at the picture's ends."""
+    """Chart a point and a whisker per method at the target, cut at the ends of the axis."""
     low, high = limits_of(rows)
     kinds = {
         style.BLACK: "dense", style.BLUE: "faster", style.VERMILION: "slower",

@@ -1,8 +1,8 @@
-"""Curves of training with each method: the target's measure over simulated seconds.
+"""Training curves of all methods: the target's measure over simulated seconds.
 
-A line is the median over seeds, on the largest cluster as stated. Methods that reach the target
-stand apart from those that do not, each named at its end; the target is a line, with a mark where a
-method's median seed reaches it. An accuracy's axis is its distance from 100 %, in logarithms.
+A line is the median over seeds on the largest cluster with stated inputs. Methods that reach the
+target have a separate panel; each is named at its end. The target is a line, with a mark where a
+method's median seed reaches it. Accuracy is shown as the distance from 100 %, logarithmically.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from gcsim.analysis.trained.table import groups_of, middle_of, named, ranked
 from gcsim.scenarios.result import Measure
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
-_POINTS = 200  # points over seconds at which a line's seeds are compared
-FOREMOST = 16  # methods that stand out
+_POINTS = 200  # points in time at which a line's seeds are compared
+FOREMOST = 16  # methods that are not muted
 _NAMES = {"accuracy": "accuracy [%]", "loss": "loss"}
 _GRID: dict[str, Any] = {"color": "#E4E4E4", "linewidth": 0.7}
 _TARGET: dict[str, Any] = {
     "color": style.GREY, "linewidth": 1.0, "linestyle": (0, (4, 2)), "zorder": 0.8,
 }  # fmt: skip
 _HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "markeredgewidth": 1.4}
-_WIDE, _TALL, _BEFORE = 4.4, 4.1, 0.62  # inches of a panel's axes, and before them
-_MARK = 7.0  # points of a mark at the target
+_WIDE, _TALL, _BEFORE = 4.4, 4.1, 0.62  # inches of a panel's axes, and left of them
+_MARK = 7.0  # size in points of a mark at the target
 _LABEL, _LETTER = 0.2, 0.072  # inches of a name's height, and of a letter
 Points = NDArray[np.float64]
 
 
 def styles(result: TrainingResult) -> dict[str, style.LineStyle]:
-    """Styles by label of a trained method, the same in all figures of a result."""
+    """Return styles by label of trained methods, the same in all figures of a result."""
     kinds = {row.label: row.compressor for row in result.rows if not row.untrained}
     return style.styles_of(kinds, {row.label for row in ranked(result)[:FOREMOST]})
 
 
 def curves_figure(result: TrainingResult) -> Figure:
-    """The target's measure on the held-out samples over seconds: methods that reach it, others."""
+    """Draw the measure on held-out samples over seconds: methods that reach the target; others."""
     shown = groups_of(result)
     rooms = [_room(group) for group in shown.values()]
     width = sum(_BEFORE + _WIDE + room for room in rooms)
@@ -67,7 +67,7 @@ def curves_figure(result: TrainingResult) -> Figure:
 
 
 def _room(rows: Sequence[TrainedRow]) -> float:
-    """Inches of the longest name beside the axes."""
+    """Return the inches of the longest name next to the axes."""
     return 0.72 + _LETTER * max(len(named(row)) for row in rows)
 
 
@@ -105,9 +105,9 @@ def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[T
 def _marked(
     figure: Figure, axes: Axes, level: float, marks: Sequence[tuple[float, dict[str, Any]]]
 ) -> None:
-    """Marks at the target; one that would cover an earlier one stands below it."""
+    """Draw marks at the target; one that would cover an earlier one is placed below it."""
     low, high = axes.set_xlim(*axes.get_xlim())
-    last: list[float] = []  # place of the last mark of each line of marks, in points
+    last: list[float] = []  # place in points of the last mark in each row of marks
     for at, look in sorted(marks, key=lambda mark: mark[0]):
         place = 72 * _WIDE * np.log(at / low) / np.log(high / low)
         lines = (line for line, before in enumerate(last) if place - before >= _MARK)
@@ -118,8 +118,8 @@ def _marked(
 
 
 def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[float]) -> None:
-    """Logarithmic axis of a loss, or of the distance from 100 %, the best at the top, with a line
-    at the target; its limits are set."""
+    """Set up a logarithmic axis of the loss, or of the distance from 100 % with the best at the
+    top, with its limits and a line at the target."""
     axes.set_yscale("log")
     axes.axhline(level, **_TARGET)
     axes.yaxis.set_minor_locator(NullLocator())
@@ -135,8 +135,8 @@ def _measure_axis(axes: Axes, measure: Measure, level: float, ends: Sequence[flo
 
 
 def ratio_figure(result: TrainingResult) -> Figure:
-    """Final accuracy or loss against the reduction of traffic; bars span the seeds, points of too
-    few steps are hollow."""
+    """Draw final accuracy or loss against the reduction of traffic; bars span the seeds, and points
+    with too few steps are hollow."""
     with style.settings():
         figure = style.new_figure(8.6, 4.9)
         axes = figure.subplots()
@@ -180,7 +180,7 @@ def _point(
 def _over(
     judged: Sequence[Sequence[float]], at: Sequence[Sequence[float]]
 ) -> tuple[Points, Points]:
-    """Common places, and each seed's values there `[seeds, places]`."""
+    """Return common places, and each seed's values there, `[seeds, places]`."""
     ends = [places[-1] for places in at]
     starts = [places[min(1, len(places) - 1)] for places in at]
     if min(ends) <= 0:

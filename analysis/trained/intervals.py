@@ -1,7 +1,7 @@
 """Speedup to the target of every method on the largest cluster: a point and a whisker each.
 
-Filled points differ from dense training by the test, hollow ones do not. Methods without a speedup
-stand below, with why.
+Filled points differ significantly from dense training, hollow ones do not. Methods without a
+speedup are at the bottom, with the reason.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_ROW = 0.29  # inches
+_ROW = 0.29  # inches per row
 _AROUND = 1.15  # inches above and below the rows
-_WIDEST = 8.0  # most ratio of the axis' end to the extreme speedup; whiskers beyond have an arrow
+_WIDEST = 8.0  # largest ratio of the axis' end to the extreme speedup; arrows mark longer whiskers
 
 
 def gains_figure(result: TrainingResult) -> Figure:
-    """Speedups to the target over dense training, the largest first."""
+    """Draw speedups to the target over dense training, the largest first."""
     rows = [row for row in ranked(result) if not row.untrained]
     with style.settings():
         tall = _ROW * len(rows)
@@ -56,7 +56,7 @@ def gains_figure(result: TrainingResult) -> Figure:
 
 
 def limits_of(rows: Sequence[TrainedRow]) -> tuple[float, float]:
-    """Ends of the axis of speedups."""
+    """Return the ends of the axis of speedups."""
     gains = [row.speedup_to_target for row in rows if row.speedup_to_target]
     least, most = min(gains), max(gains)
     ends = [end for row in rows if row.speedup_to_target for end in ends_of(row) if end]
@@ -66,24 +66,24 @@ def limits_of(rows: Sequence[TrainedRow]) -> tuple[float, float]:
 
 
 def ends_of(row: TrainedRow) -> tuple[float, float | None]:
-    """Ends of a row's range; without an upper one, None."""
+    """Return the ends of a row's range; the upper one is None if there is none."""
     return row.speedup_to_target_low or 0.0, row.speedup_to_target_high
 
 
 def apart_from_dense(row: TrainedRow) -> bool:
-    """Whether the seeds tell a method apart from dense training."""
+    """Whether a method differs significantly from dense training over the seeds."""
     return row.p_as_dense is not None and row.p_as_dense <= ALPHA
 
 
 def colour_of(row: TrainedRow) -> str:
-    """Colour of a speedup: faster, slower, or not told apart from dense training."""
+    """Return the colour of a speedup: faster, slower, or not significant."""
     if not apart_from_dense(row):
         return style.BLACK if row.compressor == DENSE else style.GREY
     return style.BLUE if (row.speedup_to_target or 0.0) > 1 else style.VERMILION
 
 
 def _interval(axes: Axes, place: int, row: TrainedRow, limits: tuple[float, float]) -> None:
-    """One row: whisker, point and numbers, or why there are none."""
+    """Draw one row: whisker, point and numbers, or why it has none."""
     beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
     if row.speedup_to_target is None:
         why = f"{row.reached} of {plural(len(row.ended), 'seed')} at the target"

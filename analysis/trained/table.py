@@ -1,4 +1,4 @@
-"""Table of `gcsim train` that fits 80 cells, and the answer in words."""
+"""Table of `gcsim train` that fits in 80 cells, and the answer in words."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ FASTEST = "> "
 NOT = "-"
 SHORT = "too short"
 _HALF, _DELAYS, _ITERATION = "vs fp16\n[x]", "delays", "iteration\n[x]"
-_LABEL = 18  # cells of a label beside the numbers on 80
+_LABEL = 18  # cells of a label next to the numbers, in 80
 _MORE = "More seeds (train.seeds) would separate more methods."
 
 Column = tuple[str, Callable[[TrainedRow], str]]
 
 
 def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
-    """Text of `gcsim train` on `width` terminal cells: table, notes, answer."""
+    """Return the text of `gcsim train` on `width` terminal cells: table, notes, answer."""
     table, without = _table(result, width)
     said = f" No room for {', '.join(without)}; report.html has them." if without else ""
     return (
@@ -49,7 +49,7 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 
 
 def html(result: TrainingResult) -> str:
-    """The same for a notebook."""
+    """Return table, notes and answer as HTML for a notebook."""
     rows = ranked(result)
     columns = columns_of(result, rows)
     headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
@@ -58,7 +58,7 @@ def html(result: TrainingResult) -> str:
 
 
 def ranked(result: TrainingResult) -> list[TrainedRow]:
-    """Rows of the largest size, the fastest to the target first; then the most accurate."""
+    """Return the rows of the largest size, the fastest to the target first, then by accuracy."""
     largest = max(row.workers for row in result.rows)
     return sorted(
         (row for row in result.rows if row.workers == largest),
@@ -71,13 +71,13 @@ def ranked(result: TrainingResult) -> list[TrainedRow]:
 
 
 def _falls_short(result: TrainingResult, row: TrainedRow) -> float:
-    """Lower is better."""
+    """Return the final measure as a sort key: lower is better."""
     last = median(row.final(result.measure))
     return last if result.measure == "loss" else -last
 
 
 def groups_of(result: TrainingResult) -> dict[str, list[TrainedRow]]:
-    """Trained rows of the largest size by title: those at the target, and others."""
+    """Return the trained rows of the largest size by title: those at the target, and others."""
     rows = [row for row in ranked(result) if not row.untrained]
     groups = {
         f"reach {result.target}": [row for row in rows if row.speedup_to_target is not None],
@@ -87,7 +87,7 @@ def groups_of(result: TrainingResult) -> dict[str, list[TrainedRow]]:
 
 
 def named(row: TrainedRow) -> str:
-    """Name of a method, and how it ended if it does not reach the target."""
+    """Return a method's name, with its outcome if it does not reach the target."""
     if row.too_short:
         return f"{row.label} ({in_words(row.delays or 0)})"
     if row.speedup_to_target is None:
@@ -96,13 +96,13 @@ def named(row: TrainedRow) -> str:
 
 
 def middle_of(by_seed: Sequence[float | None]) -> float | None:
-    """Steps or seconds of the median seed to the target; None if it misses that."""
+    """Return the median seed's steps or seconds to the target; None if it misses the target."""
     middle = median(math.inf if one is None else one for one in by_seed)
     return middle if math.isfinite(middle) else None
 
 
 def title(result: TrainingResult) -> str:
-    """Title above the table."""
+    """Return the title above the table."""
     row = ranked(result)[0]
     return (
         f"{result.scenario.get('name', 'scenario')}: time to {result.target}, "
@@ -112,7 +112,7 @@ def title(result: TrainingResult) -> str:
 
 
 def legend(result: TrainingResult) -> str:
-    """Meanings of the columns."""
+    """Return the meanings of the columns."""
     seeds = len(result.rows[0].ended)
     half = result.scenario.get("training", {}).get("precision") == "bf16"
     said = (
@@ -131,12 +131,12 @@ def legend(result: TrainingResult) -> str:
 
 
 def held(seeds: int) -> str:
-    """Contents of the range of a speedup over so many seeds."""
+    """Return what the range of a speedup contains, given the number of seeds."""
     return f"{'another' if seeds > 1 else 'this'} seed would fall inside in 8 of 10 cases"
 
 
 def answer(result: TrainingResult) -> list[str]:
-    """The answer, a sentence each."""
+    """Return the answer, a list of sentences."""
     rows = ranked(result)
     best = rows[0]
     said = [_first(result, rows)]
@@ -179,7 +179,7 @@ def answer(result: TrainingResult) -> list[str]:
 
 
 def _changing(result: TrainingResult, rows: Sequence[TrainedRow]) -> Iterator[str]:
-    """Sentence on each method of which the halves of its training send different amounts."""
+    """Yield a sentence for each method that sends different amounts in the halves of training."""
     for row in rows:
         windows = [one.wire_bytes_per_worker for one in result.curves if one.label == row.label]
         halves = [(sent[: len(sent) // 2], sent[len(sent) // 2 :]) for sent in windows]
@@ -194,7 +194,7 @@ def _changing(result: TrainingResult, rows: Sequence[TrainedRow]) -> Iterator[st
 
 
 def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
-    """Name the first method at the target, if clearly ahead of the others."""
+    """Name the first method at the target, if it is clearly ahead of the others."""
     best, where = rows[0], f"on {plural(rows[0].nodes, 'node')}"
     if len(best.ended) == 1:
         ahead = "" if best.compressor == DENSE else f": {_gain(best, 'the uncertain inputs')}"
@@ -232,7 +232,7 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
 
 
 def _against_dense(rows: Sequence[TrainedRow]) -> str:
-    """Methods that the seeds tell apart from dense training, and the others."""
+    """List the methods that differ significantly from dense training, and the others."""
     kinds: dict[str, list[str]] = {}
     for row in rows:
         if (alike := _like_dense(row)) is not None:
@@ -249,7 +249,7 @@ def _gain(row: TrainedRow, over: str) -> str:
 
 
 def _like_dense(row: TrainedRow) -> bool | None:
-    """Whether the seeds do not separate a method from dense training; None where not compared."""
+    """Whether a method does not differ significantly from dense; None if it is not compared."""
     if row.compressor == DENSE or row.p_as_dense is None:
         return None
     return row.p_as_dense > ALPHA
@@ -264,7 +264,7 @@ def _test(rows: Sequence[TrainedRow]) -> str:
 
 
 def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Column, ...]:
-    """Headings and cells of the table, without those for a wide terminal."""
+    """Return headings and cell functions of the table, without those for a wide terminal."""
     measure, cost = result.measure, result.scenario.get("cost")
     half = any(row.speedup_to_target_vs_half is not None for row in rows)
     accuracy = ("accuracy\n[%]", lambda row: fixed(median(row.final(measure)), 1))
@@ -286,13 +286,13 @@ def columns_of(result: TrainingResult, rows: Sequence[TrainedRow]) -> tuple[Colu
 
 
 def _of_trained(cell: Callable[[TrainedRow], str]) -> Callable[[TrainedRow], str]:
-    """The cell, empty in the row of a method that was not trained."""
+    """Make a cell empty in the rows of methods that were not trained."""
     return lambda row: NOT if row.untrained else cell(row)
 
 
 def _cost(result: TrainingResult, row: TrainedRow, per_hour: float) -> str:
-    """Cost of all nodes until the target: dense training's, median over seeds, over the speedup, as
-    in a run."""
+    """Return the cost of all nodes until the target: from dense training's median seconds divided
+    by the speedup, as in a run."""
     if not row.speedup_to_target:
         return NOT
     same = (one for one in result.rows if (one.compressor, one.nodes) == (DENSE, row.nodes))
@@ -305,7 +305,7 @@ def _number(value: float | None) -> str:
 
 
 def speedup_range(row: TrainedRow) -> str:
-    """Range of a row's speedup to the target, such as "0.19-1.42"."""
+    """Return the range of a row's speedup to the target, such as "0.19-1.42"."""
     low, high = row.speedup_to_target_low, row.speedup_to_target_high
     if row.too_short:
         return SHORT
@@ -319,12 +319,12 @@ WIDE: tuple[Column, ...] = (
     ("sent\n[MB]", _of_trained(lambda row: _significant(row.wire_bytes_per_worker, 1e-6))),
     ("learning\nrate", _of_trained(lambda row: f"{row.learning_rate:g}")),
 )
-"""Columns for a wide terminal and for pages."""
+"""Further columns for a wide terminal and for pages."""
 
 
 def _table(result: TrainingResult, width: int) -> tuple[Table, list[str]]:
-    """Table, `WIDE` on a wide terminal, and the names of the columns that do not fit; the
-    comparison with fp16 goes first."""
+    """Return the table, with `WIDE` on a wide terminal, and the names of columns that do not fit;
+    the comparison with fp16 is dropped first."""
     rows = ranked(result)
     every = columns_of(result, rows)
     columns = list(every)

@@ -1,9 +1,8 @@
 """Files of `gcsim train`: results, figures, the report, and runs for TensorBoard.
 
-`curves.csv` has a line for each run, step and metric, as experiment trackers import them.
-TensorBoard sees a run per method and seed. Wall times are simulated seconds on the largest cluster,
-so that its horizontal axis "relative" compares methods as the target does, and "step" as iterations
-do.
+`curves.csv` has a line per run, step and metric, as experiment trackers import them. TensorBoard
+has a run per method and seed. Wall times are simulated seconds on the largest cluster, so its
+horizontal axis "relative" compares methods by time to the target, and "step" by iterations.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 
 def to_csv(result: TrainingResult) -> str:
-    """Rows; values of several seeds are lists with spaces between."""
+    """Return the rows as CSV; values of several seeds are separated by spaces."""
     records = [
         {
             key: " ".join("" if v is None else str(v) for v in value)
@@ -49,12 +48,12 @@ def to_csv(result: TrainingResult) -> str:
 
 
 CURVES = ("run", "method", "seed", "learning_rate", "step", "seconds", "metric", "value")
-"""Columns of `curves.csv`; a run is a method with a seed, seconds are those of the largest
+"""Columns of `curves.csv`; a run is a method with a seed, and seconds are those on the largest
 cluster."""
 
 
 def curves_csv(result: TrainingResult) -> str:
-    """All curves, a line for each value."""
+    """Return all curves as CSV, a line per value."""
     records = (
         dict(zip(CURVES, (_name(one), one.label, one.seed, one.learning_rate, *point), strict=True))
         for one in result.curves
@@ -82,13 +81,13 @@ def write_training(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
 
 
 def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tuple[Path, ...]:
-    """Draw the pictures of a training (`draw_all`); the report names its `command`."""
+    """Draw the figures of a training (`draw_all`); the report shows `command`."""
     report = as_text(lambda shown: training_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **FIGURES}, beside="training.json")
 
 
 def training_page(result: TrainingResult, command: str) -> str:
-    """The report as HTML, with the `command` behind it."""
+    """Return the report as HTML; `command` is the command that made it."""
     rows = ranked(result)
     every = sorted(result.rows, key=lambda row: (-row.workers, -(row.speedup_to_target or 0.0)))
     sections: list[tuple[str, Html]] = [
@@ -118,14 +117,14 @@ def _table(result: TrainingResult, rows: Sequence[TrainedRow], *, nodes: bool = 
 
 
 def require_tensorboard(place: str) -> None:
-    """Raise `InputError` without the package; `place` is what asks for it."""
+    """Raise `InputError` unless the package is installed; `place` is the option that needs it."""
     if find_spec("tensorboard") is None:
         hint = "pip install 'gcsim[tensorboard]'"
         raise InputError("needs tensorboard, which is not installed", place=place, hint=hint)
 
 
 def write_events(result: TrainingResult, folder: Path) -> tuple[Path, ...]:
-    """Write a folder per curve, replacing older events, and return the folders. Scalars:
+    """Write a folder per curve, which replaces older events, and return the folders. Scalars:
     `held_out/accuracy` (a fraction), `held_out/loss`, `sent/bytes_per_worker_and_step` and
     `update/nmse`."""
     return tuple(_write(curve, folder / _name(curve)) for curve in result.curves)
@@ -136,7 +135,7 @@ def _name(curve: Curve) -> str:
 
 
 def _points(curve: Curve) -> Iterator[tuple[int, float, str, float]]:
-    """Step, simulated seconds, metric and value, by metric."""
+    """Yield step, simulated seconds, metric and value, by metric."""
     points = list(zip(curve.steps, curve.seconds, strict=True))
     series: dict[str, tuple[float | None, ...]] = {
         "held_out/accuracy": curve.accuracy,
@@ -145,7 +144,7 @@ def _points(curve: Curve) -> Iterator[tuple[int, float, str, float]]:
         "update/nmse": curve.nmse,
     }
     for name, values in series.items():
-        # what is of the steps between two evaluations stands at the second
+        # values for the steps between two evaluations are at the second
         for (step, seconds), value in zip(points[len(points) - len(values) :], values, strict=True):
             if value is not None:
                 yield step, seconds, name, value

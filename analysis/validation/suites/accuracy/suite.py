@@ -1,17 +1,17 @@
-"""The suite `accuracy`: published accuracies of methods, beside trainings of gcsim's small tasks.
+"""The suite `accuracy`: published accuracies of methods against training runs of small tasks.
 
 `published.csv` has a method's figure in a setting of `settings.csv` (a model, data, workers, an
-optimizer); a figure that is `dense` is a finding in words. Findings of
+optimizer); the figure `dense` means a finding in words. Findings of
 `catalog/published_training.csv` count as well. A task is compared with the settings of its own
-field and kind of optimizer (settings with several, or that state none, count for each), and with
-all.
+field and kind of optimizer (settings with several kinds, or none stated, count for each), and with
+all settings.
 
-A pair of methods is judged where both sides tell it apart. Two figures differ by more than `APART`,
-and by more than two standard deviations of a difference where a setting shows its own noise: in
-methods that lose next to nothing there (dense training, 8 bits, Top-k of a tenth and more). gcsim's
-seeds tell two trainings apart as `gcsim reproduce` has it: a paired t-test, Holm's correction for
-the pairs of the setting. A setting's order is compared where both sides have one: most pairs of six
-methods differ in print, and the seeds agree on some order.
+A pair of methods is judged if both sides separate it. Published figures must differ by more than
+`APART` and, if a setting shows its own noise, by more than two standard deviations of a difference.
+Methods that lose next to nothing show this noise (dense training, 8 bits, Top-k of a tenth or
+more). gcsim's seeds separate two methods by the test of `gcsim reproduce`: a paired t-test with
+Holm's correction for the pairs of the setting. A setting's order is compared if both sides have
+one: most pairs of six methods differ in print, and the seeds agree on some order.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from gcsim.traces.training.plan import Plan
 
 _HERE = Path(__file__).parent
 APART = 0.01
-"""Least relative difference of two published figures that counts; a method within it trains as
-dense."""
-SPANNING = 6  # least methods of a setting whose order is compared
+"""Least relative difference of two published figures that counts; a method within it trains as well
+as dense."""
+SPANNING = 6  # least number of methods in a setting whose order is compared
 _SPARED, _SPARING, _ENOUGH = (DENSE, "dynamic_8bit"), 0.1, 3
-"""Methods that lose next to nothing, least ratio of Top-k among them, and least of their figures
-that show a setting's noise."""
-_NEAR = 2.0  # most ratio of a published parameter to the trained one
+"""Methods that lose next to nothing, least ratio of Top-k among them, and least number of their
+figures that shows a setting's noise."""
+_NEAR = 2.0  # largest ratio of a published parameter to the trained one
 _VERDICTS: Mapping[int, Verdict] = {1: "right", -1: "reversed", 0: "alike"}
-_LESS = ("perplexity",)  # measures of which less is better
+_LESS = ("perplexity",)  # measures for which less is better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A method's figure in a setting."""
+    """A published figure of a method in a setting."""
 
     setting: str
     source: str
@@ -69,16 +69,16 @@ class Published:
     optimizer: str
     """Kind of optimizer (`kind_of`); "": several, or not stated."""
     mirror: str
-    """Scenario of `make_shipped.PAPERS` that has the setting's workers, methods, optimiser and one
-    rate for all; "" without."""
+    """Scenario of `make_shipped.PAPERS` with the setting's workers, methods, optimizer and one rate
+    for all; "" if there is none."""
     method: str
     kind: str
     parameters: Mapping[str, str]
-    figure: float | None  # more is better, over dense training's; None: as dense training, in words
+    figure: float | None  # relative to dense, more is better; None: said to equal dense
 
     @property
     def dense(self) -> bool:
-        """Whether it trains as dense training does."""
+        """Whether it trains as well as dense training."""
         return self.figure is None or self.figure >= 1 - APART
 
     @property
@@ -90,22 +90,22 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Trainings that ship."""
+    """A task whose training runs ship with gcsim."""
 
     name: str
-    """Scenario, with its network's width, optimizer and steps."""
+    """Scenario, with the width of its network, optimizer and steps."""
     field: str
     optimizer: str
     """Kind of optimizer (`kind_of`)."""
 
     def of(self, row: Published | Finding) -> bool:
-        """Whether a published result has its field and, as far as is stated, its optimizer."""
+        """Whether a published result has the task's field and, if stated, its optimizer."""
         return row.field == self.field and row.optimizer in ("", self.optimizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A task's training with a method."""
+    """Outcome of a task's training with a method."""
 
     kind: str
     label: str
@@ -113,12 +113,12 @@ class Outcome:
     too_short: bool
     reached: bool  # whether more than half of the seeds reach the target
     scores: tuple[float, ...]
-    """Measure of the task on held-out samples at the end, less dense training's, by seed; more is
+    """Measure on held-out samples at the end, less that of dense training, by seed; more is
     better."""
 
 
 def find() -> Findings:
-    """Agreement of every task that ships with the published figures."""
+    """Return the agreement of every shipped task with the published figures."""
     rows = read()
     found = [one for task, outcomes in trainings() for one in agreements(task, outcomes, rows)]
     for mirror in make_shipped.PAPERS:
@@ -129,7 +129,7 @@ def find() -> Findings:
 
 
 def _citations() -> Iterator[str]:
-    """Each source with its settings and number of figures."""
+    """Yield each source with its settings and number of figures."""
     settings = _table("settings.csv")
     names = {row["setting"]: row["source"] for row in settings}
     figures = Counter(names[row["setting"]] for row in _table("published.csv"))
@@ -146,7 +146,7 @@ def _cited() -> dict[str, str]:
 
 @cache
 def read() -> tuple[Published, ...]:
-    """The published figures, in file order."""
+    """Return the published figures, in file order."""
     settings = {row["setting"]: row for row in _table("settings.csv")}
     rows = _table("published.csv")
     dense = {row["setting"]: row["value"] for row in rows if row["kind"] == DENSE}
@@ -179,7 +179,7 @@ def _over(value: str, dense: str, measure: str) -> float | None:
 
 
 def trainings() -> Iterator[tuple[Task, list[Outcome]]]:
-    """Tasks that ship, with the methods trained."""
+    """Yield the shipped tasks with the outcomes of their methods."""
     for scenario in (load_scenario(name) for name in make_shipped.SCENARIOS):
         yield from _trained(scenario, make_shipped.wanted(scenario))
     for scenario in (load_scenario(*one) for one in make_shipped.LONG):
@@ -223,7 +223,7 @@ def _final(plan: Plan, tried: MethodTraining) -> list[float]:
 
 
 def _known(scenario: Scenario, choice: CompressorChoice) -> MethodTraining | None:
-    """Trainings with most seeds; long ones come seed by seed."""
+    """Return the training runs with the most seeds; long ones are stored seed by seed."""
     plan = plan_of(scenario)
     some = (
         known_of(replace(scenario, train=replace(plan, seeds=seeds)), choice)
@@ -235,7 +235,7 @@ def _known(scenario: Scenario, choice: CompressorChoice) -> MethodTraining | Non
 def matched(
     rows: Sequence[Published], outcomes: Sequence[Outcome]
 ) -> list[tuple[Published, Outcome]]:
-    """Rows of a setting with the training of the nearest parameters, a row to a training."""
+    """Match each row of a setting to the training with the nearest parameters, one to one."""
     pairs = (
         (distance, number, row, one)
         for number, row in enumerate(rows)
@@ -252,7 +252,7 @@ def matched(
 
 
 def _distance(row: Published, one: Outcome) -> float | None:
-    """Sum of the logarithms of the parameters' ratios; None of another method."""
+    """Return the sum of the log ratios of the parameters; None for another method."""
     if row.kind != one.kind:
         return None
     total = 0.0
@@ -275,7 +275,7 @@ def _distance(row: Published, one: Outcome) -> float | None:
 def reported_dense(
     rows: Sequence[Published], findings: Sequence[Finding], one: Outcome
 ) -> bool | None:
-    """Whether most rows and findings have a method train as dense training; None without any."""
+    """Whether most rows and findings say that a method trains as well as dense; None if none do."""
     said = [
         row.dense
         for own in grouped(rows, lambda row: row.setting).values()
@@ -289,7 +289,7 @@ def reported_dense(
 def agreements(
     task: Task, outcomes: Sequence[Outcome], rows: Sequence[Published]
 ) -> Iterator[Agreement]:
-    """A task's agreement with the figures of its own field and optimizer, and with all."""
+    """Yield a task's agreement with figures of its own field and optimizer, then with all."""
     for which in (task, None):
         counted = [row for row in rows if which is None or which.of(row)]
         findings = [row for row in published() if which is None or which.of(row)]
@@ -326,14 +326,14 @@ def agreements(
 
 
 def apart(own: Sequence[Published]) -> float:
-    """Relative difference of two figures of a setting that counts."""
+    """Return the relative difference from which two figures of a setting count as different."""
     near = [row.figure for row in own if row.spared and row.figure is not None]
     noise = statistics.stdev(near) if len(near) >= _ENOUGH else 0.0
     return max(APART, 2 * math.sqrt(2) * noise)
 
 
 def compared(both: Sequence[tuple[Published, Outcome]], least: float = APART) -> Iterator[Pair]:
-    """Pairs of a setting's methods with figures that differ by more than `least`."""
+    """Yield the pairs of a setting's methods whose figures differ by more than `least`."""
     ordered = sorted(both, key=lambda pair: -(pair[0].figure or 0.0))
     pairs = [
         (better, worse)
@@ -361,9 +361,9 @@ def compared(both: Sequence[tuple[Published, Outcome]], least: float = APART) ->
 
 
 def ordered(scores: Sequence[Sequence[float]]) -> bool:
-    """Whether seeds agree on some order of methods: M. Friedman's test ("The use of ranks to avoid
-    the assumption of normality", JASA 32, 1937), of the seeds that all have."""
-    from scipy.stats import friedmanchisquare  # half a second
+    """Whether seeds agree on an order of methods by M. Friedman's test ("The use of ranks to avoid
+    the assumption of normality", JASA 32, 1937), over the seeds that all methods have."""
+    from scipy.stats import friedmanchisquare  # the import takes half a second
 
     seeds = min(map(len, scores))
     own = [one[:seeds] for one in scores]
@@ -371,7 +371,7 @@ def ordered(scores: Sequence[Sequence[float]]) -> bool:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Rank correlation, ties with their mean rank."""
+    """Return Spearman's rank correlation; ties share their mean rank."""
     from scipy.stats import spearmanr
 
     return float(spearmanr(first, second).statistic)

@@ -1,4 +1,4 @@
-"""Stages and iterations of gcsim's hooks on an H100, as gcsim prices recorded launches."""
+"""The suite `gpu-hook`: stages and iterations of gcsim's hooks on an H100, by recorded launches."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ _HERE = Path(__file__).parent
 _SOURCE = "gcsim's `make gpu` on an H100 80GB HBM3, 2026-11, suites/gpu_hook/{}.csv"
 _FITTED_AT = "1000000"
 _BUCKETS = {"bert_base": ("bert_base bucket 5", 14, 199), "resnet50": ("resnet50 bucket 3", 5, 161)}
-"""Measured bucket, number of buckets, and tensors, by model."""
+"""Measured bucket, number of buckets, and number of tensors, by model."""
 HOOK = Framework(per_bucket=Fraction(313, 10**6), per_tensor=Fraction(218, 10**7))
-"""DDP's code around an exchange, by `gcsim calibrate device` in the same run."""
-CHECKED = 2, 6  # launches of Triton and of torch by the hook's checks of a bucket on that day
+"""DDP's code around an exchange, from `gcsim calibrate device` in the same run."""
+CHECKED = 2, 6  # launches of Triton and torch by the hook's checks of a bucket at that time
 _PHASES = {"gradient_sampling_bayes": "sampled"}
 _TORCH: dict[str, tuple[str, dict[str, object]]] = {
     "fp16_compress_hook": ("torch_fp16", {}),
     "powerSGD_hook": ("torch_powersgd", {"rank": 4, "start": 2}),
 }
-"""Method with the operators of a hook of PyTorch."""
+"""Method with the operators of each of PyTorch's hooks."""
 _ON_HOST = frozenset({"adacomp"})
-"""Methods whose tensors come to the host: no launch says what that takes."""
+"""Methods that copy tensors to the host: launches do not show the time that this takes."""
 _TRITON = next(name for name, counts in launches().items() if list(map(float, counts)) == [1, 0, 0])
-"""A kernel that is one launch of Triton."""
-_BYTE = 1e-9  # seconds of a byte of `recorded`: how fast kernels are is no part of this suite
+"""A kernel that is a single launch of Triton."""
+_BYTE = 1e-9  # seconds per byte on `recorded`: the suite does not test kernel speeds
 
 Row = dict[str, str]
-Stages = dict[tuple[str, str, str], list[Row]]  # rows of an exchange: its encoding and its decoding
+Stages = dict[tuple[str, str, str], list[Row]]  # rows of an exchange: encoding and decoding
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def _rows(name: str) -> list[Row]:
 
 
 def timed(row: Row) -> Timed:
-    """A stage with its recorded launches, waits and busy time of the device."""
+    """Return a stage with its recorded launches, waits and busy time of the device."""
     count, triton, waits = (int(row[key]) for key in ("launches", "triton_launches", "waits"))
     busy = round(1e-6 * float(row["device_us"]) / _BYTE)
     one = KernelCost(kind="streaming", launches=0, elements=0, nbytes=0)
@@ -86,7 +86,7 @@ def timed(row: Row) -> Timed:
 
 
 def recorded() -> Device:
-    """The catalogue's H100 with kernels that take what was recorded."""
+    """Return the catalogue's H100 with kernels that take their recorded time."""
     free = KernelRate(launch=0, source=_SOURCE)
     kernels: dict[KernelClass, KernelRate] = {
         "streaming": replace(free, bandwidth=1 / _BYTE), "host_sync": free,
@@ -95,14 +95,14 @@ def recorded() -> Device:
 
 
 class Devices(NamedTuple):
-    """The catalogue's GPU, and as calibrated on half of the methods at one length."""
+    """The catalogue's GPU, as it is and calibrated on half of the methods at one length."""
 
     catalogue: Device
     calibrated: Device
 
 
 def find() -> Findings:
-    """Stages, half of whose methods are fitted, and iterations."""
+    """Return the stages, half of whose methods are used in fits, and iterations."""
     stages = [row for row in _rows("stages") if any(timed(row).launches)]
     kept = [row for row in stages if row["method"] not in _ON_HOST]
     served = set(sorted({row["method"] for row in kept})[::2])
@@ -142,7 +142,7 @@ def find() -> Findings:
 
 
 def _profile(rows: Sequence[Row], buckets: int, tensors: int) -> profiles.TrafficProfile:
-    """An iteration whose buckets all have these stages."""
+    """Return the traffic profile of an iteration whose buckets all have these stages."""
     row = rows[0]
     computes = [compute for each in rows for compute in timed(each).computes]
     nothing = CollectiveRecord(kind="all_reduce", sent=(1, 1), element=1)
@@ -178,7 +178,7 @@ def _profile(rows: Sequence[Row], buckets: int, tensors: int) -> profiles.Traffi
 
 
 def priced(row: Row, device: Device) -> float:
-    """Seconds of a stage."""
+    """Return the predicted seconds of a stage."""
     profile = as_timed(_profile([row], 1, 1), device.stages)
     (exchange,) = profile.phases[0].steps[0].exchanges
     return float(PriceList(device).priced_by(exchange.computes[0], 1).total / PS_PER_SECOND)
@@ -187,8 +187,8 @@ def priced(row: Row, device: Device) -> float:
 def iteration(
     model: str, profile: profiles.TrafficProfile, device: Device, **code: Framework
 ) -> float:
-    """Seconds of an iteration: dense passes, and each bucket's stages around an instant exchange.
-    `code`: by method, what is not gcsim's."""
+    """Return the seconds of an iteration: dense passes, and each bucket's stages around an instant
+    exchange. `code`: frameworks by method, for code that is not gcsim's."""
     buckets = len(profile.buckets)
     passes = picoseconds(Fraction(_dense(model)))
     network = Link(name="none", bandwidth=Fraction(10**15), latency=Fraction(0))
@@ -205,7 +205,7 @@ def iteration(
 
 
 def _hook(device: Device, buckets: int) -> Framework:
-    """`HOOK` with the checks of that day in the place of today's, which every plan has."""
+    """Return `HOOK` with the checks of that time instead of today's, which every plan includes."""
     one = CHECKS.fixed[0]
     names = zip((_TRITON, "aten.add"), CHECKED, strict=True)
     then = [replace(one, name=name, launches=count) for name, count in names]
@@ -269,7 +269,7 @@ def _iterations(stages: Stages, devices: Devices) -> Iterator[Point]:
 
 
 def _of_pytorch(devices: Devices) -> Iterator[Point]:
-    """Iterations under PyTorch's own hooks, by their operators and the catalogue's kernels."""
+    """Yield iterations with PyTorch's own hooks, by their operators and the catalogue's kernels."""
     catalogue = catalog.device("h100_sxm")
     calibrated = replace(catalogue, host=devices.calibrated.host)
     for row in _rows("deployed"):
@@ -292,7 +292,7 @@ def _of_pytorch(devices: Devices) -> Iterator[Point]:
 
 @functools.cache
 def _operators(model: str, hook: str) -> profiles.TrafficProfile:
-    """Operators of a hook of PyTorch on all of DDP's buckets."""
+    """Return the operators of one of PyTorch's hooks on all DDP buckets."""
     network = build_model(shipped_model(model), seed=0, device="meta")
     shapes = [(name, tuple(one.shape)) for name, one in trainable(network)]
     layouts = bucket_layouts(shapes)

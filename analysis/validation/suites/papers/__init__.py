@@ -1,1 +1,1 @@
-"""The suite of four papers' arithmetic, and of an order of methods."""
+"""Suite `papers`."""

@@ -1,7 +1,7 @@
-"""Megabytes of the CE-SGD paper: its 5G example, its sizes, its Tables I and II.
+"""Megabytes in the CE-SGD paper: its 5G example, its model sizes, its Tables I and II.
 
-The paper's "MB" are 10^6 bytes in one place and 2^20 in others, and its 10 seconds take megabytes
-for megabits: 244 MB are 1,952 Mbit, 39 s in one direction and 78 s in both.
+The paper's "MB" are 10^6 bytes in one place and 2^20 in others, and its 10 seconds confuse
+megabytes with megabits: 244 MB are 1,952 Mbit, 39 s in one direction and 78 s in both.
 
 Source: Z. Tao, Q. Xia, Q. Li, S. Cheng, "CE-SGD: communication-efficient distributed machine
 learning", IEEE Globecom 2021.
@@ -36,7 +36,7 @@ _SIZES = (("AlexNet", "alexnet", 233), ("GoogLeNet (Inception V3)", "inception_v
 
 
 def statements() -> list[Statement]:
-    """Sizes and times of the example, sizes of the models, and the tables' megabytes."""
+    """Return sizes and times of the example, sizes of the models, and the tables' megabytes."""
     return [*_example(), *_sizes(), *_tables()]
 
 
@@ -88,7 +88,7 @@ def _example() -> Iterator[Statement]:
 
 
 def _round(nbytes: int) -> Fraction:
-    """Push and pull on the cluster of `alexnet_5g`, without latencies."""
+    """Return the seconds of push and pull on the cluster of `alexnet_5g`, without latencies."""
     cluster = load_scenario("alexnet_5g").cluster_at(_NODES)
     link = ideal_link(_RATE)
     both = replace(link, up=Uplink(bandwidth=link.bandwidth, latency=Fraction(0)))
@@ -115,7 +115,7 @@ def _sizes() -> Iterator[Statement]:
 
 
 def _tables() -> Iterator[Statement]:
-    """Ratios of the per-round megabytes beside those in the text."""
+    """Yield ratios of the tables' megabytes per round, with those that the text states."""
     rows = (
         ("GradientDrop's drop ratio, Table I", "sec. IV-B and Table I", "66", "36.2", 45, 1),
         ("less on VGG11, Table II", "sec. IV-B and Table II", "89", "44", 50, 10),
@@ -150,7 +150,7 @@ def _tables() -> Iterator[Statement]:
 
 
 def _only_the_classifier(bits: int) -> Statement:
-    """Eq. (8) quantises fully connected layers alone; Inception V3 has one, its classifier."""
+    """Apply eq. (8), which quantizes only fully connected layers: Inception V3 has one."""
     classifier = (_FEATURES + 1) * _CLASSES
     elements = parameters_of("inception_v3") - (_FEATURES + 1) * 1000 + classifier
     share = Fraction(classifier, elements)

@@ -1,11 +1,11 @@
-"""Speedups and order of the methods on the cluster of the CVPR 2021 paper, beside the paper's.
+"""Speedups and order of the methods of a CVPR 2021 paper, predicted and published.
 
 L. Song et al., "Communication efficient SGD via gradient sampling with Bayes prior", CVPR 2021,
 section 4.4: gradient sampling is 2.5 times as fast as dense training on AlexNet, and more than 76 %
 faster than every method that keeps the accuracy; CSER, which does not, is about as fast or faster;
-QSparse-local-SGD, DGC and 1-bit error-feedback SGD lose much with the number of workers, the last
-all of it. The prediction is `scenarios/alexnet_32node.yaml`, with traffic in
-`data/alexnet_traffic.json.gz`, since running the methods takes minutes:
+QSparse-local-SGD, DGC and 1-bit error-feedback SGD lose much with more workers, the last one
+everything. The prediction is `scenarios/alexnet_32node.yaml` with the traffic in
+`data/alexnet_traffic.json.gz`, as running the methods takes minutes:
 
     python -m tests.benchmarks.alexnet_traffic      # makes it again, in a checkout
 """
@@ -33,7 +33,7 @@ CSER, GSB, QL, DGC, DENSE, EB = METHODS = (
     "cser", "gradient_sampling_bayes", "qsparse_local_sgd", "dgc", "none", "ef_block_sgdm",
 )  # fmt: skip
 MEASURED, AHEAD = 2.5, 1.76
-"""Speed of gradient sampling over dense; the least over the fastest other as accurate."""
+"""Speed of gradient sampling over dense, and its least speed over the next method as accurate."""
 SERIES = "2.5x, alexnet_32node with ranges"
 SOURCE = "Song et al., CVPR 2021, doi 10.1109/CVPR46437.2021.01189, sec. 4"
 _NODES = 32
@@ -43,18 +43,18 @@ PROFILES = TypeAdapter(list[TrafficProfile])
 
 @cache
 def rows(**changes: str) -> dict[str, Row]:
-    """Rows of the changed scenario on all nodes, by method."""
+    """Return the rows of the changed scenario on all nodes, by method."""
     scenario = scenario_of(changes)
     packed = (files("gcsim.analysis.validation") / "data" / FILE).read_bytes()
     profiles = PROFILES.validate_json(gzip.decompress(packed))
-    keys = [""] * len(profiles)  # they come from no cache
+    keys = [""] * len(profiles)  # none comes from a cache
     passes = measured_passes(scenario, profiles[0])
     found = simulated_run(scenario, keys, profiles, passes, progress=SilentProgress())
     return {row.compressor: row for row in found.rows if row.compressor in METHODS}
 
 
 def orderings() -> tuple[Ordering, ...]:
-    """The paper's figure 5a and section 4.4, by speedups over dense."""
+    """Return the orders of the paper's figure 5a and section 4.4, with speedups over dense."""
     values = {kind: _speedup(rows()[kind]) for kind in METHODS}
     return (
         Ordering(
@@ -73,7 +73,7 @@ def orderings() -> tuple[Ordering, ...]:
 
 
 def point() -> Point:
-    """The paper's speedup over dense training."""
+    """Return the paper's speedup over dense training as a point."""
     row = rows()[GSB]
     predicted = _speedup(row)
     return Point(
@@ -93,7 +93,7 @@ def _speedup(row: Row) -> float:
 
 
 def scenario_of(changes: Mapping[str, str]) -> Scenario:
-    """The scenario on all nodes, with the paper's methods."""
+    """Return the scenario on all nodes, with the paper's methods."""
     scenario = load_scenario("alexnet_32node", {"cluster.nodes": f"[{_NODES}]", **changes})
     chosen = [choice for choice in scenario.compressors if choice.kind in METHODS]
     return replace(scenario, compressors=tuple(chosen))

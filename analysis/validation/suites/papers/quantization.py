@@ -1,7 +1,7 @@
-"""Times of a gradient's transfer at 10 Gbit/s: Table 1 of the gradient quantisation paper.
+"""Transfer times of a gradient at 10 Gbit/s: Table 1 of the gradient quantization paper.
 
-Its times are those of one message over one hop. A ring takes 2 (p - 1) / p times as long, by the
-variance-based paper's formula, here with that paper's 16 workers.
+The paper's times are those of one message over one hop. A ring takes 2 (p - 1) / p times as long by
+the formula of the variance-based paper, here with that paper's 16 workers.
 
 Source: A. Xu, Z. Huo, H. Huang, "Optimal gradient quantization condition for
 communication-efficient distributed training", arXiv:2002.11082, Table 1.
@@ -30,12 +30,12 @@ _TABLE = (
     ("GoogLeNet", "googlenet_aux", 44),
     ("ResNet-50", "resnet50", 82),
 )
-"""The paper's name, ours, its milliseconds. Its GoogLeNet has 13.0 million parameters, with the
-inner classifiers of training."""
+"""The paper's name, gcsim's name, and the paper's milliseconds. Its GoogLeNet has 13.0 million
+parameters, with the inner classifiers of training."""
 
 
 def statements() -> list[Statement]:
-    """One hop and a ring for each model, in milliseconds."""
+    """Return the times of one hop and of a ring for each model, in milliseconds."""
     return [*(_one_hop(*row) for row in _TABLE), *(_ring(name, model) for name, model, _ in _TABLE)]
 
 
@@ -55,7 +55,7 @@ def _one_hop(name: str, model: str, stated: int) -> Statement:
 
 
 def _note(model: str, stated: int) -> str:
-    """Explanation of a time that does not follow from the paper's own count of parameters."""
+    """Explain a time that does not follow from the paper's own number of parameters."""
 
     def takes(elements: int) -> str:
         milliseconds = 32 * elements / float(_BITS_PER_SECOND) * 1000

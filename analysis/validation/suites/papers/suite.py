@@ -1,7 +1,7 @@
-"""The suite `papers`: statements of four papers, recomputed by the simulator and in closed form.
+"""The suite `papers`: statements of four papers, recomputed with the simulator and in closed form.
 
-Three concern measurements: "ten times longer" depends on the device's published training rate; two
-speedups of gradient sampling and the order of six methods are predicted without fit.
+Three statements concern measurements: "ten times longer" depends on the device's published training
+rate; two speedups of gradient sampling and the order of six methods are predicted without fit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gcsim.analysis.validation.suites.papers import ce_sgd, order, quantization,
 
 
 def find() -> Findings:
-    """Statements of the papers, and the speedups that one of them measured."""
+    """Return the papers' statements, and the speedups that one of them measured."""
     return Findings(
         points=(order.point(),),
         orderings=order.orderings(),

@@ -1,13 +1,13 @@
-"""Statements of the variance-based paper: a ring, a pipelined all-gatherv, and 1000BASE-T.
+"""Statements of the variance-based paper: on a ring, a pipelined all-gatherv, and 1000BASE-T.
 
 With N elements of s bits on p workers, an averaged compression ratio c, beta seconds a bit and
 pieces of m bits, the paper has
 
     T_r = 2 (p - 1) N s beta / p         T_v <= (N s p / c + (p - 1) m) beta
 
-so that T_r / T_v >= 2 (p - 1) c / p^2 for small m, and expects speedup where c > p / 2. That is
-where equal contributions break even; the inequality itself promises it from
-c = p^2 / (2 (p - 1)) on, which is where all data of a single worker break even.
+so that T_r / T_v >= 2 (p - 1) c / p^2 for small m, and expects a speedup if c > p / 2. This is the
+break-even of equal contributions; the inequality itself guarantees a speedup only from c = p^2 / (2
+(p - 1)), the break-even if a single worker has all data.
 
 Source: Y. Tsuzuku, H. Imachi, T. Akiba, "Variance-based gradient compression for efficient
 distributed deep learning", ICLR 2018 workshop, arXiv:1802.06058, sections 1, 2.1 and 5.
@@ -40,12 +40,12 @@ _RATIOS = (1, 2, 4, 8, 10, 50, 100, 1000)
 _PIECE = 4096
 _SMALL_PIECE = 64  # small enough for the paper's limit within the shown digits
 _DEVICES = ("p100_sxm2", "v100", "k80")
-"""Devices of the paper's years (it names none) with a published rate of ResNet-50 at its batch."""
-_SLOW = "k80"  # device so slow that communication takes less than ten times as long
+"""Devices of that time (the paper names none) with a published ResNet-50 rate at its batch size."""
+_SLOW = "k80"  # so slow that communication takes less than ten times as long
 _ESTIMATE = "p100_pcie"
-"""The scenario's device: the SXM2's step times the ratio of nominal rates; in no verdict."""
+"""The scenario's device: the SXM2's step times the ratio of nominal rates; not in any verdict."""
 
-Shape = Callable[[int], list[Fraction]]  # shares of the whole, by rank
+Shape = Callable[[int], list[Fraction]]  # function from ranks to each rank's share of the whole
 
 SHAPES: dict[str, Shape] = {
     "equal": lambda p: [Fraction(1, p)] * p,
@@ -56,12 +56,12 @@ SHAPES: dict[str, Shape] = {
 
 
 def statements() -> list[Statement]:
-    """The size of ResNet-50, the ten times, and the three laws of section 5."""
+    """Return the size of ResNet-50, the "ten times", and the three laws of section 5."""
     return [_size(), *_ten_times(), _bound(), *_break_even()]
 
 
 def contributions(shape: Shape, ranks: int, total: int) -> list[int]:
-    """Whole bytes by rank whose sum is `total`."""
+    """Return whole bytes by rank that sum to `total`."""
     ends, passed = [], Fraction(0)
     for share in shape(ranks):
         passed += share
@@ -86,7 +86,7 @@ def _size() -> Statement:
 
 
 def _ten_times() -> Iterator[Statement]:
-    """A ring of the whole gradient over the step's time, in possible readings."""
+    """Yield the time of a ring of the whole gradient over the step's time, in possible readings."""
     cluster = load_scenario("resnet50_16node_1gbe").cluster_at(_WORKERS)
     elements, link = rings.parameters_of("resnet50"), cluster.network
     dense = CollectiveRecord(
@@ -118,12 +118,12 @@ def _ten_times() -> Iterator[Statement]:
 
 
 def _step(name: str) -> Fraction:
-    """Seconds of forward and backward of the paper's batch, by the catalogue."""
+    """Return the seconds of forward and backward for the paper's batch, by the catalogue."""
     return Fraction(step_time(_resnet50(), device(name)).seconds)
 
 
 def _resnet50() -> ModelFacts:
-    """ResNet-50 without its layers: its times at this batch are published ones."""
+    """Return ResNet-50 without layers: its times at this batch are published ones."""
     return ModelFacts(
         name="resnet50",
         parameters=rings.parameters_of("resnet50"),
@@ -133,7 +133,7 @@ def _resnet50() -> ModelFacts:
 
 
 def _ring_of_rounded_hops(elements: int, link: Link) -> Fraction:
-    """2 (p - 1) hops of the largest chunk, each in whole picoseconds and with a latency."""
+    """Return 2 (p - 1) hops of the largest chunk, each in whole picoseconds and with a latency."""
     chunk = rings.FLOAT32 * -(-elements // _WORKERS)
     rate = link.bandwidth * link.efficiency
     one = round(chunk / rate * PS_PER_SECOND) + round(link.latency * PS_PER_SECOND)
@@ -141,7 +141,7 @@ def _ring_of_rounded_hops(elements: int, link: Link) -> Fraction:
 
 
 def _bound() -> Statement:
-    """Least T_r / T_v of all that are tried, against the paper's promise."""
+    """Return the least T_r / T_v over all cases, with the paper's guarantee."""
     link = rings.ideal_link("10 Gbit/s")
     promised, found = [], []
     for ranks in _GROUPS:
@@ -157,7 +157,7 @@ def _bound() -> Statement:
                     / by_paper
                 )
                 found.append(dense / sparse / least)
-            # One rank has all: the whole passes the first hop, a piece each of the others.
+            # One rank has all data: all of it passes the first hop, a piece each of the others.
             last = _seconds(total + (ranks - 2) * min(total, _PIECE))
             promised.append(by_paper / last)
     return Statement(
@@ -177,12 +177,12 @@ def _bound() -> Statement:
 
 
 def _break_even() -> Iterator[Statement]:
-    """Ratio at which the gather takes as long as the dense ring, 16 workers."""
+    """Yield the ratios at which the gather takes as long as the dense ring, with 16 workers."""
     p, link = _WORKERS, rings.ideal_link("10 Gbit/s")
     dense = rings.ring(_ELEMENTS, p, link)
 
     def ratio(shape: str, assumed: Fraction) -> Fraction:
-        """T_v is proportional to 1 / c, but for the pieces."""
+        """Return c at break-even: T_v is proportional to 1 / c, except for the pieces."""
         total = rings.FLOAT32 * _ELEMENTS * p / assumed
         sizes = contributions(SHAPES[shape], p, int(total))
         return assumed * rings.gather(sizes, link, _SMALL_PIECE) / dense

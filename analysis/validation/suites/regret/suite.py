@@ -1,6 +1,6 @@
-"""The suite `regret`: cost of following each line of `gcsim advise` on measured clusters.
+"""The suite `regret`: time lost by following each line of `gcsim advise` on measured clusters.
 
-Points are those of the suites in `choices.yaml`, chosen among by the functions of `gcsim advise`.
+The points are those of the suites in `choices.yaml`; the functions of `gcsim advise` choose.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gcsim.simulator.training import DENSE
 
 _HERE = Path(__file__).parent
 _HALF, _POWER = ("fp16", "bf16"), ("powersgd",)
-_HALF_NMSE = 1e-7  # about that of half precision; no other method's here is known
+_HALF_NMSE = 1e-7  # about that of half precision; other methods' are not known here
 Steps = Mapping[str, float]
 Choice = Callable[[Verdict, Steps], Row | None]
 
 
 def _try(found: Verdict, steps: Steps, *, judged: bool = True) -> Row | None:
-    """The method to try; Use where the line says of it that it missed elsewhere (`judged`)."""
+    """Return the method to try; with `judged`, Use if the line says that it missed elsewhere."""
     use = best_known(found, steps)
     faster = avoiding(steps, found, use).to_try
     if faster is None or use is None or expected_s(faster) >= expected_s(use):
@@ -54,7 +54,7 @@ RULES: dict[str, Choice] = {
 
 
 def find() -> Findings:
-    """Regret of each rule, by suite and in all."""
+    """Return the regret of each rule, by suite and in all."""
     from gcsim.analysis.validation.registry import chosen
 
     file = read_shipped(_HERE / "choices.yaml").data
@@ -71,7 +71,7 @@ def find() -> Findings:
 
 
 def _settings(points: Sequence[Point]) -> dict[str, list[Point]]:
-    """Choices between dense training and other methods."""
+    """Return the settings with a choice between dense training and other methods."""
     return {
         name: own
         for name, own in by_setting(points).items()
@@ -80,8 +80,8 @@ def _settings(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _evidence(method: str, optimizer: str, file: Mapping[str, Any]) -> tuple[str, float | None]:
-    """gcsim's kind of a suite's method, and its steps to the goal over dense training's: for text
-    with an optimizer; "": for images."""
+    """Return gcsim's kind of a suite's method, and its steps to the goal relative to dense
+    training's. An `optimizer` means evidence on text; "" means images."""
     own = dict(file["methods"].get(method, {}))
     kind = own.pop("kind", method)
     known = evidence(kind, own, "text" if optimizer else "images", optimizer)
@@ -89,7 +89,7 @@ def _evidence(method: str, optimizer: str, file: Mapping[str, Any]) -> tuple[str
 
 
 def costs_of(choices: Sequence[tuple[Point, str, float | None]]) -> dict[str, float]:
-    """Regret by rule in one setting: points, kinds, steps to the goal over dense's if known."""
+    """Return the regret by rule in one setting; choices: point, kind, relative steps if known."""
     points = [point for point, _, _ in choices]
     alone = all(point.unfitted is not None for point in points)
     rows = [_row(point, kind, alone) for point, kind, _ in choices]
@@ -107,7 +107,7 @@ def _seconds(point: Point, value: float) -> float:
 
 
 def _row(point: Point, kind: str, alone: bool) -> Row:
-    """The prediction as a run's row, with what advice reads."""
+    """Return the prediction as a run's row, with the fields that advice reads."""
     stated = point.unfitted if alone and point.unfitted is not None else point.predicted
     draws = with_factors(point, "", kind) if alone and point.worlds else ()
     seconds = statistics.median(draws) if draws else _seconds(point, stated)

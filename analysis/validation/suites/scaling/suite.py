@@ -1,6 +1,6 @@
-"""The suite `scaling`: efficiency of larger sizes of a cluster, given the smallest.
+"""The suite `scaling`: efficiency of larger sizes of a cluster relative to the smallest.
 
-Points are training steps of the suites in `SOURCES`.
+The points are training steps of the suites in `SOURCES`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIZE = re.compile(r"\b(\d+|one) (GPU|worker|host|rank|node)s?\b")
 
 
 def find() -> Findings:
-    """Efficiency at each size but the smallest, by job."""
+    """Return the efficiency at each size but the smallest, by job."""
     from gcsim.analysis.validation.registry import chosen
 
     found = [
@@ -35,7 +35,7 @@ def find() -> Findings:
 
 
 def _jobs(points: Sequence[Point]) -> Iterator[list[Point]]:
-    """Training steps of a job, by size; jobs of one size are left out."""
+    """Yield the training steps of a job, by size; jobs with a single size are omitted."""
     steps = (point for point in points if point.worlds and point.method in {DENSE, ""})
     for sizes in grouped(steps, lambda point: _SIZE.sub("N", point.name)).values():
         if len({one.workers for one in sizes}) == len(sizes) > 1:
@@ -43,7 +43,7 @@ def _jobs(points: Sequence[Point]) -> Iterator[list[Point]]:
 
 
 def efficiencies(suite: str, sizes: Sequence[Point]) -> Iterator[Point]:
-    """Measured and predicted throughput per worker over the first point's, if not fitted."""
+    """Yield measured and predicted throughput per worker relative to the first point's."""
     first, *larger = sizes
 
     def efficiency(value: float, of_first: float, workers: int) -> float:
