@@ -47,7 +47,7 @@ def as_text(make: Callable[[Any], str]) -> Writer:
     return produce
 
 
-def drawn(figure: str, form: str = "png") -> Writer:
+def drawing(figure: str, form: str = "png") -> Writer:
     """Make a writer of a figure drawn by `module:function`; matplotlib is imported on use."""
 
     def produce(result: Any, path: Path) -> None:
@@ -59,7 +59,7 @@ def drawn(figure: str, form: str = "png") -> Writer:
     return produce
 
 
-def once(writers: Mapping[str, Writer], result: Result) -> dict[str, Writer]:
+def cached_writers(writers: Mapping[str, Writer], result: Result) -> dict[str, Writer]:
     """Return writers of the same files that use the cache if they were written of this result."""
     code = [result_cache.code_of("analysis"), result_cache.simulation_code()]
     text = json.dumps([result.lasting(), *code, version("matplotlib"), version("numpy")])
@@ -88,9 +88,9 @@ RESULTS: dict[str, Writer] = {
     "scenario.yaml": as_text(to_yaml),
 }
 FIGURES: dict[str, Writer] = {
-    "speedup.png": drawn("gcsim.analysis.plots.speedup:speedup_figure"),
-    "breakdown.png": drawn("gcsim.analysis.plots.breakdown:breakdown_figure"),
-    "faults.png": drawn("gcsim.analysis.plots.faults:faults_figure"),
+    "speedup.png": drawing("gcsim.analysis.plots.speedup:speedup_figure"),
+    "breakdown.png": drawing("gcsim.analysis.plots.breakdown:breakdown_figure"),
+    "faults.png": drawing("gcsim.analysis.plots.faults:faults_figure"),
 }
 ASKED_FOR = {
     "speedup": "gcsim.analysis.plots.speedup:speedup_figure",
@@ -131,7 +131,7 @@ def write_results(result: Result, folder: Path, *, cache: bool = False) -> tuple
     figures = [f"{stem}.{form}" for stem in sorted(stems) for form in FORMS]
     texts = dict(RESULTS)
     if cache and result.faulty is None:
-        texts |= once({TIMELINE: texts[TIMELINE]}, result)
+        texts |= cached_writers({TIMELINE: texts[TIMELINE]}, result)
     return write_all(result, folder, texts, (*figures, REPORT))
 
 
@@ -143,7 +143,7 @@ def draw_figures(
     left_out = FAULTS_ONLY if result.faulty is None else set()
     figures = {name: draw for name, draw in FIGURES.items() if name not in left_out}
     if cache and result.faulty is None:  # `results.json` lacks some data of faults
-        figures = once(figures, result)
+        figures = cached_writers(figures, result)
     report = as_text(lambda shown: run_page(shown, command))
     return draw_all(result, folder, {REPORT: report, **figures}, beside="results.json")
 
@@ -157,7 +157,7 @@ def draw_again(result: Result, folder: Path, form: str) -> tuple[Path, ...]:
     """Draw the figures of a stored result, or its table as `tex` or `md`; see `draw_all`."""
     if form in TABLES:
         return draw_all(result, folder, TABLES[form])
-    figures = {f"{name}.{form}": drawn(where, form) for name, where in ASKED_FOR.items()}
+    figures = {f"{name}.{form}": drawing(where, form) for name, where in ASKED_FOR.items()}
     return draw_all(result, folder, figures)
 
 
@@ -168,7 +168,7 @@ def draw_sweep(result: SweepResult, folder: Path, form: str) -> tuple[Path, ...]
         raise InputError(message, place=str(result.folder or folder), hint=hint)
     several = sum(len(values) > 1 for values in result.grid.values()) > 1
     names = list(OF_SWEEP) if several else list(OF_SWEEP)[1:]
-    return draw_all(result, folder, {f"{n}.{form}": drawn(OF_SWEEP[n], form) for n in names})
+    return draw_all(result, folder, {f"{n}.{form}": drawing(OF_SWEEP[n], form) for n in names})
 
 
 def write_all(

@@ -117,7 +117,7 @@ def run(
     from gcsim.analysis.advice.advice import advised_run
     from gcsim.scenarios.load import loaded
 
-    return _shown(advised_run(loaded(scenario), cache=cache, progress=progress))
+    return _with_methods(advised_run(loaded(scenario), cache=cache, progress=progress))
 
 
 def record_scenario(
@@ -312,13 +312,13 @@ def sweep(
     folder = None if output is None else Path(output)
     found = execute(plan, folder, jobs=jobs, dask=dask, judge=TrainingJudge, progress=progress)
     points = tuple(
-        point if point.result is None else replace(point, result=_shown(point.result))
+        point if point.result is None else replace(point, result=_with_methods(point.result))
         for point in found.points
     )
     return SweepResult(**{**_values(found), "points": points})
 
 
-def _shown(result: of_run.Result) -> Result:
+def _with_methods(result: of_run.Result) -> Result:
     return Result(**_values(result))
 
 

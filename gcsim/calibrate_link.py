@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     sizes = list(_sizes(options))
-    names = list(_jobs(_listed(options.collective), _listed(options.dtype)))
+    names = list(_jobs(_split(options.collective), _split(options.dtype)))
     if options.seconds_budget <= 0:
         raise InputError("must be more than 0", place="--seconds-budget")
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
@@ -135,7 +135,7 @@ def _sizes(options: argparse.Namespace) -> Iterator[int]:
         smallest *= _GROWTH
 
 
-def _listed(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 

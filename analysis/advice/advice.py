@@ -290,7 +290,7 @@ def _findings(engine: Engine, found: sections.Recommendation, watcher: Progress)
     evidence = Findings(known=known, missed=missed, slowest=link.name, no_break_even=why_not)
     result = replace(found.result, advice=evidence)
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
-    named = _named(found)
+    named = _advised_labels(found)
     ranked = () if why_not else _labels_with_break_even(found)
     with watcher.task("advice", len(ranked) + bool(ranked) + 2) as task:
         ends = break_even(engine, ranked, named, task.advance)
@@ -369,7 +369,7 @@ def _plans(engine: Engine, found: Advice, watcher: Progress) -> list[Plan]:
     return sorted((one for one in plans if one), key=lambda one: one.row.iteration_s)
 
 
-def _named(found: sections.Recommendation) -> list[str]:
+def _advised_labels(found: sections.Recommendation) -> list[str]:
     """Return the labels of the advised methods and of half precision."""
     rows = (found.use, found.safe, found.to_try, found.half)
     dense = found.verdict.dense
@@ -383,7 +383,7 @@ def _labels_with_break_even(found: sections.Recommendation) -> Sequence[str]:
         next((row.label for row in found.verdict.rows if row.compressor == kind), None)
         for kind in _WELL_KNOWN
     ]
-    labels = [*_named(found), *(label for label in known if label)]
+    labels = [*_advised_labels(found), *(label for label in known if label)]
     every = [row.label for row in found.verdict.rows if row is not found.verdict.dense]
     served = {row.label for row in found.verdict.rows if row.via and row.compressor == "none"}
     chosen = [label for label in dict.fromkeys([*labels, *every]) if label not in served]
@@ -417,7 +417,7 @@ def _sections(advice: Advice) -> Iterator[sections.Section]:
     if misfits:
         yield "Memory", misfits
     if advice.findings.open:
-        yield "Open", [_opened(one, advice.use) for one in advice.findings.open]
+        yield "Open", [_question_line(one, advice.use) for one in advice.findings.open]
     found = assumed(advice.scenario, shipped=bool(advice.shipped))
     yield "Assumed", [*advice.supposed, *found]
     if advice.plans is not None:
@@ -451,7 +451,7 @@ def _memory(advice: Advice) -> Iterator[str]:
     yield from (f"left out: {text}\n" for text in advice.result.left_out)
 
 
-def _opened(one: OpenAdvice, use: Row | None) -> str:
+def _question_line(one: OpenAdvice, use: Row | None) -> str:
     """ "--network 25gbe_roce (RDMA): dense 424 ms, fp16 1.2x" """
     words = f" ({one.answer.words})" if one.answer.words else ""
     gain = f", {short(one.use)} {significant(one.speedup)}x"
@@ -476,7 +476,7 @@ def _by_bucket(advice: Advice, plans: Sequence[Plan]) -> Iterator[str]:
     kinds = list(dict.fromkeys(reversed([choice.label for choice in best.choices])))
     shares = ", ".join(f"{short(label)} {percent(best.share(label))}" for label in kinds)
     found, alone = sections.against(best.row, best.alone), f"{short(best.alone)} for all"
-    gain = sections.compared(best.row, best.alone, alone)
+    gain = sections.comparison_text(best.row, best.alone, alone)
     if found.speedup < 1 + _GAIN:
         ends = "-".join(significant(end) for end in (found.low, found.high))
         gain = f"as fast as {alone} ({ends}x)"

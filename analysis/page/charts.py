@@ -13,7 +13,7 @@ from typing import Any, Literal
 from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
 from gcsim.analysis.plots import style
 from gcsim.analysis.plots.panels import Key
-from gcsim.analysis.report.intervals import speedup_known, within
+from gcsim.analysis.report.intervals import in_brackets, speedup_known
 from gcsim.analysis.report.numbers import elapsed, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.analysis.report.sweep import short_names
@@ -364,7 +364,7 @@ def _hover_text(row: Row) -> str:
     took = f"{elapsed(row.iteration_s)} per iteration"
     if row.speedup_vs_dense is None:
         return took
-    return f"{times(row.speedup_vs_dense)}{within(speedup_known(row))}, {took}"
+    return f"{times(row.speedup_vs_dense)}{in_brackets(speedup_known(row))}, {took}"
 
 
 def lines_of(kinds: dict[str, str]) -> dict[str, dict[str, Any]]:

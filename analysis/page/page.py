@@ -21,7 +21,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gcsim.analysis.report.sections import Line, Section, joined
+from gcsim.analysis.report.sections import Line, Section, join_parts
 from gcsim.analysis.report.table import Column
 from gcsim.scenarios.result import Row
 
@@ -61,7 +61,7 @@ def worded(sections: Iterable[Section]) -> Html:
     parted = []
     for word, parts in sections:
         code = [part for part in parts if isinstance(part, Line)]
-        said = joined([part for part in parts if not isinstance(part, Line)])
+        said = join_parts([part for part in parts if not isinstance(part, Line)])
         parted.append((word, said, code))
     return _part("worded", parted)
 

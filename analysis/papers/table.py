@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gcsim.analysis.report.numbers import plural, significant
 from gcsim.analysis.report.table import bare_table
-from gcsim.analysis.write import Writer, as_text, draw_all, drawn, write_all
+from gcsim.analysis.write import Writer, as_text, draw_all, drawing, write_all
 from gcsim.files import csv_text
 from gcsim.scenarios.papers.preset import Cell, Outcome, Reproduction, Verdict
 from gcsim.scenarios.reading import document
@@ -63,8 +63,8 @@ def parts(found: Reproduction) -> tuple[RenderableType, ...]:
 
 def legend(outcome: Outcome) -> str:
     """Return the meanings of the columns."""
-    drawn = max(len(cell.here) for cell in outcome.cells)
-    of = f"median of {plural(drawn, outcome.draws)}" if drawn > 1 else "what came out"
+    most = max(len(cell.here) for cell in outcome.cells)
+    of = f"median of {plural(most, outcome.draws)}" if most > 1 else "what came out"
     printed = any(cell.printed is not None for cell in outcome.cells)
     found = [f"{'printed: in the paper. ' if printed else ''}here: {of}."]
     for name in dict.fromkeys(meaning_of(cell.column) for cell in outcome.cells):
@@ -151,4 +151,4 @@ def draw_reproduction(found: Reproduction, folder: Path) -> tuple[Path, ...]:
     return draw_all(found, folder, _FIGURES, beside="reproduction.json")
 
 
-_FIGURES: dict[str, Writer] = {"figure.png": drawn("gcsim.analysis.papers.picture:figure")}
+_FIGURES: dict[str, Writer] = {"figure.png": drawing("gcsim.analysis.papers.picture:figure")}

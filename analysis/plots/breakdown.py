@@ -15,7 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gcsim.analysis.plots import style
-from gcsim.analysis.report.intervals import averaged, speedup_known, spreads, uncertain, within
+from gcsim.analysis.report.intervals import (
+    has_ranges,
+    in_brackets,
+    iterations_vary,
+    means_text,
+    speedup_known,
+)
 from gcsim.analysis.report.numbers import elapsed, plural, significant, times
 from gcsim.analysis.report.selection import at_largest
 from gcsim.scenarios.result import PERCENTILES, Result, Row
@@ -38,7 +44,7 @@ def breakdown_figure(result: Result) -> Figure:
     cut = zoom_limit(rows)
     with style.settings():
         pitch = 0.36 if len(rows) <= style.MANY else 0.26
-        below = 0.62 if not uncertain(rows) else 0.8  # the label has a second line
+        below = 0.62 if not has_ranges(rows) else 0.8  # the label has a second line
         figure = style.new_figure(10.0 if cut is None else 12.4, 1.08 + below + pitch * len(rows))
         width, height = figure.get_size_inches()
         label_inches = 0.25 + 0.083 * max(len(row.label) for row in rows)
@@ -51,11 +57,11 @@ def breakdown_figure(result: Result) -> Figure:
         _totals(axes, rows)
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
         what = "time of one iteration [ms]"
-        if spreads(rows):
-            what = f"{averaged(result)} [ms] (line: 5 to 95 %)"
-        if uncertain(rows):
+        if iterations_vary(rows):
+            what = f"{means_text(result)} [ms] (line: 5 to 95 %)"
+        if has_ranges(rows):
             what = f"{what}, bars: default inputs"
-        axes.set_xlabel(f"{what}, and the speedup against dense{KNOWN if uncertain(rows) else ''}")
+        axes.set_xlabel(f"{what}, and the speedup against dense{KNOWN if has_ranges(rows) else ''}")
         if cut is not None:
             zoomed = figure.add_axes(
                 (left + room * share + 0.012, bottom, room * (1 - share) - 0.012, top - bottom)
@@ -175,6 +181,6 @@ def _totals(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_xlim(0, (1.6 if any(map(speedup_known, rows)) else 1.27) * max(ends))
     for place, (row, end) in enumerate(zip(rows, ends, strict=True)):
         speedup = "" if row.speedup_vs_dense is None else f"   {times(row.speedup_vs_dense)}"
-        speedup += within(speedup_known(row))
+        speedup += in_brackets(speedup_known(row))
         text = f" {elapsed(row.iteration_s)}{speedup}"
         axes.text(end, place, text, va="center", fontsize=9)

@@ -93,7 +93,7 @@ def line(progress: Progress, horizon: float) -> Line:
     return np.array([*times, horizon]), np.array([*done, done[-1]])
 
 
-def undisturbed(result: Result) -> dict[str, float]:
+def undisturbed_rates(result: Result) -> dict[str, float]:
     """Return samples per second at the largest size without failures, by label."""
     return {row.label: row.throughput_samples_per_s for row in at_largest(result)}
 
@@ -101,7 +101,7 @@ def undisturbed(result: Result) -> dict[str, float]:
 def _lines(
     axes: Axes, shares: Axes, faulty: FaultyRuns, styles: dict[str, style.LineStyle], result: Result
 ) -> None:
-    rates, first = undisturbed(result), at_largest(result)[0]
+    rates, first = undisturbed_rates(result), at_largest(result)[0]
     iteration = first.throughput_samples_per_s * first.iteration_s  # samples of all nodes
     instants = np.linspace(0, faulty.horizon_s, INSTANTS + 1)[1:]
     for one in faulty.progress:
@@ -165,7 +165,7 @@ def _look(own: style.LineStyle) -> dict[str, Any]:
 
 def _ends(faulty: FaultyRuns, result: Result) -> dict[str, tuple[float, str]]:
     """Return the processed samples and the text at the end of each line, by label."""
-    rates, ends = undisturbed(result), {}
+    rates, ends = undisturbed_rates(result), {}
     for one in faulty.progress:
         done = float(line(one, faulty.horizon_s)[1][-1])
         share = 100 * done / (faulty.horizon_s * rates[one.label])

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from gcsim.analysis.plots import style
 from gcsim.analysis.plots.labels import write_labels
-from gcsim.analysis.report.intervals import uncertain
+from gcsim.analysis.report.intervals import has_ranges
 from gcsim.analysis.report.numbers import significant
 from gcsim.scenarios.result import PERCENTILES, Result, Row
 
@@ -38,7 +38,7 @@ def speedup_figure(result: Result) -> Figure:
         small = any(own.muted for own in styles.values())
         width = 0.75 + 5.9 + 1.3 + (0.065 if small else 0.083) * max(map(len, styles))
         tall = max(5.18, SMALL_LABEL_INCHES * (len(styles) + 1)) if small else 5.18
-        below = 0.92 if uncertain(result.rows) else 0.74  # the label has a second line
+        below = 0.92 if has_ranges(result.rows) else 0.74  # the label has a second line
         height = tall + 0.48 + below
         figure = style.new_figure(width, height)
         axes = figure.add_axes((0.75 / width, below / height, 5.9 / width, tall / height))
@@ -49,7 +49,7 @@ def speedup_figure(result: Result) -> Figure:
             axes.plot(
                 places, list(map(relative_throughput, rows)), label=label, **style.look_of(own)
             )
-            if not own.muted and uncertain(rows):
+            if not own.muted and has_ranges(rows):
                 low, high = zip(*map(_ends, rows), strict=True)
                 axes.vlines(
                     places, low, high, color=own.colour, linewidth=1.6, alpha=0.55, zorder=1.5
@@ -77,7 +77,7 @@ def _of(result: Result, label: str) -> list[Row]:
 def _places(result: Result, styles: Mapping[str, style.LineStyle]) -> dict[str, float]:
     """Return the factor on the number of workers by which a method's points are shifted."""
     ranged = [
-        label for label in styles if not styles[label].muted and uncertain(_of(result, label))
+        label for label in styles if not styles[label].muted and has_ranges(_of(result, label))
     ]
     step = min(0.08, 0.56 / max(1, len(ranged)))
     middle = (len(ranged) - 1) / 2
@@ -119,7 +119,7 @@ def _axes(axes: Axes, result: Result, workers: Sequence[int]) -> None:
         axis.set_minor_locator(NullLocator())
     axes.grid(color="#E4E4E4", linewidth=0.7)
     whisker = f"\nwhisker: {PERCENTILES} over the draws, one device at its median"
-    axes.set_xlabel("number of workers (of nodes)" + whisker * uncertain(result.rows))
+    axes.set_xlabel("number of workers (of nodes)" + whisker * has_ranges(result.rows))
     axes.set_ylabel("throughput relative to one device")
     axes.set_title(f"{result.scenario.get('name', 'scenario')}: throughput at each cluster size")
 

@@ -20,7 +20,7 @@ from gcsim.analysis.report.numbers import elapsed, percent, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict, verdicts
 from gcsim.analysis.report.sources import are_synthetic
 from gcsim.analysis.report.table import answer_table, brief_table, title
-from gcsim.analysis.report.training import trained
+from gcsim.analysis.report.training import training_notes
 from gcsim.analysis.report.trust import NO_MEMORY, is_safe
 from gcsim.analysis.report.wording import (
     advantage,
@@ -28,7 +28,7 @@ from gcsim.analysis.report.wording import (
     listed,
     name_of,
     one_iteration,
-    spread,
+    spread_note,
     to_narrow,
 )
 from gcsim.scenarios.result import Result, Row
@@ -49,7 +49,7 @@ def answer(result: Result, *, full: bool = True) -> list[str]:
     """Return the answer in sentences; `full` adds gradient error, rivals and omitted methods."""
     found = sections.Recommendation(result=result, verdict=largest_verdict(result))
     worded = (
-        f"{word}: {sections.joined(parts)}."
+        f"{word}: {sections.join_parts(parts)}."
         for word, parts in sections.answer_sections(found)
         if not any(isinstance(part, sections.Line) for part in parts)
     )
@@ -69,14 +69,14 @@ def notes(result: Result, found: Verdict, *, full: bool) -> list[str]:
             *_left_out(found),
             *_width(result, found),
             *_ring_or_tree(named),
-            *spread(result, named),
+            *spread_note(result, named),
         ]
         if full
         else [*few, *_width(result, found)]
     )
     return [
-        *_alone(found),
-        *trained(result, found),
+        *_nothing_to_compare(found),
+        *training_notes(result, found),
         *details,
         *_by_size(result),
         *_dense_at_first(result),
@@ -84,7 +84,7 @@ def notes(result: Result, found: Verdict, *, full: bool) -> list[str]:
     ]
 
 
-def _alone(found: Verdict) -> list[str]:
+def _nothing_to_compare(found: Verdict) -> list[str]:
     if len(found.rows) == 1:
         return ["There is only one method, so there is nothing to compare."]
     return [] if found.dense is not None else [NO_SPEEDUP]
@@ -93,7 +93,7 @@ def _alone(found: Verdict) -> list[str]:
 def _speedup(row: Row) -> str:
     """ "fp16, 1.88x (1.80-1.95)"; the iteration's time if there is no dense row."""
     if row.speedup_vs_dense is None:
-        known = intervals.within(intervals.iteration_known(row))
+        known = intervals.in_brackets(intervals.iteration_known(row))
         return f"{row.label}, {elapsed(row.iteration_s)}{known}"
     return f"{row.label}, {advantage(row)}"
 
@@ -144,7 +144,7 @@ def _left_out(found: Verdict) -> list[str]:
 
 def _width(result: Result, found: Verdict) -> list[str]:
     """Return a sentence on the inputs that cause most of the widest range."""
-    rows = [row for row in (found.safe, found.best) if row is not None and _known(row)]
+    rows = [row for row in (found.safe, found.best) if row is not None and _interval(row)]
     if not rows or found.pays == "no":
         return []
     row = max(rows, key=_relative_width)
@@ -177,7 +177,7 @@ def _ring_or_tree(rows: Sequence[Row]) -> list[str]:
     return [f"NCCL may use a ring or a tree here: {', '.join(both)}."] if both else []
 
 
-def _known(row: Row) -> str:
+def _interval(row: Row) -> str:
     return (
         intervals.iteration_known(row)
         if row.speedup_vs_dense is None
@@ -233,14 +233,14 @@ def _likely(group: Sequence[Verdict]) -> str:
 def _dense_at_first(result: Result) -> list[str]:
     """Return a sentence on methods with `dense_steps`, if there are any."""
     entries: Any = result.scenario.get("compressors", ())
-    told = [
+    by_label = [
         f"{entry['label']} ({_share(entry['dense_steps'])})"
         for entry in entries
         if "dense_steps" in entry
     ]
-    if not told:
+    if not by_label:
         return []
-    return [f"Predicted for the steps after the dense ones: {listed(told)}."]
+    return [f"Predicted for the steps after the dense ones: {listed(by_label)}."]
 
 
 def _share(steps: float) -> str:

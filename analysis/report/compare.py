@@ -115,7 +115,7 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
     if not rows:
         had = ", ".join(dict.fromkeys(row.label for row in result.rows))
         raise InputError(
-            f"was made with {measured.compressor} {_said(measured.parameters)}; {name} has {had}",
+            f"was made with {measured.compressor} {_text(measured.parameters)}; {name} has {had}",
             place=place,
             hint="run the scenario with that method and its parameters",
         )
@@ -130,11 +130,11 @@ def row_of(result: Result, measured: Measured, name: str, place: str) -> Row:
     return found
 
 
-def _said(parameters: Mapping[str, Any]) -> str:
+def _text(parameters: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in parameters.items())
 
 
-def alone(measured: Measured, others: Iterable[Measured]) -> float | None:
+def collectives_alone(measured: Measured, others: Iterable[Measured]) -> float | None:
     """Return the seconds per step that collectives take without waiting for other ranks: per bucket
     the shortest time of all ranks, since the last rank to enter waits for none. Returns None unless
     `others` contain every rank of the same run."""

@@ -23,13 +23,13 @@ def parts(found: Explanation) -> tuple[RenderableType, ...]:
         "",
         _kernels(found),
         "",
-        Text("\n".join(_said(found))),
+        Text("\n".join(_summary(found))),
         "",
         _collectives(found),
     )
 
 
-def _said(found: Explanation) -> Iterator[str]:
+def _summary(found: Explanation) -> Iterator[str]:
     stages: dict[str, float] = {}
     for kernel in found.kernels:
         stages[kernel.stage] = stages.get(kernel.stage, 0.0) + kernel.seconds

@@ -21,7 +21,7 @@ from gcsim.analysis.report.numbers import elapsed, ends, plural, significant
 from gcsim.scenarios.result import Result, Row, UncertainInput
 
 
-def uncertain(rows: Iterable[Row]) -> bool:
+def has_ranges(rows: Iterable[Row]) -> bool:
     """Whether any input of these rows was drawn from a range."""
     return any(row.iteration_low_s is not None for row in rows)
 
@@ -50,19 +50,19 @@ def _ends(low: float | None, high: float | None) -> str:
     return f"{significant(low)}-{significant(high)}"
 
 
-def within(interval: str) -> str:
+def in_brackets(interval: str) -> str:
     """Return an interval in brackets, to follow its value; empty if there is none."""
     return f" ({interval})" if interval else ""
 
 
-def spreads(rows: Iterable[Row]) -> bool:
+def iterations_vary(rows: Iterable[Row]) -> bool:
     """Whether iterations of any row vary."""
     return any(row.iteration_p5_s is not None for row in rows)
 
 
-def averaged(result: Result) -> str:
+def means_text(result: Result) -> str:
     """Return the kind of the times, "means of 100 iterations"; empty if iterations do not vary."""
-    return f"means of {number(result)}" if spreads(result.rows) else ""
+    return f"means of {number(result)}" if iterations_vary(result.rows) else ""
 
 
 def number(result: Result) -> str:
@@ -102,9 +102,9 @@ def shares(result: Result, row: Row, dense: Row | None) -> tuple[_Share, ...]:
     iterations = worlds(row) if dense is None else worlds(row) / worlds(dense)
     if np.ptp(iterations) == 0:
         return ()
-    of_row = ranked(iterations)
+    of_row = ranks(iterations)
     found = [
-        _Share(input=one, share=float(np.corrcoef(ranked(np.array(one.draws)), of_row)[0, 1]) ** 2)
+        _Share(input=one, share=float(np.corrcoef(ranks(np.array(one.draws)), of_row)[0, 1]) ** 2)
         for one in result.inputs
         if len(one.draws) == len(iterations) and len(set(one.draws)) > 1
     ]
@@ -122,7 +122,7 @@ def main_sources(result: Result, row: Row, dense: Row | None) -> tuple[_Share, .
     return tuple(found)
 
 
-def ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ranks from 0; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)

@@ -28,7 +28,7 @@ def paste_plan(
     """Return Python code for a plan: the method with the most parameters is the hook's own, others
     are listed by name. `arguments` are passed on to the hook."""
     kinds = list(dict.fromkeys(choice.kind for choice in choices))
-    stated = {choice.kind: _stated(choice.kind, choice.parameters) for choice in choices}
+    stated = {choice.kind: _changes(choice.kind, choice.parameters) for choice in choices}
     main = max(reversed(kinds), key=lambda kind: (len(stated[kind]), kind not in _PLAIN))
     others: dict[str, list[int]] = {}
     for number, choice in enumerate(choices):
@@ -56,7 +56,7 @@ def paste(
     cls, checked = method_of(kind, given)
     if cls.properties(checked).replicas != "identical" or cls.requires:
         return ["not possible as a DDP hook: its workers take local steps"]
-    written = _written({**_stated(kind, given), **arguments})
+    written = _written({**_changes(kind, given), **arguments})
     lines = ["import gcsim", f'gcsim.ddp_hook("{kind}"{written}).register(model)']
     if cls.momentum(checked)[0]:
         lines.append("# has its own momentum: use SGD with momentum=0")
@@ -70,7 +70,7 @@ def _written(arguments: Mapping[str, Any]) -> str:
     return "".join(f", {key}={value}" for key, value in quoted.items())
 
 
-def _stated(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that differ from the method's defaults."""
     usual = method_of(kind, {}).parameters.model_dump()
     return {key: value for key, value in given.items() if usual.get(key) != value}

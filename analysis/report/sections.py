@@ -141,7 +141,7 @@ def section_lines(word: str, parts: Sequence[str], width: int) -> list[str]:
     return found
 
 
-def joined(parts: Sequence[str]) -> str:
+def join_parts(parts: Sequence[str]) -> str:
     """Join parts to one sentence with "; ", but with a space after a colon."""
     return "; ".join(parts).replace(":; ", ": ")
 
@@ -168,7 +168,7 @@ def _wrapped(parts: Sequence[str], room: int) -> list[str]:
     return found
 
 
-def compared(row: Row, other: Row, name: str) -> str:
+def comparison_text(row: Row, other: Row, name: str) -> str:
     """ "1.22x dense (1.02-1.32), faster in 98 % of draws" """
     found = against(row, other, other if name == "dense" else None)
     low, high = significant(found.low), significant(found.high)
@@ -182,7 +182,7 @@ def _row(advice: Recommendation, row: Row) -> Iterator[str]:
     dense, safe = advice.verdict.dense, advice.safe
     yield f"{short(row)}: {elapsed(row.iteration_s)}"
     if dense is not None and row is not dense:
-        yield compared(row, dense, "dense")
+        yield comparison_text(row, dense, "dense")
         apart = dense.iteration_s / row.iteration_s
         if (
             row.speedup_to_target is None
@@ -191,7 +191,7 @@ def _row(advice: Recommendation, row: Row) -> Iterator[str]:
         ):
             yield f"the two median times differ by {significant(apart)}x"
     if safe is not None and row not in (safe, dense) and safe is not dense:
-        yield compared(row, safe, short(safe))
+        yield comparison_text(row, safe, short(safe))
 
 
 def _use(advice: Recommendation) -> list[str]:
@@ -209,12 +209,12 @@ def _use(advice: Recommendation) -> list[str]:
                 draws = f"{short(half)} is faster in {percent(chance)} of draws"
                 found.append(f"{CLOSE}: {draws}")
             else:
-                found.append(f"{short(half)}: {compared(half, use, 'dense')}")
+                found.append(f"{short(half)}: {comparison_text(half, use, 'dense')}")
         return found
-    return [*found, _known(advice, use)]
+    return [*found, _training_evidence(advice, use)]
 
 
-def _known(advice: Recommendation, row: Row) -> str:
+def _training_evidence(advice: Recommendation, row: Row) -> str:
     """ "trained elsewhere: ResNet-50, ImageNet, 64 GPUs: 76.8 % (dense 76.2 %)"; of a row's own
     training "trained: 3 of 3 seeds reach the target" """
     shown = advice.findings.known.get(row.label)
@@ -262,7 +262,7 @@ def _try(advice: Recommendation) -> list[str]:
     missed = advice.findings.missed.get(row.label)
     elsewhere = [f"trained elsewhere: {missed}"] if missed else []
     if row.label in advice.findings.known:
-        elsewhere = [_known(advice, row)]
+        elsewhere = [_training_evidence(advice, row)]
     return [*_row(advice, row), *elsewhere, TRUST]
 
 
@@ -368,7 +368,7 @@ def _limit(advice: Recommendation) -> list[str]:
     training: Any = advice.result.scenario.get("training", {})
     code = COPIES if training.get("strategy") in _RESHARDS else HOOKS
     found = [
-        limited(label, limits[label], link, slowest, rest, code if kind == DENSE else None)
+        bottleneck_text(label, limits[label], link, slowest, rest, code if kind == DENSE else None)
         for label, kind in kinds.items()
         if label in limits
     ]
@@ -382,7 +382,7 @@ HOOKS, COPIES = "in gradient hooks and bucket copies", "copying weights and grad
 """Tasks of dense training besides its passes, with DDP and with FSDP."""
 
 
-def limited(  # noqa: PLR0917 - parts of one sentence
+def bottleneck_text(  # noqa: PLR0917 - parts of one sentence
     label: str, one: Limits, link: str, slowest: str, rest: str, code: str | None
 ) -> str:
     """ "PowerSGD spends 22 % of its time waiting for the network (bandwidth 20 %), 4 % encoding".

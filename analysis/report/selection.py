@@ -106,18 +106,18 @@ def dense_row(rows: Iterable[Row]) -> Row | None:
 
 def largest_verdict(result: Result) -> Verdict:
     """Return the verdict at the largest size."""
-    return _known(result, at_largest(result))
+    return _verdict_with_evidence(result, at_largest(result))
 
 
 def verdicts(result: Result) -> tuple[Verdict, ...]:
     """Return the verdicts at all sizes, ascending."""
     return tuple(
-        _known(result, [row for row in result.rows if row.workers == size])
+        _verdict_with_evidence(result, [row for row in result.rows if row.workers == size])
         for size in sizes(result)
     )
 
 
-def _known(result: Result, rows: Iterable[Row]) -> Verdict:
+def _verdict_with_evidence(result: Result, rows: Iterable[Row]) -> Verdict:
     """Return a verdict that takes the result's evidence into account."""
     workers, known = recorded_workers(result), result.advice
     found = verdict(rows, workers)

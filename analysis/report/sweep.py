@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcsim.analysis.report.answer import html_table
-from gcsim.analysis.report.intervals import spreads
+from gcsim.analysis.report.intervals import iterations_vary
 from gcsim.analysis.report.numbers import percent, plural, significant
 from gcsim.analysis.report.sections import Recommendation
 from gcsim.analysis.report.selection import largest_verdict, surely_faster
@@ -83,7 +83,7 @@ def table_of(result: SweepResult) -> tuple[list[str], list[list[str]]]:
 def notes_on(result: SweepResult) -> tuple[str, list[str]]:
     """Return the answer and the notes on the columns."""
     found = _verdicts(result)
-    differ = any(point.result and spreads(point.result.rows) for point in result.points)
+    differ = any(point.result and iterations_vary(point.result.rows) for point in result.points)
     notes = [FOOTNOTE, *([RANGES] if _open(found) else []), *([MEANS] if differ else [])]
     if any(one.verdict.until_target for one in found if one):
         notes.append(TRAINED)
@@ -208,8 +208,8 @@ def _answer(found: Recommendation | None, *, ranges: bool, lost: str) -> list[st
     if pays in ("likely", "not known"):
         pays = "-" if best is None else percent(found.verdict.probability or 0.0)
     return [
-        *_named(chosen, ranges=ranges, mark=" *" if risky else ""),
-        *_named(best, ranges=ranges),
+        *_method_cells(chosen, ranges=ranges, mark=" *" if risky else ""),
+        *_method_cells(best, ranges=ranges),
         pays,
     ]
 
@@ -221,7 +221,7 @@ def _cost(row: Row | None, *, to_target: bool) -> str:
     return "" if cost is None else significant(cost)
 
 
-def _named(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:
+def _method_cells(row: Row | None, *, ranges: bool, mark: str = "") -> list[str]:
     if row is None:
         return ["-"] * (2 + ranges)
     known = row.speedup_to_target is not None

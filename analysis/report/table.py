@@ -20,7 +20,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gcsim.analysis.report.intervals import averaged, spreads, uncertain
+from gcsim.analysis.report.intervals import has_ranges, iterations_vary, means_text
 from gcsim.analysis.report.numbers import decimals_for, fixed, percent, plural, significant
 from gcsim.analysis.report.selection import Verdict, largest_verdict
 from gcsim.analysis.report.sources import are_synthetic, conditions, micro_batches
@@ -201,9 +201,9 @@ def brief_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     if known_to_target(rows):
         return (TO_TARGET, TO_TARGET_RANGE, SPEEDUP, ITERATION, *money(rows)[-1:], SENT)
     if any(row.speedup_vs_dense is not None for row in rows):
-        total = (SPEEDUP, *_known(rows, SPEEDUP_RANGE), ITERATION)
+        total = (SPEEDUP, *_with_values(rows, SPEEDUP_RANGE), ITERATION)
     else:
-        total = (ITERATION, *_known(rows, ITERATION_RANGE))
+        total = (ITERATION, *_with_values(rows, ITERATION_RANGE))
     return (*total, *money(rows), SENT, replace(NMSE, heading="error\n(NMSE)"))
 
 
@@ -219,20 +219,20 @@ def brief_table(result: Result) -> tuple[list[str], list[tuple[Row, list[str]]]]
 def answer_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Return the columns on speed, certainty and error that are not empty."""
     judged = known_to_target(rows)
-    ranges = _known(rows, SPEEDUP_RANGE)
+    ranges = _with_values(rows, SPEEDUP_RANGE)
     trained = (TO_TARGET, TO_TARGET_RANGE, STEPS) if judged else ()
-    chances = (SOONER,) if judged else _known(rows, PAYS, FASTEST)
-    of_time = () if ranges else _known(rows, ITERATION_RANGE)
+    chances = (SOONER,) if judged else _with_values(rows, PAYS, FASTEST)
+    of_time = () if ranges else _with_values(rows, ITERATION_RANGE)
     total = (*trained, SPEEDUP, *ranges, *chances, ITERATION, *of_time)
-    return (*total, *_known(rows, ERROR, *SPREAD), *money(rows), SENT, NMSE, COSINE)
+    return (*total, *_with_values(rows, ERROR, *SPREAD), *money(rows), SENT, NMSE, COSINE)
 
 
 def money(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Return the cost columns, if a node's cost is stated."""
-    return _known(rows, MONEY, MONEY_TO_TARGET)
+    return _with_values(rows, MONEY, MONEY_TO_TARGET)
 
 
-def _known(rows: Sequence[Row], *columns: Column) -> tuple[Column, ...]:
+def _with_values(rows: Sequence[Row], *columns: Column) -> tuple[Column, ...]:
     """Return the columns that have a value in any row."""
     return tuple(one for one in columns if any(one.value(row) is not None for row in rows))
 
@@ -241,9 +241,9 @@ def other_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     """Return the columns on the parts of an iteration and its outcome that are not empty."""
     before = (INPUT,) if any(row.input_s for row in rows) else ()
     after = (OPTIMIZER,) if any(row.optimizer_s for row in rows) else ()
-    cost = (*COST[:2], *_known(rows, WITH_FAULTS), *COST[2:])
+    cost = (*COST[:2], *_with_values(rows, WITH_FAULTS), *COST[2:])
     memory = (MEMORY,) if any(row.fits for row in rows) else ()
-    return (*_known(rows, AS_STATED), *before, *PARTS, *after, *cost, *memory)
+    return (*_with_values(rows, AS_STATED), *before, *PARTS, *after, *cost, *memory)
 
 
 def answer_table(result: Result, width: int, *, full: bool = False) -> Group:
@@ -281,8 +281,8 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         marks.append(f"{BEST}{'may be ' if may else ''}{_first(found, the=may)}")
     if found.safe is not None and found.safe not in found.foremost:
         marks.append(f"{SAFE}fastest with practically the dense update")
-    if spreads(found.rows):
-        marks.append(averaged(result))
+    if iterations_vary(found.rows):
+        marks.append(means_text(result))
     columns = brief_columns(found.rows)
     notes = ["; ".join(marks)] if marks else []
     notes += _unfit(result, found.rows)
@@ -290,7 +290,7 @@ def brief_notes(result: Result, found: Verdict) -> list[str]:
         (row, why), *others = found.left_out
         more = f"; {plural(len(others), 'other')} (-v)" if others else ""
         notes.append(f"{LEFT_OUT}not counted: {row.label}: {why}{more}")
-    if uncertain(found.rows):
+    if has_ranges(found.rows):
         notes.append(_range(found.rows))
     notes += [*bottleneck(result), *_useful(result, found.rows), *_sharded(result)]
     notes += [COSTS] if money(found.rows) else []
@@ -312,14 +312,14 @@ def footnotes(result: Result, found: Verdict | None = None) -> list[str]:
     if periodic:
         which = "; ".join(f"{row.label} ({row.period} iterations)" for row in periodic)
         notes.append(f"{PERIODIC.strip()} mean over whole periods: {which}")
-    if uncertain(rows):
+    if has_ranges(rows):
         narrow = any(column.narrow(rows) for column in answer_columns(rows))
         notes.append(_range(rows) + (" -: smaller than the last digit shown." if narrow else ""))
-    if spreads(rows):
+    if iterations_vary(rows):
         errors = any(row.iteration_error_s is not None for row in rows)
         known = "+-: standard error of the mean iteration. " if errors else ""
         notes.append(
-            f"times are {averaged(result)}, which differ. {known}p5, p95: 5 % of the "
+            f"times are {means_text(result)}, which differ. {known}p5, p95: 5 % of the "
             "iterations are shorter, and 5 % longer."
         )
     if STEPS in answer_columns(rows):

@@ -12,7 +12,7 @@ from gcsim.scenarios.trained.shipped_tasks import TaskOutcome, on_shipped_tasks
 from gcsim.simulator.training import DENSE
 
 
-def trained(result: Result, found: Verdict) -> list[str]:
+def training_notes(result: Result, found: Verdict) -> list[str]:
     """Return whether the method to try reaches the target and which method is first; if the
     scenario states no training, how the method did on the shipped tasks."""
     facts = result.provenance.get("training")
@@ -60,13 +60,13 @@ def _on_shipped_tasks(result: Result, row: Row | None) -> list[str]:
     found = on_shipped_tasks(row.compressor, implementations.parameters(own))
     if not found:
         return [f"No training with {row.label} comes with gcsim."]
-    told = [one for one in found if not one.too_short]
-    shown, others = told or found, " with other parameters"
+    conclusive = [one for one in found if not one.too_short]
+    shown, others = conclusive or found, " with other parameters"
     own = any(one.same for one in shown)
     name = row.label if own else f"{row.compressor}{others}"
     ends = [_ended(one, others if own and not one.same else "") for one in shown]
     said = [f"{name} on the shipped tasks: {'; '.join(ends)}."]
-    return said if told else [*said, DELAY]
+    return said if conclusive else [*said, DELAY]
 
 
 def _ended(one: TaskOutcome, others: str) -> str:

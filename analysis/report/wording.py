@@ -68,11 +68,11 @@ def advantage(row: Row) -> str:
     """Return the speedup that a method is judged by, with its range: "1.88x (1.80-1.95)"; empty
     without a dense row."""
     if row.speedup_to_target is not None:
-        known = intervals.within(intervals.to_target_known(row))
+        known = intervals.in_brackets(intervals.to_target_known(row))
         return f"{times(row.speedup_to_target)} to the target{known}"
     if row.speedup_vs_dense is None:
         return ""
-    return f"{times(row.speedup_vs_dense)}{intervals.within(intervals.speedup_known(row))}"
+    return f"{times(row.speedup_vs_dense)}{intervals.in_brackets(intervals.speedup_known(row))}"
 
 
 def input_named(name: str) -> str:
@@ -100,13 +100,13 @@ def name_of(row: Row) -> str:
     return "dense training" if row.label == DENSE else row.label
 
 
-def spread(result: Result, rows: Iterable[Row]) -> list[str]:
+def spread_note(result: Result, rows: Iterable[Row]) -> list[str]:
     """Return a note on the kind of times of these rows, if iterations vary."""
     ranges = [f"{row.label} {intervals.range_of(row)}" for row in rows if intervals.range_of(row)]
     if not ranges:
         return []
     return one_iteration(result) or [
-        f"These are {intervals.averaged(result)}; nine in ten take: {', '.join(ranges)}."
+        f"These are {intervals.means_text(result)}; nine in ten take: {', '.join(ranges)}."
     ]
 
 

@@ -25,7 +25,14 @@ from gcsim.analysis.page.page import Chart, Html, chart, notes, plain
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import fixed
 from gcsim.analysis.trained.intervals import colour_of, ends_of, limits_of
-from gcsim.analysis.trained.table import groups_of, held, middle_of, named, ranked, speedup_range
+from gcsim.analysis.trained.table import (
+    coverage,
+    groups_of,
+    label_text,
+    middle_of,
+    ranking,
+    speedup_range,
+)
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
 _AROUND = 150  # pixels above and below the rows of speedups
@@ -41,8 +48,8 @@ def chart_sections(result: TrainingResult) -> list[tuple[str, Html]]:
     """Return headings and charts: speedups to the target, and curves over seconds and steps."""
     groups = groups_of(result)
     found: list[tuple[str, Html]] = []
-    if rows := [row for row in ranked(result) if row.speedup_to_target]:
-        under = f"Whisker: {held(len(rows[0].ended))}. Filled: differs from dense training."
+    if rows := [row for row in ranking(result) if row.speedup_to_target]:
+        under = f"Whisker: {coverage(len(rows[0].ended))}. Filled: differs from dense training."
         gains = chart(_gains(rows), _AROUND + ROW * len(rows))
         found.append(("Speedup to the target", gains + notes([under])))
     views: dict[Literal["steps", "seconds"], str] = {
@@ -67,7 +74,7 @@ def _curves(
         result.curves,
         result.measure,
         at,
-        names={row.label: named(row) for row in group},
+        names={row.label: label_text(row) for row in group},
         target=level_of(result),
         marks={label: place for label, place in reached.items() if place is not None},
     )

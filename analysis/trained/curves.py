@@ -23,7 +23,7 @@ from gcsim.analysis.plots import style
 from gcsim.analysis.plots.labels import write_labels
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.trained.charts import level_of
-from gcsim.analysis.trained.table import groups_of, middle_of, named, ranked
+from gcsim.analysis.trained.table import groups_of, label_text, middle_of, ranking
 from gcsim.scenarios.result import Measure
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
 
@@ -44,7 +44,7 @@ Points = NDArray[np.float64]
 def styles(result: TrainingResult) -> dict[str, style.LineStyle]:
     """Return styles by label of trained methods, the same in all figures of a result."""
     kinds = {row.label: row.compressor for row in result.rows if not row.untrained}
-    return style.styles_of(kinds, {row.label for row in ranked(result)[:FOREMOST]})
+    return style.styles_of(kinds, {row.label for row in ranking(result)[:FOREMOST]})
 
 
 def curves_figure(result: TrainingResult) -> Figure:
@@ -68,7 +68,7 @@ def curves_figure(result: TrainingResult) -> Figure:
 
 def _room(rows: Sequence[TrainedRow]) -> float:
     """Return the inches of the longest name next to the axes."""
-    return 0.72 + _LETTER * max(len(named(row)) for row in rows)
+    return 0.72 + _LETTER * max(len(label_text(row)) for row in rows)
 
 
 def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[TrainedRow]) -> None:
@@ -80,7 +80,7 @@ def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[T
             [distance(result.measure, value) for value in curve.judged(result.measure)]
             for curve in curves
         ]
-        places, lines = _over(judged, [curve.seconds for curve in curves])
+        places, lines = _interpolated(judged, [curve.seconds for curve in curves])
         middle = np.median(lines, axis=0)
         look = style.look_of(looks[row.label], 1.6)
         axes.plot(places, middle, label=row.label, **(look | {"marker": ""}))
@@ -88,7 +88,7 @@ def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[T
         if (at := middle_of(row.seconds_to_target)) is not None and at > 0:
             marks.append((at, look | {"linestyle": "none", "markersize": _MARK, "zorder": 5}))
     axes.set_xscale("log")
-    _marked(figure, axes, level, marks)
+    _draw_marks(figure, axes, level, marks)
     style.plain_ticks(axes.xaxis)
     _measure_axis(axes, result.measure, level, [end for _, end in ends.values()])
     seeds = plural(len(rows[0].ended), "seed")
@@ -97,12 +97,12 @@ def _curves(figure: Figure, axes: Axes, result: TrainingResult, rows: Sequence[T
         + ("\nmark: target reached for good" if rows[0].speedup_to_target else "")
     )
     axes.grid(**_GRID)
-    texts = {row.label: named(row) for row in rows}
+    texts = {row.label: label_text(row) for row in rows}
     own = {label: style.look_of(looks[label], 1.6) for label in ends}
     write_labels(axes, ends, texts, own, gap=_LABEL / _TALL, size=8.5)
 
 
-def _marked(
+def _draw_marks(
     figure: Figure, axes: Axes, level: float, marks: Sequence[tuple[float, dict[str, Any]]]
 ) -> None:
     """Draw marks at the target; one that would cover an earlier one is placed below it."""
@@ -141,7 +141,7 @@ def ratio_figure(result: TrainingResult) -> Figure:
         figure = style.new_figure(8.6, 4.9)
         axes = figure.subplots()
         looks = styles(result)
-        rows = [row for row in ranked(result) if not row.untrained]
+        rows = [row for row in ranking(result) if not row.untrained]
         dense, ends, level = max(row.wire_bytes_per_worker for row in rows), [], level_of(result)
         for row in sorted(rows, key=lambda row: list(looks).index(row.label)):
             if row.wire_bytes_per_worker:
@@ -177,7 +177,7 @@ def _point(
     axes.plot([ratio], [median(last)], label=row.label, **{**own, "linestyle": "none"})
 
 
-def _over(
+def _interpolated(
     judged: Sequence[Sequence[float]], at: Sequence[Sequence[float]]
 ) -> tuple[Points, Points]:
     """Return common places, and each seed's values there, `[seeds, places]`."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import fixed, plural
-from gcsim.analysis.trained.table import held, ranked, speedup_range
+from gcsim.analysis.trained.table import coverage, ranking, speedup_range
 from gcsim.scenarios.trained.bands import ALPHA
 from gcsim.scenarios.trained.horizon import in_words
 from gcsim.scenarios.trained.result import TrainedRow, TrainingResult
@@ -28,7 +28,7 @@ _WIDEST = 8.0  # largest ratio of the axis' end to the extreme speedup; arrows m
 
 def gains_figure(result: TrainingResult) -> Figure:
     """Draw speedups to the target over dense training, the largest first."""
-    rows = [row for row in ranked(result) if not row.untrained]
+    rows = [row for row in ranking(result) if not row.untrained]
     with style.settings():
         tall = _ROW * len(rows)
         height = tall + _AROUND
@@ -48,7 +48,7 @@ def gains_figure(result: TrainingResult) -> Figure:
         axes.grid(axis="x", color="#E4E4E4", linewidth=0.7)
         axes.set_xlabel(
             f"speedup to the target over dense training, {plural(rows[0].workers, 'worker')}\n"
-            f"whisker: {held(len(rows[0].ended))}; filled: differs from dense"
+            f"whisker: {coverage(len(rows[0].ended))}; filled: differs from dense"
         )
         name = result.scenario.get("name", "scenario")
         axes.set_title(f"{name}: speedup to {result.target}")

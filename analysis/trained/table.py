@@ -50,14 +50,14 @@ def parts(result: TrainingResult, width: int) -> tuple[RenderableType, ...]:
 
 def html(result: TrainingResult) -> str:
     """Return table, notes and answer as HTML for a notebook."""
-    rows = ranked(result)
+    rows = ranking(result)
     columns = columns_of(result, rows)
     headings = ["method", *(heading.replace("\n", " ") for heading, _ in columns)]
     lines = [[row.label, *(cell(row) for _, cell in columns)] for row in rows]
     return html_table(title(result), headings, lines, [legend(result), *answer(result)])
 
 
-def ranked(result: TrainingResult) -> list[TrainedRow]:
+def ranking(result: TrainingResult) -> list[TrainedRow]:
     """Return the rows of the largest size, the fastest to the target first, then by accuracy."""
     largest = max(row.workers for row in result.rows)
     return sorted(
@@ -78,7 +78,7 @@ def _falls_short(result: TrainingResult, row: TrainedRow) -> float:
 
 def groups_of(result: TrainingResult) -> dict[str, list[TrainedRow]]:
     """Return the trained rows of the largest size by title: those at the target, and others."""
-    rows = [row for row in ranked(result) if not row.untrained]
+    rows = [row for row in ranking(result) if not row.untrained]
     groups = {
         f"reach {result.target}": [row for row in rows if row.speedup_to_target is not None],
         "miss it, or inconclusive": [row for row in rows if row.speedup_to_target is None],
@@ -86,7 +86,7 @@ def groups_of(result: TrainingResult) -> dict[str, list[TrainedRow]]:
     return {title: group for title, group in groups.items() if group}
 
 
-def named(row: TrainedRow) -> str:
+def label_text(row: TrainedRow) -> str:
     """Return a method's name, with its outcome if it does not reach the target."""
     if row.too_short:
         return f"{row.label} ({in_words(row.delays or 0)})"
@@ -103,7 +103,7 @@ def middle_of(by_seed: Sequence[float | None]) -> float | None:
 
 def title(result: TrainingResult) -> str:
     """Return the title above the table."""
-    row = ranked(result)[0]
+    row = ranking(result)[0]
     return (
         f"{result.scenario.get('name', 'scenario')}: time to {result.target}, "
         f"{plural(row.nodes, 'node')}, {plural(row.workers, 'worker')}, "
@@ -119,7 +119,7 @@ def legend(result: TrainingResult) -> str:
         f"Compared with dense {'bf16' if half else 'float32'} training. steps: until the target is "
         "reached for good, on held-out samples. to target: dense training's simulated seconds to "
         f"the target over the method's; median of {plural(seeds, 'seed')}; "
-        f"range: {held(seeds)}, over draws of the uncertain inputs (0: not reached). "
+        f"range: {coverage(seeds)}, over draws of the uncertain inputs (0: not reached). "
         f"iteration: {MEDIANS}. reached: seeds that reach the target."
     )
     if any(row.delays is not None for row in result.rows):
@@ -130,14 +130,14 @@ def legend(result: TrainingResult) -> str:
     return said
 
 
-def held(seeds: int) -> str:
+def coverage(seeds: int) -> str:
     """Return what the range of a speedup contains, given the number of seeds."""
     return f"{'another' if seeds > 1 else 'this'} seed would fall inside in 8 of 10 cases"
 
 
 def answer(result: TrainingResult) -> list[str]:
     """Return the answer, a list of sentences."""
-    rows = ranked(result)
+    rows = ranking(result)
     best = rows[0]
     said = [_first(result, rows)]
     quick = max(rows, key=lambda row: row.speedup_per_iteration or 0.0)
@@ -216,9 +216,9 @@ def _first(result: TrainingResult, rows: Sequence[TrainedRow]) -> str:
         )
     gain = times(best.speedup_to_target or 0.0)
     if len(leading) > 1:
-        named, least = ", ".join(row.label for row in leading), leading[-1].speedup_to_target
+        label_text, least = ", ".join(row.label for row in leading), leading[-1].speedup_to_target
         return (
-            f"{named} reach {result.target} first {where}, with no significant difference: "
+            f"{label_text} reach {result.target} first {where}, with no significant difference: "
             f"{times(least or 0.0)} to {gain} as fast as dense training ({_test(rows)}). "
             f"Against dense training: {_against_dense(rows)}."
         )
@@ -325,7 +325,7 @@ WIDE: tuple[Column, ...] = (
 def _table(result: TrainingResult, width: int) -> tuple[Table, list[str]]:
     """Return the table, with `WIDE` on a wide terminal, and the names of columns that do not fit;
     the comparison with fp16 is dropped first."""
-    rows = ranked(result)
+    rows = ranking(result)
     every = columns_of(result, rows)
     columns = list(every)
     for name in (_HALF, _DELAYS, _ITERATION):

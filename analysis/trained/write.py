@@ -24,8 +24,8 @@ from gcsim.analysis.page.page import (
     table,
 )
 from gcsim.analysis.trained.charts import chart_sections
-from gcsim.analysis.trained.table import WIDE, answer, columns_of, legend, ranked, title
-from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawn, write_all
+from gcsim.analysis.trained.table import WIDE, answer, columns_of, legend, ranking, title
+from gcsim.analysis.write import REPORT, Writer, as_text, draw_all, drawing, write_all
 from gcsim.errors import InputError
 from gcsim.files import csv_text
 from gcsim.scenarios.reading import document
@@ -69,9 +69,9 @@ RESULTS: dict[str, Writer] = {
     "scenario.yaml": as_text(lambda result: document.write(result.scenario)),
 }
 FIGURES: dict[str, Writer] = {
-    "accuracy.png": drawn("gcsim.analysis.trained.curves:curves_figure"),
-    "speedup_to_target.png": drawn("gcsim.analysis.trained.intervals:gains_figure"),
-    "accuracy_and_compression.png": drawn("gcsim.analysis.trained.curves:ratio_figure"),
+    "accuracy.png": drawing("gcsim.analysis.trained.curves:curves_figure"),
+    "speedup_to_target.png": drawing("gcsim.analysis.trained.intervals:gains_figure"),
+    "accuracy_and_compression.png": drawing("gcsim.analysis.trained.curves:ratio_figure"),
 }
 
 
@@ -88,7 +88,7 @@ def draw_training(result: TrainingResult, folder: Path, command: str = "") -> tu
 
 def training_page(result: TrainingResult, command: str) -> str:
     """Return the report as HTML; `command` is the command that made it."""
-    rows = ranked(result)
+    rows = ranking(result)
     every = sorted(result.rows, key=lambda row: (-row.workers, -(row.speedup_to_target or 0.0)))
     sections: list[tuple[str, Html]] = [
         ("Answer", paragraphs(answer(result), "verdict")),

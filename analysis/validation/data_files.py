@@ -20,14 +20,14 @@ def _read(path: Path) -> list[Row]:
 
 
 @cache
-def cited(folder: Path) -> dict[str, Row]:
+def source_rows(folder: Path) -> dict[str, Row]:
     """Return the lines of a folder's `sources.csv`, by key."""
     return {row["key"]: row for row in _read(folder / "sources.csv")}
 
 
 def citation(folder: Path, key: str, where: str) -> str:
     """Return the citation of a row: its entry in `sources.csv`, with the place in that source."""
-    found = cited(folder)[key]
+    found = source_rows(folder)[key]
     parts = (found["citation"], where, found["url"], found["date"], found["confidence"])
     return ", ".join(part for part in parts if part)
 

@@ -33,7 +33,7 @@ _SEED = 0
 _HELD: dict[object, CollectiveTimes] = {}  # by cluster, records and inputs, shared by suites
 
 
-def in_worlds(
+def step_in_worlds(
     cluster: Cluster,
     training: Training,
     profile: TrafficProfile,
@@ -73,7 +73,7 @@ def passes_of(
     return found
 
 
-def without(work: str, device: Device, model: ModelFacts, precision: Precision) -> Device:
+def device_without(work: str, device: Device, model: ModelFacts, precision: Precision) -> Device:
     """Return the device without steps of the model that cite `work`; unchanged without any."""
     key = model.name, precision, model.tokens
     times = device.measured.get(key)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gcsim.analysis.validation import rows as row_files
 from gcsim.analysis.validation.data_files import citation, layer_table
-from gcsim.analysis.validation.drawn import in_worlds, passes_of, without
+from gcsim.analysis.validation.drawn import device_without, passes_of, step_in_worlds
 from gcsim.analysis.validation.leaving_out import work_of
 from gcsim.analysis.validation.suite import Bound, Excluded, Factor, Findings, Point, Suite
 from gcsim.errors import InputError, Problem, did_you_mean
@@ -78,7 +78,7 @@ class Folder:
         variants = [v for group in self._groups(row) for v in group.get("longest", ())] or [{}]
         found = [self._run(row, variant, catalogue, steps) for variant in variants]
         unknown = any(group.get("unknown") for group in self._groups(row))
-        return [] if catalogue and (unknown or not all(map(_known, found))) else found
+        return [] if catalogue and (unknown or not all(map(_is_known, found))) else found
 
     def _groups(self, row: row_files.Row) -> list[row_files.Changes]:
         """Return the row's changes of the defaults, in order."""
@@ -129,7 +129,7 @@ class Folder:
                 own = {key.removeprefix(_LET): text for key, text in let.items()}
                 self._runs[name] = self._runs[base].changed(own, prices)
             except InputError as error:
-                raise InputError([_placed(row, one) for one in error.problems]) from error
+                raise InputError([_with_place(row, one) for one in error.problems]) from error
         return self._runs[name]
 
     def _defaults(self) -> Document:
@@ -354,7 +354,7 @@ class Folder:
                 compute = passes_of(
                     run.passes, run.profile.model, run.cluster.device, run.training.timed_as
                 )
-            self._drawn[id(run)] = in_worlds(
+            self._drawn[id(run)] = step_in_worlds(
                 run.cluster, run.training, run.profile, compute, run.seconds
             )
         return self._drawn[id(run)]
@@ -363,14 +363,14 @@ class Folder:
         """Return the runs on devices without the source's own steps; empty if no other has any."""
         work = work_of(source, "")
         found = [self._others(work, one) if work else one for one in runs]
-        return found if all(map(_known, found)) else []
+        return found if all(map(_is_known, found)) else []
 
     def _others(self, work: str, run: StatedRun) -> StatedRun:
         """Return a run without the statements of its source."""
         name = f"{id(run)} without {work}"
         if name not in self._runs:
             precision = run.training.timed_as
-            device = without(work, run.cluster.device, run.profile.model, precision)
+            device = device_without(work, run.cluster.device, run.profile.model, precision)
             cluster = replace(run.cluster, device=device)
             same = device is run.cluster.device
             self._runs[name] = run if same else replace(run, cluster=cluster, _held={})
@@ -381,7 +381,7 @@ def _longest(runs: Sequence[StatedRun]) -> float:
     return max(run.seconds for run in runs)
 
 
-def _known(run: StatedRun) -> bool:
+def _is_known(run: StatedRun) -> bool:
     """Whether the catalogue knows the step."""
     try:
         return run.step >= 0
@@ -389,7 +389,7 @@ def _known(run: StatedRun) -> bool:
         return False
 
 
-def _placed(row: row_files.Row, problem: Problem) -> Problem:
+def _with_place(row: row_files.Row, problem: Problem) -> Problem:
     """Return the problem with the place of its cell, if it belongs to a row."""
     if not problem.place.startswith("--set "):
         return problem

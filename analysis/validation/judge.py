@@ -12,7 +12,7 @@ from typing import get_args
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.decisions import Decisions, decisions
 from gcsim.analysis.validation.report.series import lines
-from gcsim.analysis.validation.statistics import Errors, by_series, errors, judged
+from gcsim.analysis.validation.statistics import Errors, by_series, errors, not_fitted
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Point, Suite, Unit
 from gcsim.errors import InputError
 
@@ -103,7 +103,7 @@ def _check(suite: Suite, points: Sequence[Point], series: dict[str, list[Point]]
         known = ", ".join(get_args(Unit))
         raise _wrong(suite, f"points in {units[0]!r}; units are {known}")
     for name, own in series.items():
-        fitted = len(own) - len(judged(own))
+        fitted = len(own) - len(not_fitted(own))
         if fitted > MOST_FITTED * len(own):
             raise _wrong(
                 suite,

@@ -122,12 +122,12 @@ def misses(reports: Sequence[Report], *, stated: bool) -> Misses:
     for group in settings.values():
         dense = next((one for one in group if one[0].method == DENSE), None)
         own = [one for one in group if one[0].method != DENSE and not one[0].fitted]
-        gains += [_over(one, dense) for one in own if dense]
-        pairs += [_over(one, other) for one, other in combinations(own, 2)]
+        gains += [_ratio(one, dense) for one in own if dense]
+        pairs += [_ratio(one, other) for one, other in combinations(own, 2)]
     return Misses(tuple(steps), tuple(gains), tuple(pairs))
 
 
-def _over(one: tuple[Point, Miss], other: tuple[Point, Miss]) -> Miss:
+def _ratio(one: tuple[Point, Miss], other: tuple[Point, Miss]) -> Miss:
     (point, miss), (reference, known) = one, other
     gain = math.log(reference.measured / point.measured)
     return Miss(
@@ -139,10 +139,10 @@ def widths(catalogue: Misses, stated: Misses) -> Widths:
     """Return the widths that these misses require."""
     compressor = width(stated.pairs) ** math.sqrt(0.5)  # a ratio of two methods has two
     own = _quantiles(compressor)
-    compressed = width([_beside(one, own) for one in stated.gains])
+    compressed = width([_times(one, own) for one in stated.gains])
     both = _both(compressed, compressor)
     steps = [
-        width([_beside(one, both if one.compressed else 0 * both) for one in each.steps])
+        width([_times(one, both if one.compressed else 0 * both) for one in each.steps])
         for each in (catalogue, stated)
     ]
     return Widths(catalogue=steps[0], stated=steps[1], compressed=compressed, compressor=compressor)
@@ -159,7 +159,7 @@ def width(found: Sequence[Miss]) -> float:
     low, high = 0.0, _WIDEST
     while high - low > 1e-3:
         middle = (low + high) / 2
-        inside = weights[_within(places(logs, math.exp(middle)))].sum() >= _SHARE - 1e-9
+        inside = weights[_in_middle(places(logs, math.exp(middle)))].sum() >= _SHARE - 1e-9
         low, high = (low, middle) if inside else (middle, high)
     return math.exp(high)
 
@@ -171,7 +171,7 @@ def places(logs: Values, factor: float) -> Values:
     return found
 
 
-def _within(found: Values) -> NDArray[np.bool_]:
+def _in_middle(found: Values) -> NDArray[np.bool_]:
     return (found >= _EDGE) & (found <= 1 - _EDGE)
 
 
@@ -187,7 +187,7 @@ def _both(compressed: float, compressor: float) -> Values:
     return each[_QUANTILES // 2 :: _QUANTILES]
 
 
-def _beside(miss: Miss, drawn: Values) -> Miss:
+def _times(miss: Miss, drawn: Values) -> Miss:
     logs = np.subtract.outer(miss.logs, drawn).ravel()
     return Miss(miss.source, logs, miss.compressed, miss.measured)
 
@@ -250,7 +250,7 @@ def _left_out(found: Misses, source: str, *, stated: bool) -> LeftOut:
     known = shipped().without(source)
     both = _both(known.compressed, known.compressor)
     factor = known.stated if stated else known.catalogue
-    steps = np.array([_beside(one, both if one.compressed else 0 * both).logs for one in own.steps])
+    steps = np.array([_times(one, both if one.compressed else 0 * both).logs for one in own.steps])
     missed = [float(np.median(one.logs)) for one in own.steps]
     by = [
         statistics.median(float(np.median(one.logs)) for one in others.of([name]).steps)
@@ -258,7 +258,7 @@ def _left_out(found: Misses, source: str, *, stated: bool) -> LeftOut:
     ]
     shift = statistics.median(by) if by else 0.0
     compressor = _quantiles(known.compressor)
-    gains = np.array([_beside(one, compressor).logs for one in own.gains]).reshape(
+    gains = np.array([_times(one, compressor).logs for one in own.gains]).reshape(
         -1, _QUANTILES * len(own.steps[0].logs)
     )
     drawn = np.array([one.measured for one in own.gains])[:, None] + gains
@@ -268,9 +268,9 @@ def _left_out(found: Misses, source: str, *, stated: bool) -> LeftOut:
         steps=len(own.steps),
         error=statistics.median(abs(math.exp(-each) - 1) for each in missed),
         moved=statistics.median(abs(math.exp(shift - each) - 1) for each in missed),
-        steps_held=float(_within(places(steps, factor)).mean()),
+        steps_held=float(_in_middle(places(steps, factor)).mean()),
         gains=len(gains),
-        gains_held=float(_within(places(gains, known.compressed)).mean()) if len(gains) else 0.0,
+        gains_held=float(_in_middle(places(gains, known.compressed)).mean()) if len(gains) else 0.0,
         pays=tuple(
             (as_probability(p), one.measured > 0)
             for p, one in zip(said, own.gains, strict=True)

@@ -29,7 +29,7 @@ from gcsim.analysis.plots import style
 from gcsim.analysis.report.numbers import plural
 from gcsim.analysis.validation.judge import Report
 from gcsim.analysis.validation.report.table import percent
-from gcsim.analysis.validation.statistics import by_series, grouped, judged
+from gcsim.analysis.validation.statistics import by_series, grouped, not_fitted
 from gcsim.analysis.validation.suite import Point
 from gcsim.errors import InternalError
 from gcsim.simulator.training import DENSE
@@ -144,7 +144,7 @@ def errors_figure(reports: Sequence[Report]) -> Figure:
         axes = figure.add_axes((0.085, 0.13, 0.6, 0.78))
         handles, together = [], []
         for number, report in enumerate(reports):
-            points = [p for p in judged(report.findings.points) if p.unit not in {"bytes", "x"}]
+            points = [p for p in not_fitted(report.findings.points) if p.unit not in {"bytes", "x"}]
             if not points:
                 continue
             together += points

@@ -60,7 +60,7 @@ def _shipped(name: str) -> Suite:
 
 
 @cache
-def _found(name: str) -> Findings:
+def _findings(name: str) -> Findings:
     """Return the findings of a suite of the table, predicted once."""
     return _shipped(name).find()
 
@@ -69,7 +69,7 @@ def _suite(name: str) -> Suite:
     from gcsim.analysis.validation.folder import suite_of
 
     if name in SUITES:
-        return replace(_shipped(name), find=partial(_found, name))
+        return replace(_shipped(name), find=partial(_findings, name))
     if Path(name).is_dir():
         return suite_of(Path(name), Path(name).resolve().name)
     hint = did_you_mean(name, SUITES)

@@ -28,14 +28,14 @@ class Errors:
     worst: tuple[Point, ...]  # largest absolute error first
 
 
-def judged(points: Sequence[Point]) -> list[Point]:
+def not_fitted(points: Sequence[Point]) -> list[Point]:
     """Return the points that were not used in a fit."""
     return [point for point in points if not point.fitted]
 
 
 def errors(points: Sequence[Point], worst: int = 3) -> Errors | None:
     """Return the errors of the points that were not used in a fit, if there are any."""
-    own = judged(points)
+    own = not_fitted(points)
     if not own:
         return None
     absolute = [abs(point.error) for point in own]

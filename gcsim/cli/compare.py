@@ -55,4 +55,4 @@ def compare(
     if len(results) > 1:
         emit(*compare.parts(names, results))
     for one in found:
-        emit(*compare.measured_parts(*one, compare.alone(one[2], hooks.values())))
+        emit(*compare.measured_parts(*one, compare.collectives_alone(one[2], hooks.values())))

@@ -123,12 +123,12 @@ def note_column(widest: int | None = None) -> TextColumn:
 @contextmanager
 def watching(quiet: bool) -> Iterator[Progress]:
     """Show progress on stderr in this context, unless `quiet`. Users' code may run in it."""
-    with users_code(), _shown(quiet) as progress:
+    with users_code(), _display(quiet) as progress:
         yield progress
 
 
 @contextmanager
-def _shown(quiet: bool) -> Iterator[Progress]:
+def _display(quiet: bool) -> Iterator[Progress]:
     console = Console(stderr=True, highlight=False, markup=False)
     if quiet:
         yield SilentProgress()

@@ -47,7 +47,7 @@ def validate(
     """
     from gcsim.analysis.validation.judge import run_suite
     from gcsim.analysis.validation.leaving_out import fault
-    from gcsim.analysis.validation.report.write import shown, to_json, write
+    from gcsim.analysis.validation.report.write import terminal_parts, to_json, write
     from gcsim.cli.progress import watching
     from gcsim.cli.terminal import emit, emit_exactly, note_written, width
 
@@ -56,7 +56,7 @@ def validate(
         message = "--quick shortens the live suite, but --live is not given"
         raise InputError(message, place="--quick", hint="add --live")
     asked = chosen(names) if names or not live else []
-    folder = results_folder(output, _named(names, live=live))
+    folder = results_folder(output, _folder_name(names, live=live))
     reports: list[Report] = []
     with watching(quiet) as progress:
         if live:
@@ -71,7 +71,7 @@ def validate(
     if as_json:
         emit_exactly(to_json(reports))
     else:
-        emit(*shown(reports, width(), verbose=verbose))
+        emit(*terminal_parts(reports, width(), verbose=verbose))
     if not quiet:
         note_written(folder, paths)
     broken = [bound for report in reports for bound in report.bounds if not bound.kept]
@@ -83,7 +83,7 @@ def validate(
         raise ExpectationError(wrong)
 
 
-def _named(names: Sequence[str], *, live: bool) -> str:
+def _folder_name(names: Sequence[str], *, live: bool) -> str:
     """Return the name of the results' folder, one per set of suites: figures of one suite must not
     mix with another's tables."""
     parts = [*(["live"] if live else []), *names]

@@ -52,7 +52,7 @@ def inside_of(stated: str | None, readings: Sequence[Reading]) -> Inside:
 
 def check_inside(points: Sequence[Measurement], inside: Inside) -> None:
     """Raise `InputError` if the bus alone takes longer than a measured time."""
-    within = _within(points)
+    within = _with_bus(points)
     if not within or (wrong := _contradicted(within, inside.link)) is None:
         return
     point, least = wrong
@@ -67,7 +67,7 @@ def check_inside(points: Sequence[Measurement], inside: Inside) -> None:
     )
 
 
-def _within(points: Sequence[Measurement]) -> list[Measurement]:
+def _with_bus(points: Sequence[Measurement]) -> list[Measurement]:
     """Return the measurements of several machines with several devices each."""
     return [p for p in points if 1 < p.devices_per_node < p.ranks and p.collective != "send"]
 
@@ -99,7 +99,7 @@ def settled(fit: LinkFit, place: str) -> LinkFit:
             "these sizes do not determine the goodput, so no link is written",
             place=place,
             hint="measure longer messages, or state --line-rate RATE"
-            + (" and --intra-node LINK" if _within([p.measurement for p in fit.points]) else ""),
+            + (" and --intra-node LINK" if _with_bus([p.measurement for p in fit.points]) else ""),
         )
     like = ethernet_like(fit.line_rate)
     link = fit.link.exactly(
@@ -113,7 +113,7 @@ def settled(fit: LinkFit, place: str) -> LinkFit:
 def _possible(fit: LinkFit, place: str) -> LinkFit:
     goodput = float(fit.link.bandwidth * fit.link.efficiency)
     several = [p.measurement for p in fit.points if p.measurement.devices_per_node == 1]
-    within = _within([point.measurement for point in fit.points])
+    within = _with_bus([point.measurement for point in fit.points])
     if goodput > FASTEST and (several or within):
         raise InputError(
             f"no network reaches a goodput of {rate(goodput)}",

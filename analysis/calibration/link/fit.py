@@ -248,7 +248,7 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
         for number, (figure, _) in enumerate(names)
         if figure == "goodput" or shape.value(number, float(x[number])) > shapes.SHORTEST
     ]
-    spread = {**_spread(solution, range(len(names))), **_spread(solution, free)}
+    spread = {**_half_widths(solution, range(len(names))), **_half_widths(solution, free)}
     times = solution.measured - solution.measured.min()
     for number, (figure, from_bytes) in enumerate(names):
         at, around = float(x[number]), spread[number]
@@ -266,7 +266,7 @@ def _estimates(solution: Solution) -> Iterator[Estimate]:
         )
 
 
-def _spread(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
+def _half_widths(solution: Solution, chosen: Sequence[int]) -> dict[int, float]:
     """Return half the interval of figures fitted together; infinite if undetermined."""
     from scipy.stats import t as student
 

@@ -25,7 +25,7 @@ _SHOWN = 40  # most sizes in the report's table, those with the largest errors
 
 def report(fit: LinkFit, readings: Sequence[Reading]) -> Iterator[str]:
     """Yield the lines of the report."""
-    yield from wrapped(f"{fit.link.name}: {_measured(fit)}")
+    yield from wrapped(f"{fit.link.name}: {_data_text(fit)}")
     yield ""
     yield from table(list(_figures(fit)))
     yield ""
@@ -74,7 +74,7 @@ def entry(fit: LinkFit, readings: Sequence[Reading], *, date: str, command: str)
     files = ", ".join(reading.file for reading in readings)
     tools = ", ".join(dict.fromkeys(reading.tool for reading in readings))
     source = (
-        f"fitted to {files} ({tools}): {_measured(fit)}; median error {fit.median_error:.1%}, "
+        f"fitted to {files} ({tools}): {_data_text(fit)}; median error {fit.median_error:.1%}, "
         f"worst {fit.worst.error:+.1%}; {date}; {command}"
     )
     comments = [
@@ -116,7 +116,7 @@ def _exact_time(text: str, seconds: float) -> str:
     return f"{micro} us" if "e" not in micro else text
 
 
-def _measured(fit: LinkFit) -> str:
+def _data_text(fit: LinkFit) -> str:
     kinds = sorted({point.measurement.collective for point in fit.points})
     counts = sorted({point.measurement.ranks for point in fit.points})
     algorithms = sorted({point.measurement.algorithm for point in fit.points})

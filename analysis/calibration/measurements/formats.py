@@ -17,7 +17,7 @@ class Format(NamedTuple):
 
     module: str
     takes: tuple[Kind, ...]
-    told: str
+    title: str
 
 
 _FORMATS: tuple[tuple[str, str, tuple[Kind, ...], str], ...] = (
@@ -37,6 +37,6 @@ _FORMATS: tuple[tuple[str, str, tuple[Kind, ...], str], ...] = (
 )  # fmt: skip
 
 FORMATS: dict[str, Format] = {
-    name: Format(f"{_HERE}.{module}", takes, told) for name, module, takes, told in _FORMATS
+    name: Format(f"{_HERE}.{module}", takes, title) for name, module, takes, title in _FORMATS
 }
 """Formats by their names for `--format`."""

@@ -71,13 +71,13 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
         tenths = statistics.quantiles(trips, n=10, method="inclusive") if len(trips) > 1 else trips
         value = statistics.median(trips)
         how = f"half of the median of {plural(len(trips), 'round trip')}"
-        spread = _half(value, trips[0], max(value, tenths[-1]), how)
+        spread = _latency(value, trips[0], max(value, tenths[-1]), how)
     elif shorts:
         low = min(short[0] for short in shorts)
         value = statistics.median(short[1] for short in shorts)
         high = max(min(short[2], short[1] + (short[3:] or (short[2],))[0]) for short in shorts)
         how = "half of the average round trip (with -q there are no single ones)"
-        spread = _half(value, low, max(value, high), how)
+        spread = _latency(value, low, max(value, high), how)
     else:
         raise InputError(
             "has no round trip: no line with icmp_seq=, time= and ms",
@@ -87,7 +87,7 @@ def parse(name: str, text: str, stated: collectives.Stated) -> collectives.Readi
     return collectives.Reading(file=name, tool="ping", latency=spread, notes=notes)
 
 
-def _half(value: float, low: float, high: float, how: str) -> collectives.Spread:
+def _latency(value: float, low: float, high: float, how: str) -> collectives.Spread:
     one_way = [each / 2e3 for each in (value, low, high)]
     return collectives.Spread(value=one_way[0], low=one_way[1], high=one_way[2], how=how)
 

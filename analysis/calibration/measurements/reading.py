@@ -82,7 +82,7 @@ def _shared(point: collectives.Measurement) -> collectives.Measurement:
 
 def _read(path: Path, file_format: str, stated: collectives.Stated) -> collectives.Reading:
     with contents(path) as content:
-        claims = claimed(content) if file_format == "auto" else _forced(path, content, file_format)
+        claims = formats(content) if file_format == "auto" else _forced(path, content, file_format)
         if not claims:
             raise _unknown(path, content)
         if len(claims) > 1:
@@ -121,7 +121,7 @@ def _read(path: Path, file_format: str, stated: collectives.Stated) -> collectiv
     return replace(reading, measurements=points, notes=notes)
 
 
-def claimed(content: Content) -> dict[str, Content]:
+def formats(content: Content) -> dict[str, Content]:
     """Return the formats that recognise a content, each with the content without prefixes."""
     kind = _kind(content)
     found: dict[str, Content] = {}
@@ -167,7 +167,7 @@ def contents(path: Path) -> Iterator[Content]:
         if json_stream.is_chakra_protobuf(head):
             raise InputError(json_stream.PROTOBUF, place=name, hint=json_stream.NAME_THE_KINETO)
         if _JSON.match(head):
-            content = loaded(name, file, torch_profile.kept)
+            content = loaded(name, file, torch_profile.is_nccl_kernel)
             if isinstance(at(content, "nodes"), list):
                 raise InputError(
                     json_stream.OPERATORS, place=name, hint=json_stream.NAME_THE_KINETO
@@ -188,7 +188,7 @@ def _unknown(path: Path, content: Content) -> InputError:
         told = f" (it begins with {UNPRINTABLE.sub('?', first)[:_SHOWN]!r})" if first else ""
     elif isinstance(content, dict) and content:
         told = f" (its keys: {', '.join(content)!r:.{_SHOWN}})"
-    hint = "known: " + "; ".join(f"{one.told} ({name})" for name, one in FORMATS.items())
+    hint = "known: " + "; ".join(f"{one.title} ({name})" for name, one in FORMATS.items())
     return InputError(f"has an unknown format{told}", place=str(path), hint=hint)
 
 

@@ -42,7 +42,7 @@ def recognised(body: Any) -> bool:
     return isinstance(at(body, EVENTS), list)
 
 
-def kept(event: Any) -> bool:
+def is_nccl_kernel(event: Any) -> bool:
     """Whether an event is a kernel of NCCL."""
     return at(event, "cat") == "kernel" and str(at(event, "name")).startswith("nccl")
 
@@ -54,7 +54,7 @@ def parse(name: str, body: Any, stated: collectives.Stated) -> collectives.Readi
     points: list[collectives.Measurement] = []
     left_out: Counter[str] = Counter()
     for number, event in enumerate(entries(body, EVENTS)):
-        if not kept(event):
+        if not is_nccl_kernel(event):
             continue
         kernel = at(event, "name")
         called, dtype = (str(at(event, "args", key)) for key in ("Collective name", "dtype"))

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gcsim.analysis.validation.statistics import grouped, judged
+from gcsim.analysis.validation.statistics import grouped, not_fitted
 from gcsim.analysis.validation.suite import Point
 
 SIDE = 6  # least points on either side of a cut: the bias of fewer may be chance
@@ -39,7 +39,7 @@ def lines(series: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
     """Return each series by name, or its parts by theirs, in order: "all-reduce, 2-4 ranks"."""
     found: dict[str, list[Point]] = {}
     for name, points in series.items():
-        for axes, part in _parts(judged(points), frozenset()):
+        for axes, part in _parts(not_fitted(points), frozenset()):
             ranges = [span(axis, part) for axis in AXES if axis in axes]
             found[", ".join([name, *ranges])] = part
     return found

@@ -217,27 +217,27 @@ def agreement_rows(agreements: Sequence[suites.Agreement]) -> Iterator[tuple[str
             before = one.task
         if not (one.pairs or one.reported or one.reported_short):
             continue  # nothing published
-        told = f"{one.count('right')} / {one.count('reversed')} / {one.count('alike')}"
+        verdicts = f"{one.count('right')} / {one.count('reversed')} / {one.count('alike')}"
         rank = f"{median(one.ranks):.2f}" if one.ranks else "-"
         counts = one.reported, len(one.alarms), one.reported_short
         spanning = f"{rank} ({len(one.ranks)} of {one.spanning})"
         short = str(one.count("too short"))
-        yield f"- {one.compared}", *map(str, counts), told, short, spanning
+        yield f"- {one.compared}", *map(str, counts), verdicts, short, spanning
 
 
 _ORDERS: tuple[suites.Verdict, ...] = ("right", "reversed")
-TOLD_APART = ("setting", *_ORDERS)
+SEPARATED = ("setting", *_ORDERS)
 
 
-def told_apart_rows(agreement: suites.Agreement) -> Iterator[tuple[str, ...]]:
+def separated_rows(agreement: suites.Agreement) -> Iterator[tuple[str, ...]]:
     """Yield a setting's pairs that the seeds separate, the published better method first."""
     for setting, pairs in grouped(agreement.pairs, lambda pair: pair.setting).items():
-        cells = [_over(pair for pair in pairs if pair.verdict == one) for one in _ORDERS]
+        cells = [_pairs_text(pair for pair in pairs if pair.verdict == one) for one in _ORDERS]
         if any(cells):
             yield setting, *cells
 
 
-def _over(pairs: Iterable[suites.Pair]) -> str:
+def _pairs_text(pairs: Iterable[suites.Pair]) -> str:
     """Return pairs as a cell: "dense > topk, qsgd; topk > qsgd"."""
     better = grouped(pairs, lambda pair: pair.better)
     return "; ".join(f"{one} > {', '.join(p.worse for p in own)}" for one, own in better.items())
@@ -250,7 +250,7 @@ def alarm_lines(agreements: Sequence[suites.Agreement]) -> Iterator[str]:
             yield f"False alarms of {one.task} ({one.compared}): {', '.join(one.alarms)}"
 
 
-def named(point: suites.Point) -> str:
+def point_text(point: suites.Point) -> str:
     """Return a point's name, error and both values."""
     return (
         f"{point.name}: {signed(point.error)} % ({value(point.predicted, point.unit)} for "

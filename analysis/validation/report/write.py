@@ -202,11 +202,11 @@ def _suite(report: Report, images: str) -> Iterator[str]:
     if 0 < len(findings.points) <= FEW:
         table = markdown_table(tables.POINTS, tables.point_rows(findings.points), numbers=False)
         yield from _folded("Measured and predicted", *table)
-    yield from _spread(findings.points)
+    yield from _bias_table(findings.points)
     for one in findings.agreements:
-        if one.compared != IN_ALL and (rows := list(tables.told_apart_rows(one))):
+        if one.compared != IN_ALL and (rows := list(tables.separated_rows(one))):
             summary = f"{one.task}, {one.compared}: pairs told apart, published better first"
-            yield from _folded(summary, *markdown_table(tables.TOLD_APART, rows, numbers=False))
+            yield from _folded(summary, *markdown_table(tables.SEPARATED, rows, numbers=False))
     yield from _factors(findings.factors)
     if any(point.panel and point.x is not None for point in findings.points):
         yield from _block(f"![{suite.title}: curves]({images}{suite.name}.png)")
@@ -248,13 +248,13 @@ def _notes(report: Report) -> Iterator[str]:
     if report.decisions is not None:
         yield f"Decisions: {tables.decisions_text(report.decisions)}."
     if report.overall is not None:
-        worst = "; ".join(tables.named(point) for point in report.overall.worst)
+        worst = "; ".join(tables.point_text(point) for point in report.overall.worst)
         yield f"Worst: {worst}."
     for left in findings.excluded:
         yield f"Not compared: {left.count} {left.what}: {left.rule}"
 
 
-def shown(
+def terminal_parts(
     reports: Sequence[Report], width: int, *, verbose: bool = False
 ) -> Iterator[RenderableType]:
     """Yield the page for a terminal of `width` cells: outcome of each suite (with `verbose` after
@@ -294,7 +294,7 @@ _MARKS = re.compile(r"\*+|\[([^]]*)\]\([^)]*\)")
 _NUMBER = 16  # characters of the longest cell in a column of numbers
 
 
-def _spread(points: Sequence[Point]) -> Iterator[str]:
+def _bias_table(points: Sequence[Point]) -> Iterator[str]:
     """Yield the bias of each line by ranks and by size, if there are several of either."""
     rows = []
     for name, own in lines(by_series(points)).items():

@@ -360,7 +360,7 @@ def test_a_wait_that_neither_rate_nor_latency_explains_has_another_cause(
         compute_s=3.0, encode_s=0.0, decode_s=0.0, bytes_s=bytes_s, latency_s=latency_s,
         waits_s=97.0,
     )  # fmt: skip
-    found = sections.limited("dense", limits, "network", "", "Gloo's calls", sections.HOOKS)
+    found = sections.bottleneck_text("dense", limits, "network", "", "Gloo's calls", sections.HOOKS)
     wanted = f"dense spends 97 % of its time waiting for the {said}"
     assert found.replace("\u00a0", " ") == wanted
 
@@ -375,7 +375,7 @@ def test_dense_training_has_hooks_and_copies_and_does_not_encode() -> None:
         (sections.COPIES, "x spends 7 % of its time copying weights and gradients"),
         (None, "x spends 4 % of its time encoding, 3 % decoding"),
     ):
-        found = sections.limited("x", limits, "network", "", "", code)
+        found = sections.bottleneck_text("x", limits, "network", "", "", code)
         assert found.replace("\u00a0", " ") == said
 
 

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from gcsim.analysis.calibration.measurements import json_text
 from gcsim.analysis.calibration.measurements.collectives import Reading
 from gcsim.analysis.calibration.measurements.formats import FORMATS
-from gcsim.analysis.calibration.measurements.reading import claimed, contents, read
+from gcsim.analysis.calibration.measurements.reading import contents, formats, read
 from gcsim.errors import InputError
 from tests.fuzz.corpus import ARRIVALS, MOVED, layouts
 
@@ -46,7 +46,7 @@ TEXTS = [name for name in OF if not name.endswith(".json")]
 
 def claims(path: Path) -> list[str]:
     with contents(path) as content:
-        return list(claimed(content))
+        return list(formats(content))
 
 
 def figures(reading: Reading, name: str) -> tuple[object, ...]:

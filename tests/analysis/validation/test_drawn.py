@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gcsim.analysis.validation.drawn import DRAWS, in_worlds, without
+from gcsim.analysis.validation.drawn import DRAWS, device_without, step_in_worlds
 from gcsim.scenarios.catalog import device
 from gcsim.scenarios.uncertainty.figures import uncertain_inputs
 from gcsim.scenarios.uncertainty.worlds import cluster_in, draw
@@ -26,7 +26,7 @@ def test_a_steps_draws_are_those_of_exact_simulations() -> None:
     ]
     worlds = draw(inputs, DRAWS, 0)
     exact = [replace(job, cluster=cluster_in(world, on, inputs)).seconds for world in worlds]
-    drawn = in_worlds(on, job.training, job.profile, {"stated": job.passes}, job.seconds)
+    drawn = step_in_worlds(on, job.training, job.profile, {"stated": job.passes}, job.seconds)
     assert drawn == pytest.approx(exact, rel=0.01)
 
 
@@ -35,10 +35,10 @@ def test_a_device_without_a_works_steps_has_the_others() -> None:
     v100 = device("v100")
     model = ModelFacts(name="resnet50", parameters=1, layers=(), samples_per_worker=64)
     known = step_time(model, v100).seconds
-    others = without("lambdal/lambda-tensorflow", v100, model, "fp32")
+    others = device_without("lambdal/lambda-tensorflow", v100, model, "fp32")
     assert step_time(model, others).seconds == known
-    left = without("apache mxnet", v100, model, "fp32")
+    left = device_without("apache mxnet", v100, model, "fp32")
     assert [step.batch for step in left.measured["resnet50", "fp32", 0].steps] == [192]
     assert left.measured["resnet50", "fp16", 0] == v100.measured["resnet50", "fp16", 0]
     assert step_time(model, left).seconds != known
-    assert without("nobody/nothing", v100, model, "fp32") is v100
+    assert device_without("nobody/nothing", v100, model, "fp32") is v100

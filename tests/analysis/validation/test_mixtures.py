@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcsim.analysis.validation.report.series import CLEAR, SIDE, by_value, lines, size, span
-from gcsim.analysis.validation.statistics import judged
+from gcsim.analysis.validation.statistics import not_fitted
 from gcsim.analysis.validation.suite import Point
 from tests.analysis.validation.reports import hides_opposites
 from tests.analysis.validation.reports import point as example
@@ -43,12 +43,12 @@ POINTS = st.lists(
 def test_lines_are_the_judged_points_and_none_hides_opposites(points: list[Point]) -> None:
     found = lines({"ring": points})
     shown = [id(point) for part in found.values() for point in part]
-    assert sorted(shown) == sorted(id(point) for point in judged(points))
+    assert sorted(shown) == sorted(id(point) for point in not_fitted(points))
     for name, part in found.items():
         assert part
         assert name.startswith("ring")
         assert not hides_opposites(part)
-    if points and not hides_opposites(judged(points)):
+    if points and not hides_opposites(not_fitted(points)):
         assert set(found) <= {"ring"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcsim.analysis.validation.statistics import by_series, errors, judged
+from gcsim.analysis.validation.statistics import by_series, errors, not_fitted
 from gcsim.analysis.validation.suite import Point, Unit
 
 POSITIVE = st.floats(1e-6, 1e6)
@@ -89,7 +89,7 @@ def test_what_a_fitted_point_predicts_changes_nothing(given: list[Point], other:
 
 @given(points(least=1), st.integers(1, 5))
 def test_the_worst_are_at_least_as_wrong_as_all_others(given: list[Point], count: int) -> None:
-    own = judged(given)
+    own = not_fitted(given)
     found = errors(given, worst=count)
     if found is None:
         return

@@ -11,37 +11,37 @@ from gcsim.analysis.validation.report import table, write
 from tests.analysis.validation.reports import report
 
 
-def shown(width: int, *, verbose: bool = False) -> list[str]:
+def terminal_parts(width: int, *, verbose: bool = False) -> list[str]:
     console = Console(width=width, highlight=False, markup=False)
     with console.capture() as capture:
-        console.print(*write.shown([report()], width, verbose=verbose))
+        console.print(*write.terminal_parts([report()], width, verbose=verbose))
     return [line.rstrip() for line in capture.get().split("\n")]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    assert max(map(len, shown(width, verbose=True))) <= width
+    assert max(map(len, terminal_parts(width, verbose=True))) <= width
 
 
 def test_errors_are_those_of_the_points_that_served_no_fit() -> None:
     # |1|, |2|, |3|, |10| %: median 2.5 %; 90th percentile 3 + 0.7 * 7 = 7.9 %; without fit 50 %
-    row = next(line for line in shown(100) if line.startswith("ring "))
+    row = next(line for line in terminal_parts(100) if line.startswith("ring "))
     assert row.split() == ["ring", "4", "2.5", "7.9", "+1.5", "50.0", "50.0"]
 
 
 def test_the_worst_point_stands_there_by_name_with_both_values() -> None:
     # 1.2 s for 0.9 s is further off (33 %) than 1.1 s for 1 s
-    text = " ".join(" ".join(shown(100)).split())
+    text = " ".join(" ".join(terminal_parts(100)).split())
     worst = "top-k 6: +33.3 % (1.20 s for 900 ms); ring 4: +10.0 % (1.10 s for 1.00 s)"
     assert f"Worst: {worst}" in text
 
 
 def test_verbose_lists_each_measurement_beside_its_prediction() -> None:
     # ring 0 served a fit; ring 3 was predicted 3 % too short
-    rows = [line.split() for line in shown(80, verbose=True)]
+    rows = [line.split() for line in terminal_parts(80, verbose=True)]
     assert ["ring", "0", "1.00", "s", "1.50", "s", "fit"] in rows
     assert ["ring", "3", "1.00", "s", "970", "ms", "-3.0"] in rows
-    assert not [line for line in shown(80) if line.startswith("ring 3 ")]
+    assert not [line for line in terminal_parts(80) if line.startswith("ring 3 ")]
 
 
 def test_a_broken_bound_is_named_so_and_a_kept_one_too() -> None:
@@ -63,7 +63,7 @@ def test_a_target_that_is_missed_is_said() -> None:
 
 
 def test_wrong_choices_exclusions_and_papers_mistakes_are_shown() -> None:
-    text = " ".join(" ".join(shown(100)).split())
+    text = " ".join(" ".join(terminal_parts(100)).split())
     assert "0 of 1 right (faster than dense, yes or no); by the catalogue alone 0 of 1; " in text
     assert "; always saying yes: 1; wrong: top-k 6" in text
     assert "Fitted: 1 factor, and 1 figure given, on 1 point" in text
@@ -74,7 +74,7 @@ def test_wrong_choices_exclusions_and_papers_mistakes_are_shown() -> None:
 
 def test_the_summary_counts_choices_and_bounds() -> None:
     # all six judged: 1, 2, 3, 10, 0, 33.3 %: median 2.5 %
-    row = next(line for line in shown(100) if line.startswith("example "))
+    row = next(line for line in terminal_parts(100) if line.startswith("example "))
     assert row.split()[:3] == ["example", "6", "2.5"]
     assert row.split()[7:] == ["0/1", "2/3"]
 

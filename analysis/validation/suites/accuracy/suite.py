@@ -123,7 +123,7 @@ def find() -> Findings:
     found = [one for task, outcomes in trainings() for one in agreements(task, outcomes, rows)]
     for mirror in make_shipped.PAPERS:
         own, scenario = [row for row in rows if row.mirror == mirror], make_shipped.of_paper(mirror)
-        for task, outcomes in _trained(scenario, scenario.compressors):
+        for task, outcomes in _outcomes(scenario, scenario.compressors):
             found.append(next(agreements(task, outcomes, own)))
     return Findings(agreements=tuple(found), cited=tuple(_citations()))
 
@@ -160,7 +160,7 @@ def read() -> tuple[Published, ...]:
             method=row["method"],
             kind=row["kind"],
             parameters=dict(pair.split("=") for pair in row["parameters"].split()),
-            figure=_over(row["value"], dense[row["setting"]], settings[row["setting"]]["measure"]),
+            figure=_ratio(row["value"], dense[row["setting"]], settings[row["setting"]]["measure"]),
         )
         for row in rows
     )
@@ -171,7 +171,7 @@ def _table(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _over(value: str, dense: str, measure: str) -> float | None:
+def _ratio(value: str, dense: str, measure: str) -> float | None:
     if value == "dense":
         return None
     ratio = float(value) / float(dense)
@@ -181,21 +181,21 @@ def _over(value: str, dense: str, measure: str) -> float | None:
 def trainings() -> Iterator[tuple[Task, list[Outcome]]]:
     """Yield the shipped tasks with the outcomes of their methods."""
     for scenario in (load_scenario(name) for name in make_shipped.SCENARIOS):
-        yield from _trained(scenario, make_shipped.wanted(scenario))
+        yield from _outcomes(scenario, make_shipped.wanted(scenario))
     for scenario in (load_scenario(*one) for one in make_shipped.LONG):
-        yield from _trained(scenario, scenario.compressors)
+        yield from _outcomes(scenario, scenario.compressors)
 
 
-def _trained(
+def _outcomes(
     scenario: Scenario, choices: Iterable[CompressorChoice]
 ) -> Iterator[tuple[Task, list[Outcome]]]:
     assert scenario.dense is not None  # noqa: S101
-    dense = _known(scenario, scenario.compressors[scenario.dense])
+    dense = _most_seeds(scenario, scenario.compressors[scenario.dense])
     if dense is None:
         return
     plan, level = plan_of(scenario), dense_level(dense)
     base = _final(plan, dense)
-    every = (_known(scenario, choice) for choice in choices)
+    every = (_most_seeds(scenario, choice) for choice in choices)
     outcomes = [
         Outcome(
             kind=one.choice.kind,
@@ -222,7 +222,7 @@ def _final(plan: Plan, tried: MethodTraining) -> list[float]:
     return [each.accuracy or 0.0 for each in last]
 
 
-def _known(scenario: Scenario, choice: CompressorChoice) -> MethodTraining | None:
+def _most_seeds(scenario: Scenario, choice: CompressorChoice) -> MethodTraining | None:
     """Return the training runs with the most seeds; long ones are stored seed by seed."""
     plan = plan_of(scenario)
     some = (
@@ -296,13 +296,13 @@ def agreements(
         dense = [
             one for one in outcomes if one.kind != DENSE and reported_dense(counted, findings, one)
         ]
-        told = [one for one in dense if not one.too_short]
-        alarms = tuple(one.label for one in told if not one.reached)
+        conclusive = [one for one in dense if not one.too_short]
+        alarms = tuple(one.label for one in conclusive if not one.reached)
         pairs: list[Pair] = []
         spanning, ranks = 0, []
         figures = [row for row in counted if row.figure is not None]
         for own in grouped(figures, lambda row: row.setting).values():
-            both, least = matched(own, outcomes), apart(own)
+            both, least = matched(own, outcomes), least_difference(own)
             found = [*compared(both, least)]
             pairs += found
             tells = [(row, one) for row, one in both if not one.too_short]
@@ -316,16 +316,16 @@ def agreements(
         yield Agreement(
             task=task.name,
             compared=f"{task.field}, {task.optimizer}" if which else IN_ALL,
-            reported=len(told),
+            reported=len(conclusive),
             alarms=alarms,
-            reported_short=len(dense) - len(told),
+            reported_short=len(dense) - len(conclusive),
             pairs=tuple(pairs),
             spanning=spanning,
             ranks=tuple(ranks),
         )
 
 
-def apart(own: Sequence[Published]) -> float:
+def least_difference(own: Sequence[Published]) -> float:
     """Return the relative difference from which two figures of a setting count as different."""
     near = [row.figure for row in own if row.spared and row.figure is not None]
     noise = statistics.stdev(near) if len(near) >= _ENOUGH else 0.0

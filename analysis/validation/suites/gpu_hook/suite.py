@@ -66,7 +66,7 @@ def _rows(name: str) -> list[Row]:
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
-def timed(row: Row) -> Timed:
+def timed_stage(row: Row) -> Timed:
     """Return a stage with its recorded launches, waits and busy time of the device."""
     count, triton, waits = (int(row[key]) for key in ("launches", "triton_launches", "waits"))
     busy = round(1e-6 * float(row["device_us"]) / _BYTE)
@@ -85,7 +85,7 @@ def timed(row: Row) -> Timed:
     )
 
 
-def recorded() -> Device:
+def recorded_device() -> Device:
     """Return the catalogue's H100 with kernels that take their recorded time."""
     free = KernelRate(launch=0, source=_SOURCE)
     kernels: dict[KernelClass, KernelRate] = {
@@ -103,11 +103,11 @@ class Devices(NamedTuple):
 
 def find() -> Findings:
     """Return the stages, half of whose methods are used in fits, and iterations."""
-    stages = [row for row in _rows("stages") if any(timed(row).launches)]
+    stages = [row for row in _rows("stages") if any(timed_stage(row).launches)]
     kept = [row for row in stages if row["method"] not in _ON_HOST]
     served = set(sorted({row["method"] for row in kept})[::2])
     short = [row for row in kept if row["method"] in served and row["data"] == _FITTED_AT]
-    fitted, device = [timed(row) for row in short], recorded()
+    fitted, device = [timed_stage(row) for row in short], recorded_device()
     own = replace(device, host=host_prices(fitted, "", ""))
     devices = Devices(device, replace(own, stages=stage_clocks(fitted, own)))
     both: defaultdict[tuple[str, str, str], list[Row]] = defaultdict(list)
@@ -144,7 +144,7 @@ def find() -> Findings:
 def _profile(rows: Sequence[Row], buckets: int, tensors: int) -> profiles.TrafficProfile:
     """Return the traffic profile of an iteration whose buckets all have these stages."""
     row = rows[0]
-    computes = [compute for each in rows for compute in timed(each).computes]
+    computes = [compute for each in rows for compute in timed_stage(each).computes]
     nothing = CollectiveRecord(kind="all_reduce", sent=(1, 1), element=1)
     exchange = profiles.Exchange(
         computes=(*computes, *[profiles.Compute(stage="decode", fixed=())][len(computes) - 1 :]),
@@ -177,7 +177,7 @@ def _profile(rows: Sequence[Row], buckets: int, tensors: int) -> profiles.Traffi
     )
 
 
-def priced(row: Row, device: Device) -> float:
+def stage_seconds(row: Row, device: Device) -> float:
     """Return the predicted seconds of a stage."""
     profile = as_timed(_profile([row], 1, 1), device.stages)
     (exchange,) = profile.phases[0].steps[0].exchanges
@@ -224,9 +224,9 @@ def _stage(row: Row, served: set[str], devices: Devices) -> Point:
         name=f"{row['method']} {row['phase']}, {row['stage']}, {row['data']}",
         series="stages, methods fitted on" if mine else "stages, other methods",
         unit="s",
-        measured=timed(row).seconds,
-        predicted=priced(row, devices.calibrated),
-        unfitted=priced(row, devices.catalogue),
+        measured=timed_stage(row).seconds,
+        predicted=stage_seconds(row, devices.calibrated),
+        unfitted=stage_seconds(row, devices.catalogue),
         fitted=mine and row["data"] == _FITTED_AT,
         source=_SOURCE.format("stages"),
         workers=1,

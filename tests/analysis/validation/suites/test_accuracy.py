@@ -19,7 +19,7 @@ from gcsim.analysis.validation.report.table import (
     agreement_rows,
     alarm_lines,
     bound_cells,
-    told_apart_rows,
+    separated_rows,
 )
 from gcsim.analysis.validation.report.write import pairs_csv, write
 from gcsim.analysis.validation.suite import IN_ALL, Agreement, Bound, Findings, Pair, Suite, Verdict
@@ -151,8 +151,8 @@ def test_a_setting_shows_its_own_noise_in_methods_that_lose_nothing() -> None:
     """Two standard deviations of a difference: 2 sqrt(2) of a figure's; at least 1 %."""
     noisy = [said("none", 1.0), said("dynamic_8bit", 1.02), said("topk", 0.98, ratio="0.25"),
              said("topk", 0.5, ratio="0.01"), said("qsgd", 0.2)]  # fmt: skip
-    assert suite.apart(noisy) == pytest.approx(2 * 2**0.5 * 0.02)
-    assert suite.apart(noisy[:2]) == suite.apart(noisy[3:]) == suite.APART
+    assert suite.least_difference(noisy) == pytest.approx(2 * 2**0.5 * 0.02)
+    assert suite.least_difference(noisy[:2]) == suite.least_difference(noisy[3:]) == suite.APART
     worse = [(said("none", 1.0), trained("none", 0.0, 0.0)),
              (said("qsgd", 0.95), trained("qsgd", -1.0, -1.0))]  # fmt: skip
     assert not [*suite.compared(worse, 0.06)]
@@ -289,7 +289,7 @@ def test_bounds_are_of_the_tasks_own_settings_or_of_all() -> None:
         "False alarms of t, 9 steps (in all): topk",
     ]
     # three right and one reversed of setting a; neither the nine alike nor the short one
-    assert [*told_apart_rows(found[0])] == [("a", "r > y0, y1, y2", "r > y0")]
+    assert [*separated_rows(found[0])] == [("a", "r > y0, y1, y2", "r > y0")]
     # of all fields there are 9 reversed, 9 alike and one short; a task's pairs are listed once
     rows = list(csv.DictReader(pairs_csv([report]).splitlines()))
     assert Counter(row["verdict"] for row in rows) == {"reversed": 9, "alike": 9, "too short": 1}
@@ -360,7 +360,7 @@ def test_published_settings_agree_with_each_other_as_the_page_says() -> None:
         if one.field != other.field or len(both) < 2:
             continue
         figures = [[side[key].figure or 0.0 for key in both] for side in (first, second)]
-        least = [suite.apart([*side.values()]) for side in (first, second)]
+        least = [suite.least_difference([*side.values()]) for side in (first, second)]
         differ = [
             [
                 a if abs(a) > limit * max(values[i], values[j]) else 0.0

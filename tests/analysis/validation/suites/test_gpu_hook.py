@@ -26,18 +26,18 @@ ROW = {
 
 def test_a_stage_is_priced_by_the_devices_two_clocks() -> None:
     host = {what: KernelRate(launch=price, source="test") for what, price in PRICES.items()}
-    device = replace(suite.recorded(), host=host)
-    assert suite.timed(ROW).launches == (5, 2, 2)
+    device = replace(suite.recorded_device(), host=host)
+    assert suite.timed_stage(ROW).launches == (5, 2, 2)
     host_s = 5 * 100e-6 + 2 * 30e-6 + 2 * 70e-6
     share = float(UNHIDDEN)
-    assert suite.priced(ROW, device) == pytest.approx(host_s + share * 80e-6)
-    assert suite.priced({**ROW, "device_us": "900"}, device) == pytest.approx(
+    assert suite.stage_seconds(ROW, device) == pytest.approx(host_s + share * 80e-6)
+    assert suite.stage_seconds({**ROW, "device_us": "900"}, device) == pytest.approx(
         900e-6 + share * host_s
     )
     twice = replace(
         device, stages={"toy, step, encode": Clocks(host=Fraction(2), device=Fraction(1))}
     )
-    assert suite.priced(ROW, twice) == pytest.approx(2 * host_s + share * 80e-6)
+    assert suite.stage_seconds(ROW, twice) == pytest.approx(2 * host_s + share * 80e-6)
 
 
 def test_half_of_the_methods_serve_the_fit_at_one_size_and_the_others_never(report: Report) -> None:
@@ -56,9 +56,9 @@ def test_the_share_that_the_longer_clock_does_not_hide_is_that_of_the_fitted_hal
     """The mean of |log(T / measured)| over all stages of these methods is the least there, within
     1 %, and within 2 % from 0.3 to 0.4."""
     served = {one.method for one in report.findings.points if one.fitted}
-    stages = [suite.timed(row) for row in suite._rows("stages") if row["method"] in served]
+    stages = [suite.timed_stage(row) for row in suite._rows("stages") if row["method"] in served]
     short = [one for one in stages if one.elements == 1_000_000]
-    prices = PriceList(replace(suite.recorded(), host=host_prices(short, "", "")))
+    prices = PriceList(replace(suite.recorded_device(), host=host_prices(short, "", "")))
     each = [(prices.priced_by(one.computes[0], 1), one.seconds) for one in stages]
     host, device, measured = np.array(
         [(float(price.host), float(price.device), 1e12 * seconds) for price, seconds in each]
