@@ -29,8 +29,8 @@ Finite = bool | Literal["sums"]
 def participate(
     member: Compressor, bucket: Bucket, step: int, *, finite: Finite = True, unmodified: bool = True
 ) -> requests.Exchange:
-    """Run `member.exchange(bucket, step)` with checks. A strided gradient is made contiguous first:
-    another order of addition would round differently.
+    """Run `member.exchange(bucket, step)` with checks. A strided gradient is made contiguous first,
+    since another order of addition rounds differently.
 
     Raises `InputError` that names the compressor. Before sending: for a gradient that is not
     float32 of the bucket's length or not finite (with the parameter's name). Later: for a sum

@@ -1,9 +1,8 @@
 """Messages with some elements as values and others as signs of one magnitude.
 
 A tensor's body: the magnitude, float32; the number of values and the bytes of their indices, int32
-each; the values, float32; the signs of the others, one bit each; coded indices of the values, then
-of the signs. The header's flags are the index coders: for values in the low four bits, for signs in
-the high four.
+each; the values, float32; the others' signs, one bit each; coded indices of values, then of signs.
+The header's flags are the index coders: of values in the low four bits, of signs in the high ones.
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ def apart_message(
 
 
 def add_apart(message: Tensor, layout: BucketLayout, out: Tensor, weight: float) -> None:
-    """Add weight * the elements to `out` in place; `InputError` for a damaged or foreign
-    message."""
+    """Add weight * the elements to `out` in place; `InputError` if damaged or foreign."""
     found = read_ahead(message, layout, Codec.VARIANCE_BOUNDED, _demand_head)
     add_elements(out, Segments.of(layout), message, found, weight)
 
@@ -129,8 +127,7 @@ def _split(found: Frames, message: Tensor) -> tuple[Column, Column, Column]:
 def add_elements(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
 ) -> None:
-    """Do `add_apart` for a message whose headers are read ahead; `out` is flat float32 of the
-    table."""
+    """Do `add_apart` for a message whose headers are read ahead; `out` is flat float32."""
     columns, faults = columns_of(found), np.zeros(len(segments.table), dtype=np.int64)
     with written_back(out) as target:
         in_tiles(

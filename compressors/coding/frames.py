@@ -12,8 +12,8 @@ A frame begins with 20 bytes, little endian:
 
 The codec defines `flags` and `params`; `nonzero` of `numel` elements are sent. The checksum covers
 the 16 bytes before it and the body; it is not priced, as networks have their own. Damaged frames
-and frames of another layout raise `InputError`. Methods that work tensor by tensor use
-`pack_frame`, `frames_of` and `decoder`.
+and other layouts raise `InputError`. Methods tensor by tensor use `pack_frame`, `frames_of`,
+`decoder`.
 """
 
 from __future__ import annotations
@@ -190,8 +190,7 @@ def frames(
 def _headers_of(
     codec: int, sizes: Column, row: tuple[Column, Column, Column, Column]
 ) -> tuple[NDArray[np.uint8], Column, int]:
-    """Return (headers; first bytes of bodies; total bytes, -1 on overflow); `row`: flags …
-    numel."""
+    """Return (headers; first bytes of bodies; total bytes, -1 on overflow); `row`: flags on."""
     heads, at = np.empty((len(sizes), HEADER_BYTES), dtype=np.uint8), np.empty_like(sizes)
     return heads, at, _write_headers(heads, at, int(codec), *row, sizes)
 
@@ -204,8 +203,8 @@ def bodies(sizes: Column) -> Column:
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
-    """Return the sealed message whose bodies consist of `parts` (bytes of all tensors, bytes of
-    each); `columns` as in `frames`."""
+    """Return the sealed message of `parts` (all bytes, bytes per tensor); `columns` as in
+    `frames`."""
     sizes = reduce(add, [lengths for _, lengths in parts])
     message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
@@ -292,8 +291,7 @@ def joined(parts: Iterable[Tensor]) -> Tensor:
 
 
 def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) -> Frames:
-    """Return the headers of an intact message of this layout and codec; waits for the device unless
-    they are `fixed`."""
+    """Return the headers of an intact message of layout and codec; waits unless `fixed`."""
     return _fixed(message, layout, codec) or _read(message, layout, codec)
 
 
@@ -324,8 +322,7 @@ def _fixed(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) 
 def read_known(
     message: Tensor, layout: BucketLayout, codec: int, sizes: Column, nonzero: Column
 ) -> Frames:
-    """Do `read` without waiting if the lengths sent determine `sizes`; flags and parameters are
-    0."""
+    """Do `read` without waiting if lengths determine `sizes`; flags and parameters are 0."""
     segments = Segments.of(layout)
     none, length = segments.column(0), segments.length
     heads, at, total = _headers_of(codec, sizes, (none, none, nonzero, length))
@@ -415,7 +412,7 @@ def demand_bytes(message: Tensor) -> None:
         raise InputError(f"a message is uint8 [n], not {message.dtype} {list(message.shape)}")
 
 
-@counted_as(lambda *_: ())  # in a deployment headers are known and checksums are left to the network
+@counted_as(lambda *_: ())  # in a deployment headers are known and networks have checksums
 @primitive
 def headers(message: Tensor, most: int) -> NDArray[np.int64]:
     """Return the columns of `Frames` for the first frames, `[8, most]`; -1 if no header fits."""
@@ -438,8 +435,8 @@ def pack_frame(
     params: int = 0,
 ) -> Tensor:  # fmt: skip
     """Return header and body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of
-    `numel` elements are sent (None: all). `InternalError` if a number exceeds its field or the body
-    is not bytes."""
+    `numel` elements are sent (None: all). `InternalError` for numbers beyond their field, or no
+    bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travel = np.array([numel if nonzero is None else nonzero])
@@ -486,8 +483,7 @@ def decoder(codec: int | Collection[int]) -> Callable[[Callable[..., None]], Cal
 
 
 def split_body(frame: Frame, head_bytes: int, tail_bytes: int) -> tuple[Tensor, Tensor]:
-    """Split a frame's body into two parts of these lengths; `InputError` if it has another
-    length."""
+    """Split a frame's body into two parts of given lengths; `InputError` if they do not fit."""
     if frame.body.numel() != head_bytes + tail_bytes:
         raise InputError(
             f"damaged payload: body of {frame.body.numel()} bytes, "

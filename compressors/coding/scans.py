@@ -55,8 +55,7 @@ def squared_lengths(one: Tensor, other: Tensor) -> tuple[float, float, float]:
 
 @primitive
 def fingerprint(values: Tensor) -> int:
-    """Return 64 bits that change if an element of a float32 `[n]` does (but for one case in
-    2^32)."""
+    """Return 64 bits that change if an element of a float32 `[n]` does (with 2^-32 exceptions)."""
     sums = np.zeros(-(-values.numel() // SUM_BLOCK), dtype=np.uint64)
     bits = array(values.contiguous()).view(np.uint32)
     in_parallel(_weighted_sums, values.numel(), bits, sums, grain=SUM_BLOCK)

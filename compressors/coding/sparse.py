@@ -63,8 +63,7 @@ def energy(values: Tensor) -> float:
 
 
 def lost_by_selection(values: Tensor, ratio: float) -> float:
-    """Return (1 - k/n) |v|^2 of float32 `[n]`, a bound on the energy lost if the k largest are
-    sent."""
+    """Return (1 - k/n) |v|^2 of float32 `[n]`, a bound on the energy lost by top-k."""
     return (1 - share_kept(values.numel(), ratio)) * energy(values)
 
 

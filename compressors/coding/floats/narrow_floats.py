@@ -4,8 +4,7 @@ In the format's normal range, half a unit of the last kept bit (less one if that
 to even) is added to float32's bit pattern, which is then truncated; a carry correctly raises the
 exponent. Below that range the processor's addition rounds: x + 2^23 u has the unit u, the smallest
 step. Both are computed for every element and one is selected, without a branch. Overflow gives
-infinity, or the largest number if the cast saturates, as with FP8. A table of 256 entries decodes
-8-bit numbers.
+infinity, or the largest number if the cast saturates (FP8). 8-bit numbers are decoded by table.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class Narrow:
     @property
     def fitting(self) -> tuple[int, int]:
         """Constants of `power_of_two_scales`: the sum of the exponent fields of a largest magnitude
-        and its scale; an addend that raises a magnitude's exponent if its fraction exceeds the
-        largest's."""
+        and its scale; an addend that raises the exponent of a fraction above the largest's."""
         fraction, exponent = math.frexp(self.largest)
         return exponent + 253, (1 << 24) - 1 - int(fraction * 2**24)
 

@@ -2,8 +2,8 @@
 
 Random rounding to a power of two adds a random number to the mantissa's bits; an overflow
 increments the exponent. A code is float32's exponent, with signs stored separately, or a sign and 7
-bits of exponent (`quantization/floats/natural.py`). For codes of sign, decimal exponent and
-fraction see `eight_bits.py`.
+bits of exponent (`quantization/floats/natural.py`). Sign, decimal exponent and fraction:
+`eight_bits.py`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def power_codes(values, fractions, signed, codes):
         if magnitude >= _INFINITE:
             exponent = np.uint32(255)
         if signed:
-            # code 0 is zero, for everything below the range; everything above gets the highest
-            # power
+            # code 0 is zero, for all below the range; all above gets the last power
             exponent = min(max(exponent, np.uint32(LOWEST)), np.uint32(LOWEST + 127))
             exponent -= np.uint32(LOWEST)
             exponent |= (patterns[i] >> np.uint32(31)) << np.uint32(7)

@@ -86,8 +86,7 @@ def add_at_bits(
 
 @kernel("streaming", updates=("bits",), name="bitmap.unite")
 def unite(bits: Tensor, others: Tensor, numbers: Tensor) -> None:
-    """Set in bitmaps, in place, the bits that are set in others and those with the given
-    numbers."""
+    """Set in bitmaps, in place, the bits set in others and those with the given numbers."""
     with written_back(bits) as union:
         np.bitwise_or(union, array(others), out=union)
         set_bits(array(numbers), union)
@@ -103,7 +102,7 @@ def _take_tiles(start, stop, tiles, places, values, bits, begins, out):
             packed = bits[places[t, 2] + first // 8 :]
             at = np.uint64(0)
             for b in range(part.size // 8):
-                for j in range(8):  # every value is written; the next one overwrites it if its bit is 0
+                for j in range(8):  # the next value overwrites this one if its bit is 0
                     found[at] = part[8 * b + j]
                     at += np.uint64((packed[b] >> np.uint8(j)) & np.uint8(1))
             for i in range(part.size // 8 * 8, part.size):

@@ -310,8 +310,7 @@ def _end_fault(body, end) -> int:
 
 @loop
 def find_bits(bits, places) -> int:
-    """Write the places of the first set bits, up to the size of `places`; return the count of
-    all."""
+    """Write the places of the first set bits, up to the size of `places`; count them all."""
     found = 0
     for at in range(0, bits.size, 8):
         left = bits.size - at

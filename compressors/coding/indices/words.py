@@ -306,8 +306,7 @@ def _find_clear(
     start, stop, tiles, table, residual, moment, gradient, second_moment, alpha, least, zeta, found,
     counts, tops,
 ):  # fmt: skip
-    """Find each tile's clear indices and largest magnitude; v decays only for the other
-    elements."""
+    """Find each tile's clear indices and largest magnitude; v decays only elsewhere."""
     clear = np.zeros(BLOCK, dtype=np.uint8)
     sizes = np.empty(BLOCK, dtype=np.float32)
     bits = sizes.view(np.int32)
@@ -318,7 +317,7 @@ def _find_clear(
         for first in range(begin, end, BLOCK):
             some = slice(table[t, 0] + first, table[t, 0] + min(first + BLOCK, end))
             r, v, g, m = residual[some], moment[some], gradient[some], second_moment[some]
-            clear[r.size :] = 0  # clear the flags that the last block left past the end of a short one
+            clear[r.size :] = 0  # past a short last block, where old flags remain
             for i in range(r.size):
                 total = r[i] + g[i]
                 second = v[i] + m[i]

@@ -70,8 +70,7 @@ def check_packed(packed: NDArray[np.uint8] | Tensor, count: int, bits: int) -> N
 def demand_no_stray(
     data: NDArray[np.uint8], at: NDArray[np.int64], counts: NDArray[np.int64], bits: int
 ) -> None:
-    """Raise `InputError` if bits are set after the last of `counts` codes that begin at byte
-    `at`."""
+    """Raise `InputError` if bits are set after the last of the `counts` codes at byte `at`."""
     if has_stray(data, at, counts, bits, _NO_ROOM):
         raise stray_bits()
 
@@ -123,8 +122,7 @@ def unfold_bits(packed, words):
 
 @loop
 def put_signs(values, words, out):
-    """Write one bit per element, 1 = negative, to `out`; `words` (uint64) is scratch, a byte
-    each."""
+    """Write a bit per element, 1 = negative, to `out`; `words` (uint64) is scratch, a byte each."""
     flags = words.view(np.uint8)
     for i in range(values.size):
         flags[i] = values[i] < 0

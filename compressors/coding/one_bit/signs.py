@@ -59,8 +59,7 @@ def pack_signs(values: Tensor) -> Tensor:
 
 @kernel("streaming", name="packing.unpack_signs")
 def unpack_signs(buffer: Tensor, count: int) -> Tensor:
-    """Undo `pack_signs`: return float32 `[count]` of +1 and -1. Raises `InputError` as
-    `unpack_bits`."""
+    """Undo `pack_signs`: float32 `[count]` of +1 and -1. Raises `InputError` as `unpack_bits`."""
     check_packed(buffer, count, 1)
     out = buffer.new_empty(count, dtype=torch.float32)
     write_signs(out, Segments.alone(count), buffer, ZERO)

@@ -33,9 +33,8 @@ def add_votes(
     counts: Tensor, message: Tensor, at: Column, segments: Segments, *, first: bool = False
 ) -> None:
     """Count each set bit of a message, in place; the `first` message starts the counts. Each
-    tensor's ceil(n / 8) bytes begin at `at`. Call it at most once per voter: a carry out of the
-    highest plane is lost. Raises `InputError` for bits after a tensor's last; on a GPU counts are
-    then undefined."""
+    tensor's ceil(n / 8) bytes begin at `at`. At most one call per voter: a carry out of the highest
+    plane is lost. Raises `InputError` for stray bits; on a GPU counts are then undefined."""
     data = array(message)
     demand_no_stray(data, at, segments.length, 1)
     own = Segments.behind(packed_bytes(segments.length, 1))
@@ -76,8 +75,7 @@ def _voting(start, stop, tiles, bits, at, begins, planes, begin_all):
 def put_more_than(
     counts: Tensor, threshold: int, segments: Segments, bits: Tensor, at: Column
 ) -> None:
-    """Write bits of the elements with more votes than `threshold` (>= 0), laid out for
-    `add_votes`."""
+    """Write bits of the elements with more votes than `threshold` (>= 0), for `add_votes`."""
     own = Segments.behind(packed_bytes(segments.length, 1))
     with written_back(bits) as out:
         in_tiles(_comparing, own.tiles, array(counts), threshold, own.begin, out, at)

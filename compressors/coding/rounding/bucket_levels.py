@@ -1,8 +1,8 @@
 """Levels that are fitted to each cell, by searching its sorted elements.
 
 An element v between neighbours l_j of s ascending levels becomes the upper one with probability (v
-- l_j) / (l_{j+1} - l_j), else the lower one, so that the mean is v; outside the table it saturates.
-The mean square error is exactly the sum of (v - l_j) (l_{j+1} - v), plus the saturation's.
+- l_j) / (l_{j+1} - l_j), else the lower one, so that its mean is v; outside the table it saturates.
+The mean square error is exactly the sum of (v - l_j) (l_{j+1} - v), plus that of saturation.
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ def _searching(
 def optimal_levels(
     values: Tensor, cells: Cells, count: int, clip: float | None, sweeps: int
 ) -> Tensor:
-    """Return the levels of least error for each cell (`orq.py`), ascending: float32 `[cells,
+    """Return the levels of least error of each cell (`orq.py`), ascending: float32 `[cells,
     count]`. They are found greedily, then improved in turn `sweeps` times; elements are first
-    clipped to `clip` standard deviations of their cell (population, about the mean; unless that is
-    0)."""
+    clipped to `clip` standard deviations of their cell (population, about the mean; unless 0)."""
     return _searched(values, cells, count, clip, _optimal_levels, sweeps)
 
 

@@ -153,8 +153,7 @@ def encoded(
 
 
 def add_encoded(out: Tensor, levels: Levels, found: Frames, form: Form, weight: float) -> None:
-    """Undo `encoded` and add weight * values to `out`; raises as `add_rounded`, and for wrong
-    lengths."""
+    """Undo `encoded` and add weight * values to `out`; raises as `add_rounded`."""
     head, tail = levels.moved(form)
     found.demand_sizes(head + tail)
     add_rounded(out, levels, levels.numbers, found.at + head, form, weight)
@@ -287,8 +286,7 @@ def _rounding_walk(kind: int) -> Callable[..., None]:
                         for i in range(target.size):
                             groups[i] += target[i]
                 if kind == EXPONENTS:
-                    # `codes` is free here, as exponents are whole bytes that went straight to the
-                    # body
+                    # `codes` is free: exponents are whole bytes, which went straight to the body
                     sign_codes(own[first : first + length], codes)
                     signs = out[places[t] + n : places[t] + n + (n + 7) // 8]
                     put_chunk(codes, length, 1, first, signs)
@@ -306,8 +304,7 @@ def _rounding_walk(kind: int) -> Callable[..., None]:
 
 @inlined
 def _round_run(kind, values, first, codes, cells, size, given, t, keys, bounds, words, room):
-    """Write the codes of the elements from `first` on, cell by cell; a run may lie within a
-    cell."""
+    """Write the codes of the elements from `first` on, cell by cell."""
     # element i always uses number i % 4 of word i // 4, wherever its run begins
     word, end = first // 4, first + codes.size
     if kind != TREE:
@@ -348,8 +345,7 @@ def round_evenly(values, norm, fractions, steps, bound, codes):
     for i in range(values.size):
         share = min(max(values[i], -bound), bound) / norm
         level = min(max(share, -one), one) * steps  # -s … s
-        # rounds up with the probability of the remainder: the fraction is uniform on 2^-17, 3
-        # 2^-17, …
+        # rounds up with the remainder's probability: fractions are uniform on 2^-17, 3 2^-17, …
         level = np.floor(level + (np.float32(fractions[i]) * _UNIT + _HALF))
         codes[i] = np.uint8(np.int32(level + steps))
 

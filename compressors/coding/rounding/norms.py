@@ -37,9 +37,8 @@ def _reading(name: str, of_cell: int) -> Callable[..., list[KernelCost]]:
 @counted_as(_reading("levels.bucket_norms", 4))
 @primitive
 def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
-    """Return the maximum |v| or the Euclidean norm of each cell of a flat float32: float32
-    `[cells]`, NaN if the cell has one. The Euclidean norm is summed in float64, so squares do not
-    overflow."""
+    """Return the maximum |v| or Euclidean norm of each cell of a flat float32: float32 `[cells]`,
+    NaN if the cell has one. The Euclidean norm is summed in float64: squares do not overflow."""
     maximum, data = norm == "max", np.ascontiguousarray(loops.array(values))
     long = (cells.size >= _LARGE_CELL) & (cells.count > 0)
     tiles = cells.tiles[~long[cells.tiles[:, 0]]] if long.any() else cells.tiles
@@ -59,9 +58,9 @@ def clipped_magnitudes(
     values: Tensor, segments: Segments, clip: float | None, at_bound: bool
 ) -> tuple[Tensor, Tensor]:
     """Return (bound at which each tensor is clipped; its largest |v| after that): float32
-    `[tensors]`. The bound is `clip` population standard deviations; infinite without `clip`, or if
-    all elements are equal or one is not finite. With `at_bound` a finite bound is the magnitude; 0
-    if empty."""
+    `[tensors]`. The bound is `clip` population standard deviations; infinite without `clip` or if
+    all elements are equal or one is not finite. `at_bound`: a finite bound is the magnitude; 0 if
+    empty."""
     cells, bounds = segments.cells(loops.SUM_BLOCK), np.full(len(segments.table), np.inf)
     found, largest = _by_cell(loops.array(values), cells, _SPREAD), np.zeros(len(bounds))
     for t in np.flatnonzero(segments.length):
@@ -125,7 +124,7 @@ def _walk(start, stop, tiles, values, table, firsts, sizes, what, norms, levels,
                 room[0] = scans.greatest_magnitude(part)
                 found[0, cell] = pattern[0]
             # the centre is common to the tensor's cells, as their sums are added later
-            if what == _SPREAD:  # about the tensor's first element, so that nearly equal values do not cancel
+            if what == _SPREAD:  # about the first element, so that nearly equal values do not cancel
                 found[1, cell], found[2, cell] = scans.moments(part, np.float64(own[0]))
             elif what == _LENGTH:
                 for at in range(0, part.size, loops.SUM_BLOCK):

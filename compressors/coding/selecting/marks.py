@@ -233,8 +233,7 @@ def demand_numbers(strange: bool) -> None:
 @kernel("gather_scatter")
 @primitive
 def at_least(values: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Return (indices, int64, ascending; values) of a tensor's elements with |value| >=
-    threshold."""
+    """Return (indices, int64, ascending; values) of the elements with |value| >= threshold."""
     own = array(values)
     places = np.flatnonzero(~(np.abs(own) < np.float32(threshold)))  # includes NaN
     demand_numbers(np.isnan(own[places]).any())
@@ -260,9 +259,8 @@ def note_places(mask, words, size, hits, places):
 
 @inlined
 def mark_block(part, limit, mask, words, places):
-    """Count the elements of `part` (at most `BLOCK`) that reach the limit, and list their positions
-    if `places` has room for all; for loops. `mask` is scratch of `BLOCK` + 8 bytes, `words` its
-    view."""
+    """Count the elements of `part` (at most `BLOCK`) that reach the limit; list their positions if
+    `places` has room for all. `mask` is scratch of `BLOCK` + 8 bytes, `words` its view."""
     hits = np.int32(0)
     for i in range(part.size):
         reaches = not abs(part[i]) < limit  # also true for NaN

@@ -125,7 +125,7 @@ def draw_poisson(
     """
     n, tiles = values.numel(), segments.tiles
     found = np.empty(n, dtype=np.uint16)  # within a tile, relative to its first element
-    chance = np.empty(n if chances else 0, dtype=np.float32)  # only entries of drawn elements are written
+    chance = np.empty(n if chances else 0, dtype=np.float32)  # only drawn elements are written
     counts, loaded = np.zeros(len(tiles), dtype=np.int64), np.zeros(len(tiles), dtype=np.float32)
     lowered = values.new_empty(0) if prior is None else prior
     with written_back(values) as own, written_back(sums) as totals, written_back(lowered) as low:

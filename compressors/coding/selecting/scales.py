@@ -110,8 +110,7 @@ def scales_for_count(
 
 
 def scales_for_variance(weights: Weights, eps: float) -> NDArray[np.float64]:
-    """Return the scales with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0: `[tensors]`, 0 for zero
-    weights."""
+    """Return the scales with sum(w^2 / p) = (1 + eps) |w|^2, eps > 0: `[tensors]`; or 0."""
     given = weights.values, weights.sums, weights.segments
     # this scale saturates every nonzero weight: gives the sum of all squares
     energy = saturation(*given, np.full(len(weights.segments.table), LARGEST_SCALE))[2]
@@ -163,8 +162,7 @@ def _by_tensor(tiles, partial, moments):
 
 @summing_loop
 def _add_unsaturated(first, last, values, sums, scale):
-    """Return the number of elements with scale |v| >= 1, the sum of the others, and the sum of
-    squares of the former."""
+    """Count elements with scale |v| >= 1, sum the others, and the squares of the former."""
     heavy = np.empty(TILE // BLOCK, dtype=np.int64)
     part = sums[first // BLOCK : -(-last // BLOCK)]
     number = 0

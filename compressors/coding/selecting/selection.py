@@ -147,8 +147,7 @@ def stride_of(n, k) -> int:
 
 @loop
 def safe_rank(expected) -> int:
-    """Return a rank in the sample that most likely exceeds `expected`, by six standard
-    deviations."""
+    """Return a sample rank that most likely exceeds `expected`, by six standard deviations."""
     return int(expected + 6 * expected**0.5) + 1
 
 
@@ -195,8 +194,7 @@ def _find_kth(start, stop, tiles, bits, table, k, found):
 
 @loop
 def kth_of_few(bits, k):
-    """Return (uint32 bits of the k-th largest magnitude; how many equals are among the k
-    largest)."""
+    """Return (uint32 bits of the k-th largest magnitude; its equals among the k largest)."""
     counts = np.empty(2048, dtype=np.int32)
     # digits found so far; rank among the magnitudes that begin with them
     prefix, rank = np.int64(0), np.int64(k)
@@ -217,8 +215,7 @@ def kth_of_few(bits, k):
 
 @loop
 def _least_first_bits(bits, k):
-    """Return the first eleven bits of the k-th largest magnitude, and how many have these or
-    more."""
+    """Return the first eleven bits of the k-th largest magnitude, and how many reach them."""
     counts = np.zeros(2048, dtype=np.int32)
     for i in range(bits.size):
         counts[(bits[i] >> np.uint32(20)) & np.uint32(2047)] += 1
