@@ -151,7 +151,7 @@ class Compressor(ABC, Generic[P]):
     @abstractmethod
     def exchange(self, bucket: Bucket, step: int) -> Exchange:
         """Exchange one bucket at training step `step` (from 0) and return the update. Requests and
-        the update may depend only on the arguments, the state and the replies."""
+        update depend only on the arguments, the state and the replies."""
 
     def kept(self, name: str, bucket: Bucket) -> Tensor:
         """Return the state vector `name` of this bucket: float32 `[n]`, zeros at first use."""
@@ -161,8 +161,8 @@ class Compressor(ABC, Generic[P]):
         self, payloads: Iterable[Tensor], bucket: Bucket, add: Callable[..., object], **known: Any
     ) -> Tensor:
         """Return the mean over workers of their decoded payloads, given a reply: float32 `[n]`.
-        `add(payload, layout, out, weight, **known)` decodes one payload: out += weight * decoded.
-        It must be a pure function: workers of one process share its result (`sharing.py`)."""
+        `add(payload, layout, out, weight, **known)` decodes one: out += weight * decoded. It is a
+        pure function: workers of one process share its result (`sharing.py`)."""
         update, weight = torch.zeros_like(bucket.gradient), 1.0 / self.worker.count
         return fill_once(add_all, payloads, update, add, bucket.layout, weight, known)
 

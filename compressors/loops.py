@@ -16,10 +16,9 @@ negative, it does not vectorise (six times slower). Loops run without the GIL.
 and `coding/`: loops may call functions of no other files. Without numba, loops run as Python: about
 a hundred times slower, with equal results.
 
-The array of a tensor in host memory shares its memory; other tensors are copied, and what is
-written to the copy is lost unless `written_back` is used. Results must not depend on the number of
-threads: `in_parallel` cuts at multiples of `grain` elements, and sums are kept per `SUM_BLOCK`
-elements.
+The array of a tensor in host memory is a view; other tensors are copied, and what is written to the
+copy is lost without `written_back`. Results must not depend on the number of threads: `in_parallel`
+cuts at multiples of `grain` elements, and sums are kept per `SUM_BLOCK` elements.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 A torch dispatch mode adds each tensor kernel's bytes (read plus written) and FLOPs to its class and
 name. Code outside torch is wrapped by `kernel`, which counts one kernel with the bytes of the
-tensors that enter and leave, as one fused kernel would move them on an accelerator. With a clock, a
-recorder also times each kernel. Costs that grow with the number of workers are separated by
-watching the payloads: work between two steps of an iteration over them belongs to a payload.
+tensors that enter and leave, as a fused kernel on an accelerator would. With a clock, a recorder
+also times each kernel. Costs that grow with the number of workers are separated by watching the
+payloads: work between two steps of an iteration over them belongs to a payload.
 
-The meter assumes that a kernel reads each operand and writes each result once, and that views are
-free; indexed reads count only the touched elements.
+Assumes that a kernel reads each operand and writes each result once, and that views are free;
+indexed reads count only touched elements.
 """
 
 from __future__ import annotations

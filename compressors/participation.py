@@ -32,12 +32,12 @@ def participate(
     """Run `member.exchange(bucket, step)` with checks. A strided gradient is made contiguous first,
     since another order of addition rounds differently.
 
-    Raises `InputError` that names the compressor. Before sending: for a gradient that is not
-    float32 of the bucket's length or not finite (with the parameter's name). Later: for a sum
-    beyond the format's range, a damaged payload, a modified gradient (others read it too), an
-    invalid request or update, an update that is not finite, and exceptions or refused requests of a
-    user's compressor, with file and line. `finite`: check gradient and update, or only sums in 16
-    bits; `unmodified`: compare the gradient. Each takes two passes.
+    Raises `InputError` that names the compressor. Before sending: for a gradient that is not finite
+    float32 of the bucket's length (with the parameter's name). Later: for a sum beyond the format's
+    range, a damaged payload, a modified gradient (others read it too), an invalid request or
+    update, an update that is not finite, and exceptions or refused requests of a user's compressor,
+    with file and line. `finite`: check gradient and update, or only sums in 16 bits; `unmodified`:
+    compare the gradient. Each takes two passes.
     """
     cls, title = type(member), member.about.title
     with named(title), mistakes.own_mistakes(cls):

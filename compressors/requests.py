@@ -55,10 +55,9 @@ class PushPull:
     """Push a payload to the parameter server and pull the server's answer.
 
     `server` maps all payloads, in rank order, to the payload that every worker pulls. A server
-    calls worker 0's callable, whose object holds the server's state, once per exchange; without a
-    server every worker calls its own: the result must not depend on the caller. `variable`:
-    payloads or their stripes may differ in length; without a server the lengths are exchanged
-    first.
+    calls worker 0's, whose object holds the server's state, once per exchange; without one every
+    worker calls its own: the result must not depend on the caller. `variable`: payloads or their
+    stripes may differ in length; without a server the lengths are exchanged first.
     """
 
     payload: Tensor

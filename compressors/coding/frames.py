@@ -164,11 +164,10 @@ def frames(
     part: Segments | None = None, parts: Sequence[tuple[Tensor, Column]] = (),
 ) -> tuple[Tensor, Column]:  # fmt: skip
     """Allocate a message and write its headers: (uint8 on the device of `like`; first byte of each
-    body). `sizes`: bytes of the bodies. `nonzero`: number of elements sent (None: all). `fixed`:
-    all messages of the exchange have these headers (or those of the table `part`, if the message is
-    sent in equal parts), so that `read` need not wait. `parts`: (bytes of all tensors, bytes of
-    each) to put at the start of the bodies. Raises `InternalError` if a number does not fit its
-    field."""
+    body). `sizes`: bytes of the bodies. `nonzero`: elements sent (None: all). `fixed`: all messages
+    of the exchange have these headers, or those of the table `part` if it is sent in equal parts;
+    `read` need not wait. `parts`: (bytes of all tensors, bytes of each) at the start of the bodies.
+    Raises `InternalError` if a number does not fit its field."""
     travel = segments.length if nonzero is None else nonzero
     row = segments.column(flags), segments.column(params), travel, segments.length
     heads, at, total = _headers_of(codec, sizes, row)
@@ -298,8 +297,8 @@ def read(message: Tensor, layout: BucketLayout, codec: int | Collection[int]) ->
 def read_ahead(
     message: Tensor, layout: BucketLayout, codec: int, check: Callable[[Frames], object]
 ) -> Frames | Tensor:
-    """Do `read` without waiting, for kernels that read headers in place. On a device the result is
-    a table (`gpu/frames.py`), and `check`, which raises errors about bodies, runs `when_known`."""
+    """Do `read` without waiting, for kernels that read headers in place. On a device it returns a
+    table (`gpu/frames.py`), and `check`, which raises faults of bodies, runs `when_known`."""
     if found := _fixed(message, layout, codec):
         check(found)
     return found or _read_ahead(message, layout, codec, check)

@@ -7,10 +7,9 @@
 
 Every check is a function of a `Subject` that raises `AssertionError`: `structure` checks any
 method's updates and what they depend on, `transport` that only payloads pass between workers,
-`promises` the method's `properties`. Statistical checks use bounds of at least five standard
-errors: a correct method fails one time in a million, and since seeds are fixed, repeated runs
-agree. Checks that fail for the same cause (the same error in the same line, or `FOLLOWS`) are one
-finding.
+`promises` the method's `properties`. Statistical checks allow five standard errors or more: a
+correct method fails once in a million; seeds are fixed, so repeated runs agree. Checks that fail
+for the same cause (the same error in the same line, or `FOLLOWS`) are one finding.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ def describes_itself(subject: Subject) -> None:
 
 
 def updates_have_the_shape_of_the_bucket(subject: Subject) -> None:
-    """Updates are float32, one-dimensional and finite (`participate` checks); 1, 2, 3 and 5
-    workers."""
+    """Updates are float32, one-dimensional and finite (`participate`), for up to 5 workers."""
     for workers in (1, 2, 3, 5):
         list(subject.crew(workers=workers).updates(STEPS))
 
@@ -54,8 +53,7 @@ def any_length_works(subject: Subject) -> None:
 
 
 def hard_values_stay_finite(subject: Subject) -> None:
-    """Updates stay finite for zero, constant, outlier, one-element, alternating, denormal
-    gradients."""
+    """Updates stay finite for zero, constant, outlier, single, alternating and tiny gradients."""
     outlier = normal(N, 5)
     outlier[17] = 3e4  # within float16, which some methods send
     spike = torch.zeros(N)

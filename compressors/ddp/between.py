@@ -30,8 +30,7 @@ class PartCollectives:
         device: torch.device | None,
     ) -> None:
         """Group the ranks of `everyone`, `ranks` consecutive ones per part; `new_group` creates a
-        group of given ranks, and all ranks call it. Raises `InputError` if parts would differ in
-        size."""
+        group, and all ranks call it. Raises `InputError` if parts would differ in size."""
         if everyone.count % ranks:
             message = f"{everyone.count} ranks are no whole nodes or racks of {ranks}"
             hint = "start as many ranks on each, or leave between out"

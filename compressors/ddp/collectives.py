@@ -150,8 +150,7 @@ class Collectives:
         return list(received.to(payload.device).view(self.count, length))
 
     def _lengths(self, request: requests.AllGather | requests.PushPull) -> list[int]:
-        """Return each rank's payload bytes, from the request or exchanged now; the host waits
-        once."""
+        """Return each rank's payload bytes, from the request or exchanged now with one wait."""
         told: Any = request.lengths if isinstance(request, requests.AllGather) else ()
         packed = len(told) > 1
         if not told:
@@ -162,8 +161,7 @@ class Collectives:
         return [sum(column) + packed * _LENGTH * len(parts) for column in zip(*parts, strict=True)]
 
     def _gather_blocks(self, payload: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Gather whole payloads of different lengths: around a ring on the host, else by
-        broadcasts."""
+        """Gather whole payloads of different lengths: on the host around a ring, else broadcast."""
         own = self._carried(payload)
         blocks = [own.new_empty(length) for length in lengths]
         blocks[self.rank] = own

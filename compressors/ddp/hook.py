@@ -6,7 +6,7 @@
 The hook runs the same `exchange` as the simulation: with the same gradients, updates equal those of
 `lockstep` with `in_gloo_ring_order` bit for bit.
 
-- **Order.** One thread per rank exchanges the buckets in the order in which DDP hands them over (the
+- **Order.** One thread per rank exchanges the buckets in the order in which DDP passes them (the
   same on all ranks), during the backward pass, over a separate process group, so that no other
   collective comes in between. (PyTorch's PowerSGD hook issues collectives from callbacks, whose
   order may differ between ranks: on Gloo with several buckets it may hang.) The group has the
@@ -235,7 +235,7 @@ class DdpHook:
                 place="model",
                 hint="wrap the network in one, and register the hook on that",
             )
-        hooks = [hook for _, hook in model._comm_hooks]  # of a copied model: these are no longer called
+        hooks = [hook for _, hook in model._comm_hooks]  # of a copied model: no longer called
         if self._slices or not all(isinstance(h, DdpHook) and not h._slices for h in hooks):
             message = "the hook serves a model already" if self._slices else "it has a hook already"
             raise InputError(message, place="model", hint="one hook for one model")
@@ -301,9 +301,8 @@ class DdpHook:
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state after the last exchanged iteration: a dict of tensors, numbers
-        and text that `torch.load(..., weights_only=True)` can read. Call it between iterations, and
-        save it on every rank. Raises `InputError` if a compressor's state contains anything
-        else."""
+        and text for `torch.load(..., weights_only=True)`. Call it between iterations, and save it
+        on every rank. Raises `InputError` if a compressor's state contains anything else."""
         if self._waiting is not None:
             return dict(self._waiting)
         if not self._slices:

@@ -4,9 +4,8 @@
     gcsim compare runs/my_scenario measured.json    # beside the prediction
 
 Times are measured by the exchanging thread's clock, on a GPU by events in its stream; a
-collective's time includes waiting for the slowest rank. Times are means over the last `TIMED` steps
-of a bucket, bytes over all steps. Events are read only when times are requested, so that no step
-waits.
+collective's time includes waiting for the slowest rank. Times are means over a bucket's last
+`TIMED` steps, bytes over all. Events are read only when times are requested: no step waits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What a hook requires of method and model, and the process group that it uses.
 
 A new process group has a timeout of 30 minutes (NCCL: 10), whatever `init_process_group` was given;
-the hook's group gets the timeout of the model's group. Before `register`'s first collective each
-rank sets a key in the job's store and waits for the others' keys, so that it can name missing
-ranks.
+the hook's group gets the model's. Before `register`'s first collective each rank sets a key in the
+job's store and waits for the others', so that it can name missing ranks.
 """
 
 from __future__ import annotations
@@ -86,8 +85,7 @@ def group_of(model: Any, device: torch.device, ranks: Sequence[int]) -> Any:
 
 
 def timeout_of(group: Any, device: torch.device) -> timedelta | None:
-    """Return the timeout of a group's collectives on a device; None if its backend does not
-    tell."""
+    """Return the timeout of a group's collectives on a device, if its backend tells."""
     try:
         backend = group._get_backend(device)
     except RuntimeError:  # no backend for the device

@@ -76,8 +76,7 @@ def require_method(state: Any, facts: Mapping[str, Any]) -> None:
 
 
 def require_rank(state: Mapping[str, Any], worker: Worker, *, remembers: bool) -> None:
-    """Raise `InputError` unless this rank may continue; `remembers`: steps depend on earlier
-    ones."""
+    """Raise `InputError` unless this rank may continue; `remembers`: steps need earlier ones."""
     if remembers and state["workers"] != worker.count:
         told = f"the state is of {state['workers']} ranks, now {worker.count} train"
         hint = "ranks hold back gradients of their own: train on as many, or begin without a state"

@@ -28,8 +28,7 @@ COUNTS, CODES, SIGNS, SCALE = (
 def add_elements(
     out: Tensor, segments: Segments, message: Tensor, found: Frames | Tensor, weight: float
 ) -> None:
-    """Add the elements in one launch if indices have fixed width; faults are checked
-    `when_known`."""
+    """Add fixed-width elements in one launch; faults are checked `when_known`."""
     if (exchange := entered()) is None or not exchange.plain:
         return by_loop(loops.add_elements, out, segments, message, found, weight)
     wrong = out.new_zeros((), dtype=torch.int32)

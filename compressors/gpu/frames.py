@@ -44,8 +44,7 @@ def _agree(message: Tensor, heads: NDArray[np.uint8], at: Column, sizes: Column)
 
 
 def _hash_known(message: Tensor, at: Column, sizes: Column, heads: Tensor | None) -> Tensor:
-    """Write checksums of frames at known places; or return whether they and the headers are
-    right."""
+    """Write checksums of frames at known places; or return whether they and headers are right."""
     programs = np.maximum(1, -(-(sizes // 8) // GROUPS))
     ends = np.cumsum(programs)
     table = there((at, sizes, ends - programs), message.device, np.int64)
@@ -240,7 +239,7 @@ def _hash(  # noqa: PLR0915 - rotations are written out
         return
     group = part * GROUPS + tl.arange(0, GROUPS)
     counted = load_words(message + begin, group, tl.where(whole, size // 8 * 8, 0), 8)
-    weighed = tl.sum(counted * (group.to(tl.uint64) * 2 + 1), axis=0)  # modulo 2^64, so order does not matter
+    weighed = tl.sum(counted * (group.to(tl.uint64) * 2 + 1), axis=0)  # modulo 2^64, in any order
     own = work + 2 * frame
     tl.atomic_add(own, weighed.to(tl.int64, bitcast=True), sem="relaxed")
     # the last program hashes: with acquire and release it sees the sums of all others

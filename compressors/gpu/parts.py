@@ -88,14 +88,12 @@ _SOURCES = 6
 
 
 def copy(target: Tensor, sources: Sequence[tuple[Tensor, Any, Any, Any]]) -> None:
-    """Copy bytes to their places in `target`, uint8. Each source is one-dimensional with any
-    stride, followed by numbers of bytes, begins in the source (as if contiguous) and begins in the
-    target."""
+    """Copy bytes to their places in `target`, uint8. A source is one-dimensional with any stride,
+    then come numbers of bytes, begins in the source (as if contiguous) and in the target."""
     given, rows = [], []
     for number, (source, *columns) in enumerate(sources):
         width, step = source.element_size(), source.element_size() * source.stride(0)
-        # bytes of an element, and the stride in bytes; contiguous sources are copied as single
-        # bytes
+        # bytes of an element, and the stride in bytes; contiguous ones are single bytes
         apart = (width, step) if step != width else (1, 1)
         # the kernel needs only the address; a view as bytes requires a stride of 1
         given.append(torch.as_strided(source, (1,), (1,)).view(torch.uint8))

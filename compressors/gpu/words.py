@@ -54,8 +54,7 @@ def blocks(n: int) -> int:
 
 
 def index_type(n: int) -> Any:
-    """Return the type of positions below n: 32 bits if they fit, since 64-bit divisions are
-    slow."""
+    """Return the type of positions below n: 32 bits if possible (64-bit divisions are slow)."""
     return tl.int32 if n < _NARROW else tl.int64
 
 

@@ -1,9 +1,8 @@
 """Floats as bytes: powers of two, and decimal exponents of variable width.
 
 Random rounding to a power of two adds a random number to the mantissa's bits; an overflow
-increments the exponent. A code is float32's exponent, with signs stored separately, or a sign and 7
-bits of exponent (`quantization/floats/natural.py`). Sign, decimal exponent and fraction:
-`eight_bits.py`.
+increments the exponent. Codes are float32's exponent, with signs apart, or a sign and 7 bits of
+exponent (`quantization/floats/natural.py`). Sign, decimal exponent and fraction: `eight_bits.py`.
 """
 
 from __future__ import annotations

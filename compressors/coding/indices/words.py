@@ -6,8 +6,8 @@ and one for negative elements, either known to receivers or sent as two float32 
 
 Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31, for the value sign
 * 2^(e - d), with e the exponent of the largest magnitude, one int8 per tensor. A magnitude is
-rounded by adding half of the mantissa's range, clearing the mantissa and capping at 2^e; smaller
-ones than 2^(e - 7) have no d.
+rounded by adding half of the mantissa's range, clearing the mantissa and capping at 2^e; below 2^(e
+- 7) there is no d.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _walk(start, stop, tiles, values, table, firsts, sizes, what, norms, levels,
                 room[0] = scans.greatest_magnitude(part)
                 found[0, cell] = pattern[0]
             # the centre is common to the tensor's cells, as their sums are added later
-            if what == _SPREAD:  # about the first element, so that nearly equal values do not cancel
+            if what == _SPREAD:  # about the first element, against cancellation
                 found[1, cell], found[2, cell] = scans.moments(part, np.float64(own[0]))
             elif what == _LENGTH:
                 for at in range(0, part.size, loops.SUM_BLOCK):

@@ -143,7 +143,7 @@ def _write(indices, before, out, table, parts, BLOCK: tl.constexpr):
         if coder == RICE:  # after that many zeros
             own = tl.load(before + tl.load(column + 2 * parts) + i, mask=i < k, other=0)
             begin = tl.load(column + 6 * parts) + own + ((gap - 1) >> width)
-        put_field(out, begin, gap * 0 + 1, i < k)  # one bit for each; gap * 0 gives it the type of gaps
+        put_field(out, begin, gap * 0 + 1, i < k)  # one bit each, of the type of gaps
 
 
 @triton.jit

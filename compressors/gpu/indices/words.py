@@ -1,6 +1,5 @@
 """Words of 32 bits on a GPU: the kernels of `coding/indices/words.py`. One updates memories and
-writes each element's word, another lists those to send; in between the host waits for their
-number."""
+writes words, another lists those to send; in between the host waits for their number."""
 
 from __future__ import annotations
 

@@ -94,8 +94,7 @@ def _demand_none(faults: int) -> None:
 
 @triton.jit
 def _stripe(own, parts, number, GROUPS: tl.constexpr, INDEX: tl.constexpr):
-    """Return (groups, elements, lines, places of elements, whether the matrix has them) of a
-    tile."""
+    """Return (groups, elements, lines, places, whether the matrix has them) of a tile."""
     group, at = places_of(number, GROUPS, INDEX)
     columns = tl.load(own + 3 * parts).to(INDEX)
     first = tl.load(own + 4 * parts).to(INDEX)

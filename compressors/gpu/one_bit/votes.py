@@ -75,7 +75,7 @@ def _compare(
     column, number, n = own_part(table, parts)
     within = number.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.load(column + 3 * parts) + within
-    possible = tl.where(threshold >> PLANES == 0, 255, 0)  # false if the threshold exceeds the voters
+    possible = tl.where(threshold >> PLANES == 0, 255, 0)  # is the threshold a possible count
     equal = (tl.zeros([BLOCK], dtype=tl.int32) + possible).to(tl.uint8)
     more = tl.zeros([BLOCK], dtype=tl.uint8)
     for j in tl.static_range(PLANES):  # from the highest bit: the first that differs

@@ -96,7 +96,7 @@ def _optimal(rows, lengths, levels, width, sweeps, COUNT: tl.constexpr, WIDTH: t
     values, lane = rows + row * width, tl.arange(0, 16)
     length = tl.load(lengths + row).to(tl.int32)
     found = tl.where(lane == 0, tl.load(values), tl.load(values + length - 1))
-    for k in tl.static_range(1, COUNT - 1):  # greedily: the middle, then the middles of the halves, …
+    for k in tl.static_range(1, COUNT - 1):  # greedily: the middle, those of the halves, …
         # k = 1 is the middle; 2 and 3 are the halves' middles, 4 to 7 the quarters'
         reach = (COUNT - 1) // (2 if k < 2 else (4 if k < 4 else 8))
         place = reach * (2 * (k - (1 if k < 2 else (2 if k < 4 else 4))) + 1)

@@ -92,8 +92,7 @@ def add_rounded(
 def parts_of_cells(
     like: Tensor, cells: Cells, at: Column, *columns: Any, form: Form = _BYTES
 ) -> Parts:
-    """Return parts in tiles of groups; columns: begins, first cells, places, cell sizes, and
-    more."""
+    """Return parts in tiles of groups, with begins, first cells, places, cell sizes, and more."""
     elements, known = cells.segments.length, (cells.segments.begin, cells.first, at, cells.size)
     return parts_of(like, elements, tiles(form.planes(elements)), *known, *columns)
 
@@ -106,9 +105,9 @@ def _random16_at(key, at):
 
 @triton.jit
 def _share(v, norm):
-    """Return v / norm, limited to -1 … 1. `div_rn` flushes subnormal operands (div.rn.ftz), so both
-    are first scaled up, exactly. An element so small beside a larger norm could not move a fraction
-    of at least 2^-17. `floor` flushes too, but a sum with such a fraction is 0 or far from
+    """Return v / norm, within -1 … 1. `div_rn` flushes subnormal operands (div.rn.ftz), so both are
+    first scaled up, exactly. An element so small beside a larger norm could not move a fraction of
+    2^-17 or more. `floor` flushes too, but a sum with such a fraction is 0 or far from
     subnormal."""
     norm = tl.where(norm == 0.0, 1.0, norm)
     factor = tl.where(norm < 2.0**-60, 2.0**64, 1.0)

@@ -1,5 +1,4 @@
-"""The k largest magnitudes of each tensor, on a GPU: the kernels of
-`coding/selecting/largest.py`."""
+"""The k largest magnitudes per tensor, on a GPU: the kernels of `coding/selecting/largest.py`."""
 
 from __future__ import annotations
 

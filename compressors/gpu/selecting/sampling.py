@@ -218,8 +218,7 @@ def _compact(
     drawn, upto, source, positions, kept, table, parts,
     KEPT: tl.constexpr, APART: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """List the places of set bits, after earlier programs': in the bucket, or (`APART`) the
-    tensor."""
+    """List places of set bits, after earlier programs': in the bucket, or (`APART`) tensor."""
     _, _, count, begin, block, place = _own_blocks(table, parts, BLOCK, BLOCKS)
     bits = tl.load(drawn + place, mask=block < count, other=0)
     own = upto + tl.program_id(0)

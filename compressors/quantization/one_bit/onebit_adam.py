@@ -19,8 +19,7 @@ error (n each), the owned chunk's error (n / N). A worker sends n + 32 N bits to
 
 The update is m / (1 - b1), which corresponds to SGD's momentum buffer (`momentum`), so that its
 quality shows only the compression; the optimiser then divides by its frozen sqrt(v) + eps. With
-`update` "adam" it is Adam's direction; only its cosine can be compared with dense SGD, and it
-includes Adam's division.
+`update` "adam" it is Adam's direction; only its cosine is comparable with dense SGD.
 
 A run that starts at `freeze_step` (`warmup_steps`, as simulations do) has no v; it then uses the
 square of the first delivered mean gradient, m / (1 - b1), which is equal on all workers at no cost.

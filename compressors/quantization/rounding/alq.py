@@ -40,11 +40,10 @@ gradients (.10) and .72 on cubed normals (.10). At each update a worker therefor
 error of both on its own gradient (`table_errors`, two passes) and uses the better one for each
 tensor until the next update. The frame's header tells which.
 
-State: one table per DDP bucket, one bit per tensor.
+State: a table per DDP bucket, a bit per tensor.
 
-Paper and code leave the averaging of statistics open. ALQ uses the closed form; the published code
-uses finite differences by default. Multipliers are within .01 … .99. The paper always uses the
-fitted table.
+Paper and code leave the averaging open. ALQ uses the closed form, the published code finite
+differences by default. Multipliers are within .01 … .99. The paper always uses the fitted table.
 
 Source: F. Faghri et al., "Adaptive Gradient Quantization for Data-Parallel SGD", NeurIPS 2020,
 arXiv:2010.12460; code: Tabrizian/learning-to-quantize (nuq/quantize.py, estim/).
