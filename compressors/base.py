@@ -245,8 +245,7 @@ class ErrorFeedback(Compressor[P]):
         return bool(getattr(chosen, "error_feedback", getattr(chosen, "residual", True)))
 
     def corrected(self, bucket: Bucket) -> Tensor:
-        """Return the residual plus the gradient, added in place; else the gradient. float32
-        `[n]`."""
+        """Return residual plus gradient, added in place; else the gradient. float32 `[n]`."""
         if not self.remembers:
             return bucket.gradient
         return bucket_state(self.residual, bucket).add_(bucket.gradient)

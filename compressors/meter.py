@@ -124,9 +124,8 @@ def kernel(
     kind: KernelClass, *, updates: tuple[str, ...] = (), name: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Count a call of the decorated function as one kernel of class `kind`: it reads tensor
-    operands once and writes results and operands in `updates` once; torch kernels inside do not
-    count. The function counts its random draws (`count_random`). `name` defaults to
-    `kernel_name`."""
+    operands once, writes results and operands in `updates` once; torch kernels inside do not count.
+    The function counts its random draws (`count_random`). `name` defaults to `kernel_name`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         called = name or kernel_name(function)

@@ -1,5 +1,4 @@
-"""Guarded exchanges under any driver: inputs and outputs are checked, and errors name the
-compressor.
+"""Guarded exchanges under any driver: checked inputs and outputs, errors that name the compressor.
 
 Methods may rely on a finite, contiguous float32 `[n]` gradient. A 16-bit sum beyond the format's
 range is refused before sending or on return. (All-gathered 16-bit values saturate; a sender with

@@ -45,8 +45,8 @@ class AllGather:
 
 
 WithoutServer = Literal["alltoall_allgather", "all_gather"]
-"""How to carry out a push-pull without a server. alltoall_allgather: the server treats each element
-or block separately, so each of p ranks serves a stripe of 1 / p (all-to-all, then all-gather of the
+"""Ways of a push-pull without a server. alltoall_allgather: the server treats each element or block
+separately, so each of p ranks serves a stripe of 1 / p (all-to-all, then all-gather of the
 answers). all_gather: it needs whole payloads; every rank gathers all and serves itself."""
 
 

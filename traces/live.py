@@ -52,8 +52,7 @@ class WorkerGradients:
     second_moments: tuple[Tensor, ...] | None = None
     """sum_z (g_z / B)^2 by parameter, if requested."""
     moment_costs: dict[int, Costs] = field(default_factory=dict)
-    """Kernels of each parameter's second moments: metered only in the first pass, as all are
-    alike."""
+    """Kernels of each parameter's second moments, metered in the first pass (all are alike)."""
 
 
 def pick_device(name: str) -> str:
@@ -96,8 +95,7 @@ class LiveTrainer:
         self._device = self._parameters[0].device
         self._step = 0
         self.ready_order: tuple[int, ...] = ()
-        """Indices of the parameters in the order in which gradients became ready in the first
-        pass."""
+        """Indices of the parameters in the order of their gradients in the first pass."""
 
     def warm_up(self, steps: int) -> Iterator[float]:
         """Train for `steps` steps on a quarter of a worker's batch each; yield each step's loss.

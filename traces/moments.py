@@ -1,11 +1,10 @@
 """Exact second moments of the gradients over the samples of a mini-batch.
 
-For each parameter they are sum_z (g_z / B)^2 over the B samples z of the mini-batch, element by
-element, from one forward and backward pass of the whole batch, for the variance-based compressor
-(Tsuzuku et al., ICLR 2018 workshop, "Variance-based gradient compression", Algorithm 1). With the
-loss sum_z l_z / B, the gradient at a layer's output contains delta_z / B for each sample, so
-nothing is divided here. a is the layer's input, delta the gradient at its output; both have the
-batch first.
+For each parameter, sum_z (g_z / B)^2 over the B samples z of the mini-batch, element by element,
+from one forward and backward pass of the whole batch, for the variance-based compressor (Tsuzuku et
+al., ICLR 2018 workshop, "Variance-based gradient compression", Algorithm 1). With the loss sum_z
+l_z / B, the gradient at a layer's output holds delta_z / B for each sample, so nothing is divided
+here. a is the layer's input, delta the gradient at its output; both have the batch first.
 
 - Linear on `[B, in]`: g_z = delta_z a_z^T has rank one, hence sum_z g_z^2 = (delta^2)^T (a^2): one
   matrix product, no per-sample gradient in memory (I. Goodfellow, "Efficient per-example gradient
@@ -429,8 +428,7 @@ def _conv2d_moment(layer: nn.Conv2d, given: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _portions(batch: int, elements: int) -> Iterator[slice]:
-    """Yield slices of the batch whose intermediates (`elements` float32 per sample) fit the
-    limit."""
+    """Yield slices of the batch with `elements` float32 per sample that fit the limit."""
     length = max(1, _LIMIT // (4 * elements))
     for start in range(0, batch, length):
         yield slice(start, start + length)

@@ -46,7 +46,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What the simulator needs to know about the model."""
+    """Facts about the model that the simulator needs."""
 
     name: Text
     parameters: Annotated[int, Limits(least=1, most=MOST_ELEMENTS)]
@@ -82,8 +82,7 @@ class Compute:
     per_part: Costs = ()
     """Cost for the parts of one whole: launches of one part, bytes and FLOPs of all parts."""
     striped: bool = False
-    """Whether each of p workers does this for a stripe of 1 / p: all launches, 1 / p of the
-    rest."""
+    """Whether each of p workers does this for 1 / p of the bytes and FLOPs (all launches)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +119,7 @@ class Phase:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
     """Distance between the update and dense training's: nmse = |update - dense|^2 / |dense|^2 and
-    the cosine, means over the measured steps, weighted by how often each phase occurs per
-    period."""
+    the cosine, means over the measured steps, weighted by each phase's frequency in a period."""
 
     nmse: Annotated[float, Limits(least=0)]
     cosine_similarity: float
@@ -144,7 +142,7 @@ class TrafficProfile:
     phases: Annotated[tuple[Phase, ...], Limits(least=1)]
     quality: Quality
     gradients: dict[str, object] = field(default_factory=dict)
-    """Where the gradients come from: plain values for the report."""
+    """Source of the gradients: plain values for the report."""
     order: tuple[Whole, ...] = ()
     """Index of the phase at each place of the period, from the first measured step; empty: one
     phase after another, each as often as it occurs."""
@@ -236,8 +234,7 @@ class PassTimes:
     forward: _PassSeconds
     """Seconds of the forward pass."""
     backward: _PassSeconds
-    """From the end of the forward pass to the end of the iteration, including the optimiser
-    step."""
+    """From the end of the forward pass to the end of the iteration, with the optimiser step."""
     ready: tuple[_PassSeconds, ...] | None = None
     """Seconds from the start of the backward pass until a gradient is ready, by trained parameter
     in the model's order, at most `backward`; None if only the totals are known."""

@@ -10,10 +10,9 @@ A frame begins with 20 bytes, little endian:
 
     codec u8 | flags u8 | params u16 | numel u32 | nonzero u32 | body bytes u32 | checksum u32
 
-The codec defines `flags` and `params`; `nonzero` of `numel` elements are sent. The checksum covers
-the 16 bytes before it and the body; it is not priced, as networks have their own. Damaged frames
-and other layouts raise `InputError`. Methods tensor by tensor use `pack_frame`, `frames_of`,
-`decoder`.
+The codec defines `flags` and `params`; `nonzero` of `numel` elements are sent. The checksum, over
+the 16 bytes before it and the body, is not priced: networks have their own. Damaged frames and
+other layouts raise `InputError`. Tensor-wise methods use `pack_frame`, `frames_of` and `decoder`.
 """
 
 from __future__ import annotations
@@ -202,8 +201,7 @@ def bodies(sizes: Column) -> Column:
 def packed(
     like: Tensor, codec: int, segments: Segments, *parts: tuple[Tensor, Column], **columns: Any
 ) -> Tensor:
-    """Return the sealed message of `parts` (all bytes, bytes per tensor); `columns` as in
-    `frames`."""
+    """Return the sealed message of parts with their bytes; `columns` as in `frames`."""
     sizes = reduce(add, [lengths for _, lengths in parts])
     message, at = frames(like, codec, segments, sizes, parts=parts, **columns)
     return seal(message, at, sizes)
@@ -433,9 +431,8 @@ def pack_frame(
     codec: int, body: Tensor, *, numel: int, nonzero: int | None = None, flags: int = 0,
     params: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Return header and body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of
-    `numel` elements are sent (None: all). `InternalError` for numbers beyond their field, or no
-    bytes."""
+    """Return header, body as one uint8 tensor `[HEADER_BYTES + body bytes]`; `nonzero` of `numel`
+    elements are sent (None: all). `InternalError` for numbers beyond their field, or no bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise InternalError(f"a frame's body is uint8 [n], not {body.dtype} {list(body.shape)}")
     travel = np.array([numel if nonzero is None else nonzero])

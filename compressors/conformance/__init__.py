@@ -58,7 +58,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "more_workers_do_not_scale_the_update": _NEEDS_THE_MEAN,
     "the_update_has_the_size_of_the_gradient": _NEEDS_THE_MEAN,
 }
-"""By failed check, the checks that then cannot hold."""
+"""Checks that cannot hold if a given one fails, by that one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ Z = 5.0
 
 
 def mean_is_right_when_unbiased(subject: Subject) -> None:
-    """Over 300 seeds and along 16 directions the mean update is the mean gradient. Directions are
+    """The mean update is the mean gradient, over 300 seeds and along 16 directions. Directions are
     used because single elements show little if few are sent."""
     if not subject.properties.unbiased:
         return

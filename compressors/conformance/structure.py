@@ -196,7 +196,7 @@ def every_workers_gradient_counts(subject: Subject) -> None:
 
 
 def steps_stand_alone_without_memory(subject: Subject) -> None:
-    """If `memory` is "none", two crews with different earlier gradients give equal updates; both
+    """Two crews with different earlier gradients give equal updates if `memory` is "none"; both
     take the same number of steps with the same seeds, so that generators agree."""
     if subject.compressor.memory(subject.parameters) != "none":
         return

@@ -109,8 +109,7 @@ class Crew:
     def updates(
         self, steps: int, given: Sequence[Tensor] | None = None, observer: Observer | None = None
     ) -> Iterator[tuple[int, list[Tensor]]]:
-        """Yield each of the first settled steps with its updates, for drawn or `given`
-        gradients."""
+        """Yield the first settled steps and their updates, for drawn or `given` gradients."""
         for t in range(self._first, self._first + steps):
             drawn = given or gradients(self.layout.numel, len(self.members), t)
             yield t, self.step(drawn, t, observer)

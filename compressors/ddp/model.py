@@ -1,4 +1,4 @@
-"""What a hook requires of method and model, and the process group that it uses.
+"""Requirements of a hook on method and model, and the process group that it uses.
 
 A new process group has a timeout of 30 minutes (NCCL: 10), whatever `init_process_group` was given;
 the hook's group gets the model's. Before `register`'s first collective each rank sets a key in the

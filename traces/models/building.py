@@ -52,8 +52,7 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 @contextmanager
 def _current_directory_importable() -> Iterator[None]:
-    """Append the current directory to the import path, as the command line does and a script does
-    not."""
+    """Append the current directory to the import path: a script's path does not have it."""
     here = os.getcwd()
     sys.path.append(here)
     try:

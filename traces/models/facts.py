@@ -91,8 +91,7 @@ def counted_facts(
 def _run(
     module: nn.Module, forward: Callable[[], object], owned: dict[str, list[int]]
 ) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Return the order of first calls of all modules; FLOPs and output elements of those in
-    `owned`."""
+    """Return all modules by first call, and FLOPs and output elements of those in `owned`."""
     from gcsim.traces.models.flops import FlopCounter
 
     counter = FlopCounter()
@@ -144,8 +143,7 @@ def _run(
 
 
 def _elements(output: Any) -> int:
-    """Return the elements of the first tensor that a module returns (before a recurrent layer's
-    states)."""
+    """Return the size of a module's first output tensor (a recurrent layer's states follow)."""
     while isinstance(output, tuple | list) and output:
         output = output[0]
     return output.numel() if isinstance(output, torch.Tensor) else 0

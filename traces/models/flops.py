@@ -74,8 +74,7 @@ def _lstm_layer(given: Shape, into_gates: Shape, back_into_gates: Shape, *_: Any
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: Any) -> int:
-    """Return the FLOPs of the products with keys, then values: `[batch, heads, length, width]`
-    each."""
+    """Return FLOPs of the products with keys, values: `[batch, heads, length, width]` each."""
     *outer, length, width = query
     keys = key[-2]
     return 2 * math.prod(outer) * length * keys * (width + value[-1])

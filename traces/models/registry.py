@@ -149,8 +149,7 @@ _TASKS: dict[InputKind, str] = {"samples": "textures", "tokens": "characters"}
 
 
 def shipped_model(name: str) -> ModelEntry:
-    """Return the entry of a shipped model. Raises `InputError` with a suggestion for unknown
-    names."""
+    """Return a shipped model's entry. Raises `InputError` with a suggestion if unknown."""
     entry = MODELS.get(name)
     if entry is None:
         hint = f"{did_you_mean(name, MODELS)} Or package.module:build for your own"

@@ -398,10 +398,9 @@ class _LoopMoments:
         """Kernels that compute one mini-batch's second moments, by parameter."""
 
     def take(self, gradients: Sequence[Tensor], scale: float, *, check: bool) -> tuple[Tensor, ...]:
-        """Return the second moments of the iteration that ends now, by parameter, float32 on the
-        CPU, in its shape. `gradients` are those of the same batch, divided by `scale`. Raises
-        `InputError` if a parameter has no closed form or, with `check`, is used outside its
-        layer."""
+        """Take the second moments of the iteration that ends: by parameter, float32 on the CPU, in
+        its shape. `gradients` are those of the batch, divided by `scale`. Raises `InputError` if a
+        parameter has no closed form or, with `check`, is used outside its layer."""
         found = self._watched.followed(
             gradients, scale, segment=None if self.costs else meter.segment, check=check
         )
@@ -421,16 +420,14 @@ _TOKEN = ".shared"  # noqa: S105 - a file's name
 
 
 class _Ranks:
-    """The processes that record together: only this one, or those of a `torch.distributed`
-    group."""
+    """The processes that record together: this one, or those of a `torch.distributed` group."""
 
     rank, count = 0, 1
     _group = _dist = _device = cast(Any, None)
 
     @classmethod
     def of(cls, model: nn.Module) -> _Ranks:
-        """Return the group in which `model` exchanges gradients; this process alone if there is
-        none."""
+        """Return the group in which `model` exchanges gradients, or else this process alone."""
         import torch.distributed as dist
 
         own = cls()
@@ -472,8 +469,7 @@ class _Ranks:
             raise InputError(told)
 
     def bring(self, tensors: Sequence[Tensor], absent: Sequence[int]) -> dict[int, list[Tensor]]:
-        """Return on rank 0 the tensors of the ranks in `absent`; all have the same number and
-        sizes."""
+        """Return on rank 0 the tensors of the ranks in `absent`; numbers and sizes are equal."""
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         device = self._device or torch.device("cpu")
         if self.rank in absent:
@@ -512,7 +508,7 @@ def _is_ddp(model: nn.Module) -> bool:
 
 
 class _SharedFolder:
-    """Which ranks can see rank 0's folder."""
+    """The ranks that can see rank 0's folder."""
 
     def __init__(self, ranks: _Ranks, folder: Path | None) -> None:
         word = secrets.token_hex(16)

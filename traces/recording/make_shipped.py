@@ -1,6 +1,5 @@
 """Script that makes the shipped traces: `python -m gcsim.traces.recording.make_shipped FOLDER`. On
-one thread equal seeds give equal files, on one kind of processor with the versions in the
-manifests."""
+one thread of the same processor, with the manifests' versions, equal seeds give equal files."""
 
 from __future__ import annotations
 

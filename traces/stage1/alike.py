@@ -41,8 +41,7 @@ def measure_alike(
     advance: Callable[[str], None] = lambda kind: None,
     made: Callable[[int, TrafficProfile], None] = lambda number, profile: None,
 ) -> list[TrafficProfile]:
-    """Return profiles like `measure`, from a bucket of each kind; `gradients` can have any
-    shape."""
+    """Return profiles like `measure`, from one bucket of each kind; `gradients` draw any shape."""
     kinds: dict[tuple[tuple[int, ...], ...], list[BucketLayout]] = {}
     for layout in layouts:
         kinds.setdefault(tuple(piece.shape for piece in layout.slices), []).append(layout)

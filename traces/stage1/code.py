@@ -46,7 +46,7 @@ def code_hash(compressor: str | None, users: tuple[str, ...] = ()) -> str:
         traces = users or [name for name in files if name.startswith(TRACES)]
         found = reach({f"{COMPRESSORS}.{module}", *traces}, files.get, known)
         if _REGISTRY not in found:
-            reached = found | {_REGISTRY}  # the registry creates the compressor, but reaches no other
+            reached = found | {_REGISTRY}  # the registry creates the compressor only
         else:
             reached = found | {name for name in every if name.startswith(COMPRESSORS)}
     lines = [f"{name} {known[files[name]][0]}" for name in sorted(reached)]

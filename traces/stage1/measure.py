@@ -42,8 +42,7 @@ from gcsim.traces.storage.store import Trace
 from gcsim.traces.timing.allocator import give_back_freed_memory
 
 KEPT_BYTES = 256 << 20
-"""Bytes of drawn gradients to keep in memory; others are drawn or read again for each
-compressor."""
+"""Bytes of gradients to keep in memory; others are drawn or read again for each compressor."""
 MAX_STEPS = 512
 """Most steps for a phase to occur in; otherwise the method cannot be measured."""
 MOST_PHASES = 1_000_000

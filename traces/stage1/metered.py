@@ -1,5 +1,4 @@
-"""Conversion of a meter's records to plain data: an exchange of the profile, a mean over
-workers."""
+"""Conversion of a meter's records to an exchange of the traffic profile, a mean over workers."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 NMSE = |update - dense|^2 / |dense|^2 and the cosine between the two, over all buckets of a step.
 `dense` is the mean of the workers' gradients, with the algorithm's own momentum (if any). If
 replicas take local steps between synchronisations, both are first summed over a window of steps. If
-replicas stay different, squared lengths are means over the replicas: their mean may be exact
-although none of them is. All of this runs on the gradients' device, in one pass over them and the
-updates.
+replicas stay different, squared lengths are means over them: their mean may be exact when none of
+them is. All of this runs on the gradients' device, in one pass over them and the updates.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class ErrorMeter:
         gradients, like = [bucket.gradient for bucket in buckets], buckets[0].gradient
         if self._momentum[0] and self._buffer is None:
             self._buffer = torch.zeros_like(like)
-        if score is None and not self._totals:  # kept between windows, as new ones would come in pieces
+        if score is None and not self._totals:  # kept: new ones would come in pieces
             self._totals = [torch.zeros_like(like) for _ in range(1 + len(judged))]
         size = max(1, like.numel()) if has_streams(like.device) else _PART
         sums = np.zeros((-(-like.numel() // size), len(judged), 3))

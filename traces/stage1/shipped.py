@@ -72,8 +72,7 @@ def code_of(model: ModelEntry, compressor: str | None) -> str:
 
 @lru_cache(maxsize=8)
 def read(path: Path) -> Mapping[str, Shipped]:
-    """Return the contents of a file, by name; empty if it is missing or this Python cannot unpack
-    it."""
+    """Return a file's contents, by name; empty if missing or if this Python cannot unpack it."""
     try:
         import lzma
     except ImportError:

@@ -78,9 +78,8 @@ def time_kernels(
     """Time the kernels of two steps of each kind; one gradient per worker, on `clock`'s device.
 
     The same steps run `rounds` times from the start, and the lowest time of each call counts.
-    Kernels that only run in the first step of a kind allocate memory and are left out; so are loops
-    in host memory on a GPU. Compile the loops first, by timing a short gradient. Freed memory is
-    kept.
+    Kernels that run only in the first step of a kind (setup) are left out; so are loops in host
+    memory on a GPU. Compile the loops first, by timing a short gradient. Freed memory is kept.
     """
     keep_freed_memory()
     buckets = [matrix_bucket(g, second_moments=bool(cls.requires)) for g in gradients]
@@ -111,8 +110,7 @@ def time_kernels(
 
 
 def _calls(meter: Meter) -> Iterator[tuple[tuple[object, ...], TimedKernel]]:
-    """Yield each kernel with its place: worker, stretch, name, and index among those of the
-    name."""
+    """Yield each kernel with its place: worker, stretch, name, index among those so named."""
     stretches: list[tuple[object, Recorder]] = [
         ((rank, position), recorder)
         for rank, recorders in enumerate(meter.segments)

@@ -153,8 +153,7 @@ def put_away(path: Path) -> None:
 
 
 def write(path: Path, now: Trajectory) -> bool:
-    """Store a trajectory where `load` reads it; return False without room or if it is
-    unreadable."""
+    """Store a trajectory for `load`; return False without room or if it cannot be read back."""
     body = _TRAJECTORY.dump_json(now)
     with suppress(InputError, ValidationError):
         _TRAJECTORY.validate_json(body)

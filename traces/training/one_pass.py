@@ -60,7 +60,7 @@ class OnePass:
         self._calls: list[tuple[nn.Module, Tensor, Tensor]] = []
         """Layer, input and output of each call in the pass."""
         self._own: dict[nn.Module, list[tuple[str, Tensor, Tensor | None]]] = {}
-        """By layer, its trained parameters' roles and their rows, also of moments."""
+        """Roles of trained parameters and their rows, also of moments, by layer."""
         for layer in filter(has_closed_form, model.modules()):
             named = [(role, id(p)) for role, p in layer.named_parameters(recurse=False)]
             self._own[layer] = [(role, *rows_of[p]) for role, p in named if p in rows_of]

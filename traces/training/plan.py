@@ -74,13 +74,13 @@ class LearningRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """When to end trajectories early; their rows say why."""
+    """Rules for ending trajectories early; their rows say why."""
 
     diverged: bool = True
     """The loss stays above 1.5 times that of untrained weights. (A loss or an update that is not a
     number always ends a trajectory.)"""
     hopeless: bool = True
-    """After half of the steps more than half of the way to the target is left, and nothing has
+    """More than half of the way to the target is left after half of the steps, and nothing has
     improved for a quarter of the steps."""
 
 

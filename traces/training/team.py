@@ -225,8 +225,7 @@ class Team:
                 moment.mul_((most / (norm + 1e-6)).clamp(max=1.0).square())
 
     def _passes(self, step: int) -> tuple[list[float], list[Tensor | None]]:
-        """Run a step's passes: return losses and second moments, by worker; gradients are in the
-        rows."""
+        """Return a step's losses and second moments, by worker; gradients are in the rows."""
         workers = range(len(self._rows))
         if self._one_pass is None:
             found = [self._pass(rank, step) for rank in workers]
@@ -235,8 +234,7 @@ class Team:
         return losses, [None for _ in workers] if self._moments is None else [*self._moments]
 
     def _at_once(self, all_workers: one_pass.OnePass, step: int) -> list[float]:
-        """Return the losses of a step by worker, in one pass per micro-batch; gradients are in the
-        rows."""
+        """Return a step's losses by worker, a pass per micro-batch; gradients are in the rows."""
         for rows in (self._rows, self._moments):
             if rows is not None:
                 rows.zero_()
@@ -366,7 +364,7 @@ class Team:
             if isinstance(seen, Meter):
                 exchanges.append(metered_exchange(seen, self._moments_of(layout)))
                 ErrorMeter((0.0, False)).add(buckets, found, error)
-            for update, own_update in zip(updates, found, strict=False):  # for a single replica the first
+            for update, own_update in zip(updates, found, strict=False):  # one replica: the first
                 update[part] = own_update
         return updates, Done(
             loss=sum(losses) / len(losses),
@@ -423,8 +421,7 @@ class Team:
         self._model.train()
         return lost / len(test), right / labels_seen if classes else None
 
-    # --- contents of a checkpoint
-    # ------------------------------------------------------------------
+    # --- contents of a checkpoint -----------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return the state that the next steps depend on, besides the team's arguments."""

@@ -20,7 +20,7 @@ from gcsim.traces.profile import AS_WRITTEN, ModelFacts, Phase, Quality, Traffic
 from gcsim.traces.training.plan import Target
 
 Ended = Literal["", "finished", "diverged", "hopeless"]
-"""How a training ended; "" if it can continue."""
+"""End of a training; "" if it can continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Trajectory:
     windows: tuple[Window, ...] = ()
     ended: Ended = ""
     why: str = ""
-    """Why it ended early, as text."""
+    """Reason for an early end, as text."""
 
     @property
     def own_steps(self) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """Words of 32 bits, one per element sent: its index and the number of its level.
 
-Signs: the index in the low 31 bits, bit 31 set for negative. A tensor has one level for positive
-and one for negative elements, either known to receivers or sent as two float32 before the words
-(flags = 1).
+Signs: the index in the low 31 bits, bit 31 set for negative. A tensor's positive elements share
+a level, as do its negative ones: known to receivers or two float32 before the words (flags = 1).
 
 Powers of two: the index in the low 28 bits, d in bits 30-28, the sign in bit 31, for the value sign
 * 2^(e - d), with e the exponent of the largest magnitude, one int8 per tensor. A magnitude is

@@ -46,9 +46,8 @@ def clip_to_spread(values: Tensor, cells: Cells, clip: float) -> None:
 @counted_as(_moving("reduction", "bingrad_b.class_means", 4, 12))
 @primitive
 def class_means(values: Tensor, cells: Cells) -> Tensor:
-    """Return thresholds, lower and upper levels of the cells of a flat float32: float32 `[3,
-    cells]`. A threshold is the cell's mean; levels are the means of elements below and from it
-    on."""
+    """Return thresholds, lower and upper levels of a flat float32: float32 `[3, cells]`. A
+    threshold is the cell's mean; the levels are the means of the elements below it and the rest."""
     found = np.empty((3, cells.total), dtype=np.float32)
     loops.in_tiles(_class_means, cells.spans, loops.array(values), found)
     return loops.tensor(found, values)

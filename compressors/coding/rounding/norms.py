@@ -57,10 +57,9 @@ def cell_norms(values: Tensor, cells: Cells, norm: Norm) -> Tensor:
 def clipped_magnitudes(
     values: Tensor, segments: Segments, clip: float | None, at_bound: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return (bound at which each tensor is clipped; its largest |v| after that): float32
-    `[tensors]`. The bound is `clip` population standard deviations; infinite without `clip` or if
-    all elements are equal or one is not finite. `at_bound`: a finite bound is the magnitude; 0 if
-    empty."""
+    """Return (each tensor's clipping bound, its largest |v| then): float32 `[tensors]` each. The
+    bound is `clip` population standard deviations; infinite without `clip` or if all elements are
+    equal or one is not finite. `at_bound`: a finite bound is the magnitude; 0 if empty."""
     cells, bounds = segments.cells(loops.SUM_BLOCK), np.full(len(segments.table), np.inf)
     found, largest = _by_cell(loops.array(values), cells, _SPREAD), np.zeros(len(bounds))
     for t in np.flatnonzero(segments.length):

@@ -105,10 +105,9 @@ def _random16_at(key, at):
 
 @triton.jit
 def _share(v, norm):
-    """Return v / norm, within -1 … 1. `div_rn` flushes subnormal operands (div.rn.ftz), so both are
-    first scaled up, exactly. An element so small beside a larger norm could not move a fraction of
-    2^-17 or more. `floor` flushes too, but a sum with such a fraction is 0 or far from
-    subnormal."""
+    """Return v / norm, -1 … 1. `div_rn` flushes subnormal operands (div.rn.ftz), so both are first
+    scaled up, exactly. An element so small beside a larger norm could not move a fraction of 2^-17
+    or more. `floor` flushes too, but a sum with such a fraction is 0 or far from subnormal."""
     norm = tl.where(norm == 0.0, 1.0, norm)
     factor = tl.where(norm < 2.0**-60, 2.0**64, 1.0)
     return tl.minimum(tl.maximum(tl.div_rn(v * factor, norm * factor), -1.0), 1.0)

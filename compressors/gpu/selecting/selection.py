@@ -201,7 +201,7 @@ def _digit(counts, state, row, rows, BINS: tl.constexpr):
     rank = tl.load(state + rows + row)
     lane = tl.arange(0, BINS)
     each = tl.load(counts + row.to(tl.int64) * BINS + lane)
-    from_here = tl.sum(each, axis=0) - tl.cumsum(each, axis=0) + each  # number with this digit or higher
+    from_here = tl.sum(each, axis=0) - tl.cumsum(each, axis=0) + each  # this digit or higher
     # `from_here` falls from lane to lane: take the last that reaches the rank
     digit = tl.max(tl.where(from_here >= rank, lane, 0), axis=0)
     higher = tl.sum(tl.where(lane > digit, each, 0), axis=0)

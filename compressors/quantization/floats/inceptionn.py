@@ -7,9 +7,8 @@ With the bound 2^-b, a tag of 2 bits gives the form of a value v:
     2   |v| < 1                16 bits: sign and 15 bits of |v| behind the point
     3   |v| >= 1               the float32 as it is
 
-Bits are truncated, which needs no adder in a network interface and is biased towards zero. Errors
-are below 2^-b, 2^-(7 + floor(b/2)) in form 1, 2^-15 in form 2. A frame holds the tags, then the
-values of each form.
+Values are truncated (biased towards zero), so that a network interface needs no adder. Errors: less
+than 2^-b, 2^-(7 + floor(b/2)) in form 1, 2^-15 in form 2. Tags come first, then each form's values.
 
 Form 1 is scaled to the end of its range, not to 1 as in public code, whose error reaches 2^-7.
 Workers all-gather; in the paper each hop of a ring compresses. Runs on the host.

@@ -2,11 +2,10 @@
 
 Messages are as in NUQSGD: the norm of each bucket, and for each element a code of `bits` bits for a
 level of the table. Every `update_every` steps, from step 0 on, the table is fitted to the
-distribution F of the normalised elements r = v / norm, modelled by truncated normals on [-1, 1]: a
-single one with the pooled mean and within-bucket variance ("single"), or a mixture with one for
-each of the `components` buckets of largest norm, weighted by that norm ("mixture"). Unbiased with
-any table; the variance is exactly sum (|v| - lo) (hi - |v|), with lo and hi the levels times the
-norm.
+distribution F of the normalised elements r = v / norm, modelled by truncated normals on [-1, 1]:
+one with the pooled mean and within-bucket variance ("single"), or a mixture with one for each of
+the `components` buckets of largest norm, weighted by that norm ("mixture"). Unbiased with any
+table; the variance is exactly sum (|v| - lo) (hi - |v|), with lo, hi the levels times the norm.
 
 Workers agree through one small all-reduce of (sum of weights, weighted mean, weighted variance) per
 component: the k-th largest buckets of all workers form the k-th component. All then fit the same
@@ -117,8 +116,7 @@ class AdaptiveLevels(Compressor[P]):
     @classmethod
     @abstractmethod
     def fitted(cls, parameters: P, components: Numbers, before: Table) -> Table:
-        """Fit a table to a distribution (rows of mean, sigma, weight); `before`: the current
-        one."""
+        """Fit a table to a distribution: rows of mean, sigma, weight; `before` is the old table."""
 
     @classmethod
     def period(cls, parameters: P) -> int:

@@ -3,8 +3,7 @@
 a = r + g. Of the n+ positive elements of a tensor the k+ = max(1, round(pi n+)) largest are sent,
 and of the n- negative ones the k- = max(1, round(pi n-)) of largest magnitude, each as one word of
 32 bits: its index in 31 bits and its sign. The level of a sign is the mean of its selected
-elements; the two levels are sent as float32. r = a - decoded. Among equal values the lowest index
-wins.
+elements, sent as float32. r = a - decoded. Among equal values the lowest index wins.
 
 Bits: 32 (k+ + k-) + 64 per tensor. Biased: with the mean mu+ of all positive elements (mu- of all
 negative), |Q(a) - a|^2 <= |a|^2 - k+ mu+^2 - k- mu-^2, with equality when the elements of a sign
