@@ -92,7 +92,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
+class OpenAdvice:
     """Advice with one answer to an open question."""
 
     answer: Answer
@@ -124,5 +124,5 @@ class Findings:
     """Evidence against such methods, by label: a published loss or a missed target, in words."""
     other_code: tuple[OtherCode, ...] = ()
     """The method to use in other code than the one that is priced, where some is known."""
-    open: tuple[Open, ...] = ()
+    open: tuple[OpenAdvice, ...] = ()
     """Open answers that would change the advice."""

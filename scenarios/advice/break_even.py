@@ -45,7 +45,7 @@ def no_break_even(engine: Engine) -> str:
     """Reason for no break-even, in words; empty if there is one."""
     if engine.scenario.cluster.groups:
         return "the groups of nodes differ"  # and each rate would take seconds
-    link = slowest_link(engine.asked)
+    link = slowest_link(engine.question)
     return "" if link is None else link.no_one_rate
 
 
@@ -55,7 +55,7 @@ def break_even(
     """Break-evens of methods, with the drawn worlds' range for those in `ranged`. Empty if the
     slowest link's rate is no single number, nodes are unlike, or nothing is dense. `progress` is
     called after the scan of rates and after each method."""
-    scenario, link = engine.scenario, slowest_link(engine.asked)
+    scenario, link = engine.scenario, slowest_link(engine.question)
     number = scenario.dense
     if link is None or no_break_even(engine) or number is None or not labels:
         return []

@@ -66,14 +66,14 @@ def pairs_of(here: Mapping[str, Sequence[float]], expected: Groups) -> Pairs:
         for better in ahead
         for worse in behind
     ]
-    signs = told_apart([(here[better], here[worse]) for better, worse in pairs])
+    signs = significant_signs([(here[better], here[worse]) for better, worse in pairs])
     found = [
         tuple(p for p, s in zip(pairs, signs, strict=True) if s == sign) for sign in (1, -1, 0)
     ]
     return Pairs(kept=found[0], reversed=found[1], open=found[2])
 
 
-def told_apart(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[int]:
+def significant_signs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[int]:
     """For each pair, values by seed: 1 when the first is more, -1 when less, 0 when they are not
     told apart among all pairs."""
     tested = [_tested(*pair) for pair in pairs]

@@ -33,8 +33,8 @@ from gcsim.errors import InputError, Problem
 from gcsim.files import json_text, lock, open_lock, replacing, replacing_together, require_one_run
 from gcsim.json_file import LARGEST, broken, read_object
 from gcsim.scenarios.result import SCHEMA, Result, row_from
-from gcsim.scenarios.running.kept import simulation_code
 from gcsim.scenarios.running.keys import input_files, own_compressor, own_model, own_model_code
+from gcsim.scenarios.running.result_cache import simulation_code
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.stored import read_results
 from gcsim.scenarios.sweeps import point_file
@@ -179,13 +179,13 @@ _HINT = "gcsim sweep writes it when all points are done; repeat the command to c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Done:
+class _StoredPoint:
     point: dict[str, Any]
     file: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Failed:
+class _FailedPoint:
     point: dict[str, Any]
     bug: bool
     problems: tuple[str, ...]
@@ -193,14 +193,14 @@ class _Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _StoredSweep:
     grid: dict[str, tuple[Any, ...]]
     versions: dict[str, str]
-    points: tuple[_Done, ...]
-    failed: tuple[_Failed, ...]
+    points: tuple[_StoredPoint, ...]
+    failed: tuple[_FailedPoint, ...]
 
 
-_STORED = TypeAdapter(_Stored)
+_STORED = TypeAdapter(_StoredSweep)
 
 
 def is_sweep(path: Path) -> bool:

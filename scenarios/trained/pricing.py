@@ -23,7 +23,7 @@ from gcsim.scenarios.running.simulate import (
 )
 from gcsim.scenarios.scenario import Scenario
 from gcsim.scenarios.sections.passes import measured_passes
-from gcsim.scenarios.trained.search import Tried
+from gcsim.scenarios.trained.search import MethodTraining
 from gcsim.simulator.as_trained import as_trained
 from gcsim.simulator.devices.pricing import PriceList
 from gcsim.simulator.push_pull import as_collectives
@@ -78,7 +78,10 @@ def _typical(windows: Sequence[tuple[Trajectory, Window]]) -> tuple[Trajectory, 
 
 
 def clocks(
-    scenario: Scenario, tried: Sequence[Tried], progress: Progress, prices: PriceList | None = None
+    scenario: Scenario,
+    tried: Sequence[MethodTraining],
+    progress: Progress,
+    prices: PriceList | None = None,
 ) -> list[list[Clock]]:
     """Clocks by method and cluster size; `prices`: the device's, where at hand."""
     alike: dict[Hashable, list[tuple[Trajectory, Window]]] = {}

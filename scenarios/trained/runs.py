@@ -233,7 +233,7 @@ def _imported(function: str) -> None:
         importlib.import_module(function.partition(":")[0])
 
 
-def kept_as(run: Run) -> str:
+def cache_name(run: Run) -> str:
     """Name of a trajectory on this machine."""
     return run.path.name
 

@@ -12,7 +12,7 @@ import pytest
 from gcsim.compressors.lockstep import CollectiveRecord
 from gcsim.errors import InputError
 from gcsim.scenarios import catalog
-from gcsim.scenarios.advice.asked import Words, asked
+from gcsim.scenarios.advice.question import Words, ask
 from gcsim.scenarios.reading.document import write
 from gcsim.simulator.cluster import Cluster
 from gcsim.simulator.collectives.dispatch import execute
@@ -243,9 +243,9 @@ def test_boards_on_pcie_with_a_bridge_or_of_a_group_have_their_own(tmp_path: Pat
 
 
 def test_one_box_needs_neither_nodes_nor_a_network() -> None:
-    box = asked(None, Words(model="gpt2", device="h100", gpus=8), called=str).scenario.cluster
+    box = ask(None, Words(model="gpt2", device="h100", gpus=8), called=str).scenario.cluster
     assert (box.nodes, box.devices_per_node, box.intra_node.name) == (1, 8, "nvlink4")
     with pytest.raises(InputError, match="nodes: error: missing"):
-        asked(None, Words(model="gpt2", device="h100", gpus=8, network="25gbe"), called=str)
-    rack = asked(None, Words(model="gpt2", device="h100", gpus=8, nodes=2, nics=8, network="25gbe"))
+        ask(None, Words(model="gpt2", device="h100", gpus=8, network="25gbe"), called=str)
+    rack = ask(None, Words(model="gpt2", device="h100", gpus=8, nodes=2, nics=8, network="25gbe"))
     assert rack.scenario.cluster.network.bandwidth == Fraction(25 * 10**9)

@@ -129,7 +129,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A scenario and its changes."""
 
     document: Document
@@ -179,13 +179,13 @@ class Asked:
         return scenario_of(document, self.path, given, self.seed, warn=warn, fitting=self.fitting)
 
 
-def asked(
+def ask(
     source: str | None,
     words: Words,
     overrides: Sequence[str] = (),
     seed: int | None = None,
     called: Callable[[str], str] = str,
-) -> Asked:
+) -> Question:
     """Scenario of a file or shipped name with these words for its settings, or of the words alone,
     with a recorded trace if `source` is its folder or a shipped one's name.
 
@@ -218,7 +218,7 @@ def asked(
     else:
         (document, path), in_file = read_scenario(source), True
     _put_into(document, said, called)
-    found = Asked(document, path, (*_limit(words), *overrides), seed)
+    found = Question(document, path, (*_limit(words), *overrides), seed)
     if not in_file:
         loop = () if found.states_loop else (SUPPOSED_LOOP,)
         half = (SUPPOSED_HALF,) if _in_half(found) else ()
@@ -234,7 +234,7 @@ def asked(
     return found
 
 
-def _in_half(question: Asked) -> bool:
+def _in_half(question: Question) -> bool:
     """Whether a question without a precision is one of 16-bit passes: a transformer by formula, on
     devices with times for them."""
     if question.states_setting("training", "precision") or question.states_setting("compute"):
@@ -270,15 +270,15 @@ def _is_model(source: str) -> bool:
 
 def question_about(
     scenario: Scenario, words: Words, overrides: Sequence[str] = (), seed: int | None = None
-) -> Asked:
-    """Question about a loaded scenario, as `asked`."""
+) -> Question:
+    """Question about a loaded scenario, as `ask`."""
     document = Document(name=scenario.name, data=deepcopy(scenario.resolved))
     said, problems = _said(words, str)
     if problems:
         raise InputError(problems)
     _put_into(document, said, str)
     path = Path.cwd() / f"{scenario.name}.yaml"
-    return Asked(document, path, (*_limit(words), *overrides), seed)
+    return Question(document, path, (*_limit(words), *overrides), seed)
 
 
 def _limit(words: Words) -> list[str]:
