@@ -139,7 +139,7 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
             " is for one device, but the groups have several",
             "leave it out: each device has its own times",
         ),
-        (training.faults is not None, ("training", "faults"), " beside cluster.groups", one),
+        (training.faults is not None, ("training", "faults"), " with cluster.groups", one),
         (
             unlike and training.input is not None,
             ("training", "input"),
@@ -148,7 +148,7 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
         ),
     ]
     beside += [
-        (by_speed and "batch_size" in group, (*at, number, "batch_size"), " beside by_speed", one)
+        (by_speed and "batch_size" in group, (*at, number, "batch_size"), " with by_speed", one)
         for number, group in enumerate(stated["groups"])
     ]
     for so, key_path, message, hint in beside:

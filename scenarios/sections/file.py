@@ -266,7 +266,7 @@ class CompressorSection(Section):
         """Refuse `powersgd: {rank: 2}`."""
         if isinstance(data, Mapping) and "kind" not in data:
             for kind in filter(REGISTRY.__contains__, data):
-                hint = f"write kind: {kind}, and its parameters beside it"
+                hint = f"write kind: {kind}, and its parameters next to it"
                 raise invalid("key 'kind' is missing", hint)
         return data
 

@@ -85,7 +85,7 @@ def _problems(document: Document, cluster: dict[str, Any]) -> Iterator[Problem]:
     for key, why in _ONLY_THEIRS.items():
         if key in cluster:
             hint = "move it into the groups, or leave cluster.groups out"
-            yield document.problem(("cluster", key), f" beside groups: {why}", hint, of_key=True)
+            yield document.problem(("cluster", key), f" with groups: {why}", hint, of_key=True)
     devices = groups[0].get("devices_per_node", cluster.get("devices_per_node", 1))
     for number, group in enumerate(groups):
         at: Keys = (*_GROUPS, number)

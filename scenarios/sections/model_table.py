@@ -56,7 +56,7 @@ def tabled_model(
     if name is None and not _FILE_NAME.fullmatch(path.stem):
         where = document.place(("model", "layers"))
         message = f"model.layers: the file's name {path.stem!r} cannot name a model"
-        return None, [Problem(place=where, message=message, hint="add `name:` beside `layers:`")]
+        return None, [Problem(place=where, message=message, hint="add `name:` next to `layers:`")]
     try:
         rows = _read(path, place)
     except InputError as error:
@@ -80,7 +80,7 @@ def inline_model(
     if problems:
         return None, few(problems)
     if name is None:
-        hint = "add `name:` beside `layers:`"
+        hint = "add `name:` next to `layers:`"
         where = document.location_of_key(key_path)
         return None, [
             Problem(place=where, message="model: a table in the file has no name", hint=hint)
