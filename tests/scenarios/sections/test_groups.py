@@ -181,7 +181,7 @@ def test_mistakes_have_a_place_and_a_way_out(
 
 def test_groups_are_a_list_and_one_group_has_the_scenarios_batch(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, ONE, "cluster={groups: {nodes: 4}}")
-    assert "cluster.groups: no list of groups of nodes; write a list: groups: [{nodes: 4" in found
+    assert "cluster.groups is not a list of groups of nodes; write a list: groups: [{" in found
     (found,) = problems(tmp_path, AS_GROUP, "cluster.groups.0.batch_size=8")
     assert "cluster.groups.0.batch_size: there is only one group; write it as batch_size" in found
 
