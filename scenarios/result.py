@@ -90,7 +90,7 @@ class Row:
     algorithms: str = ""
     """Titles of the collective algorithms used, joined with "; "."""
     via: str = ""
-    """How a method's push-pulls are carried: "parameter servers", "all-to-all and all-gather"
+    """Carriers of a method's push-pulls: "parameter servers", "all-to-all and all-gather"
     (workers serve stripes), "all-gather" (workers serve whole payloads); empty without any."""
     iteration_draws_s: tuple[float, ...] = ()
     """`iteration_s` in worlds drawn from all uncertain inputs; draw k is the same world in all

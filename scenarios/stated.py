@@ -277,7 +277,7 @@ class StatedRun:
             self,
             cluster=replace(self.cluster, host=host),
             traffic=self.traffic.model_copy(update={"let": {**self.traffic.let, **let}}),
-            _held={},
+            _exchanges_by_size={},
         )
 
     @cached_property

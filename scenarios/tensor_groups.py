@@ -56,7 +56,7 @@ def fused(
 ) -> list[list[int]]:
     """Return the groups of tensors that Horovod sends together, as indices in sending order.
 
-    Every `cycle` seconds, or later when the previous communication ends, it reduces the tensors that
+    Every `cycle` seconds, or later when the previous communication ends, it reduces tensors that
     are ready, up to `threshold` bytes (a larger one alone). `sizes`: bytes in forward order;
     `ready`: seconds from the start of the backward pass; `transfer`: seconds of an all-reduce by
     bytes.
