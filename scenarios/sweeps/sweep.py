@@ -105,7 +105,7 @@ def execute(
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> SweepResult:
-    """Run the points that are not stored; `tell` reports the others, a `judge` completes results."""
+    """Run the points that are not stored; `tell` names the others, a `judge` completes results."""
     check_jobs(jobs, dask)
     with ExitStack() as stack:
         at = folder or stack.enter_context(temporary_folder("gcsim-sweep-"))
