@@ -79,7 +79,7 @@ def device_in(file: str, name: str) -> Device:
 
 def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[Problem]]:
     """Replace names of files by their contents, words for a network by its link, a background run
-    by its share, and fill in the device's defaults. `document` is not checked yet; `path`: its file.
+    by its share, and fill in the device's defaults. `document` is unchecked; `path`: its file.
     Returns the absolute path of each file by setting, and the files' problems with their places;
     wrong values are replaced by valid ones."""
     files: dict[str, str] = {}
