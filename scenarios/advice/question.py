@@ -28,8 +28,8 @@ from typing import Any
 from gcsim.compressors.registry import REGISTRY
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog, load
-from gcsim.scenarios.catalog.at_hand import device_named
 from gcsim.scenarios.catalog.loops import loop_named
+from gcsim.scenarios.catalog.this_machine import device_named
 from gcsim.scenarios.checks.fits import DoesNotFitError
 from gcsim.scenarios.load import read_scenario, scenario_of
 from gcsim.scenarios.reading.document import Document, read

@@ -125,7 +125,7 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
     unlike = by_speed or any(group.batch != 1 for group in cluster.groups)
     processors = {group.device.processor for group in cluster.groups} - {None}
     one = "leave one of the two out"
-    beside: list[tuple[bool, Keys, str, str]] = [
+    unsupported: list[tuple[bool, Keys, str, str]] = [
         (len(processors) > 1, at, ": CPUs and GPUs have no transport in common", "take one kind"),
         (
             training.machines(cluster) is not None,
@@ -147,11 +147,11 @@ def _groups(document: Document, cluster: Cluster, training: Training) -> Iterato
             one,
         ),
     ]
-    beside += [
+    unsupported += [
         (by_speed and "batch_size" in group, (*at, number, "batch_size"), " beside by_speed", one)
         for number, group in enumerate(stated["groups"])
     ]
-    for so, key_path, message, hint in beside:
+    for so, key_path, message, hint in unsupported:
         if so:
             yield document.problem(key_path, message, hint)
 
@@ -194,8 +194,8 @@ def _between(
         (training.concurrent_collectives == 2, ("training", "concurrent_collectives"), "2"),
         (of_racks and getattr(cluster, unlike), ("cluster", unlike), "different nodes"),
     )
-    for beside, key_path, what in others:
-        if beside:
+    for stated, key_path, what in others:
+        if stated:
             yield document.problem(
                 where,
                 f" = {training.between!r} with {dotted(key_path)} ({what}): not simulated together",
@@ -239,7 +239,7 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
             "it shards inside nodes, so it needs several nodes with several devices each",
         )
     if training.sharded:
-        beside: tuple[tuple[bool, Keys], ...] = (
+        conflicting: tuple[tuple[bool, Keys], ...] = (
             (training.input is not None, ("training", "input")),
             (training.between != "workers", ("training", "between")),
             (training.overlap in ("none", "by_tensor"), ("training", "overlap")),
@@ -247,7 +247,7 @@ def against_sharding(cluster: Cluster, training: Training) -> Iterator[tuple[Key
             (bool(training.on_host), ("training", "on_host")),
             (cluster.collectives.transport in ("mpich", "custom"), (*collectives, "transport")),
         )
-        for so, key_path in beside:
+        for so, key_path in conflicting:
             if so:
                 yield key_path, "not simulated together"
 

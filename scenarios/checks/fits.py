@@ -133,8 +133,8 @@ def left_out(found: Iterable[Misfit]) -> tuple[str, ...]:
     for one in sorted(found, key=lambda one: one.memory.low):
         cures = tuple(each for each in one.remedies if each.sure) or one.remedies
         has = "" if texts else f" of the {gib(one.memory.device or 0)} of {one.device}"
-        told = replace(one, remedies=cures[:1] if texts else cures)
-        texts.append(f"{one.need}{has}; {told.cure}")
+        shown = replace(one, remedies=cures[:1] if texts else cures)
+        texts.append(f"{one.need}{has}; {shown.cure}")
     return tuple(texts)
 
 

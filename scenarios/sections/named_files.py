@@ -31,7 +31,7 @@ from typing import Any, TypeVar, get_args
 
 from gcsim.errors import InputError, Problem, did_you_mean
 from gcsim.scenarios import catalog
-from gcsim.scenarios.catalog.at_hand import device_at_hand, is_at_hand
+from gcsim.scenarios.catalog.this_machine import means_this_device, this_device
 from gcsim.scenarios.links.csv_table import shown
 from gcsim.scenarios.links.fields import over
 from gcsim.scenarios.links.rate_trace import with_traces
@@ -89,8 +89,8 @@ def insert_files(document: Document, path: Path) -> tuple[dict[str, str], list[P
         try:
             if key == "device":
                 found = _device_section(document, key_path, holder[key], path)
-                if is_at_hand(holder[key]):
-                    holder[key] = device_at_hand()
+                if means_this_device(holder[key]):
+                    holder[key] = this_device()
             else:
                 found = _link_section(document, key_path, holder[key], path)
                 if found is None and key != "intra_node":

@@ -18,15 +18,15 @@ _KEY = "model name"
 
 def device_named(word: str) -> str:
     """Return the catalogue entry for a word, which may be `AUTO`; raises `InputError`."""
-    return device_at_hand() if is_at_hand(word) else catalog.device(word).name
+    return this_device() if means_this_device(word) else catalog.device(word).name
 
 
-def is_at_hand(word: object) -> bool:
+def means_this_device(word: object) -> bool:
     """Return whether a word stands for this machine's device."""
     return isinstance(word, str) and _NAMES.fullmatch(word) is not None
 
 
-def device_at_hand() -> str:
+def this_device() -> str:
     """Return the entry of this machine's GPU by torch.cuda's name, else of its board or processor
     by Linux's; raises `InputError` if the catalogue has none."""
     import torch
