@@ -1,13 +1,13 @@
 """Rate of the slowest link up to which a method pays.
 
-Uncompressed training and the method are simulated over rates, from slow to fast; where they change
-places, a bisection finds the rate at which both take the same time as stated. (Where they change
-places at no rate, the drawn worlds at the rate of the closest times say whether the printed ones
-do.) The drawn worlds at three rates around it, powers of four apart, and at more where these do not
-hold it, give its range: in each, the gain is linear in the rate's logarithm between two of them.
-The rate itself is where the printed iterations (medians over the worlds) are equal: between known
-rates the gain as stated and the worlds' addition to it are linear likewise, and the worlds at the
-rate found so join them until they agree.
+Uncompressed training and the method are simulated over rates, from slow to fast. Where their order
+changes, a bisection finds the rate at which both take the same stated time. (If it changes at no
+rate, the drawn worlds at the rate with the closest times decide whether the printed order does.)
+The range comes from the drawn worlds at three rates around that one, powers of four apart, and at
+more if needed: in each world the gain is interpolated linearly in the logarithm of the rate. The
+break-even itself is the rate with equal printed iterations (medians over the worlds): stated gain
+and the worlds' difference from it are interpolated likewise, and worlds are drawn at each rate that
+is found until it no longer moves.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MOST = 14
 _APART = 4.0  # factor between rates with drawn worlds, common to all methods
 _FAR = 3  # steps beyond these rates to which a world's line is extended
 _FLAT = 1e-9
-_CLEAR = math.log(2)  # gain as stated of which the worlds' median is surely on the same side
-_WIDENED = 4  # most attempts at rates that hold the range and the printed rate
+_CLEAR = math.log(2)  # stated gain from which the worlds' median surely has the same sign
+_WIDENED = 4  # most attempts to find rates that enclose the range and the printed rate
 
 
 def no_break_even(engine: Engine) -> str:
@@ -114,7 +114,7 @@ def break_even(
 
 
 class _Curve:
-    """Gain of a method over rates as stated, and the worlds' addition to it, as far as known."""
+    """Known stated gains of a method by rate, and the worlds' differences from them."""
 
     def __init__(self) -> None:
         self.stated: dict[float, float] = {}
@@ -127,8 +127,8 @@ class _Curve:
             self._added[rate] = _gain(row) - self.stated[rate]
 
     def crossing(self, slow: float, fast: float) -> float:
-        """Rate between two others at which the sum of both, linear in the rate's logarithm between
-        known rates, falls below 0 first."""
+        """Return the first rate between two others at which the sum of both, interpolated linearly
+        in the rate's logarithm, falls below 0."""
         rates = [rate for rate in sorted({*self.stated, *self._added}) if slow <= rate <= fast]
         at = np.log(rates)
         gains = np.zeros(len(rates))
@@ -171,7 +171,7 @@ def _spans(
 
 
 def _gain(row: Row) -> float:
-    """Gain of the method, positive where it is faster."""
+    """Return the gain of the method, positive if it is faster."""
     return math.log(row.speedup_vs_dense or 1.0)
 
 
@@ -252,8 +252,8 @@ def _with_worlds(
 
 
 def _places(gains: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Place by world at which its gain `[rates, worlds]` is above 0 last, linear between two rates;
-    beyond them on the line through the nearest two."""
+    """Return the last place, by world, at which the gain `[rates, worlds]` is above 0, linear
+    between two rates and extrapolated from the nearest two."""
     count = len(gains)
     last = count - 1 - np.argmax(gains[::-1] > 0, axis=0)
     last = np.where((gains > 0).any(axis=0), last, 0)

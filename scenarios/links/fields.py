@@ -96,7 +96,7 @@ class LinkFields(_STATED):  # type: ignore[misc, valid-type]  # made of `Link`
         return self
 
     def link(self, *, name: str, source: str, estimate: bool) -> Link:
-        """The link in the simulator's form."""
+        """Return the link in the simulator's form."""
         rates = None if self.trace is None else self.trace.rates
         jitter = self.jitter if isinstance(self.jitter, list) else [self.jitter]
         built: Link = self.value(
